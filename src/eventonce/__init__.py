@@ -1,0 +1,47 @@
+"""eventonce: every event takes effect once, whichever way it arrives and however often."""
+
+from eventonce.context import Context
+from eventonce.engine import Once
+from eventonce.errors import (
+    ConfigError,
+    EventBusy,
+    EventExpired,
+    EventOnceError,
+    EventRejected,
+    EventStale,
+    LeaseLost,
+    ResultNotKept,
+    StoreError,
+    TooManyAttempts,
+)
+from eventonce.event import Event
+from eventonce.outcome import Action, Kind, Outcome
+from eventonce.rule import Rule
+from eventonce.stores import open_store
+
+__version__ = "0.1.0"
+
+__all__ = [
+    # run events once
+    "Once",
+    "Rule",
+    "open_store",
+    # what a handler gets
+    "Context",
+    "Event",
+    # what became of an event
+    "Action",
+    "Kind",
+    "Outcome",
+    # what can go wrong
+    "ConfigError",
+    "EventBusy",
+    "EventExpired",
+    "EventOnceError",
+    "EventRejected",
+    "EventStale",
+    "LeaseLost",
+    "ResultNotKept",
+    "StoreError",
+    "TooManyAttempts",
+]

@@ -1,0 +1,96 @@
+"""What a handler is told about the run it is in, and how a handler is called with it."""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any
+
+from eventonce.claim import Claim
+from eventonce.clock import Clock, moment
+from eventonce.errors import ConfigError, StoreError
+from eventonce.event import Event
+from eventonce.keeper import Hold
+from eventonce.ports import Store, Transaction, Transactional
+
+Handler = Callable[..., Any]
+AsyncHandler = Callable[..., Awaitable[Any]]
+
+
+class Context:
+    """What a handler is told: `handle(event, ctx)`."""
+
+    def __init__(
+        self,
+        event: Event,
+        attempt: int,
+        idempotency_key: str,
+        claim: Claim | None,
+        hold: Hold | None,
+        store: Store,
+        clock: Clock,
+        *,
+        is_async: bool,
+    ) -> None:
+        self.attempt = attempt  # 1 at first
+        self.idempotency_key = idempotency_key  # the same at every attempt
+        self.replay = event.replay  # the name of the replay this event belongs to
+        self.claim = claim  # None where the store did not answer and the rule says to run all the same
+        self.transaction: Transaction | None = None
+        self._hold = hold
+        self._store = store
+        self._clock = clock
+        self._is_async = is_async
+
+    @property
+    def token(self) -> str:
+        """Names this claim alone."""
+        return self.claim.token.hex() if self.claim else ""
+
+    @property
+    def deadline(self) -> datetime | None:
+        """Until when the claim is certainly ours; moves on with every heartbeat. None without a claim."""
+        if self._hold is None:
+            return None
+        return moment(self._clock.utc() + self._hold.until - self._clock.steady())
+
+    def check(self) -> None:
+        """Raise `LeaseLost` if another worker may have taken over, to stop before the next effect."""
+        if self._hold is not None and self.transaction is None:  # a transaction holds its key by itself
+            self._hold.check()
+
+    @property
+    def tx(self) -> Any:
+        """The store's own transaction: what is written through it commits together with the record of it."""
+        if self.transaction is None:
+            self.transaction = self._begin()
+        return self.transaction.handle
+
+    def _begin(self) -> Transaction:
+        if self._is_async:
+            raise ConfigError("ctx.tx is for synchronous handlers: write this one with def instead of async def")
+        if not isinstance(self._store, Transactional):
+            raise ConfigError(
+                f"ctx.tx needs a store with transactions, and {type(self._store).__name__} has none; use sqlite:///FILE"
+            )
+        if self.claim is None:
+            raise StoreError("ctx.tx needs the store, which did not answer")
+        return self._store.begin(self.claim)
+
+
+def takes_context(handler: Handler) -> bool:
+    """Whether a handler wants `ctx` beside the event: by a second positional argument, or by its name."""
+    try:
+        parameters = inspect.signature(handler).parameters
+    except (TypeError, ValueError):  # some built-in functions do not tell
+        return False
+    positional = [
+        each for each in parameters.values() if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+    return "ctx" in parameters or (len(positional) > 1 and positional[1].default is inspect.Parameter.empty)
+
+
+def is_async(handler: Handler) -> bool:
+    """Whether a handler is `async def`, also as a method, a partial or an object with `__call__`."""
+    while hasattr(handler, "func"):
+        handler = handler.func
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)

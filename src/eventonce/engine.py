@@ -1,0 +1,408 @@
+"""`Once`: the only file that knows the order of the steps.
+
+    read -> rule -> key -> claim -> handler or sink -> commit -> outcome
+
+The order is written once, as a generator of steps (see `flow.py`), for one event and for many, for `def` and for
+`async def` handlers.
+"""
+
+import functools
+import logging
+import os
+from collections.abc import Coroutine, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+from eventonce import memo
+from eventonce.claim import TOKEN_BYTES, Answer, Busy, Claim, Done, Record, Release, Token, Want, Won
+from eventonce.clock import Clock, SystemClock, duration, moment
+from eventonce.context import AsyncHandler, Context, Handler
+from eventonce.errors import (
+    ConfigError,
+    EventBusy,
+    EventExpired,
+    EventRejected,
+    EventStale,
+    LeaseLost,
+    StoreError,
+    TooManyAttempts,
+)
+from eventonce.event import Delivery, Event
+from eventonce.flow import Call, Flow, Pause, drive, drive_async
+from eventonce.formats import MAX_BYTES, read_event
+from eventonce.job import Job, split
+from eventonce.keeper import Batch, Hold, Keeper
+from eventonce.key import Key
+from eventonce.outcome import Kind, Outcome
+from eventonce.ports import Sink, Store
+from eventonce.rule import Rule
+from eventonce.rules import Rulebook, load_rules
+from eventonce.stores import open_store
+from eventonce.work import Work
+
+BATCH = 500  # events that are claimed together
+CONCURRENCY = 16  # async handlers at a time
+_FIRST_PAUSE, _LONGEST_PAUSE = 10, 250  # between looks at a busy key
+_LONGEST_ERROR = 500
+_log = logging.getLogger("eventonce")
+
+AnyHandler = TypeVar("AnyHandler", bound=Handler)
+
+
+class Once:
+    """Makes every event take effect once.
+
+    `store` is a URL or a store; `rules` a rule, several, or a TOML file that holds them. Durations are written
+    like "60s" or as seconds.
+    """
+
+    def __init__(
+        self,
+        store: str | Store,
+        *,
+        consumer: str = "default",
+        rules: Rule | Sequence[Rule] | str | Path = (),
+        lease: str | float = "60s",
+        busy_wait: str | float = 0,
+        max_attempts: int = 5,
+        max_result: int = memo.MAX_RESULT,
+        max_bytes: int = MAX_BYTES,
+        concurrency: int = CONCURRENCY,
+        clock: Clock | None = None,
+    ) -> None:
+        if not consumer:
+            raise ConfigError("consumer: name the consumer; two consumers both get every event")
+        self._lease = duration(lease, "lease")
+        if not self._lease:
+            raise ConfigError("lease: 0 would let every worker take over every claim at once")
+        self._busy_wait = duration(busy_wait, "busy_wait")
+        self._max_attempts = _at_least_one("max_attempts", max_attempts)
+        self._concurrency = _at_least_one("concurrency", concurrency)
+        self._max_result = max_result
+        self._max_bytes = max_bytes
+        self._clock = clock or SystemClock()
+        self._rules = Rulebook(consumer, _rules(rules))
+        self._owns_store = isinstance(store, str)
+        self._store = open_store(store, self._clock) if isinstance(store, str) else store
+        self._keeper = Keeper(self._store, self._lease, self._clock)
+
+    # --- the front door ---
+
+    def __call__(self, handler: AnyHandler) -> AnyHandler:
+        """Decorate a handler: called with one event it returns its result, or the remembered one, or raises."""
+        work = self._work(handler)
+
+        def call(event: object) -> Any:
+            return _value(drive(self._flow([event], work))[0])
+
+        async def call_async(event: object) -> Any:
+            return _value((await drive_async(self._flow([event], work)))[0])
+
+        wrapper: Any = functools.wraps(handler)(call_async if work.is_async else call)
+        wrapper.eventonce_handler = handler
+        decorated: AnyHandler = wrapper
+        return decorated
+
+    @overload
+    def run(self, events: Iterable[object], handler: AsyncHandler) -> Coroutine[Any, Any, list[Outcome]]: ...
+    @overload
+    def run(self, events: Iterable[object], handler: Handler | Sink) -> list[Outcome]: ...
+    def run(
+        self, events: Iterable[object], handler: Handler | Sink
+    ) -> list[Outcome] | Coroutine[Any, Any, list[Outcome]]:
+        """Run a handler or a sink over many events: one outcome each, in order. Await it if the handler is async."""
+        work = self._work(handler)
+        flow = self._flow(list(events), work)
+        return drive_async(flow) if work.is_async else drive(flow)
+
+    def key(self, event: object) -> Key:
+        """The key of an event, or `EventRejected`."""
+        return self._rules.key(read_event(event, self._max_bytes)).key
+
+    def peek(self, keys: Sequence[Key]) -> list[Record | None]:
+        """What is remembered of these keys."""
+        return self._store.peek(keys)
+
+    def forget(self, keys: Sequence[Key]) -> list[bool]:
+        """Forget these keys, so that the next copy of their events runs again; whether each was known."""
+        return self._store.forget(keys)
+
+    def close(self) -> None:
+        """End the background thread, and close the store if it was opened here."""
+        self._keeper.stop()
+        if self._owns_store:
+            self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _work(self, handler: Handler | Sink) -> Work:
+        return Work(handler, self._concurrency, self._max_result)
+
+    # --- the order of the steps ---
+
+    def _flow(self, items: Sequence[object], work: Work) -> Flow[list[Outcome]]:
+        outcomes: list[Outcome] = []
+        for start in range(0, len(items), BATCH):
+            jobs = [self._read(item) for item in items[start : start + BATCH]]
+            yield from self._batch([job for job in jobs if job.outcome is None], work)
+            outcomes += [job.outcome for job in jobs if job.outcome is not None]
+        return outcomes
+
+    def _batch(self, jobs: list[Job], work: Work) -> Flow[None]:
+        if not jobs:
+            return
+        batch = Batch(self._store, self._clock)
+        self._keeper.watch(batch, len(jobs))
+        try:
+            while jobs:
+                leaders, copies, jobs = split(jobs)
+                yield from self._until_free(batch, leaders, work)
+                for copy, leader in copies:
+                    self._follow(copy, leader)
+        finally:
+            self._keeper.leave(batch)
+
+    def _until_free(self, batch: Batch, jobs: list[Job], work: Work) -> Flow[None]:
+        """Claim and run, and again those that are busy elsewhere for as long as we may wait."""
+        give_up, pause = self._clock.steady() + self._busy_wait, _FIRST_PAUSE
+        while True:
+            yield from self._together_or_alone(batch, jobs, work)
+            jobs = [job for job in jobs if job.outcome is not None and job.outcome.kind is Kind.BUSY]
+            left = give_up - self._clock.steady()
+            if not jobs or left <= 0:
+                return
+            yield Pause(self._clock.sleep, min(pause, left))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _together_or_alone(self, batch: Batch, jobs: list[Job], work: Work) -> Flow[None]:
+        """Claim and run, but alone what a worker may have died of: a batch must not share that fate again."""
+        suspects = yield from self._claim_and_run(batch, jobs, work)
+        for job in suspects:
+            yield from self._claim_and_run(batch, [job], work)
+
+    def _claim_and_run(self, batch: Batch, jobs: list[Job], work: Work) -> Flow[list[Job]]:
+        token, sent, shared = os.urandom(TOKEN_BYTES), self._clock.steady(), len(jobs) > 1
+        wants = [Want(job.key, job.rule.window, job.version, job.rule.refresh, shared) for job in jobs]
+        try:
+            answers = yield Call(self._store.claim, wants, token, self._lease)
+        except StoreError as error:
+            yield from self._without_store(batch, jobs, work, error)
+            return []
+        except BaseException:  # whatever the claim did, the token undoes it
+            yield from self._give_back(jobs, token)
+            raise
+        won = self._take(batch, jobs, answers, token, sent, work)
+        runnable, unrun, suspects = self._sort(won, shared=shared)
+        try:
+            yield from self._give_back(unrun, token)
+            batch.drop(job.key for job in unrun)
+            yield from self._run(batch, runnable, token, work)
+        except BaseException:
+            yield from self._interrupted(batch, [job for job, _ in won], token)
+            raise
+        return suspects
+
+    def _run(self, batch: Batch, jobs: list[Job], token: Token, work: Work) -> Flow[None]:
+        if not jobs:
+            return
+        yield work.step(batch, jobs)
+        trouble = yield from self._flush(batch)
+        failed = [job for job in jobs if job.error is not None]
+        yield from self._give_back(failed, token)
+        batch.drop(job.key for job in failed)
+        for job in jobs:
+            self._conclude(batch, job, trouble)
+
+    def _interrupted(self, batch: Batch, jobs: list[Job], token: Token) -> Flow[None]:
+        """Commit what has taken effect and give the rest back."""
+        yield from self._flush(batch)
+        yield from self._give_back([job for job in jobs if not job.finished], token)
+
+    def _flush(self, batch: Batch) -> Flow[StoreError | None]:
+        try:
+            yield Call(batch.flush)
+        except StoreError as error:
+            _log.warning("effects have happened that could not be recorded: %s", error)
+            return error
+        return None
+
+    def _give_back(self, jobs: list[Job], token: Token) -> Flow[None]:
+        if not jobs:
+            return
+        releases = [Release(job.key, token, job.rule.window, _last_words(job)) for job in jobs]
+        try:
+            yield Call(self._store.release, releases)
+        except StoreError as error:  # their leases end by themselves
+            _log.warning("could not give %d claims back: %s", len(jobs), error)
+
+    def _without_store(self, batch: Batch, jobs: list[Job], work: Work, error: StoreError) -> Flow[None]:
+        """The store did not answer: retry later, or run unclaimed where the rule says so."""
+        unclaimed = [job for job in jobs if job.rule.store_trouble == "process"]
+        for job in jobs:
+            job.attempt = 1
+            job.context = self._context(job, None, None, work)
+            job.end(Kind.UNKNOWN, error)
+        if unclaimed:
+            _log.warning("running %d events without a claim: %s", len(unclaimed), error)
+            yield work.step(batch, unclaimed)
+            for job in unclaimed:
+                self._conclude(batch, job, error)
+
+    # --- each step for one job ---
+
+    def _read(self, item: object) -> Job:
+        job = Job()
+        try:
+            event = self._open(item)
+            job.take(event, self._rules.key(event))
+            self._check_age(job)
+        except EventRejected as error:
+            job.end(Kind.REJECTED, error)
+        except EventExpired as error:
+            job.end(Kind.EXPIRED, error)
+        except Exception as error:  # whatever an event does to us, it is kept and the others go on
+            _log.exception("an event could not be read")
+            job.end(Kind.REJECTED, EventRejected(f"could not be read: {_text(error)}"))
+        return job
+
+    def _open(self, item: object) -> Event:
+        if not isinstance(item, Delivery):
+            return read_event(item, self._max_bytes)
+        if item.trouble is not None:
+            raise EventRejected(item.trouble)
+        return read_event(item.body, self._max_bytes)
+
+    def _check_age(self, job: Job) -> None:
+        oldest = job.rule.max_age
+        if oldest is None:
+            return
+        if job.event.time is None:
+            raise EventRejected(f"has no time, and rule {job.rule.name!r} has a max_age")
+        age = self._clock.utc() - job.event.time.timestamp() * 1000
+        if age > oldest:
+            raise EventExpired(f"is {age / 1000:.0f} s old, over the max_age of rule {job.rule.name!r}")
+
+    def _take(
+        self, batch: Batch, jobs: list[Job], answers: list[Answer], token: Token, sent: int, work: Work
+    ) -> list[tuple[Job, Won]]:
+        """Answer what needs no run; the others' claims are ours from now on."""
+        won = []
+        for job, answer in zip(jobs, answers, strict=True):
+            if isinstance(answer, Won):
+                won.append((job, answer))
+            else:
+                self._answer(job, answer)
+        claims = [Claim(job.key, token) for job, _ in won]
+        holds = batch.hold(claims, sent + self._lease)
+        for (job, answer), claim, hold in zip(won, claims, holds, strict=True):
+            job.attempt, job.error, job.outcome = answer.attempt, None, None
+            job.context = self._context(job, claim, hold, work)
+        return won
+
+    def _sort(self, won: list[tuple[Job, Won]], *, shared: bool) -> tuple[list[Job], list[Job], list[Job]]:
+        """Which jobs to run now, which claims to give back unused, and which of those to run alone."""
+        runnable, unrun, suspects = [], [], []
+        for job, answer in won:
+            if shared and answer.suspect:
+                suspects.append(job)
+                unrun.append(job)
+            elif answer.attempt > self._max_attempts:
+                job.end(Kind.FAILED, _gave_up(answer, self._max_attempts), final=True)
+                unrun.append(job)
+            else:
+                runnable.append(job)
+        return runnable, unrun, suspects
+
+    def _answer(self, job: Job, answer: Answer) -> None:
+        if isinstance(answer, Done):
+            job.done = answer
+            record = answer.record
+            first, result, not_kept = memo.read(record.memo, record.done_at, record.took, job.content)
+            job.end(Kind.DUPLICATE, not_kept, result=result, first=first)
+        elif isinstance(answer, Busy):
+            until = moment(answer.until).strftime("%H:%M:%S")
+            busy = EventBusy(f"another worker is running it; its lease lasts until {until} UTC")
+            job.end(Kind.BUSY, busy, retry_at=answer.until)
+        elif not isinstance(answer, Won):
+            job.end(Kind.STALE, EventStale(f"version {answer.version} was processed before version {job.version}"))
+
+    def _follow(self, copy: Job, leader: Job) -> None:
+        """A copy in the same batch shares the fate of the first: done by it, or retried with it."""
+        outcome = leader.outcome
+        if leader.done is not None:
+            self._answer(copy, leader.done)
+        elif outcome is not None and outcome.kind is Kind.PROCESSED:
+            first, result, not_kept = memo.read(leader.memo, self._clock.utc(), leader.attempt, copy.content)
+            copy.end(Kind.DUPLICATE, not_kept, result=result, first=first)
+        else:
+            copy.outcome = outcome
+
+    def _conclude(self, batch: Batch, job: Job, trouble: StoreError | None) -> None:
+        """What became of a job that ran."""
+        if job.recorded is None:
+            job.recorded = batch.committed.pop(job.key, None)
+        if job.error is not None:
+            self._conclude_failure(job, job.error)
+        elif job.recorded:
+            job.end(Kind.PROCESSED, result=job.result)
+        elif job.recorded is False:
+            _log.warning("key %s: another worker took over before the commit", job.key.hex())
+            job.end(Kind.FAILED, LeaseLost("another worker took over before this run could be recorded"))
+        elif job.rule.store_trouble == "process":
+            job.end(Kind.PROCESSED, trouble, result=job.result)
+        else:
+            job.end(Kind.UNKNOWN, trouble)
+
+    def _conclude_failure(self, job: Job, error: Exception) -> None:
+        if isinstance(error, StoreError):
+            job.end(Kind.UNKNOWN, error)
+        elif isinstance(error, EventRejected):
+            job.end(Kind.REJECTED, error)
+        else:
+            last = job.attempt >= self._max_attempts and not isinstance(error, LeaseLost)
+            job.end(Kind.FAILED, error, final=last)
+
+    def _context(self, job: Job, claim: Claim | None, hold: Hold | None, work: Work) -> Context:
+        stable = job.key.hex() if job.version is None else f"{job.key.hex()}-{job.version}"
+        return Context(job.event, job.attempt, stable, claim, hold, self._store, self._clock, is_async=work.is_async)
+
+
+def _rules(rules: Rule | Sequence[Rule] | str | Path) -> Sequence[Rule]:
+    if isinstance(rules, str | Path):
+        return load_rules(rules)
+    return [rules] if isinstance(rules, Rule) else rules
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if value < 1:
+        raise ConfigError(f"{name}: {value!r} is below 1")
+    return value
+
+
+def _value(outcome: Outcome) -> Any:
+    """What a decorated handler returns or raises for an outcome."""
+    if outcome.error is not None and outcome.kind is not Kind.PROCESSED:
+        raise outcome.error
+    return outcome.result
+
+
+def _gave_up(answer: Won, most: int) -> TooManyAttempts:
+    last = f"the last one ended with {answer.error}" if answer.error else "its worker died each time"
+    return TooManyAttempts(f"failed {most} times; {last}")
+
+
+def _last_words(job: Job) -> str | None:
+    """The error to remember of a failed attempt; None where the event is not to blame."""
+    blameless = job.error is None or isinstance(job.error, StoreError | LeaseLost)
+    return None if blameless else _text(job.error)
+
+
+def _text(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]

@@ -1,0 +1,94 @@
+"""Every error eventonce raises on purpose.
+
+EventOnceError
+├── ConfigError              a setting, URL or option is wrong           exit 2
+│   └── MissingDriver        an optional package is not installed        exit 2
+├── StoreError               the store did not answer; try again later
+│   └── StoreUnusable        it will not answer until someone acts       exit 2
+├── SourceError              a way in cannot be read                     exit 2
+├── SinkError                a way out cannot be written                 exit 2
+├── EventRejected            this event can never be processed
+├── EventBusy                another worker is running this event now
+├── EventStale               a newer version of it has been processed
+├── EventExpired             it is older than its rule's max_age
+├── TooManyAttempts          it failed max_attempts times
+├── LeaseLost                another worker has taken the claim over
+└── ResultNotKept            it was processed, but its result was not kept
+"""
+
+
+class EventOnceError(Exception):
+    """Something went wrong in eventonce."""
+
+    retryable = False
+    exit_code = 1
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (self.__doc__ or "").strip())
+
+
+class ConfigError(EventOnceError):
+    """A setting is wrong."""
+
+    exit_code = 2
+
+
+class MissingDriver(ConfigError):
+    """An optional package is not installed."""
+
+
+class StoreError(EventOnceError):
+    """The store did not answer."""
+
+    retryable = True
+
+
+class StoreUnusable(StoreError):
+    """The store cannot be used until someone acts."""
+
+    retryable = False
+    exit_code = 2
+
+
+class SourceError(EventOnceError):
+    """The source cannot be read."""
+
+    exit_code = 2
+
+
+class SinkError(EventOnceError):
+    """The sink cannot be written."""
+
+    exit_code = 2
+
+
+class EventRejected(EventOnceError):
+    """This event can never be processed. A handler may raise it to dead-letter an event at once."""
+
+
+class EventBusy(EventOnceError):
+    """Another worker is running this event now."""
+
+    retryable = True
+
+
+class EventStale(EventOnceError):
+    """A newer version of this event has been processed."""
+
+
+class EventExpired(EventOnceError):
+    """This event is older than its rule allows."""
+
+
+class TooManyAttempts(EventOnceError):
+    """This event failed too often."""
+
+
+class LeaseLost(EventOnceError):
+    """Another worker may have taken this claim over; stop working on it."""
+
+    retryable = True
+
+
+class ResultNotKept(EventOnceError):
+    """This event was processed before, but its result was not kept."""

@@ -1,0 +1,49 @@
+"""An event, whatever envelope it came in, and a delivery of it."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One immutable event.
+
+    `id` and `source` are empty where the envelope has none. `attributes` are the envelope's other fields,
+    `replay` is the name of the replay this copy belongs to, `raw` the event's own bytes as they arrived.
+    """
+
+    data: Any
+    id: str = ""
+    source: str = ""
+    type: str = ""
+    time: datetime | None = None
+    attributes: Mapping[str, Any] = {}
+    replay: str | None = None
+    raw: bytes = b""
+    cloudevent: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """The event in the shape of EventBridge: what key paths and patterns are read against."""
+        named = {"id": self.id, "source": self.source, "detail-type": self.type}
+        document = {**self.attributes, **{name: value for name, value in named.items() if value}}
+        if self.time is not None:
+            document.setdefault("time", self.time.isoformat())
+        document["detail"] = self.data
+        return document
+
+    def line(self) -> bytes:
+        """The event as one line of JSON: its own bytes where they are one line, else written anew."""
+        if not self.raw:
+            return msgspec.json.encode(self.document())
+        return self.raw if b"\n" not in self.raw else msgspec.json.format(self.raw, indent=-1)
+
+
+class Delivery(msgspec.Struct):
+    """One arrival of an event: its bytes, where they were found, and how often it was offered."""
+
+    body: bytes
+    place: str = ""
+    offers: int = 1
+    trouble: str | None = None  # why the source itself already knows that it cannot be read

@@ -1,0 +1,27 @@
+"""JSON objects without an envelope: all of it is the data, and common names are taken as they stand."""
+
+from typing import Any
+
+from eventonce.event import Event
+from eventonce.key import canonical
+from eventonce.rule import read_time
+
+
+def read(body: dict[str, Any], raw: bytes) -> Event:
+    """Read it."""
+    return Event(
+        id=text(body.get("id")),
+        source=text(body.get("source")),
+        type=text(body.get("type")),
+        time=read_time(body.get("time")),
+        data=body,
+        attributes=body,
+        raw=raw,
+    )
+
+
+def text(value: Any) -> str:
+    """A value of an envelope as text: strings as they are, nothing as "", anything else in canonical JSON."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else canonical(value).decode()

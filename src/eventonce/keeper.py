@@ -1,0 +1,197 @@
+"""Open claims: one thread per `Once` that keeps their leases alive and commits effects that wait too long."""
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+
+from eventonce.claim import Claim, Finish
+from eventonce.clock import Clock
+from eventonce.errors import LeaseLost, StoreError
+from eventonce.key import Key
+from eventonce.ports import Store
+
+GROUP_FOR = 700  # commits wait this long for company; with the tick below, never longer than a second
+_TICK = 200
+_SWEEP_EVERY = 1000
+_SWEEP_LEAST = 1000  # keys to look at
+_SWEEP_MOST = 10_000
+_log = logging.getLogger("eventonce")
+
+
+class Hold:
+    """One open claim: whether we still hold it, as far as we know."""
+
+    __slots__ = ("_clock", "claim", "lost", "until")
+
+    def __init__(self, claim: Claim, until: int, clock: Clock) -> None:
+        self.claim = claim
+        self.until = until  # on our own steady clock, counted from before the claim was sent
+        self.lost = False
+        self._clock = clock
+
+    def check(self) -> None:
+        """Raise `LeaseLost` unless the claim is still held."""
+        if self.lost or self._clock.steady() >= self.until:
+            raise LeaseLost
+
+
+class Batch:
+    """The open claims of one batch and the effects whose commits wait to go out together."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._lock = threading.RLock()  # held while commits are under way, so that none goes out twice
+        self._holds: dict[Key, Hold] = {}
+        self._ready: list[Finish] = []
+        self._oldest = 0
+        self.committed: dict[Key, bool] = {}  # what the store said to each commit; False is fenced
+
+    def hold(self, claims: Sequence[Claim], until: int) -> list[Hold]:
+        """These claims are ours now."""
+        holds = [Hold(claim, until, self._clock) for claim in claims]
+        with self._lock:
+            self._holds.update((hold.claim.key, hold) for hold in holds)
+        return holds
+
+    def drop(self, keys: Iterable[Key]) -> None:
+        """These claims have been given back."""
+        with self._lock:
+            for key in keys:
+                self._holds.pop(key, None)
+
+    def finish(self, finish: Finish) -> None:
+        """This effect has happened; its commit may wait a little for others."""
+        with self._lock:
+            if not self._ready:
+                self._oldest = self._clock.steady()
+            self._ready.append(finish)
+
+    def flush(self) -> None:
+        """Commit what waits. After a `StoreError` it waits still, and may be committed again."""
+        with self._lock:
+            if self._ready:
+                answers = self._store.commit(self._ready)
+                self.committed.update(zip((finish.key for finish in self._ready), answers, strict=True))
+                self.drop([finish.key for finish in self._ready])
+                self._ready = []
+
+    def flush_if_due(self) -> None:
+        with self._lock:
+            if self._ready and self._clock.steady() - self._oldest >= GROUP_FOR:
+                self.flush()
+
+    def due(self, by: int) -> list[Hold]:
+        """The claims whose lease we know to last no longer than this."""
+        with self._lock:
+            return [hold for hold in self._holds.values() if hold.until <= by and not hold.lost]
+
+    def owns(self, hold: Hold) -> bool:
+        return self._holds.get(hold.claim.key) is hold
+
+
+class Keeper:
+    """Looks after all open batches of a process: one store call extends every lease that needs it."""
+
+    def __init__(self, store: Store, lease: int, clock: Clock) -> None:
+        self._store = store
+        self._lease = lease
+        self._clock = clock
+        self._batches: set[Batch] = set()
+        self._lock = threading.Lock()
+        self._needed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._cursor: bytes | None = b""
+        self._swept_at = clock.steady()
+        self._claimed = 0  # since the last sweep
+        self._stopped = False
+
+    def watch(self, batch: Batch, claims: int) -> None:
+        """Look after this batch, which is about to make so many claims."""
+        with self._lock:
+            self._batches.add(batch)
+            self._claimed += claims
+        self._needed.set()
+        if self._thread is None or not self._thread.is_alive():  # not yet begun, or left behind by a fork
+            self._begin()
+
+    def leave(self, batch: Batch) -> None:
+        with self._lock:
+            self._batches.discard(batch)
+
+    def beat(self) -> None:
+        """Do what is due now: commit effects that wait, extend leases, sweep a little."""
+        with self._lock:
+            batches = list(self._batches)
+        for batch in batches:
+            self._try("commit", batch.flush_if_due)
+        self._try("extend", lambda: self._extend(batches))
+        if self._clock.steady() - self._swept_at >= _SWEEP_EVERY:
+            self._try("sweep", self._sweep)
+
+    def _extend(self, batches: list[Batch]) -> None:
+        now = self._clock.steady()
+        due = [(batch, hold) for batch in batches for hold in batch.due(now + self._lease * 2 // 3)]
+        if not due:
+            return
+        answers = self._store.extend([hold.claim for _, hold in due], self._lease)
+        for (batch, hold), still_ours in zip(due, answers, strict=True):
+            if still_ours:
+                hold.until = now + self._lease
+            elif batch.owns(hold):
+                hold.lost = True
+                _log.warning("lost the claim on key %s while it was running", hold.claim.key.hex())
+
+    def _sweep(self) -> None:
+        # Twice as many keys as were claimed meanwhile, so that the sweep gains on them; bounded, so it is short.
+        limit = min(max(_SWEEP_LEAST, 2 * self._claimed), _SWEEP_MOST)
+        self._swept_at, self._claimed = self._clock.steady(), 0
+        self._cursor = self._store.sweep(limit, self._cursor or b"").cursor
+
+    @staticmethod
+    def _try(what: str, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except StoreError as error:  # the next beat tries again; a lease that runs out meanwhile says so itself
+            _log.warning("could not %s in the background: %s", what, error)
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._thread is not None and self._thread.is_alive():
+                return
+            args = (weakref.ref(self), self._needed, max(1, min(_TICK, self._lease // 6)) / 1000)
+            self._thread = threading.Thread(target=_keep, args=args, name="eventonce-keeper", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped = True
+        self._needed.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def __del__(self) -> None:
+        self._needed.set()  # so that the thread sees that its keeper is gone
+
+    def live(self) -> bool:
+        """One turn of the thread; whether there is to be another."""
+        if self._stopped:
+            return False
+        self.beat()
+        with self._lock:
+            if not self._batches and not self._stopped:
+                self._needed.clear()
+        return True
+
+
+def _keep(keeper: "weakref.ref[Keeper]", needed: threading.Event, tick: float) -> None:
+    # Holds the keeper only while it works, so that an `Once` that nobody uses any more can be collected.
+    pause = threading.Event()
+    while True:
+        needed.wait()
+        pause.wait(tick)
+        alive = keeper()
+        if alive is None or not alive.live():
+            return
+        del alive

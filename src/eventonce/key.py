@@ -1,0 +1,191 @@
+"""Keys: the canonical form of JSON, paths into an event, and the digest a store sees."""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NewType
+
+import msgspec
+
+from eventonce.errors import ConfigError, EventRejected
+
+Key = NewType("Key", bytes)
+Part = tuple[bytes, bytes]  # a type tag and the value's own bytes
+
+KEY_BYTES = 16
+MAX_DEPTH = 200
+_EXACT = 2**53
+_DECIMAL_BELOW = 10**21  # RFC 8785 writes larger numbers with an exponent
+_sorted = msgspec.json.Encoder(order="sorted").encode
+
+
+# --- canonical JSON (RFC 8785; integers of any size stay exact) ---
+
+
+def canonical(value: Any) -> bytes:
+    """The one spelling of a JSON value: key order, escapes and the spelling of numbers do not matter."""
+    try:
+        return _sorted(_plain(value))
+    except RecursionError:
+        raise EventRejected(f"nested deeper than {MAX_DEPTH} levels") from None
+    except UnicodeEncodeError:
+        raise EventRejected("holds half a surrogate pair, which has no UTF-8 form") from None
+
+
+def _plain(value: Any) -> Any:
+    kind = type(value)
+    if kind is str or kind is bool or value is None:
+        return value
+    if kind is dict:
+        return _object(value)
+    if kind is list or kind is tuple:
+        return [_plain(item) for item in value]
+    if kind is int:
+        return value if -_DECIMAL_BELOW < value < _DECIMAL_BELOW else _big(value)
+    if kind is float:
+        return _float(value)
+    raise EventRejected(f"holds a {kind.__name__}, which JSON has no form for")
+
+
+def _object(value: dict[Any, Any]) -> Any:
+    for name in value:
+        if type(name) is not str:
+            raise EventRejected(f"has the name {name!r}, and JSON names are strings")
+        if not name.isascii() and max(name) > "\ud7ff":
+            return _utf16_sorted(value)
+    return {name: _plain(item) for name, item in value.items()}
+
+
+def _utf16_sorted(value: dict[str, Any]) -> msgspec.Raw:
+    # RFC 8785 orders names by UTF-16 code units, the encoder by code points: they differ from U+E000 on.
+    names = sorted(value, key=lambda name: name.encode("utf-16-be", "surrogatepass"))
+    return msgspec.Raw(b"{" + b",".join(_sorted(name) + b":" + canonical(value[name]) for name in names) + b"}")
+
+
+def _float(value: float) -> int | msgspec.Raw:
+    if -_EXACT < value < _EXACT and value.is_integer():
+        return int(value)
+    if value - value != 0:  # NaN or infinite
+        raise EventRejected(f"holds the number {value!r}, which JSON has no form for")
+    return msgspec.Raw(_shortest(value).encode())
+
+
+def _big(value: int) -> int | msgspec.Raw:
+    # 1e21 and 1000000000000000000000 are the same number; 1000000000000000000001 is another one.
+    try:
+        digits, exponent = _digits(float(abs(value)))
+        same = int(digits) * 10 ** (exponent - len(digits)) == abs(value)
+        return msgspec.Raw(_shortest(float(value)).encode()) if same else value
+    except OverflowError:
+        return value
+
+
+def _digits(value: float) -> tuple[str, int]:
+    """The shortest digits that read back as this positive number, and the place of its decimal point."""
+    mantissa, _, exponent = repr(value).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    fraction = "" if fraction == "0" else fraction
+    digits = (whole + fraction).lstrip("0")
+    point = len(whole) + int(exponent or 0) - (len(whole + fraction) - len(digits))
+    return digits.rstrip("0"), point
+
+
+def _shortest(value: float) -> str:
+    """A number as ECMAScript writes it."""
+    digits, point = _digits(abs(value))
+    sign = "-" if value < 0 else ""
+    if len(digits) <= point <= 21:
+        return sign + digits + "0" * (point - len(digits))
+    if 0 < point <= 21:
+        return f"{sign}{digits[:point]}.{digits[point:]}"
+    if -6 < point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    fraction = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{sign}{digits[0]}{fraction}e{point - 1:+d}"
+
+
+# --- paths ---
+
+_STEP = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)|("(?:[^"\\]|\\.)*")')
+
+
+def path(text: str, what: str = "path") -> tuple[str, ...]:
+    """Read a plain path such as `detail.order."line-id"` into its names."""
+    steps, at = [], 0
+    while match := _STEP.match(text, at):
+        steps.append(match[1] or msgspec.json.decode(match[2], type=str))
+        at = match.end()
+        if at == len(text):
+            return tuple(steps)
+        if text[at] != ".":
+            break
+        at += 1
+    raise ConfigError(
+        f"{what}: {text!r} is not a path at character {at + 1}; write names with dots between, "
+        'and quote names that have other characters: detail."order-id"'
+    )
+
+
+def value_at(document: Any, steps: Sequence[str]) -> Any:
+    """What a path leads to, or None where it leads nowhere."""
+    for step in steps:
+        if not isinstance(document, dict):
+            return None
+        document = document.get(step)
+    return document
+
+
+class Ignored:
+    """Paths to leave out of a content key."""
+
+    def __init__(self, paths: Iterable[tuple[str, ...]]) -> None:
+        self._tree: dict[str, Any] = {}
+        for steps in sorted(paths, key=len, reverse=True):  # a short path also swallows the longer ones below it
+            branch = self._tree
+            for step in steps[:-1]:
+                branch = branch.setdefault(step, {})
+            branch[steps[-1]] = None
+
+    def strip(self, data: Any) -> Any:
+        """The data without what is ignored; what was given is left as it is."""
+        return _without(data, self._tree)
+
+
+def _without(value: Any, tree: dict[str, Any]) -> Any:
+    if not isinstance(value, dict) or tree.keys().isdisjoint(value):
+        return value
+    kept = {name: item for name, item in value.items() if tree.get(name, value) is not None}
+    for name, branch in tree.items():
+        if branch and name in kept:
+            kept[name] = _without(kept[name], branch)
+    return kept
+
+
+# --- digests ---
+
+_VERSION = b"eventonce key 1"
+
+
+def part(value: Any) -> Part:
+    """One part of a key with its type, so that 1 and "1" differ while 1 and 1.0 do not."""
+    if type(value) is str:
+        return b"s", value.encode("utf-8", "surrogatepass")
+    return b"j", canonical(value)
+
+
+def _sized(data: bytes) -> bytes:
+    return len(data).to_bytes(8, "big") + data
+
+
+def digester(consumer: str, rule: str, kind: str) -> Callable[[Iterable[Part], str], Key]:
+    """Prepare the digest of one consumer's rule: what it gives depends on nothing but its parts and the replay."""
+    start = hashlib.sha256(
+        b"".join(_sized(text) for text in (_VERSION, consumer.encode(), rule.encode(), kind.encode()))
+    )
+
+    def digest(parts: Iterable[Part], replay: str = "") -> Key:
+        state = start.copy()
+        state.update(_sized(replay.encode()) + b"".join(tag + _sized(data) for tag, data in parts))
+        return Key(state.digest()[:KEY_BYTES])
+
+    return digest

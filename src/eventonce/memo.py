@@ -1,0 +1,120 @@
+"""Memos: what is remembered of a processed event beside that it ran, as bytes that stores need not understand."""
+
+import hashlib
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from datetime import datetime, timezone
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from eventonce.clock import moment
+from eventonce.errors import ResultNotKept
+from eventonce.event import Event
+from eventonce.outcome import First
+from eventonce.rule import Remember
+
+MAX_RESULT = 32 * 1024
+_FINGERPRINT = 12  # characters
+
+
+def write(
+    remember: Remember, event: Event, content: bytes, result: Any, max_result: int
+) -> tuple[bytes | None, str | None]:
+    """The memo of a run, and why its result could not be kept where it could not."""
+    if remember == "seen":
+        return None, None
+    memo: dict[str, Any] = {"id": event.id, "fingerprint": fingerprint(content)}
+    if event.time is not None:
+        memo["time"] = event.time.isoformat()
+    trouble = _add_result(memo, result, max_result) if remember == "result" else None
+    return _dump(memo).encode(), trouble
+
+
+def _add_result(memo: dict[str, Any], result: Any, max_result: int) -> str | None:
+    try:
+        packed = pack(result)
+        size = len(_dump(packed))
+    except (ResultNotKept, RecursionError, ValueError) as error:
+        memo["not_kept"] = str(error)
+        return str(error)
+    if size > max_result:
+        memo["not_kept"] = f"the result takes {size:,} bytes, over the limit of {max_result:,}"
+        return str(memo["not_kept"])
+    memo["result"] = packed
+    return None
+
+
+def read(memo: bytes | None, at: int, attempts: int, content: bytes) -> tuple[First, Any, ResultNotKept | None]:
+    """What is remembered: of the first copy, its result, and why there is none where one was wanted."""
+    notes = json.loads(memo) if memo else {}
+    known = notes.get("fingerprint")
+    first = First(
+        at=moment(at),
+        attempts=attempts,
+        id=notes.get("id"),
+        time=notes.get("time"),
+        differs=None if known is None else known != fingerprint(content),
+    )
+    error = ResultNotKept(f"processed before, but {notes['not_kept']}") if "not_kept" in notes else None
+    return first, unpack(notes.get("result")), error
+
+
+def fingerprint(content: bytes) -> str:
+    """A short mark of an event's content, to see whether a duplicate says the same."""
+    return hashlib.sha256(content).hexdigest()[:_FINGERPRINT]
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+# --- results: exactly what was returned, or not at all ---
+
+
+def _iso(time: datetime) -> str:
+    if time.tzinfo is not None and type(time.tzinfo) is not timezone:
+        raise ResultNotKept("the result holds a time in a named zone, which cannot be remembered exactly")
+    return time.isoformat()
+
+
+# What JSON cannot say travels as {"$": kind, "v": text or items}.
+_KINDS: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    tuple: ("tuple", lambda value: [pack(item) for item in value], lambda items: tuple(map(unpack, items))),
+    bytes: ("bytes", lambda value: b64encode(value).decode(), b64decode),
+    Decimal: ("decimal", str, Decimal),
+    datetime: ("datetime", _iso, datetime.fromisoformat),
+    UUID: ("uuid", str, UUID),
+}
+_READ = {name: back for name, _, back in _KINDS.values()}
+
+
+def pack(value: Any) -> Any:
+    """A result as JSON that `unpack` reads back as exactly the same, types included."""
+    kind = type(value)
+    if value is None or kind in (bool, int, float, str):
+        return value
+    if kind is list:
+        return [pack(item) for item in value]
+    if kind is dict and all(type(name) is str for name in value):
+        packed = {name: pack(item) for name, item in value.items()}
+        return {"$": "dict", "v": packed} if "$" in packed else packed
+    if kind in _KINDS:
+        name, write, _ = _KINDS[kind]
+        return {"$": name, "v": write(value)}
+    what = "a dict whose names are not all strings" if kind is dict else f"a {kind.__name__}"
+    raise ResultNotKept(f"the result holds {what}, which cannot be remembered exactly")
+
+
+def unpack(value: Any) -> Any:
+    """A result as it was returned."""
+    if isinstance(value, list):
+        return [unpack(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "$" not in value:
+        return {name: unpack(item) for name, item in value.items()}
+    if value["$"] == "dict":
+        return {name: unpack(item) for name, item in value["v"].items()}
+    return _READ[value["$"]](value["v"])

@@ -1,0 +1,56 @@
+"""Rules as they are written in TOML."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from eventonce.errors import ConfigError
+from eventonce.rule import Rule
+
+
+def load_rules(file: str | Path) -> list[Rule]:
+    """The rules of a pipeline file."""
+    return read_rules(read_toml(file), str(file))
+
+
+def read_rules(table: Mapping[str, Any], where: str) -> list[Rule]:
+    """The `[[rule]]` tables; a window above them holds for those that name none."""
+    rules = table.get("rule", [])
+    if not isinstance(rules, list):
+        raise ConfigError(f"{where}: rule: write each rule as [[rule]], with two brackets")
+    defaults = {name: table[name] for name in ("window", "store_trouble") if name in table}
+    return [_rule({**defaults, **rule}, f"{where}: rule {number}") for number, rule in enumerate(rules, 1)]
+
+
+def _rule(table: Mapping[str, Any], where: str) -> Rule:
+    check_names(table, Rule.__struct_fields__, where)
+    try:
+        return msgspec.convert(table, Rule)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def read_toml(file: str | Path) -> dict[str, Any]:
+    """A TOML file, or why it cannot be read."""
+    try:
+        with open(file, "rb") as stream:
+            return tomllib.load(stream)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: is not TOML: {error}") from None
+
+
+def check_names(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    """Refuse a name that is not known, and say which one is nearest."""
+    for name in table:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}"
+            raise ConfigError(f"{where}: {name!r} is not known; {hint}")

@@ -1,0 +1,468 @@
+"""The Amazon EventBridge event pattern language: one pattern, compiled once, tested against many events.
+
+    pattern = Pattern({"source": ["shop"], "detail": {"price": [{"numeric": [">", 100]}]}})
+    pattern.matches(event)
+
+Where the user guide is silent, AWS event-ruler decides, as EventBridge runs on it. Two ideas carry the file:
+
+* `$or` is multiplied out. A pattern becomes a list of rules, each a plain "all of these fields", and an event
+  matches when one rule does.
+* A field gives one of three verdicts, as "absent" must be told from "found" to get arrays right: an element
+  of an array is chosen by a value found in it, never by a value that it lacks.
+
+Standard library only, and nothing from the rest of the package: the file can be lifted out.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["Pattern", "PatternError"]
+
+_MAX_DEPTH: Final = 100
+_MAX_RULES: Final = 1000
+_MAX_NUMBER: Final = 5e9
+
+_NO, _ABSENT, _FOUND = 0, 1, 2  # in rising order: an object is as good as its best field, unless one says no
+_MISSING: Final = object()
+_ARRAY: Final = (list, tuple)
+_COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+_KINDS: Final[tuple[tuple[Any, str], ...]] = (
+    (type(None), "null"),
+    (bool, "a boolean"),
+    (int, "a number"),
+    (str, "a string"),
+    (_ARRAY, "a list"),
+    (Mapping, "an object"),
+)
+_WILDCARD_TOKEN: Final = re.compile(r"\*+|\\[*\\]|\\|[^*\\]+")
+
+_Test = Callable[[Any], bool]  # asked about one scalar of the event
+_Verdict = Callable[[Any], int]  # asked about whatever the event holds under a name
+_Keys = frozenset[tuple[bool, Any]]
+_Path = tuple[str, ...]
+_Rule = dict[_Path, "_Leaf"]
+
+
+class PatternError(ValueError):
+    """AWS would refuse this pattern. The message gives the place, what is wrong there, and what to do."""
+
+
+class Pattern:
+    """A compiled event pattern. Later changes to the mapping it was made from do not reach it."""
+
+    __slots__ = ("_rules", "_verdicts")
+
+    def __init__(self, pattern: Mapping[str, Any]) -> None:
+        self._rules = _expand([{}], pattern, (), _Place())
+        self._verdicts = [_all_of(rule) for rule in self._rules]
+
+    def matches(self, event: Mapping[str, Any]) -> bool:
+        """True if the event fits. Never raises on parsed JSON, however odd."""
+        return isinstance(event, Mapping) and any(verdict(event) for verdict in self._verdicts)
+
+    def exact(self, field: str) -> frozenset[str] | None:
+        """The strings one of which top-level `field` must be (or, as an array, contain) for a match.
+
+        None means that the pattern does not pin the field down to strings: an index has to try it always.
+        """
+        first, *others = [rule.get((field,)) for rule in self._rules]
+        if first is None or any(leaf is not first for leaf in others):
+            return None
+        return first.strings()
+
+
+# --- Reading a pattern ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where in the pattern we are."""
+
+    text: str = ""
+    depth: int = 1
+    in_or: bool = False
+
+    def name(self, name: str) -> _Place:
+        text = f"{self.text}.{name}" if self.text else name
+        return _Place(text, self.depth + 1, self.in_or or name == "$or")
+
+    def item(self, index: int) -> _Place:
+        return _Place(f"{self.text}[{index}]", self.depth, self.in_or)
+
+    def error(self, problem: str, remedy: str) -> PatternError:
+        return PatternError(f"{self.text or 'pattern'}: {problem}; {remedy}")
+
+
+def _expand(rules: list[_Rule], node: Any, path: _Path, place: _Place) -> list[_Rule]:
+    """Adds the fields of one pattern object to every rule. As at AWS, the last one at a path counts."""
+    for name, value in _fields(node, place):
+        here = place.name(name)
+        if name == "$or":
+            rules = _expand_or(rules, value, path, here)
+        elif isinstance(value, Mapping):
+            rules = _expand(rules, value, (*path, name), here)
+        else:
+            leaf = _leaf(value, here)
+            for rule in rules:
+                rule[(*path, name)] = leaf
+    return rules
+
+
+def _expand_or(rules: list[_Rule], branches: Any, path: _Path, place: _Place) -> list[_Rule]:
+    if not isinstance(branches, _ARRAY) or len(branches) < 2:
+        raise place.error("must be a list of at least two objects", "add an alternative or drop the $or")
+    grown: list[_Rule] = []
+    for index, branch in enumerate(branches):
+        copies = [dict(rule) for rule in rules]
+        grown += _expand(copies, branch, path, place.item(index))
+        if len(grown) > _MAX_RULES:
+            raise place.error(f"makes more than {_MAX_RULES} combinations", "split the pattern into several")
+    return grown
+
+
+def _fields(node: Any, place: _Place) -> Iterator[tuple[str, Any]]:
+    if not isinstance(node, Mapping):
+        raise place.error(f"must be an object, not {_kind(node)}", "write {name: [values]}")
+    if not node:
+        raise place.error("must not be an empty object", "name at least one field or remove it")
+    if place.depth > _MAX_DEPTH:
+        raise place.error(f"lies deeper than {_MAX_DEPTH} levels", "match on fewer levels")
+    for name, value in node.items():
+        if not isinstance(name, str):
+            raise place.error(f"has {_kind(name)} as a field name", "use strings as names")
+        if place.in_or and name in _RESERVED_IN_OR:
+            raise place.name(name).error("is a reserved name under $or", "put operators in a field's list")
+        yield name, value
+
+
+def _leaf(choices: Any, place: _Place) -> _Leaf:
+    literals, tests = [], []
+    for here, choice in _items(choices, place, "list the accepted values, even a single one: [value]"):
+        if isinstance(choice, Mapping):
+            name, operand = _only_entry(choice, here, _OPERATORS)
+            tests.append(_OPERATORS[name](operand, here.name(name)))
+        elif choice is None or isinstance(choice, str | bool) or _is_number(choice):
+            literals.append(choice)
+        else:
+            raise here.error(f"cannot be {_kind(choice)}", "use a string, number, true, false, null or operator")
+    return _Leaf(_keys(literals), tuple(tests))
+
+
+def _items(value: Any, place: _Place, remedy: str) -> list[tuple[_Place, Any]]:
+    if not isinstance(value, _ARRAY):
+        raise place.error(f"must be a list, not {_kind(value)}", remedy)
+    if not value:
+        raise place.error("must not be an empty list", remedy)
+    return [(place.item(index), item) for index, item in enumerate(value)]
+
+
+def _only_entry(node: Mapping[str, Any], place: _Place, known: Mapping[str, Any]) -> tuple[str, Any]:
+    if len(node) != 1:
+        raise place.error(f"must hold one operator, not {len(node)}", "give each an object of its own")
+    name, operand = next(iter(node.items()))
+    if name not in known:
+        raise place.error(f"unknown operator {name!r:.40}", f"use one of {', '.join(known)}")
+    return name, operand
+
+
+def _text(value: Any, place: _Place) -> str:
+    if not isinstance(value, str):
+        raise place.error(f"must be a string, not {_kind(value)}", "write one string in quotes")
+    return value
+
+
+def _number(value: Any, place: _Place) -> float:
+    if not _is_number(value):
+        raise place.error(f"must be a number, not {_kind(value)}", "write it without quotes")
+    if abs(value) > _MAX_NUMBER:
+        raise place.error("is out of range", "stay between -5e9 and 5e9")
+    return float(value)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)  # Python's json reads NaN and Infinity, which JSON does not have
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _kind(value: Any) -> str:
+    return next((name for kind, name in _KINDS if isinstance(value, kind)), repr(value))
+
+
+# --- Operators: each takes its operand and returns a test -------------------------------------------------
+
+
+def _prefix(operand: Any, place: _Place) -> _Test:
+    start, fold = _cased(operand, place)
+    return lambda value: isinstance(value, str) and fold(value).startswith(start)
+
+
+def _suffix(operand: Any, place: _Place) -> _Test:
+    end, fold = _cased(operand, place)
+    return lambda value: isinstance(value, str) and fold(value).endswith(end)
+
+
+def _cased(operand: Any, place: _Place) -> tuple[str, Callable[[str], str]]:
+    """The operand of prefix and suffix: a string, or one wrapped in equals-ignore-case."""
+    if not isinstance(operand, Mapping):
+        return _text(operand, place), str
+    name, inner = _only_entry(operand, place, {"equals-ignore-case": None})
+    return _text(inner, place.name(name)).casefold(), str.casefold
+
+
+def _equals_ignore_case(operand: Any, place: _Place) -> _Test:
+    # casefold and not lower, which gives the Greek sigma two forms, depending on where it stands.
+    wanted = _text(operand, place).casefold()
+    return lambda value: isinstance(value, str) and value.casefold() == wanted
+
+
+def _wildcard(operand: Any, place: _Place) -> _Test:
+    first, *rest = _segments(_text(operand, place), place)
+    if not rest:
+        return lambda value: isinstance(value, str) and value == first
+    *middle, last = rest
+    return lambda value: isinstance(value, str) and _fits(value, first, middle, last)
+
+
+def _segments(text: str, place: _Place) -> list[str]:
+    """The literal pieces between the stars."""
+    pieces = [""]
+    for token in _WILDCARD_TOKEN.findall(text):
+        if token == "*":
+            pieces.append("")
+        elif token[0] == "*":
+            raise place.error("has consecutive wildcards", "write a single *")
+        elif token == "\\":
+            raise place.error("has a stray backslash", r"escape only \* and \\")
+        else:
+            pieces[-1] += token.removeprefix("\\") if len(token) == 2 else token
+    return pieces
+
+
+def _fits(value: str, first: str, middle: list[str], last: str) -> bool:
+    # The pieces are literal, so the leftmost hit is always a safe choice and nothing is tried twice.
+    at, end = len(first), len(value) - len(last)
+    if at > end or not value.startswith(first) or not value.endswith(last):
+        return False
+    for piece in middle:
+        found = value.find(piece, at, end)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return True
+
+
+def _numeric(operand: Any, place: _Place) -> _Test:
+    terms = _terms(operand, place)
+    names = "".join(name[0] for name, _ in terms)  # > and >= are alike here, and so are < and <=
+    if names not in ("=", ">", "<", "><"):
+        raise place.error("cannot combine these comparisons", "write [lower op, n, upper op, n]")
+    # AWS does not see numbers beyond its limit, so an open end stops there.
+    low, bottom = terms[0] if names != "<" else (">=", -_MAX_NUMBER)
+    high, top = terms[-1] if names != ">" else ("<=", _MAX_NUMBER)
+    if names != "=" and bottom >= top:
+        raise place.error(f"no number lies between {bottom:g} and {top:g}", "put the smaller number first")
+    above, below = _COMPARE[low], _COMPARE[high]
+    return lambda value: _is_number(value) and above(value, bottom) and below(value, top)
+
+
+def _terms(operand: Any, place: _Place) -> list[tuple[str, float]]:
+    items = _items(operand, place, "write [operator, number] or [operator, number, operator, number]")
+    if len(items) not in (2, 4):
+        raise place.error(f"has {len(items)} items", "write one or two pairs of operator and number")
+    for here, name in items[::2]:
+        if not isinstance(name, str) or name not in _COMPARE:
+            raise here.error(f"unknown comparison {name!r:.40}", f"use one of {' '.join(_COMPARE)}")
+    numbers = [_number(value, here) for here, value in items[1::2]]
+    return list(zip(operand[::2], numbers, strict=True))
+
+
+def _cidr(operand: Any, place: _Place) -> _Test:
+    address, _, bits = _text(operand, place).partition("/")
+    remedy = "write a block such as 10.0.0.0/24 or 2001:db8::/32"
+    if not (bits.isascii() and bits.isdigit()):
+        raise place.error("has no mask length after a single slash", remedy)
+    try:
+        network = ipaddress.ip_network(f"{address}/{bits}", strict=False)
+    except ValueError as wrong:
+        raise place.error(str(wrong), remedy) from None
+    if network.prefixlen == network.max_prefixlen:
+        raise place.error("holds a single address, which AWS refuses", "use the address as a plain string")
+    return lambda value: isinstance(value, str) and _is_within(value, network)
+
+
+def _is_within(value: str, network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
+    try:
+        return ipaddress.ip_address(value) in network
+    except ValueError:
+        return False
+
+
+def _anything_but(operand: Any, place: _Place) -> _Test:
+    """Holds for a value of any type that is there and is none of those named."""
+    if isinstance(operand, Mapping):
+        return _anything_but_like(operand, place)
+    values = _one_or_many(operand, place)
+    first = values[0][1]
+    if not isinstance(first, str) and not _is_number(first):
+        raise values[0][0].error(f"cannot be {_kind(first)}", "name strings, or numbers, or an operator")
+    check = _text if isinstance(first, str) else _number  # AWS takes no mixture of the two
+    unwanted = _keys(check(value, here) for here, value in values)
+    return lambda value: (value.__class__ is bool, value) not in unwanted
+
+
+def _anything_but_like(operand: Mapping[str, Any], place: _Place) -> _Test:
+    name, inner = _only_entry(operand, place, _TEXT_OPERATORS)
+    tests = []
+    for here, value in _one_or_many(inner, place.name(name)):
+        if not _text(value, here) and name in ("prefix", "suffix"):
+            raise here.error("must not be empty, every string has it", "give at least one character")
+        tests.append(_TEXT_OPERATORS[name](value, here))
+    return lambda value: not any(test(value) for test in tests)
+
+
+def _one_or_many(operand: Any, place: _Place) -> list[tuple[_Place, Any]]:
+    return _items(operand, place, "name a value") if isinstance(operand, _ARRAY) else [(place, operand)]
+
+
+def _exists(operand: Any, place: _Place) -> _Test:
+    if not isinstance(operand, bool):
+        raise place.error(f"must be true or false, not {_kind(operand)}", "write it without quotes")
+    return _is_there if operand else _is_absent
+
+
+def _is_there(_: Any) -> bool:
+    return True
+
+
+def _is_absent(_: Any) -> bool:
+    return False  # a test is only shown values that are there; the leaf knows when there are none
+
+
+_TEXT_OPERATORS: Final[Mapping[str, Callable[[Any, _Place], _Test]]] = {
+    "prefix": _prefix,
+    "suffix": _suffix,
+    "equals-ignore-case": _equals_ignore_case,
+    "wildcard": _wildcard,
+}
+_OPERATORS: Final[Mapping[str, Callable[[Any, _Place], _Test]]] = {
+    **_TEXT_OPERATORS,
+    "anything-but": _anything_but,
+    "numeric": _numeric,
+    "cidr": _cidr,
+    "exists": _exists,
+}
+# event-ruler keeps these too, so that a misplaced operator under $or is never taken for a field.
+_NOT_YET_OPERATORS: Final = (
+    "exactly regex not-wildcard not-equals-ignore-case date-after date-on-or-after date-before "
+    "date-on-or-before in-date-range ip-address-in-range ip-address-not-in-range"
+)
+_RESERVED_IN_OR: Final = frozenset((*_OPERATORS, *_COMPARE, *_NOT_YET_OPERATORS.split()))
+
+
+# --- Matching -------------------------------------------------------------------------------------------
+
+
+def _keys(values: Iterable[Any]) -> _Keys:
+    # To Python 1, 1.0 and True are equal. JSON agrees about the first two only.
+    return frozenset((value.__class__ is bool, value) for value in values)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Leaf:
+    """What a pattern accepts under one name: any of some values, or any of some tests."""
+
+    literals: _Keys
+    tests: tuple[_Test, ...]
+
+    def strings(self) -> frozenset[str] | None:
+        values = frozenset(value for _, value in self.literals)
+        return values if not self.tests and all(isinstance(value, str) for value in values) else None
+
+    def accepts(self, scalar: Any) -> bool:
+        if (scalar.__class__ is bool, scalar) in self.literals:
+            return True
+        return any(test(scalar) for test in self.tests) if self.tests else False
+
+    def verdict(self, value: Any) -> int:
+        if isinstance(value, str):  # by far the most common, so spared the loop
+            return _FOUND if self.accepts(value) else _NO
+        scalars = list(_scalars(value))
+        if any(map(self.accepts, scalars)):
+            return _FOUND
+        return _NO if scalars or _is_absent not in self.tests else _ABSENT
+
+
+def _all_of(rule: Mapping[_Path, _Leaf]) -> _Verdict:
+    """One closure for an object, in which every field has to agree. The cheap ones are asked first."""
+    fields: list[tuple[str, _Verdict]] = []
+    deeper: dict[str, dict[_Path, _Leaf]] = {}
+    for path, leaf in rule.items():
+        if len(path) == 1:
+            fields.append((path[0], leaf.verdict))
+        else:
+            deeper.setdefault(path[0], {})[path[1:]] = leaf
+    fields += [(name, _inside(_all_of(rest))) for name, rest in deeper.items()]
+
+    def verdict(node: Any) -> int:
+        best = _ABSENT
+        for name, ask in fields:
+            answer = ask(node.get(name, _MISSING))
+            if not answer:
+                return _NO
+            best = max(best, answer)
+        return best
+
+    return verdict
+
+
+def _inside(verdict: _Verdict) -> _Verdict:
+    """Asks the object under a name. In an array there, one object has to satisfy the whole pattern alone."""
+    without = verdict({})  # no object at all is fine if the pattern wants nothing but absence
+
+    def ask(value: Any) -> int:
+        if isinstance(value, Mapping):
+            return verdict(value)
+        worst = without
+        for element in _elements(value):
+            answer = verdict(element) if isinstance(element, Mapping) else without
+            if answer == _FOUND:
+                return _FOUND
+            worst = min(worst, answer)
+        return worst
+
+    return ask
+
+
+def _scalars(value: Any) -> Iterator[Any]:
+    """What a leaf can be compared with: not an object, and nothing from an empty array."""
+    if isinstance(value, _ARRAY):
+        yield from (element for element in _elements(value) if not isinstance(element, Mapping))
+    elif value is not _MISSING and not isinstance(value, Mapping):
+        yield value
+
+
+def _elements(value: Any) -> Iterator[Any]:
+    """What an array holds, inner arrays opened up. A loop: an event may nest deeper than Python recurses."""
+    open_arrays = [iter(value)] if isinstance(value, _ARRAY) else []
+    while open_arrays:
+        for element in open_arrays[-1]:
+            if isinstance(element, _ARRAY):
+                open_arrays.append(iter(element))
+                break
+            yield element
+        else:
+            open_arrays.pop()

@@ -1,0 +1,92 @@
+"""The memory store: real, public, and gone with the process."""
+
+import heapq
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from eventonce.claim import Answer, Record, Token, Want
+from eventonce.clock import Clock, SystemClock
+from eventonce.errors import StoreError
+from eventonce.key import Key
+from eventonce.ports import Swept
+from eventonce.stores.ledger import Ledger, Records
+
+MAX_KEYS = 10_000_000
+_SLOT = 1000  # keys whose time ends within the same second wait together
+_SWEEP_MORE = 32  # beyond two keys for each claimed one, so that the sweep always gains on the claims
+
+
+class MemoryStore(Ledger):
+    """Records in a dict, dropped when their time is over.
+
+    Each key waits in the slot of the second in which its record may be dropped. Claims drop a few keys of
+    the slots that are over, so a key costs constant time in the long run and nothing ever scans them all.
+    """
+
+    def __init__(self, max_keys: int = MAX_KEYS, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self._max_keys = max_keys
+        self._records: dict[Key, Record] = {}
+        self._slots: dict[int, list[Key]] = {}
+        self._order: list[int] = []  # a heap of the slots
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def _change(self, keys: Sequence[Key]) -> Iterator[Records]:
+        with self._lock:
+            yield self._records
+
+    def _read(self, keys: Sequence[Key]) -> Records:
+        return self._records
+
+    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+        with self._lock:
+            self._drop_over(2 * len(wants) + _SWEEP_MORE)
+            new = [want.key for want in wants if want.key not in self._records]
+            if len(self._records) + len(new) > self._max_keys:
+                raise StoreError(
+                    f"the memory store is full with {self._max_keys:,} keys; "
+                    "shorten the window, raise max_keys or use sqlite:///FILE"
+                )
+            answers = super().claim(wants, token, lease)
+            for key in new:
+                self._wait(key, self._records[key].expires)
+            return answers
+
+    def sweep(self, limit: int, cursor: bytes = b"") -> Swept:
+        with self._lock:
+            removed, more = self._drop_over(limit)
+            return Swept(removed, b"more" if more else None)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def _wait(self, key: Key, expires: int) -> None:
+        slot = expires // _SLOT + 1
+        if slot not in self._slots:
+            self._slots[slot] = []
+            heapq.heappush(self._order, slot)
+        self._slots[slot].append(key)
+
+    def _drop_over(self, limit: int) -> tuple[int, bool]:
+        now, removed = self.clock.utc(), 0
+        while self._order and self._order[0] * _SLOT <= now:
+            keys = self._slots[self._order[0]]
+            while keys and limit > 0:
+                removed += self._drop(keys.pop(), now)
+                limit -= 1
+            if keys:
+                return removed, True
+            del self._slots[heapq.heappop(self._order)]
+        return removed, False
+
+    def _drop(self, key: Key, now: int) -> int:
+        record = self._records.get(key)
+        if record is None:
+            return 0
+        if record.expires > now:  # it has been refreshed, or claimed again, since it began to wait
+            self._wait(key, record.expires)
+            return 0
+        del self._records[key]
+        return 1
