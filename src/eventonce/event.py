@@ -44,6 +44,11 @@ class Delivery(msgspec.Struct):
     """One arrival of an event: its bytes, where they were found, and how often it was offered."""
 
     body: bytes
-    place: str = ""
+    where: Mapping[str, Any] = {}  # the source and the place in it: {"source": "events.jsonl", "line": 7, "byte": 2048}
     offers: int = 1
-    trouble: str | None = None  # why the source itself already knows that it cannot be read
+    trouble: str | None = None  # why it cannot be read, where the source itself knows that already
+
+    @property
+    def place(self) -> str:
+        """Where it was found, in short."""
+        return ":".join(str(self.where[name]) for name in ("source", "line") if name in self.where)

@@ -4,6 +4,8 @@ Write-ahead log with a sync on every commit, so what was committed survives a po
 IMMEDIATE transaction for its whole batch: SQLite has one writer at a time, so inside it nothing can race.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import sqlite3
@@ -16,7 +18,7 @@ from pathlib import Path
 from eventonce import claim as protocol
 from eventonce.claim import Claim, Finish, Record
 from eventonce.clock import Clock, SystemClock
-from eventonce.errors import LeaseLost, StoreError, StoreUnusable
+from eventonce.errors import ConfigError, LeaseLost, StoreError, StoreUnusable
 from eventonce.key import Key
 from eventonce.ports import Swept
 from eventonce.stores.ledger import Ledger, Records
@@ -42,7 +44,7 @@ class SQLiteStore(Ledger):
         self._lock = threading.RLock()
         self._in_tx = False
         self._pid = os.getpid()
-        self._connection: sqlite3.Connection | None = None
+        self._connection: Connection | None = None
         with self._locked():
             pass
 
@@ -70,7 +72,7 @@ class SQLiteStore(Ledger):
                 self._connection.close()
             self._connection = None
 
-    def begin(self, claim: Claim) -> "SQLiteTransaction":
+    def begin(self, claim: Claim) -> SQLiteTransaction:
         """Begin the transaction that will hold a handler's writes and the record of them."""
         self._acquire()
         try:
@@ -104,7 +106,7 @@ class SQLiteStore(Ledger):
             return _select(connection, keys)
 
     @contextmanager
-    def _locked(self) -> Iterator[sqlite3.Connection]:
+    def _locked(self) -> Iterator[Connection]:
         self._acquire()
         try:
             yield self._connect()
@@ -122,7 +124,7 @@ class SQLiteStore(Ledger):
 
     @staticmethod
     @contextmanager
-    def _writing(connection: sqlite3.Connection) -> Iterator[None]:
+    def _writing(connection: Connection) -> Iterator[None]:
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -138,18 +140,23 @@ class SQLiteStore(Ledger):
 
     # --- opening ---
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> Connection:
         if self._connection is None or self._pid != os.getpid():  # a connection must not cross a fork
             self._pid = os.getpid()
             self._connection = self._open()
         return self._connection
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self) -> Connection:
         folder = Path(self._file).parent
         if not folder.is_dir():
             raise StoreUnusable(f"{self._file}: the folder {str(folder)!r} does not exist; create it first")
         connection = sqlite3.connect(
-            self._file, timeout=PATIENCE, isolation_level=None, check_same_thread=False, cached_statements=256
+            self._file,
+            timeout=PATIENCE,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+            factory=Connection,
         )
         try:
             self._prepare(connection)
@@ -158,7 +165,7 @@ class SQLiteStore(Ledger):
             raise
         return connection
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
+    def _prepare(self, connection: Connection) -> None:
         known = _migrations()
         version = _version(connection)
         if version < 0 and not self._shared and _has_tables(connection):
@@ -174,7 +181,7 @@ class SQLiteStore(Ledger):
             with self._writing(connection):
                 _migrate(connection, known)
 
-    def _switch_to_wal(self, connection: sqlite3.Connection) -> None:
+    def _switch_to_wal(self, connection: Connection) -> None:
         # SQLite does not wait here when another process switches at the same moment.
         deadline = self.clock.steady() + PATIENCE * 1000
         while True:
@@ -194,17 +201,49 @@ class SQLiteStore(Ledger):
         return StoreUnusable(f"{self._file}: {error}; {why}") if why else StoreError(f"{self._file}: {error}")
 
 
+class Connection(sqlite3.Connection):
+    """A connection that a handler may write through but not end: the effect and its record end together."""
+
+    lent = False
+
+    def commit(self) -> None:
+        self._refuse()
+        super().commit()
+
+    def rollback(self) -> None:
+        self._refuse()
+        super().rollback()
+
+    def _refuse(self) -> None:
+        if self.lent:
+            raise ConfigError(
+                "ctx.tx is committed by eventonce when the handler returns, and rolled back when it raises"
+            )
+
+    def lend(self) -> None:
+        self.lent = True
+        self.set_authorizer(_keep_open)  # for COMMIT in SQL, and for what Python commits without asking commit()
+
+    def take_back(self) -> None:
+        self.set_authorizer(None)
+        self.row_factory, self.text_factory, self.lent = None, str, False
+
+
+def _keep_open(action: int, *_: str | None) -> int:
+    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
+
+
 class SQLiteTransaction:
     """The store's transaction around one handler's writes."""
 
-    def __init__(self, store: SQLiteStore, connection: sqlite3.Connection) -> None:
+    def __init__(self, store: SQLiteStore, connection: Connection) -> None:
         self._store = store
         self.handle = connection
-        connection.set_authorizer(_keep_open)
+        connection.lend()
 
     def commit(self, finish: Finish) -> bool:
         """Commit the handler's writes and the record of them; where the claim is lost, neither."""
-        self._take_back()
+        self.handle.take_back()
         try:
             if not self.handle.in_transaction:
                 raise StoreError("SQLite rolled the transaction back by itself after an error in the handler")
@@ -223,15 +262,11 @@ class SQLiteTransaction:
 
     def rollback(self) -> None:
         """Undo the handler's writes."""
-        self._take_back()
+        self.handle.take_back()
         try:
             self._roll_back()
         finally:
             self._end()
-
-    def _take_back(self) -> None:
-        self.handle.set_authorizer(None)
-        self.handle.row_factory, self.handle.text_factory = None, str
 
     def _end(self) -> None:
         self.handle.isolation_level = None  # only now: setting it commits what is open
@@ -242,11 +277,6 @@ class SQLiteTransaction:
             self.handle.execute("ROLLBACK")
 
 
-def _keep_open(action: int, *_: str | None) -> int:
-    """Refuse COMMIT and ROLLBACK to the handler: the effect and its record end together."""
-    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
-
-
 # --- rows ---
 
 
@@ -255,7 +285,7 @@ def _selection(count: int) -> str:
     return f"SELECT {_COLUMNS} FROM eventonce_claims WHERE key IN ({', '.join('?' * count)})"
 
 
-def _select(connection: sqlite3.Connection, keys: Sequence[Key]) -> dict[Key, Record]:
+def _select(connection: Connection, keys: Sequence[Key]) -> dict[Key, Record]:
     records = {}
     for start in range(0, len(keys), _CHUNK):
         chunk = keys[start : start + _CHUNK]
@@ -265,7 +295,7 @@ def _select(connection: sqlite3.Connection, keys: Sequence[Key]) -> dict[Key, Re
     return records
 
 
-def _write(connection: sqlite3.Connection, before: dict[Key, Record], after: dict[Key, Record]) -> None:
+def _write(connection: Connection, before: dict[Key, Record], after: dict[Key, Record]) -> None:
     puts = [_row(key, record) for key, record in after.items() if before.get(key) is not record]
     gone = [(key,) for key in before.keys() - after.keys()]
     if puts:
@@ -285,7 +315,7 @@ def _migrations() -> list[str]:
     return [file.read_text() for file in sorted(_SCHEMA.glob("*.sql"))]
 
 
-def _version(connection: sqlite3.Connection) -> int:
+def _version(connection: Connection) -> int:
     """The schema's version, or -1 where there is none of ours."""
     if not _table(connection, "name = 'eventonce_schema'"):
         return -1
@@ -293,15 +323,15 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(found or 0)
 
 
-def _has_tables(connection: sqlite3.Connection) -> bool:
+def _has_tables(connection: Connection) -> bool:
     return _table(connection, "name NOT LIKE 'sqlite_%'")
 
 
-def _table(connection: sqlite3.Connection, where: str) -> bool:
+def _table(connection: Connection, where: str) -> bool:
     return connection.execute(f"SELECT 1 FROM sqlite_master WHERE {where} LIMIT 1").fetchone() is not None
 
 
-def _migrate(connection: sqlite3.Connection, known: Sequence[str]) -> None:
+def _migrate(connection: Connection, known: Sequence[str]) -> None:
     # Inside the write lock: another process may have done it since we looked.
     connection.execute("CREATE TABLE IF NOT EXISTS eventonce_schema (version INTEGER NOT NULL)")
     for number in range(max(_version(connection), 0), len(known)):

@@ -1,0 +1,91 @@
+"""A pipeline: one TOML file becomes typed settings, and those become a wired worker."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from eventonce.clock import SystemClock
+from eventonce.engine import Once
+from eventonce.errors import ConfigError
+from eventonce.rule import DEFAULT_WINDOW, Rule, Trouble
+from eventonce.rules import read_rules
+from eventonce.rules.file import check_names, read_toml
+from eventonce.sinks import open_dead_letters, open_sink
+from eventonce.sources import FileSource, open_source
+from eventonce.worker.worker import Watcher, Worker
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a pipeline file says above its rules."""
+
+    consumer: str = "default"
+    store: str = "sqlite:///eventonce.db"
+    source: str = "-"
+    sink: str = "-"
+    dead_letter: str = "eventonce-dead.jsonl"
+    window: str | float = DEFAULT_WINDOW
+    lease: str | float = "60s"
+    busy_wait: str | float = 0
+    max_attempts: int = 5
+    store_trouble: Trouble = "retry"
+    batch: int = 100
+    rule: list[Rule] = []
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch <= 10_000:
+            raise ConfigError(f"batch: {self.batch} is not between 1 and 10,000")
+
+
+def load(file: str | Path | None = None, **given: Any) -> Settings:
+    """Read a pipeline file; what is given beside it counts more than what it says."""
+    where = "options" if file is None else str(file)
+    table: dict[str, Any] = {} if file is None else read_toml(file)
+    table.update((name, value) for name, value in given.items() if value is not None)
+    return settings(table, where)
+
+
+def settings(table: Mapping[str, Any], where: str) -> Settings:
+    """The settings in a table, checked."""
+    check_names(table, Settings.__struct_fields__, where)
+    rules = read_rules(table, where)
+    try:
+        plain = msgspec.convert({name: value for name, value in table.items() if name != "rule"}, Settings)
+    except (msgspec.ValidationError, ConfigError) as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return msgspec.structs.replace(plain, rule=rules)
+
+
+def open_once(settings: Settings) -> Once:
+    """The engine of a pipeline."""
+    return Once(
+        settings.store,
+        consumer=settings.consumer,
+        rules=settings.rule,
+        lease=settings.lease,
+        busy_wait=settings.busy_wait,
+        max_attempts=settings.max_attempts,
+    )
+
+
+class Pipeline:
+    """A wired worker and the parts to close after it."""
+
+    def __init__(self, settings: Settings, watch: Watcher) -> None:
+        if settings.sink == "-" and settings.dead_letter == "-":
+            raise ConfigError("sink and dead_letter are both stdout; send one of them to a file")
+        clock = SystemClock()
+        self.handler = open_sink(settings.sink)
+        self.dead_letters = open_dead_letters(settings.dead_letter)
+        self.source: FileSource = open_source(settings.source, clock)
+        self.once = open_once(settings)
+        self.worker = Worker(
+            self.once, self.source, self.handler, self.dead_letters, batch=settings.batch, clock=clock, watch=watch
+        )
+
+    def close(self) -> None:
+        """Close every part."""
+        self.once.close()
+        self.source.close()
+        self.dead_letters.close()

@@ -1,0 +1,29 @@
+"""A Python function as a way out."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from eventonce.errors import ConfigError
+
+
+def load_function(url: str) -> Callable[..., Any]:
+    """The function that `python:package.module:function` names; modules of the current folder are found too."""
+    module_name, _, name = url.removeprefix("python:").partition(":")
+    if not module_name or not name:
+        raise ConfigError(f"sink: {url!r} names no function; write python:package.module:function")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # whatever the user's module raises while it is imported
+        why = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"sink: {url}: module {module_name!r} cannot be imported: {why}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ConfigError(f"sink: {url}: module {module_name!r} has no function {name!r}")
+    loaded: Callable[..., Any] = function
+    return loaded

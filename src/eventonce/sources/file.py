@@ -1,0 +1,158 @@
+"""Events from a file or from standard input: JSON lines, documents without newlines, gzip, with or without a BOM."""
+
+import gzip
+import heapq
+import io
+import itertools
+import os
+import select
+import stat
+import sys
+import zlib
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import BinaryIO, cast
+
+from eventonce.clock import Clock, SystemClock
+from eventonce.errors import SourceError
+from eventonce.event import Delivery
+from eventonce.sources.documents import Document, Splitter
+
+_CHUNK = 256 * 1024
+_MOST_WAITING = 10_000  # deliveries to retry; beyond that nothing new is read
+_GZIP = b"\x1f\x8b"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_LONGEST_RETRY = 1000  # a file burns no receive count, so looking again soon is cheap
+
+
+class FileSource:
+    """A file, or standard input as `-`. It ends with its input, and what is to be retried waits in memory."""
+
+    def __init__(self, name: str, clock: Clock | None = None) -> None:
+        self._name = "stdin" if name == "-" else name
+        self._clock = clock or SystemClock()
+        self._raw = _open(name)
+        self._regular = stat.S_ISREG(os.fstat(self._raw.fileno()).st_mode)
+        self._stream: io.RawIOBase | gzip.GzipFile | None = None
+        self._splitter = Splitter()
+        self._ready: deque[Delivery] = deque()
+        self._waiting: list[tuple[int, int, Delivery]] = []  # a heap by when to offer each again
+        self._number = itertools.count()
+        self._ended = False
+
+    @property
+    def size(self) -> int | None:
+        """Bytes in all, where that can be known."""
+        return os.fstat(self._raw.fileno()).st_size if self._regular else None
+
+    @property
+    def position(self) -> int:
+        """Bytes read so far."""
+        return self._raw.tell() if self._regular else 0
+
+    def receive(self, limit: int) -> Sequence[Delivery]:
+        """The next deliveries, new ones and those to retry; none at the end of the input."""
+        while True:
+            due = self._due(limit)
+            while self._wants_more(limit - len(due), waited=bool(due)):
+                self._read()
+            due += [self._ready.popleft() for _ in range(min(limit - len(due), len(self._ready)))]
+            if due or not self._waiting:
+                return due
+            self._clock.sleep(max(1, self._waiting[0][0] - self._clock.steady()))
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """A file forgets nothing, so there is nothing to tell it."""
+
+    def retry(self, delivery: Delivery, delay: int) -> None:
+        """Offer it again after the delay, or sooner."""
+        delivery.offers += 1
+        when = self._clock.steady() + min(delay, _LONGEST_RETRY)
+        heapq.heappush(self._waiting, (when, next(self._number), delivery))
+
+    def close(self) -> None:
+        self._raw.close()
+
+    def _due(self, limit: int) -> list[Delivery]:
+        now = self._clock.steady()
+        due: list[Delivery] = []
+        while self._waiting and self._waiting[0][0] <= now and len(due) < limit:
+            due.append(heapq.heappop(self._waiting)[2])
+        return due
+
+    def _wants_more(self, room: int, *, waited: bool) -> bool:
+        if self._ended or len(self._ready) >= room or len(self._waiting) >= _MOST_WAITING:
+            return False
+        if self._regular:
+            return True
+        # A pipe may be quiet for long: do not let what is at hand wait for what may never come.
+        return not self._ready and not waited and self._has_input()
+
+    def _has_input(self) -> bool:
+        if not self._waiting or self._stream is not self._raw:
+            return True
+        pause = max(0, self._waiting[0][0] - self._clock.steady()) / 1000
+        return bool(select.select([self._raw], [], [], pause)[0])
+
+    def _read(self) -> None:
+        try:
+            chunk = self._decoded().read(_CHUNK)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            self._end([Document(b"", 0, 0, f"the gzip data is damaged, what comes after it cannot be read: {error}")])
+        except OSError as error:
+            raise SourceError(f"{self._name}: cannot be read: {error.strerror}") from None
+        else:
+            if chunk:
+                self._add(self._splitter.feed(chunk))
+            else:
+                self._end([])
+
+    def _end(self, more: Iterable[Document]) -> None:
+        self._ended = True
+        self._add(self._splitter.end())
+        self._add(more)
+
+    def _add(self, documents: Iterable[Document]) -> None:
+        for body, line, byte, trouble in documents:
+            where = {"source": self._name, "line": line, "byte": byte}
+            self._ready.append(Delivery(body, where, trouble=trouble))
+
+    def _decoded(self) -> BinaryIO:
+        if self._stream is None:
+            self._stream = self._recognise()
+        return cast(BinaryIO, self._stream)
+
+    def _recognise(self) -> io.RawIOBase | gzip.GzipFile:
+        head = self._raw.read(2) or b""
+        if head in _UTF16:
+            raise SourceError(f"{self._name}: is UTF-16; convert it first, such as with iconv -f UTF-16 -t UTF-8")
+        if head == _GZIP:
+            return gzip.GzipFile(fileobj=io.BufferedReader(_Rest(head, self._raw), _CHUNK))
+        self._add(self._splitter.feed(head))
+        return self._raw
+
+
+class _Rest(io.RawIOBase):
+    """A stream whose first bytes have been read to see what it is."""
+
+    def __init__(self, head: bytes, raw: io.RawIOBase) -> None:
+        self._head = head
+        self._raw = raw
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "memoryview") -> int:  # type: ignore[override]
+        data = self._head or self._raw.read(len(buffer)) or b""
+        self._head = b""
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _open(name: str) -> io.FileIO:
+    try:
+        if name == "-":
+            return io.FileIO(sys.stdin.fileno(), closefd=False)
+        return io.FileIO(name)
+    except OSError as error:
+        raise SourceError(f"{name}: cannot be read: {error.strerror}; check the name and the rights") from None

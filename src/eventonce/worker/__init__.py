@@ -1,0 +1,6 @@
+"""The worker: takes deliveries from a source, runs them once, and settles them."""
+
+from eventonce.worker.tally import Tally
+from eventonce.worker.worker import Worker
+
+__all__ = ["Tally", "Worker"]

@@ -1,0 +1,41 @@
+"""Counting what became of deliveries."""
+
+from collections import Counter
+
+from eventonce.outcome import Kind, Outcome
+
+_GOOD = (Kind.PROCESSED, Kind.DUPLICATE, Kind.STALE, Kind.EXPIRED)
+
+
+class Tally:
+    """How many deliveries ended in each way, each counted once however often it was tried."""
+
+    def __init__(self) -> None:
+        self._kinds: Counter[Kind] = Counter()
+        self._differing = 0
+        self._dead = 0
+
+    def add(self, outcome: Outcome, *, dead: bool) -> None:
+        """One delivery has ended."""
+        self._kinds[outcome.kind] += 1
+        self._dead += dead
+        self._differing += outcome.first is not None and outcome.first.differs is True
+
+    @property
+    def events(self) -> int:
+        return self._kinds.total()
+
+    @property
+    def good(self) -> bool:
+        """Whether every event took effect or was rightly left out."""
+        return all(kind in _GOOD for kind in self._kinds)
+
+    def counts(self) -> dict[str, int]:
+        """The count of each outcome, and of what went to the dead letters."""
+        counts = {kind.value: self._kinds[kind] for kind in Kind}
+        return {"events": self.events, **counts, "dead_lettered": self._dead, "differing_duplicates": self._differing}
+
+    def __str__(self) -> str:
+        counts = {name.replace("_", " "): count for name, count in self.counts().items() if count and name != "events"}
+        told = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        return f"{self.events:,} event{'s' if self.events != 1 else ''}{': ' if told else ''}{told}"
