@@ -1,4 +1,4 @@
-"""A pipeline: one TOML file becomes typed settings, and those become a wired worker."""
+"""A pipeline: one TOML file becomes typed settings, and those become a wired engine, source and sink."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,15 +6,14 @@ from typing import Any
 
 import msgspec
 
-from eventonce.clock import SystemClock
 from eventonce.engine import Once
 from eventonce.errors import ConfigError
+from eventonce.ports import Sink
 from eventonce.rule import DEFAULT_WINDOW, Rule, Trouble
 from eventonce.rules import read_rules
 from eventonce.rules.file import check_names, read_toml
 from eventonce.sinks import open_dead_letters, open_sink
-from eventonce.sources import FileSource, open_source
-from eventonce.worker.worker import Watcher, Worker
+from eventonce.sources import open_source
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,22 +69,20 @@ def open_once(settings: Settings) -> Once:
 
 
 class Pipeline:
-    """A wired worker and the parts to close after it."""
+    """The wired parts of a pipeline."""
 
-    def __init__(self, settings: Settings, watch: Watcher) -> None:
+    def __init__(self, settings: Settings) -> None:
         if settings.sink == "-" and settings.dead_letter == "-":
             raise ConfigError("sink and dead_letter are both stdout; send one of them to a file")
-        clock = SystemClock()
         self.handler = open_sink(settings.sink)
         self.dead_letters = open_dead_letters(settings.dead_letter)
-        self.source: FileSource = open_source(settings.source, clock)
+        self.source = open_source(settings.source)
         self.once = open_once(settings)
-        self.worker = Worker(
-            self.once, self.source, self.handler, self.dead_letters, batch=settings.batch, clock=clock, watch=watch
-        )
 
     def close(self) -> None:
         """Close every part."""
         self.once.close()
         self.source.close()
         self.dead_letters.close()
+        if isinstance(self.handler, Sink):
+            self.handler.close()

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from eventonce.clock import Clock
+from eventonce.clock import Clock, SystemClock
 from eventonce.engine import Once
 from eventonce.errors import StoreUnusable
 from eventonce.event import Delivery
@@ -33,15 +33,15 @@ class Worker:
         dead_letters: DeadLetters,
         *,
         batch: int,
-        clock: Clock,
         watch: Watcher = lambda delivery, outcome: None,
+        clock: Clock | None = None,
     ) -> None:
         self._once = once
         self._source = source
         self._handler = handler
         self._dead_letters = dead_letters
         self._batch = batch
-        self._clock = clock
+        self._clock = clock or SystemClock()
         self._watch = watch
         self._loop: Runner | None = None
         self.tally = Tally()
@@ -67,10 +67,14 @@ class Worker:
 
     def _settle(self, deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
         self._stop_if_hopeless(outcomes)
-        pairs = list(zip(deliveries, outcomes, strict=True))
-        retries = [pair for pair in pairs if pair[1].action is Action.RETRY and not _given_up(*pair)]
-        dead = [pair for pair in pairs if pair[1].action is Action.DEAD_LETTER or _given_up(*pair)]
-        ended = [pair for pair in pairs if pair not in retries] if retries else pairs
+        ended: list[tuple[Delivery, Outcome]] = []
+        dead: list[tuple[Delivery, Outcome]] = []
+        retries: list[tuple[Delivery, Outcome]] = []
+        for pair in zip(deliveries, outcomes, strict=True):
+            action = _action(*pair)
+            (retries if action is Action.RETRY else ended).append(pair)
+            if action is Action.DEAD_LETTER:
+                dead.append(pair)
         self._dead_letters.write(dead, self._clock.utc())  # first: nothing is acked that is not kept
         self._source.ack([delivery for delivery, _ in ended])
         for delivery, outcome in retries:
@@ -92,5 +96,8 @@ class Worker:
         return random.randint(longest // 2, longest)  # noqa: S311  # jitter, not a secret
 
 
-def _given_up(delivery: Delivery, outcome: Outcome) -> bool:
-    return outcome.kind is Kind.UNKNOWN and delivery.offers >= _MOST_OFFERS
+def _action(delivery: Delivery, outcome: Outcome) -> Action:
+    # A file cannot offer an event again tomorrow, so what the store never answers to is kept as a dead letter.
+    if outcome.kind is Kind.UNKNOWN and delivery.offers >= _MOST_OFFERS:
+        return Action.DEAD_LETTER
+    return outcome.action

@@ -1,0 +1,3 @@
+from eventonce.cli import main
+
+main()

@@ -1,0 +1,7 @@
+"""stub"""
+
+import click
+
+
+@click.command()
+def demo() -> None: ...

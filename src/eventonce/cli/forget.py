@@ -1,0 +1,28 @@
+"""`eventonce forget`: release keys by hand."""
+
+import json
+from typing import Any
+
+import click
+
+from eventonce.cli.options import events_or_keys, keys_of, pipeline_options, read_settings
+from eventonce.pipeline import open_once
+
+
+@click.command()
+@click.argument("keys", nargs=-1)
+@click.option("--events", help="A file of events to forget, or - for stdin.")
+@pipeline_options
+def forget(keys: tuple[str, ...], events: str | None, config: str | None, **given: Any) -> None:
+    """Forget keys or events, so that their next copy runs again. One JSON line each says whether it was known.
+
+    A key that is running loses its claim: its run cannot be recorded any more and will happen again.
+
+    \b
+      eventonce forget --store sqlite:///billing.db 3f9c2b6c0d4f4b0f9d6a4c1f2e7a8b90
+      eventonce forget -c pipeline.toml < event.json
+    """
+    events = events_or_keys(keys, events)
+    with open_once(read_settings(config, **given)) as once:
+        for key in keys_of(once, keys, events):
+            click.echo(json.dumps({"key": key.hex(), "forgotten": once.forget([key])[0]}))

@@ -1,0 +1,57 @@
+"""The entry point: errors become one sentence on stderr and an exit code."""
+
+import signal
+import sys
+from types import FrameType
+
+import click
+
+import eventonce
+from eventonce.cli.completion import completion
+from eventonce.cli.demo import demo
+from eventonce.cli.forget import forget
+from eventonce.cli.peek import peek
+from eventonce.cli.run import run
+from eventonce.cli.sweep import sweep
+from eventonce.errors import EventOnceError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(eventonce.__version__, prog_name="eventonce")
+def cli() -> None:
+    """Every event takes effect once, whichever way it arrives and however often.
+
+    Begin with `eventonce demo`. Exit codes: 0 done, 1 some work failed, 2 a wrong option or setting.
+    """
+
+
+for command in (demo, run, peek, forget, sweep, completion):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the command line."""
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        cli.main(standalone_mode=False)
+    except EventOnceError as error:
+        _fail(str(error), error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("stopped; what was not finished has been given back", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Stop on SIGTERM as on an error, so that claims are given back."""
+    click.echo("eventonce: stopped; what was not finished has been given back", err=True)
+    sys.exit(128 + number)
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"eventonce: {message}", err=True)
+    sys.exit(code)

@@ -1,0 +1,74 @@
+"""Options and arguments that several verbs share."""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from eventonce.engine import Once
+from eventonce.errors import ConfigError, EventRejected
+from eventonce.key import KEY_BYTES, Key
+from eventonce.pipeline import Settings, load
+from eventonce.sources import open_source
+
+Command = Callable[..., Any]
+
+
+def pipeline_options(command: Command) -> Command:
+    """Where the store and the rules are: a pipeline file, or options in its place."""
+    for option in (
+        click.option("--key", type=click.Choice(["id", "content"]), help="Without rules: what two copies share."),
+        click.option("--consumer", help="The scope of claims; two consumers both get every event."),
+        click.option("--store", help="memory: or sqlite:///FILE  [default: sqlite:///eventonce.db]"),
+        click.option("-c", "--config", type=click.Path(dir_okay=False), help="A pipeline file (TOML)."),
+    ):
+        command = option(command)
+    return command
+
+
+def read_settings(config: str | None, key: str | None = None, **given: Any) -> Settings:
+    """The settings of a pipeline file and of options; options count more."""
+    settings = load(config, **given)
+    if key is None:
+        return settings
+    if settings.rule:
+        raise ConfigError(f"--key: {config} has rules, and they say what makes two events the same; leave --key out")
+    return load(config, **given, rule=[{"name": key, "key": key}])
+
+
+def keys_of(once: Once, keys: tuple[str, ...], events: str | None) -> Iterator[Key]:
+    """Keys given in hex, and the keys of events in a file or on stdin."""
+    for text in keys:
+        yield _key(text)
+    if events is None:
+        return
+    source = open_source(events)
+    try:
+        while deliveries := source.receive(100):
+            for delivery in deliveries:
+                try:
+                    yield once.key(delivery.body)
+                except EventRejected as error:
+                    raise ConfigError(f"{delivery.place}: {error}") from None
+    finally:
+        source.close()
+
+
+def events_or_keys(keys: tuple[str, ...], events: str | None) -> str | None:
+    """Where to read events from: as said, or stdin when something is piped into it."""
+    if events is None and not keys:
+        if sys.stdin.isatty():
+            raise click.UsageError("name keys, or give events on stdin or with --events FILE")
+        return "-"
+    return events
+
+
+def _key(text: str) -> Key:
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ConfigError(f"{text!r} is not a key; a key has {2 * KEY_BYTES} hexadecimal digits")
+    return Key(key)

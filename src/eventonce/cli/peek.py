@@ -1,0 +1,57 @@
+"""`eventonce peek`: what is remembered."""
+
+import json
+from typing import Any
+
+import click
+
+from eventonce.claim import Record
+from eventonce.cli.options import events_or_keys, keys_of, pipeline_options, read_settings
+from eventonce.clock import SystemClock, moment
+from eventonce.key import Key
+from eventonce.pipeline import open_once
+
+
+@click.command()
+@click.argument("keys", nargs=-1)
+@click.option("--events", help="A file of events to look up, or - for stdin.")
+@pipeline_options
+def peek(keys: tuple[str, ...], events: str | None, config: str | None, **given: Any) -> None:
+    """Show what is remembered of keys or of events, one JSON line each.
+
+    \b
+      eventonce peek --store sqlite:///billing.db 3f9c2b6c0d4f4b0f9d6a4c1f2e7a8b90
+      eventonce peek -c pipeline.toml < event.json
+    """
+    events = events_or_keys(keys, events)
+    with open_once(read_settings(config, **given)) as once:
+        for key in keys_of(once, keys, events):
+            click.echo(json.dumps(shown(key, once.peek([key])[0])))
+
+
+def shown(key: Key, record: Record | None) -> dict[str, Any]:
+    """A record for people."""
+    if record is None:
+        return {"key": key.hex(), "state": "unknown"}
+    told = {
+        "key": key.hex(),
+        "state": _state(record),
+        "attempts": record.tries or record.took,
+        "done_at": _time(record.done_at),
+        "remembered_until": _time(record.expires),
+        "lease_until": _time(record.lease),
+        "version": record.version,
+        "last_error": record.error,
+        "note": json.loads(record.memo) if record.memo else None,
+    }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _state(record: Record) -> str:
+    if record.lease:
+        return "running" if record.lease > SystemClock().utc() else "abandoned"
+    return "failed" if record.tries else "done"
+
+
+def _time(millis: int) -> str | None:
+    return moment(millis).isoformat() if millis else None

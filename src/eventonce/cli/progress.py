@@ -1,0 +1,71 @@
+"""A progress bar on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import click
+
+_EVERY = 0.1  # seconds between two drawings
+
+
+class Measured(Protocol):
+    """Something that is read and knows how far it is."""
+
+    @property
+    def size(self) -> int | None: ...
+    @property
+    def position(self) -> int: ...
+
+
+class Progress:
+    """How far a file has been read; on a pipe, how many events have come."""
+
+    def __init__(self, source: Measured) -> None:
+        self._source = source
+        self._events = 0
+        self._drawn_at = 0.0
+        self._shown = sys.stderr.isatty()
+        self._bar: Any = None
+
+    def __enter__(self) -> Self:
+        if self._shown and self._source.size:
+            self._bar = click.progressbar(length=self._source.size, label="events", file=sys.stderr)
+            self._bar.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.done()
+
+    def step(self) -> None:
+        """One more event has ended."""
+        self._events += 1
+        if self._shown and time.monotonic() - self._drawn_at > _EVERY:
+            self._drawn_at = time.monotonic()
+            self._draw()
+
+    def say(self, line: str) -> None:
+        """A line for the reader."""
+        if self._shown:
+            click.echo("\r\033[K", nl=False, err=True)
+        click.echo(line, err=True)
+
+    def done(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.update(self._source.position - self._bar.pos)
+            self._bar.__exit__(None, None, None)
+            self._bar = None
+        elif self._shown and self._events:
+            click.echo("\r\033[K", nl=False, err=True)
+        self._shown = False
+
+    def _draw(self) -> None:
+        if self._bar is not None:
+            self._bar.label = f"{self._events:,} events"
+            self._bar.update(self._source.position - self._bar.pos)
+        else:
+            click.echo(f"\r\033[K{self._events:,} events", nl=False, err=True)

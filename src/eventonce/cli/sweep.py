@@ -1,0 +1,31 @@
+"""`eventonce sweep`: remove what is remembered no longer."""
+
+import json
+from typing import Any
+
+import click
+
+from eventonce.cli.options import pipeline_options, read_settings
+from eventonce.stores import open_store
+
+_STEP = 10_000
+
+
+@click.command()
+@pipeline_options
+def sweep(config: str | None, **given: Any) -> None:
+    """Remove expired records, in small steps that do not hold up workers. Workers do this by themselves.
+
+    \b
+      eventonce sweep --store sqlite:///billing.db
+    """
+    store = open_store(read_settings(config, **given).store)
+    removed = 0
+    cursor: bytes | None = b""
+    try:
+        while cursor is not None:
+            swept = store.sweep(_STEP, cursor)
+            removed, cursor = removed + swept.removed, swept.cursor
+    finally:
+        store.close()
+    click.echo(json.dumps({"removed": removed}))
