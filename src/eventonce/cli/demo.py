@@ -1,7 +1,85 @@
-"""stub"""
+"""`eventonce demo`: the tour."""
+
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import click
 
+from eventonce.demo import stream
+from eventonce.demo.tour import Charges, Tour
+
 
 @click.command()
-def demo() -> None: ...
+@click.option("--orders", default=300, show_default=True, type=click.IntRange(30, 100_000), help="How many orders.")
+@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="A new folder to leave everything in.")
+def demo(orders: int, keep: Path | None) -> None:
+    """A self-contained tour of about ten seconds: duplicates in, one effect each out.
+
+    Makes a stream of orders with copies of every kind, runs real worker processes on SQLite, kills one of them
+    half-way, and counts the charges that were made.
+    """
+    if keep is not None and keep.exists():
+        raise click.UsageError(f"--keep: {keep} exists; name a new folder")
+    with ExitStack() as stack:
+        folder = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="eventonce-demo-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        made = stream.make(orders)
+        _introduce(made)
+        charges = _tour(Tour(folder, made), orders)
+    good = _conclude(charges, made)
+    if keep is not None:
+        click.echo(f"\nLook around in {keep}: pipeline.toml, the inboxes, shop.db, the workers' logs.")
+    sys.exit(0 if good else 1)
+
+
+def _tour(tour: Tour, orders: int) -> Charges:
+    if not sys.stderr.isatty():
+        return tour.run(_say, lambda charged: None)
+    with click.progressbar(length=orders, label="  charges", file=sys.stderr) as bar:
+
+        def show(charged: int) -> None:
+            bar.update(charged - bar.pos)
+
+        def say(line: str) -> None:
+            click.echo("\r\033[K", nl=False, err=True)
+            _say(line)
+            bar.render_progress()
+
+        return tour.run(say, show)
+
+
+def _say(line: str) -> None:
+    click.echo(f"  {line}")
+
+
+def _introduce(made: stream.Stream) -> None:
+    click.echo("What comes in: orders to charge, as queues really deliver them\n")
+    _row(made.orders, "orders placed")
+    _row(made.same_id, "delivered a second time with the same id")
+    _row(made.new_id, "published a second time by the producer, under a new id")
+    _row(made.both, "delivered to both workers within milliseconds")
+    _row(made.deliveries, "deliveries in all; without eventonce, as many charges\n")
+    click.echo("What happens\n")
+
+
+def _conclude(charges: Charges, made: stream.Stream) -> bool:
+    missing = made.orders - charges.orders
+    click.echo("\nWhat took effect: counted in the table of charges, not by eventonce\n")
+    _row(charges.rows, "charges")
+    _row(charges.orders, f"orders charged, of {made.orders:,}")
+    _row(charges.twice, "orders charged twice")
+    _row(missing, "orders never charged")
+    good = not missing and not charges.twice and charges.rows == made.orders
+    verdict: dict[bool, Any] = {
+        True: click.style("Every order took effect once.", fg="green", bold=True),
+        False: click.style("This is wrong: please report it.", fg="red", bold=True),
+    }
+    click.echo(f"\n{verdict[good]}")
+    return good
+
+
+def _row(count: int, what: str) -> None:
+    click.echo(f"  {count:>7,}  {what}")

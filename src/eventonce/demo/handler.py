@@ -1,0 +1,16 @@
+"""The handler of the tour, as a user would write it: a charge that must happen once."""
+
+import time
+
+from eventonce.context import Context
+from eventonce.event import Event
+
+WORK = 0.02  # seconds, as if a payment provider were asked
+
+
+def charge(event: Event, ctx: Context) -> None:
+    """Charge an order: the charge and the record of it commit in one transaction."""
+    time.sleep(WORK)
+    order = event.data
+    ctx.tx.execute("CREATE TABLE IF NOT EXISTS charges (order_id TEXT, cents INTEGER, worker_attempt INTEGER)")
+    ctx.tx.execute("INSERT INTO charges VALUES (?, ?, ?)", (order["orderId"], order["cents"], ctx.attempt))
