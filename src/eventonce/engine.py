@@ -27,6 +27,7 @@ from eventonce.errors import (
     LeaseLost,
     StoreError,
     TooManyAttempts,
+    describe,
 )
 from eventonce.event import Delivery, Event
 from eventonce.flow import Call, Flow, Pause, drive, drive_async
@@ -405,4 +406,4 @@ def _last_words(job: Job) -> str | None:
 
 
 def _text(error: BaseException | None) -> str:
-    return f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
+    return f"{type(error).__name__}: {describe(error)}"[:_LONGEST_ERROR]

@@ -17,6 +17,14 @@ EventOnceError
 """
 
 
+def describe(error: BaseException | None) -> str:
+    """What an error says, also where it is one that cannot say it."""
+    try:
+        return str(error)
+    except Exception:
+        return f"(a {type(error).__name__} without words)"
+
+
 class EventOnceError(Exception):
     """Something went wrong in eventonce."""
 

@@ -70,10 +70,12 @@ class Each(Call, Generic[Job]):
         runners = [asyncio.ensure_future(self._some(queue)) for _ in range(min(self._at_once, len(self._jobs)))]
         try:
             await asyncio.gather(*runners)
-        finally:
+        except BaseException as error:
             for runner in runners:
                 runner.cancel()
-            await asyncio.gather(*runners, return_exceptions=True)
+            if not isinstance(error, GeneratorExit):  # then the loop is gone, and nothing can be awaited
+                await asyncio.wait(runners)
+            raise
 
     async def _some(self, queue: Iterator[Job]) -> None:
         for job in queue:
@@ -83,46 +85,53 @@ class Each(Call, Generic[Job]):
 Flow = Generator[Call, Any, Result]
 
 
+class Interrupted(BaseException):
+    """What is thrown into a flow in place of an error that is no `Exception`: some have a meaning to generators."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 def drive(flow: Flow[Result]) -> Result:
     """Carry the steps out here and now."""
     try:
-        step = next(flow)
-        while True:
-            step = _answer(flow, step)
+        return _drive(flow, next(flow))
     except StopIteration as end:
         result: Result = end.value
         return result
+    except Interrupted as interrupted:
+        raise interrupted.error from None
 
 
-def _answer(flow: Flow[Any], step: Call) -> Call:
-    try:
-        answer = step.run()
-    except BaseException as error:
-        return flow.throw(error)
-    return flow.send(answer)
+def _drive(flow: Flow[Result], step: Call) -> Result:
+    while True:
+        try:
+            answer = step.run()
+        except Exception as error:
+            step = flow.throw(error)
+        except BaseException as error:
+            step = flow.throw(Interrupted(error))
+        else:
+            step = flow.send(answer)
 
 
 async def drive_async(flow: Flow[Result]) -> Result:
     """Carry the steps out in the running loop, without blocking it."""
-    from asyncio import CancelledError
-
     try:
         step = next(flow)
         while True:
             try:
                 answer = await step.arun()
-            except CancelledError as error:
-                return _wind_up(flow, flow.throw(error))
-            except BaseException as error:
+            except Exception as error:
                 step = flow.throw(error)
+            except BaseException as error:
+                # Cancelled: what is left is to give claims back, in place, before another cancellation comes between.
+                return _drive(flow, flow.throw(Interrupted(error)))
             else:
                 step = flow.send(answer)
     except StopIteration as end:
         result: Result = end.value
         return result
-
-
-def _wind_up(flow: Flow[Result], step: Call) -> Result:
-    # Cancelled: what is left to do is to give claims back, at once, before a second cancellation can come between.
-    while True:
-        step = _answer(flow, step)
+    except Interrupted as interrupted:
+        raise interrupted.error from None

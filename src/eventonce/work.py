@@ -11,7 +11,7 @@ from eventonce.errors import ConfigError, StoreError
 from eventonce.flow import Call, Each
 from eventonce.job import Job
 from eventonce.keeper import Batch
-from eventonce.ports import Sink
+from eventonce.ports import Sink, Transaction
 
 _log = logging.getLogger("eventonce")
 
@@ -84,13 +84,13 @@ class Work:
         if job.context.transaction is None:
             batch.finish(finish)
         else:
-            _commit(job, finish)
+            _commit(batch, job, job.context.transaction, finish)
 
 
-def _commit(job: Job, finish: Finish) -> None:
-    transaction = job.context.transaction if job.context else None
+def _commit(batch: Batch, job: Job, transaction: Transaction, finish: Finish) -> None:
     try:
-        job.recorded = transaction.commit(finish) if transaction else None
+        job.recorded = transaction.commit(finish)
+        batch.drop([job.key])
     except StoreError as error:
         job.error = error
     job.finished = bool(job.recorded)  # otherwise the effect was rolled back

@@ -1,6 +1,7 @@
 """`eventonce run`: the worker."""
 
 import json
+import logging
 import sys
 from contextlib import ExitStack
 from typing import Any
@@ -9,6 +10,7 @@ import click
 
 from eventonce.cli.options import pipeline_options, read_settings
 from eventonce.cli.progress import Progress
+from eventonce.errors import describe
 from eventonce.event import Delivery
 from eventonce.outcome import Action, Outcome
 from eventonce.pipeline import Pipeline
@@ -39,6 +41,7 @@ def run(pipeline: str | None, config: str | None, *, as_json: bool, **given: Any
     """
     if pipeline and config:
         raise click.UsageError("name the pipeline once, as PIPELINE or with --config")
+    logging.basicConfig(format="eventonce: %(message)s", level=logging.ERROR if as_json else logging.WARNING)
     with ExitStack() as stack:
         parts = Pipeline(read_settings(pipeline or config, **given))
         stack.callback(parts.close)
@@ -74,7 +77,7 @@ class _Watcher:
             return
         self._complaints += 1
         if self._complaints <= _MOST_COMPLAINTS:
-            self._progress.say(f"{delivery.place}: {outcome.kind}: {outcome.error}")
+            self._progress.say(f"{delivery.place}: {outcome.kind}: {describe(outcome.error)}")
         elif self._complaints == _MOST_COMPLAINTS + 1:
             self._progress.say("more of these are not shown; the dead letters have them all")
 

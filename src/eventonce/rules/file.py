@@ -1,6 +1,5 @@
 """Rules as they are written in TOML."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -38,6 +37,8 @@ def _rule(table: Mapping[str, Any], where: str) -> Rule:
 
 def read_toml(file: str | Path) -> dict[str, Any]:
     """A TOML file, or why it cannot be read."""
+    import tomllib  # only where rules are in a file
+
     try:
         with open(file, "rb") as stream:
             return tomllib.load(stream)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from eventonce.clock import moment
+from eventonce.errors import describe
 from eventonce.event import Delivery
 from eventonce.outcome import Outcome
 from eventonce.sinks.append import AppendFile
@@ -33,7 +34,7 @@ def letter(delivery: Delivery, outcome: Outcome, now: int) -> dict[str, Any]:
     """One dead letter."""
     return {
         "outcome": outcome.kind,
-        "reason": str(outcome.error),
+        "reason": describe(outcome.error),
         "error": type(outcome.error).__name__,
         "attempts": outcome.attempt,
         "rule": outcome.rule,

@@ -52,8 +52,9 @@ def _hint(scheme: str) -> str:
 
 def _shown(url: str) -> str:
     """A URL without what may be secret in it."""
-    head, at, tail = url.partition("@")
-    return f"{head.partition('://')[0]}://***@{tail}" if at else url.partition("?")[0]
+    bare = url.partition("?")[0]
+    scheme, _, rest = bare.partition("://")
+    return f"{scheme}://***@{rest.rpartition('@')[2]}" if "@" in rest else bare
 
 
 def _options(url: str, query: str, *known: str) -> dict[str, str]:

@@ -27,6 +27,7 @@ PATIENCE = 10.0  # seconds to wait for another process's transaction
 _SCHEMA = Path(__file__).with_name("sqlite_schema")
 _COLUMNS = "key, token, lease, shared, tries, trying, done_at, until, took, version, memo, error, expires"
 _PUT = f"INSERT OR REPLACE INTO eventonce_claims ({_COLUMNS}) VALUES ({', '.join('?' * 13)})"
+_SCHEMA_TABLE = "eventonce_schema"
 _CHUNK = 500  # keys in one SELECT
 
 
@@ -167,12 +168,13 @@ class SQLiteStore(Ledger):
 
     def _prepare(self, connection: Connection) -> None:
         known = _migrations()
-        version = _version(connection)
-        if version < 0 and not self._shared and _has_tables(connection):
+        tables = _tables(connection)  # one look, since another process may be making them right now
+        if tables and _SCHEMA_TABLE not in tables and not self._shared:
             raise StoreUnusable(
                 f"{self._file}: is a database of something else; name another file, or add ?shared=true "
                 "to the URL to keep eventonce's tables beside the others"
             )
+        version = _version(connection) if _SCHEMA_TABLE in tables else 0
         if version > len(known):
             raise StoreUnusable(f"{self._file}: was written by a newer eventonce (schema {version}); upgrade eventonce")
         self._switch_to_wal(connection)
@@ -315,29 +317,22 @@ def _migrations() -> list[str]:
     return [file.read_text() for file in sorted(_SCHEMA.glob("*.sql"))]
 
 
+def _tables(connection: Connection) -> set[str]:
+    return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
 def _version(connection: Connection) -> int:
-    """The schema's version, or -1 where there is none of ours."""
-    if not _table(connection, "name = 'eventonce_schema'"):
-        return -1
-    found = connection.execute("SELECT max(version) FROM eventonce_schema").fetchone()[0]
+    found = connection.execute(f"SELECT max(version) FROM {_SCHEMA_TABLE}").fetchone()[0]
     return int(found or 0)
-
-
-def _has_tables(connection: Connection) -> bool:
-    return _table(connection, "name NOT LIKE 'sqlite_%'")
-
-
-def _table(connection: Connection, where: str) -> bool:
-    return connection.execute(f"SELECT 1 FROM sqlite_master WHERE {where} LIMIT 1").fetchone() is not None
 
 
 def _migrate(connection: Connection, known: Sequence[str]) -> None:
     # Inside the write lock: another process may have done it since we looked.
-    connection.execute("CREATE TABLE IF NOT EXISTS eventonce_schema (version INTEGER NOT NULL)")
-    for number in range(max(_version(connection), 0), len(known)):
+    connection.execute(f"CREATE TABLE IF NOT EXISTS {_SCHEMA_TABLE} (version INTEGER NOT NULL)")
+    for number in range(_version(connection), len(known)):
         for statement in re.split(r";\s*\n", known[number]):
             connection.execute(statement)
-        connection.execute("INSERT INTO eventonce_schema VALUES (?)", (number + 1,))
+        connection.execute(f"INSERT INTO {_SCHEMA_TABLE} VALUES (?)", (number + 1,))
 
 
 # --- errors ---

@@ -1,0 +1,320 @@
+"""The SQLite store's file: schema, sharing, durability, transactions."""
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventonce import ConfigError, Event, Kind, LeaseLost, Once, StoreError, open_store
+from eventonce.claim import Claim, Done, Finish, Want, Won
+from eventonce.errors import StoreUnusable
+from eventonce.key import Key
+from eventonce.stores import sqlite as module
+from eventonce.stores.sqlite import SQLiteStore
+from eventonce.testing import ManualClock
+
+KEY = Key(bytes(16))
+EVENT = {"id": "1"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+def store(file: Path) -> Iterator[SQLiteStore]:
+    store = SQLiteStore(file)
+    yield store
+    store.close()
+
+
+def query(file: Path, sql: str) -> list[Any]:
+    connection = sqlite3.connect(file)
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
+
+
+# --- the file ---
+
+
+def test_urls_name_relative_and_absolute_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for url, name in (("sqlite:///a.db", "a.db"), (f"sqlite:///{tmp_path}/b%20c.db", "b c.db")):
+        open_store(url).close()
+        assert (tmp_path / name).exists()
+
+
+def test_what_was_committed_is_on_the_disk(store: SQLiteStore) -> None:
+    with store._locked() as connection:
+        settings = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
+    assert settings == ["wal", 2]
+
+
+def test_the_schema_is_migrated_step_by_step(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = module._migrations()
+    first = SQLiteStore(file)
+    first.claim([Want(KEY, 60_000)], b"token--1", 60_000)
+    first.close()
+    more = [*known, "ALTER TABLE eventonce_claims ADD COLUMN extra TEXT;\nCREATE TABLE eventonce_more (x)"]
+    monkeypatch.setattr(module, "_migrations", lambda: more)
+    again = SQLiteStore(file)
+    assert again.commit([Finish(KEY, b"token--1", 60_000)]) == [True]
+    again.close()
+    assert query(file, "SELECT version FROM eventonce_schema") == [(1,), (2,)]
+    assert query(file, "SELECT count(*) FROM eventonce_more") == [(0,)]
+
+
+def test_a_migration_that_fails_changes_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    SQLiteStore(file).close()
+    broken = [*module._migrations(), "CREATE TABLE eventonce_more (x);\nCREATE nonsense"]
+    monkeypatch.setattr(module, "_migrations", lambda: broken)
+    with pytest.raises(StoreError):
+        SQLiteStore(file)
+    assert query(file, "SELECT max(version) FROM eventonce_schema") == [(1,)]
+    assert query(file, "SELECT name FROM sqlite_master WHERE name = 'eventonce_more'") == []
+
+
+def test_a_file_of_a_newer_eventonce_is_refused(file: Path) -> None:
+    SQLiteStore(file).close()
+    connection = sqlite3.connect(file)
+    connection.execute("INSERT INTO eventonce_schema VALUES (99)")
+    connection.commit()
+    connection.close()
+    with pytest.raises(StoreUnusable, match=r"newer eventonce \(schema 99\); upgrade"):
+        SQLiteStore(file)
+
+
+def test_many_threads_may_open_a_new_file_at_once(file: Path) -> None:
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            SQLiteStore(file).close()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+def test_a_database_of_something_else_is_refused_unless_shared(file: Path) -> None:
+    connection = sqlite3.connect(file)
+    connection.execute("CREATE TABLE theirs (x)")
+    connection.close()
+    with pytest.raises(StoreUnusable, match=r"database of something else; .*\?shared=true"):
+        SQLiteStore(file)
+    assert query(file, "SELECT name FROM sqlite_master") == [("theirs",)]
+    open_store(f"sqlite:///{file}?shared=true").close()
+    SQLiteStore(file).close()
+
+
+def test_what_is_no_database_is_refused_and_left_alone(file: Path) -> None:
+    text = b"a shopping list, not a database\n" * 100
+    file.write_bytes(text)
+    with pytest.raises(StoreUnusable, match="it is no SQLite file, so name another one"):
+        SQLiteStore(file)
+    assert file.read_bytes() == text
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnusable, match="check that it is a file"):
+        SQLiteStore(tmp_path)
+    with pytest.raises(StoreUnusable, match="does not exist; create it first"):
+        SQLiteStore(tmp_path / "none" / "store.db")
+
+
+def test_a_table_of_ours_that_is_not_ours(file: Path) -> None:
+    connection = sqlite3.connect(file)
+    connection.execute("CREATE TABLE eventonce_claims (x)")
+    connection.close()
+    with pytest.raises(StoreUnusable, match="name another file"):
+        SQLiteStore(file, shared=True)
+
+
+def test_a_database_that_is_held_is_trouble_and_not_a_loss(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.05)
+    with Once(f"sqlite:///{file}") as once:
+        holder = sqlite3.connect(file, isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        (outcome,) = once.run([EVENT], lambda event: None)
+        assert (outcome.kind, outcome.action) == ("unknown", "retry")
+        assert "another process held the database" in str(outcome.error)
+        holder.execute("ROLLBACK")
+        holder.close()
+        assert once.run([EVENT], lambda event: None)[0].kind is Kind.PROCESSED
+
+
+def test_a_full_disk_is_trouble_and_not_a_loss(file: Path) -> None:
+    store = SQLiteStore(file)
+    with store._locked() as connection:
+        connection.execute("PRAGMA max_page_count = 1")
+    keys = [Key(number.to_bytes(16, "big")) for number in range(1000)]
+    with pytest.raises(StoreUnusable, match="free some space"):
+        store.claim([Want(key, 60_000) for key in keys], b"token--1", 60_000)
+    with store._locked() as connection:
+        connection.execute("PRAGMA max_page_count = 100000")
+    assert store.claim([Want(key, 60_000) for key in keys], b"token--1", 60_000) == [Won(1)] * 1000
+    store.close()
+
+
+def test_a_fork_gets_a_connection_of_its_own(store: SQLiteStore) -> None:
+    store.claim([Want(KEY, 60_000)], b"token--1", 60_000)
+    child = os.fork()
+    if not child:
+        os._exit(0 if store.commit([Finish(KEY, b"token--1", 60_000)]) == [True] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert isinstance(store.claim([Want(KEY, 60_000)], b"token--2", 60_000)[0], Done)
+
+
+def test_the_sweep_walks_the_whole_file_in_steps(file: Path) -> None:
+    clock = ManualClock()
+    store = SQLiteStore(file, clock=clock)
+    keys = [Key(number.to_bytes(16, "big")) for number in range(100)]
+    store.claim([Want(key, 1000) for key in keys], b"token--1", 1000)
+    store.commit([Finish(key, b"token--1", 1000) for key in keys[:90]])
+    clock.sleep(1500)
+    swept = [store.sweep(40)]
+    while swept[-1].cursor is not None:
+        swept.append(store.sweep(40, swept[-1].cursor))
+    assert [step.removed for step in swept] == [40, 40, 10]
+    clock.sleep(1000)
+    assert store.sweep(100).removed == 10
+    store.close()
+
+
+def test_a_worker_sweeps_by_itself(file: Path) -> None:
+    with Once(f"sqlite:///{file}") as once:
+        store = SQLiteStore(file)
+        store.claim([Want(KEY, 1)], b"token--1", 1)
+        deadline = time.monotonic() + 30
+        while query(file, f"SELECT 1 FROM eventonce_claims WHERE key = x'{KEY.hex()}'") and time.monotonic() < deadline:
+            once.run([EVENT], lambda event: None)
+            time.sleep(0.05)
+        assert query(file, f"SELECT 1 FROM eventonce_claims WHERE key = x'{KEY.hex()}'") == []
+        store.close()
+
+
+# --- transactions ---
+
+
+@pytest.fixture
+def once(file: Path) -> Iterator[Once]:
+    with Once(f"sqlite:///{file}") as once:
+        once.run([{"id": "setup"}], lambda event, ctx: ctx.tx.execute("CREATE TABLE t (x)"))
+        yield once
+
+
+def rows(file: Path) -> list[Any]:
+    return [x for (x,) in query(file, "SELECT x FROM t ORDER BY x")]
+
+
+def insert(event: Event, ctx: Any) -> None:
+    ctx.tx.execute("INSERT INTO t VALUES (?)", (event.id,))
+
+
+def test_the_effect_is_there_when_the_outcome_is(once: Once, file: Path) -> None:
+    assert once.run([EVENT], insert)[0].kind is Kind.PROCESSED
+    assert rows(file) == ["1"]
+
+
+ENDINGS = {
+    "commit()": lambda tx: tx.commit(),
+    "rollback()": lambda tx: tx.rollback(),
+    "COMMIT": lambda tx: tx.execute("COMMIT"),
+    "END": lambda tx: tx.execute("END"),
+    "ROLLBACK": lambda tx: tx.execute("ROLLBACK"),
+    "BEGIN": lambda tx: tx.execute("BEGIN"),
+    "with": lambda tx: tx.__exit__(None, None, None),
+    "executescript": lambda tx: tx.executescript("INSERT INTO t VALUES ('script')"),
+    "isolation_level": lambda tx: setattr(tx, "isolation_level", None),
+}
+
+
+@pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS)
+@pytest.mark.parametrize("swallow", [False, True])
+def test_a_handler_cannot_end_the_transaction(once: Once, file: Path, end: Any, *, swallow: bool) -> None:
+    def handle(event: Event, ctx: Any) -> None:
+        insert(event, ctx)
+        try:
+            end(ctx.tx)
+        except (sqlite3.Error, ConfigError):
+            if not swallow:
+                raise
+
+    (outcome,) = once.run([EVENT], handle)
+    assert outcome.kind is (Kind.PROCESSED if swallow else Kind.FAILED)
+    assert rows(file) == (["1"] if swallow else [])
+    assert once.run([EVENT], insert)[0].kind is (Kind.DUPLICATE if swallow else Kind.PROCESSED)
+    assert rows(file) == ["1"]
+
+
+def test_what_a_handler_does_to_the_connection_ends_with_it(once: Once, file: Path) -> None:
+    def handle(event: Event, ctx: Any) -> None:
+        ctx.tx.row_factory = sqlite3.Row
+        ctx.tx.text_factory = bytes
+        ctx.tx.isolation_level = "DEFERRED"
+        ctx.tx.execute("SAVEPOINT mine")
+        insert(event, ctx)
+        ctx.tx.execute("RELEASE mine")
+
+    once.run([EVENT], handle)
+    assert once.run([EVENT, {"id": "2"}], insert)[1].kind is Kind.PROCESSED
+    assert rows(file) == ["1", "2"]
+
+
+def test_an_interrupted_transaction_is_undone(once: Once, file: Path) -> None:
+    def handle(event: Event, ctx: Any) -> None:
+        insert(event, ctx)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        once.run([EVENT], handle)
+    assert rows(file) == []
+    assert once.run([EVENT], insert)[0].kind is Kind.PROCESSED
+
+
+def test_a_lost_claim_cannot_begin_a_transaction(store: SQLiteStore) -> None:
+    with pytest.raises(LeaseLost):
+        store.begin(Claim(KEY, b"token--1"))
+    assert store.claim([Want(KEY, 1000)], b"token--1", 1000) == [Won(1)]
+
+
+def test_the_store_cannot_be_used_inside_its_own_transaction(once: Once, file: Path) -> None:
+    inner: list[Any] = []
+
+    def handle(event: Event, ctx: Any) -> None:
+        insert(event, ctx)
+        inner.extend(once.run([{"id": "inner"}], insert))
+
+    assert once.run([EVENT], handle)[0].kind is Kind.PROCESSED
+    assert inner[0].kind is Kind.UNKNOWN
+    assert "this thread is inside ctx.tx" in str(inner[0].error)
+    assert rows(file) == ["1"]
+
+
+def test_threads_take_turns_with_transactions(once: Once, file: Path) -> None:
+    events = [{"id": f"{number:03}"} for number in range(40)]
+    found: list[str] = []
+
+    def work() -> None:
+        found.extend(outcome.kind for outcome in once.run(events, insert))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert rows(file) == [event["id"] for event in events]
+    assert set(found) <= {"processed", "duplicate", "busy"}

@@ -1,0 +1,128 @@
+"""The house: imports only go down the stairs, the front door is what it says, and the core is light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import eventonce
+
+SRC = Path(eventonce.__file__).parent
+# From the ground up. A room may import rooms below it, and inside itself; rooms of one floor do not know each other.
+FLOORS = [
+    {"errors"},
+    {"clock"},
+    {"key"},
+    {"event", "rule"},
+    {"claim", "outcome"},
+    {"ports"},
+    {"formats", "rules", "stores", "sources", "sinks"},
+    {"keeper", "memo", "flow"},
+    {"context"},
+    {"job"},
+    {"work"},
+    {"engine"},
+    {"pipeline", "testing"},
+    {"worker"},
+    {"demo"},
+    {"cli"},
+    {"__main__"},
+]
+FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
+
+
+def room(module: str) -> str:
+    """`eventonce.stores.sqlite` is in the room `stores`."""
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def imports(file: Path) -> set[str]:
+    """Every room a file imports from, wherever the import stands and for whatever purpose."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "eventonce":
+            names = [node.module] if "." in node.module else [f"eventonce.{alias.name}" for alias in node.names]
+            found.update(room(name) for name in names)
+        elif isinstance(node, ast.Import):
+            found.update(room(alias.name) for alias in node.names if alias.name.split(".")[0] == "eventonce")
+    return found
+
+
+def files() -> dict[Path, str]:
+    return {
+        file: room(".".join(("eventonce", *file.relative_to(SRC).with_suffix("").parts))) for file in SRC.rglob("*.py")
+    }
+
+
+def test_every_room_has_its_floor() -> None:
+    assert set(files().values()) - {"__init__"} == set(FLOOR)
+
+
+def test_imports_only_go_down() -> None:
+    upward = [
+        f"{file.relative_to(SRC)} imports {other}"
+        for file, own in files().items()
+        for other in imports(file)
+        if own != "__init__" and other not in (own, "__init__") and FLOOR[other] >= FLOOR[own]
+    ]
+    assert upward == []
+
+
+def test_only_the_top_knows_the_front_door() -> None:
+    assert [
+        str(file) for file, own in files().items() if "__init__" in imports(file) and own not in ("__init__", "cli")
+    ] == []
+
+
+def test_there_are_no_circles() -> None:
+    graph: dict[str, set[str]] = {}
+    for file in SRC.rglob("*.py"):
+        parts = file.relative_to(SRC).with_suffix("").parts
+        name = ".".join(part for part in parts if part != "__init__")
+        graph[name] = modules(file) - {name}
+    done: set[str] = set()
+    while graph:
+        free = [name for name, needs in graph.items() if needs <= done]
+        assert free, f"a circle among {sorted(graph)}"
+        done.update(free)
+        for name in free:
+            del graph[name]
+
+
+def modules(file: Path) -> set[str]:
+    """The modules of ours that a file imports by name."""
+    known = {
+        ".".join(part for part in each.relative_to(SRC).with_suffix("").parts if part != "__init__")
+        for each in SRC.rglob("*.py")
+    }
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "eventonce":
+            base = node.module.removeprefix("eventonce").lstrip(".")
+            inner = {f"{base}.{alias.name}".lstrip(".") for alias in node.names} & known
+            found |= inner or {base}
+    return found
+
+
+def test_the_front_door_is_what_it_says() -> None:
+    submodules = {file.stem for file in SRC.iterdir()}
+    visible = {name for name in vars(eventonce) if not name.startswith("_")} - submodules
+    assert sorted(eventonce.__all__) == sorted(visible)
+    assert len(eventonce.__all__) <= 20
+
+
+HEAVY = ["asyncio", "boto3", "botocore", "redis", "psycopg", "click", "sqlite3", "pytest", "http", "ssl", "tomllib"]
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_core_imports_without_any_driver_and_pulls_in_none() -> None:
+    block = (
+        "import sys; sys.modules.update(dict.fromkeys(['boto3', 'botocore', 'redis', 'psycopg', 'click', 'pytest']))"
+    )
+    use = "import eventonce; print(eventonce.Once('memory:').run([{'id': '1'}], lambda event: None)[0].kind)"
+    assert run(f"{block}; {use}") == "processed"
+    seen = "import eventonce, sys; print([name for name in %r if name in sys.modules])" % HEAVY  # noqa: UP031
+    assert run(seen) == "[]"

@@ -1,0 +1,43 @@
+"""Durations and the clock."""
+
+import time
+from typing import Any
+
+import pytest
+
+from eventonce.clock import SystemClock, duration, moment
+from eventonce.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "millis"),
+    [
+        ("14d", 14 * 86_400_000),
+        ("1h30m", 5_400_000),
+        (" 1.5 s ", 1500),
+        ("250ms", 250),
+        ("2w", 14 * 86_400_000),
+        (60, 60_000),
+        (0.25, 250),
+        (0, 0),
+    ],
+)
+def test_durations_are_written_as_people_write_them(text: Any, millis: int) -> None:
+    assert duration(text) == millis
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "14", "d", "14 days", "-1s", "1s,2s", -1, True, None, [], "1e3s", float("nan"), "9999999w"]
+)
+def test_what_is_no_duration_is_refused_by_name(bad: Any) -> None:
+    with pytest.raises(ConfigError, match=r"window: .* is not a duration; write it like"):
+        duration(bad, "window")
+
+
+def test_the_system_clock_is_utc_and_moves() -> None:
+    clock = SystemClock()
+    before, utc = clock.steady(), clock.utc()
+    clock.sleep(5)
+    assert clock.steady() > before
+    assert abs(utc / 1000 - time.time()) < 60
+    assert moment(0).isoformat() == "1970-01-01T00:00:00+00:00"

@@ -1,0 +1,801 @@
+"""`Once`: what becomes of events, one and many, `def` and `async def`."""
+
+import asyncio
+import functools
+import os
+import threading
+import time
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from eventonce import (
+    Action,
+    ConfigError,
+    Context,
+    Event,
+    EventBusy,
+    EventExpired,
+    EventRejected,
+    EventStale,
+    Kind,
+    LeaseLost,
+    Once,
+    Outcome,
+    ResultNotKept,
+    Rule,
+    StoreError,
+    TooManyAttempts,
+)
+from eventonce.claim import Claim, Want
+from eventonce.key import Key
+from eventonce.stores.memory import MemoryStore
+from eventonce.stores.sqlite import SQLiteStore
+from eventonce.testing import ManualClock
+
+from .conftest import Bench, Faulty
+
+A = {"id": "a", "source": "s", "detail-type": "t", "detail": {"n": 1}}
+A2 = {**A, "id": "a2", "time": "2026-01-01T00:00:00Z"}
+B = {"id": "b", "source": "s", "detail-type": "t", "detail": {"n": 2}}
+
+
+def kinds(outcomes: list[Outcome]) -> list[str]:
+    return [outcome.kind.value for outcome in outcomes]
+
+
+def fail(event: Event) -> None:
+    raise ValueError(f"no {event.id}")
+
+
+def ok(event: Event) -> str:
+    return event.id
+
+
+# --- the two doors ---
+
+
+def test_a_decorated_handler_runs_once(bench: Bench) -> None:
+    ran: list[str] = []
+
+    @bench.once(key="content")
+    def handle(event: Any) -> None:
+        """Charge."""
+        ran.append(event.id)
+
+    handle(A)
+    handle(A2)
+    handle(B)
+    assert ran == ["a", "b"]
+    assert (handle.__name__, handle.__doc__) == ("handle", "Charge.")
+
+
+def test_an_async_handler_runs_once(bench: Bench) -> None:
+    ran: list[str] = []
+
+    @bench.once(key="content", remember="result")
+    async def handle(event: Any) -> str:
+        ran.append(event.id)
+        return "done"
+
+    async def main() -> list[str]:
+        return [await handle(A), await handle(A2)]
+
+    assert asyncio.run(main()) == ["done", "done"]
+    assert ran == ["a"]
+
+
+def test_many_give_one_outcome_each_in_order(bench: Bench) -> None:
+    outcomes = bench.once(key="content").run([A, B, A2, b"[]", B], ok)
+    assert kinds(outcomes) == ["processed", "processed", "duplicate", "rejected", "duplicate"]
+    assert [outcome.result for outcome in outcomes[:2]] == ["a", "b"]
+    assert {outcome.rule for outcome in outcomes} == {"r", None}
+
+
+def test_more_than_one_batch(bench: Bench) -> None:
+    events = [{"id": str(number % 700)} for number in range(1500)]
+    assert kinds(bench.once().run(iter(events), ok)).count("processed") == 700
+
+
+def test_many_async(bench: Bench) -> None:
+    at_once = most = 0
+
+    async def handle(event: Any) -> str:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0.005)
+        at_once -= 1
+        return str(event.id)
+
+    events = [{"id": str(number)} for number in range(30)]
+    outcomes = asyncio.run(bench.once(concurrency=7).run(events, handle))
+    assert [outcome.result for outcome in outcomes] == [event["id"] for event in events]
+    assert most == 7
+
+
+def test_a_decorated_handler_given_to_run_claims_once(bench: Bench) -> None:
+    once = bench.once()
+    handle = once(lambda event: event.id)
+    assert kinds(once.run([A], handle)) == ["processed"]
+
+
+def test_events_come_as_bytes_text_mappings_or_events(bench: Bench) -> None:
+    forms = [b'{"id": "1"}', '{"id": "2"}', {"id": "3"}, Event(id="4", data={}), bytearray(b'{"id": "5"}')]
+    assert [outcome.result for outcome in bench.once().run(forms, ok)] == ["1", "2", "3", "4", "5"]
+
+
+class Callme:
+    def __call__(self, event: Event, ctx: Context) -> int:
+        return ctx.attempt
+
+    def method(self, event: Event, context: Context) -> int:
+        return context.attempt
+
+    async def amethod(self, event: Event, *, ctx: Context) -> int:
+        return ctx.attempt
+
+
+def plus(factor: int, event: Event, ctx: Context) -> int:
+    return factor * ctx.attempt
+
+
+@pytest.mark.parametrize(
+    ("handler", "result"),
+    [
+        (Callme(), 1),
+        (Callme().method, 1),
+        (functools.partial(plus, 3), 3),
+        (lambda event, ctx: ctx.attempt, 1),
+        (lambda event, more=5: more, 5),
+        (lambda event: 0, 0),
+    ],
+)
+def test_a_handler_may_want_its_context(bench: Bench, handler: Any, result: int) -> None:
+    assert bench.once().run([A], handler)[0].result == result
+
+
+def test_an_async_method_is_async(bench: Bench) -> None:
+    calls: list[Any] = []
+
+    async def spy(event: Event, ctx: Context) -> None:
+        calls.append(await Callme().amethod(event, ctx=ctx))
+
+    asyncio.run(bench.once().run([A], spy))
+    assert calls == [1]
+
+
+def test_what_cannot_be_called_is_refused(bench: Bench) -> None:
+    with pytest.raises(ConfigError, match="pass a function"):
+        bench.once().run([A], 42)  # type: ignore[call-overload]
+
+
+# --- what a call returns or raises ---
+
+
+def test_a_call_raises_what_the_handler_raised(bench: Bench) -> None:
+    with pytest.raises(ValueError, match="no a"):
+        bench.once()(fail)(A)
+
+
+def test_a_call_raises_for_what_was_not_processed(bench: Bench) -> None:
+    clock = ManualClock()
+    once = bench.once(version="detail.n", key=["id"], max_age="1h", clock=clock)
+    handle = once(lambda event: None)
+    now = {"time": "2026-01-01T00:00:00Z"}
+    handle({**A, **now, "detail": {"n": 5}})
+    with pytest.raises(EventStale, match="version 5 was processed before version 4"):
+        handle({**A, **now, "detail": {"n": 4}})
+    with pytest.raises(EventExpired, match="over the max_age of rule 'r'"):
+        handle({**B, "time": "2025-01-01T00:00:00Z"})
+    with pytest.raises(EventRejected, match=r"has no detail\.n"):
+        handle({**B, **now, "detail": {}})
+
+
+def test_a_busy_event_raises(bench: Bench) -> None:
+    store = MemoryStore()
+    once = bench.once(store)
+    store.claim([Want(once.key(A), 1000)], b"another!", 60_000)
+    with pytest.raises(EventBusy, match="another worker is running it"):
+        once(ok)(A)
+
+
+def test_run_never_raises_for_an_event(bench: Bench) -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text either")
+
+    def handle(event: Event) -> None:
+        raise Odd
+
+    assert kinds(bench.once().run([A], handle)) == ["failed"]
+
+
+# --- results ---
+
+RESULTS = [
+    None, False, True, 0, 0.0, 1.5, "", "ü\ud800", b"", b"\x00\xff", [], {}, (), (1, [2, (3,)], {"a": ()}), {"$": "x"},
+    {"$": {"$": 1}, "v": 2}, 10**40, -0.0, Decimal("1.10"), [None, {"deep": [{}]}],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("result", RESULTS, ids=repr)
+def test_a_duplicate_gets_exactly_what_was_returned(bench: Bench, result: Any) -> None:
+    handle = bench.once(remember="result")(lambda event: result)
+    first, again = handle(A), handle(A2)
+    assert first is result
+    assert repr(again) == repr(result)
+    assert type(again) is type(result)
+
+
+def test_a_remembered_result_is_nobody_elses(bench: Bench) -> None:
+    handle = bench.once(remember="result")(lambda event: {"list": [1]})
+    handle(A)["list"].append(2)
+    handle(A)["list"].append(3)
+    assert handle(A) == {"list": [1]}
+
+
+@pytest.mark.parametrize(
+    "result", ["x" * 101, {1: 2}, object(), {"a": {1}}, 10**5000], ids=["long", "names", "object", "set", "huge"]
+)
+def test_a_result_that_cannot_be_kept_says_so_to_duplicates(bench: Bench, result: Any) -> None:
+    handle = bench.once(remember="result", max_result=100)(lambda event: result)
+    assert handle(A) is result
+    with pytest.raises(ResultNotKept, match="processed before, but"):
+        handle(A2)
+
+
+def test_without_result_a_duplicate_only_knows_that_it_ran(bench: Bench) -> None:
+    handle = bench.once(remember="note")(lambda event: "secret")
+    assert handle(A) == "secret"
+    assert handle(A2) is None
+
+
+def test_copies_in_one_batch_get_the_result_too(bench: Bench) -> None:
+    outcomes = bench.once(remember="result").run([A, A2], lambda event: {"of": event.id})
+    assert [outcome.result for outcome in outcomes] == [{"of": "a"}, {"of": "a"}]
+
+
+def test_a_note_tells_of_the_first_copy_and_whether_this_one_differs(bench: Bench) -> None:
+    once = bench.once(remember="note", key=["source"])
+    first, same, other = once.run([A2, A, B], ok)
+    assert first.first is None
+    assert same.first is not None
+    assert other.first is not None
+    assert (same.first.id, same.first.time, same.first.differs) == ("a2", "2026-01-01T00:00:00+00:00", False)
+    assert other.first.differs is True
+    assert once.run([B], ok)[0].first.differs is True  # type: ignore[union-attr]
+
+
+def test_the_first_copy_tells_when_and_how_often(bench: Bench) -> None:
+    once = bench.once()
+    once.run([A], fail)
+    once.run([A], ok)
+    first = once.run([A], ok)[0].first
+    assert first is not None
+    assert first.attempts == 2
+    assert abs(first.at.timestamp() - time.time()) < 60
+    assert (first.id, first.differs) == (None, None)
+
+
+# --- failure ---
+
+
+def test_failures_are_counted_until_the_dead_letter(bench: Bench) -> None:
+    once = bench.once(max_attempts=3)
+    outcomes = [once.run([A], fail)[0] for _ in range(4)]
+    assert [outcome.action for outcome in outcomes] == [Action.RETRY] * 2 + [Action.DEAD_LETTER] * 2
+    assert [outcome.attempt for outcome in outcomes[:3]] == [1, 2, 3]
+    assert isinstance(outcomes[3].error, TooManyAttempts)
+    assert str(outcomes[3].error) == "failed 3 times; the last one ended with ValueError: no a"
+
+
+def test_a_failure_that_succeeds_later_is_forgotten(bench: Bench) -> None:
+    once = bench.once(max_attempts=2)
+    assert kinds(once.run([A], fail) + once.run([A], ok) + once.run([A], fail)) == ["failed", "processed", "duplicate"]
+
+
+def test_a_handler_may_reject(bench: Bench) -> None:
+    def handle(event: Event) -> None:
+        raise EventRejected("no such customer")
+
+    (outcome,) = bench.once().run([A], handle)
+    assert (outcome.kind, outcome.action, str(outcome.error)) == ("rejected", "dead-letter", "no such customer")
+
+
+def test_one_failure_does_not_touch_the_others(bench: Bench) -> None:
+    def handle(event: Event) -> None:
+        if event.id == "a":
+            raise ValueError
+
+    assert kinds(bench.once().run([A, B], handle)) == ["failed", "processed"]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_an_interrupted_batch_commits_what_was_done_and_gives_back_the_rest(
+    bench: Bench, stop: type[BaseException]
+) -> None:
+    store = MemoryStore()
+    once = bench.once(store)
+
+    def handle(event: Event) -> None:
+        if event.id == "b":
+            raise stop
+
+    events = [A, B, {"id": "c"}]
+    with pytest.raises(stop):
+        once.run(events, handle)
+    assert [record is None for record in store.peek([once.key(event) for event in events])] == [False, True, True]
+    assert kinds(once.run(events, ok)) == ["duplicate", "processed", "processed"]
+
+
+def test_an_interrupted_claim_is_given_back(bench: Bench) -> None:
+    class Interrupted(MemoryStore):
+        def claim(self, *args: Any) -> Any:
+            super().claim(*args)
+            raise KeyboardInterrupt
+
+    store = Interrupted()
+    once = bench.once(store)
+    with pytest.raises(KeyboardInterrupt):
+        once.run([A, B], ok)
+    assert store.peek([once.key(A), once.key(B)]) == [None, None]
+
+
+@pytest.mark.parametrize("slow", ["claim", "commit", "handler"])
+def test_a_cancelled_run_gives_back_its_claims(bench: Bench, slow: str) -> None:
+    class Slow(MemoryStore):
+        def claim(self, *args: Any) -> Any:
+            return self._slow("claim", super().claim(*args))
+
+        def commit(self, *args: Any) -> Any:
+            return self._slow("commit", super().commit(*args))
+
+        def _slow(self, verb: str, answer: Any) -> Any:
+            if verb == slow:
+                reached.set()
+                time.sleep(0.1)
+            return answer
+
+    reached = threading.Event()
+    store = Slow()
+    once = bench.once(store)
+
+    async def handle(event: Event) -> None:
+        if slow == "handler":
+            reached.set()
+            await asyncio.sleep(60)
+
+    async def main() -> None:
+        task = asyncio.ensure_future(once.run([A, B], handle))
+        await asyncio.to_thread(reached.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    records = store.peek([once.key(A), once.key(B)])
+    assert [record is not None and record.lease for record in records] == ([0, 0] if slow == "commit" else [False] * 2)
+
+
+def test_a_handler_that_ends_cancelled_by_itself_has_failed(bench: Bench) -> None:
+    async def handle(event: Event) -> None:
+        if event.id == "a":
+            raise asyncio.CancelledError
+
+    assert kinds(asyncio.run(bench.once().run([A, B], handle))) == ["failed", "processed"]
+
+
+# --- lease and heartbeat ---
+
+
+def test_a_slow_handler_keeps_its_claim(bench: Bench) -> None:
+    once = bench.once(bench.url, lease="200ms")
+    other = bench.once(bench.url, lease="200ms")
+    busy: list[str] = []
+
+    def handle(event: Event, ctx: Context) -> None:
+        deadline = ctx.deadline
+        for _ in range(8):
+            time.sleep(0.1)
+            busy.extend(kinds(other.run([A], ok)))
+            ctx.check()
+        assert deadline is not None
+        assert ctx.deadline is not None
+        assert ctx.deadline > deadline
+
+    assert kinds(once.run([A], handle)) == ["processed"]
+    assert busy == ["busy"] * 8
+
+
+def test_a_slow_async_handler_keeps_its_claim(bench: Bench) -> None:
+    once = bench.once(bench.url, lease="200ms")
+    other = bench.once(bench.url, lease="200ms")
+
+    async def handle(event: Event, ctx: Context) -> None:
+        await asyncio.sleep(0.7)
+        ctx.check()
+
+    async def main() -> tuple[list[str], list[str]]:
+        running = asyncio.ensure_future(once.run([A], handle))
+        await asyncio.sleep(0.5)
+        meanwhile = await asyncio.to_thread(other.run, [A], ok)
+        return kinds(meanwhile), kinds(await running)
+
+    assert asyncio.run(main()) == (["busy"], ["processed"])
+
+
+def test_a_worker_that_lost_its_claim_learns_so_and_cannot_commit(bench: Bench) -> None:
+    store = MemoryStore()
+    once = bench.once(store, lease="100ms")
+    stolen: list[Key] = []
+
+    def handle(event: Event, ctx: Context) -> None:
+        stolen.append(once.key(event))
+        store.forget(stolen)
+        store.claim([Want(stolen[0], 60_000)], b"thief---", 60_000)
+        time.sleep(0.3)
+        with pytest.raises(LeaseLost):
+            ctx.check()
+
+    (outcome,) = once.run([A], handle)
+    assert (outcome.kind, outcome.action) == ("failed", "retry")
+    assert isinstance(outcome.error, LeaseLost)
+    assert store.extend([Claim(stolen[0], b"thief---")], 1000) == [True]
+
+
+def test_the_lease_is_counted_on_our_own_clock_when_the_store_is_silent(bench: Bench) -> None:
+    clock = ManualClock()
+    once = bench.once(Faulty("extend"), clock=clock)
+
+    def handle(event: Event, ctx: Context) -> None:
+        ctx.check()
+        clock.sleep(60_000)
+        ctx.check()
+
+    (outcome,) = once.run([A], handle)
+    assert isinstance(outcome.error, LeaseLost)
+
+
+def test_an_effect_is_committed_within_a_second_while_the_next_handler_is_slow(bench: Bench) -> None:
+    store = MemoryStore()
+    once = bench.once(store)
+    seen: list[bool] = []
+
+    def handle(event: Event) -> None:
+        if event.id == "b":
+            (record,) = store.peek([once.key(A)])
+            seen.append(bool(record and record.done_at))
+            deadline = time.monotonic() + 30
+            while not (record and record.done_at) and time.monotonic() < deadline:
+                time.sleep(0.02)
+                (record,) = store.peek([once.key(A)])
+            seen.append(bool(record and record.done_at))
+
+    assert kinds(once.run([A, B], handle)) == ["processed", "processed"]
+    assert seen == [False, True]
+
+
+def test_commits_of_a_batch_go_out_together(bench: Bench) -> None:
+    store = Faulty()
+    bench.once(store).run([{"id": str(number)} for number in range(100)], ok)
+    assert store.calls == ["claim", "commit"]
+
+
+def test_a_busy_copy_may_wait_for_the_end_of_the_other(bench: Bench) -> None:
+    once = bench.once(key="content", remember="result", busy_wait="30s")
+    results: list[Any] = []
+    started = threading.Event()
+
+    def slow(event: Event) -> str:
+        started.set()
+        time.sleep(0.3)
+        return "by the first"
+
+    first = threading.Thread(target=lambda: results.append(once(slow)(A)))
+    first.start()
+    started.wait()
+    results.append(once(ok)(A2))
+    first.join()
+    assert results == ["by the first", "by the first"]
+
+
+def test_a_busy_copy_waits_no_longer_than_told(bench: Bench) -> None:
+    store, clock = MemoryStore(), ManualClock()
+    once = bench.once(store, busy_wait="5s", clock=clock)
+    store.claim([Want(once.key(A), 1000)], b"another!", 60_000)
+    (outcome,) = once.run([A], ok)
+    assert outcome.kind is Kind.BUSY
+    assert outcome.retry_at is not None
+    assert clock.steady() == 5000
+
+
+# --- windows, versions, age, replay ---
+
+
+def on(clock: ManualClock) -> MemoryStore:
+    return MemoryStore(clock=clock)
+
+
+def test_a_fixed_window_ends_and_a_sliding_one_slides(bench: Bench) -> None:
+    clock = ManualClock()
+    for refresh, last in ((False, "processed"), (True, "duplicate")):
+        once = bench.once(on(clock), window="10s", refresh=refresh, clock=clock)
+        found = []
+        for _ in range(3):
+            found += kinds(once.run([A], ok))
+            clock.sleep(6000)
+        assert found == ["processed", "duplicate", last]
+
+
+def test_versions_in_one_batch_and_after(bench: Bench) -> None:
+    ran: list[int] = []
+    once = bench.once(key=["id"], version="v")
+
+    def handle(event: Event) -> None:
+        ran.append(event.data["v"])
+
+    outcomes = once.run([{"id": "x", "v": v} for v in (1, 3, 2, 3, 1, 4)], handle)
+    assert kinds(outcomes) == ["processed", "processed", "stale", "duplicate", "duplicate", "processed"]
+    assert ran == [1, 3, 4]
+    assert kinds(once.run([{"id": "x", "v": v} for v in (3, 4, 5)], handle)) == ["stale", "duplicate", "processed"]
+
+
+@pytest.mark.parametrize(
+    ("lower", "higher"),
+    [(1, 2), (1.0, 2), ("9", "10"), ("2026-01-31T12:00:00Z", "2026-01-31T13:00:00.5+00:30"), (-5, 0)],
+)
+def test_versions_are_numbers_or_times(bench: Bench, lower: Any, higher: Any) -> None:
+    once = bench.once(key=["id"], version="v")
+    assert kinds(once.run([{"id": "x", "v": higher}, {"id": "x", "v": lower}], ok)) == ["processed", "stale"]
+
+
+@pytest.mark.parametrize("version", [None, True, "", "x", 1.5, [1], 2**63, "1" * 5000])
+def test_what_is_no_version_is_rejected(bench: Bench, version: Any) -> None:
+    assert kinds(bench.once(key=["id"], version="v").run([{"id": "x", "v": version}], ok)) == ["rejected"]
+
+
+def test_a_rule_with_an_age_needs_a_time(bench: Bench) -> None:
+    once = bench.once(max_age="1h", clock=ManualClock())
+    outcomes = once.run([A, {**B, "time": "2026-01-01T00:00:00Z"}, {**B, "time": "2025-12-31T00:00:00Z"}], ok)
+    assert kinds(outcomes) == ["rejected", "processed", "expired"]
+    assert [outcome.action for outcome in outcomes] == [Action.DEAD_LETTER, Action.ACK, Action.ACK]
+
+
+def test_a_replay_is_a_duplicate_unless_the_rule_says_otherwise(bench: Bench) -> None:
+    replayed = [A, {**A, "replay-name": "one"}, {**A, "replay-name": "one"}, {**A, "replay-name": "two"}]
+    found = {mode: kinds(bench.once(replay=mode).run(replayed, ok)) for mode in ("dedupe", "reprocess")}
+    assert found["dedupe"] == ["processed", "duplicate", "duplicate", "duplicate"]
+    assert found["reprocess"] == ["processed", "processed", "duplicate", "processed"]
+
+
+def test_two_consumers_both_get_every_event(bench: Bench) -> None:
+    store = MemoryStore()
+    assert kinds(bench.once(store, consumer="one").run([A], ok)) == ["processed"]
+    assert kinds(bench.once(store, consumer="two").run([A], ok)) == ["processed"]
+
+
+def test_the_first_rule_that_matches_wins_and_identity_is_last(bench: Bench) -> None:
+    rules = [
+        Rule(name="orders", match={"source": ["s"], "detail": {"n": [{"numeric": [">", 1]}]}}, key="content"),
+        Rule(name="all of s", match={"source": ["s"]}, key=["source"]),
+    ]
+    outcomes = bench.once(rules=rules).run([A, B, {**A, "id": "z"}, {**B, "id": "z"}, {"id": "z"}], ok)
+    assert [outcome.rule for outcome in outcomes] == ["all of s", "orders", "all of s", "orders", "id"]
+    assert kinds(outcomes) == ["processed", "processed", "duplicate", "duplicate", "processed"]
+
+
+# --- store trouble ---
+
+
+def test_a_silent_store_means_retry_and_nothing_ran(bench: Bench) -> None:
+    ran: list[Any] = []
+    (outcome,) = bench.once(Faulty("claim")).run([A], ran.append)
+    assert (outcome.kind, outcome.action, ran) == ("unknown", "retry", [])
+    with pytest.raises(StoreError, match="no answer to claim"):
+        bench.once(Faulty("claim"))(ok)(A)
+
+
+def test_a_rule_may_say_to_run_all_the_same(bench: Bench) -> None:
+    once = bench.once(Faulty("claim"), store_trouble="process")
+    first, copy, other = once.run([A, A2, B], ok)
+    assert kinds([first, copy, other]) == ["processed", "duplicate", "processed"]
+    assert isinstance(first.error, StoreError)
+    assert once(ok)(A) == "a"
+    assert kinds(once.run([A], fail)) == ["failed"]
+
+
+def test_an_effect_that_could_not_be_recorded_is_unknown(bench: Bench) -> None:
+    assert kinds(bench.once(Faulty("commit")).run([A], ok)) == ["unknown"]
+    (outcome,) = bench.once(Faulty("commit"), store_trouble="process").run([A], ok)
+    assert outcome.kind is Kind.PROCESSED
+    assert isinstance(outcome.error, StoreError)
+
+
+def test_a_lost_answer_to_a_commit_is_not_a_loss(bench: Bench) -> None:
+    store = Faulty(after=["commit"])
+    once = bench.once(store)
+    assert kinds(once.run([A], ok)) == ["unknown"]
+    store.after.clear()
+    assert kinds(once.run([A], ok)) == ["duplicate"]
+
+
+def test_a_release_that_fails_leaves_the_outcome(bench: Bench) -> None:
+    assert kinds(bench.once(Faulty("release")).run([A], fail)) == ["failed"]
+
+
+# --- attempts that nobody finished ---
+
+
+class Death(BaseException):
+    """As if the process had been killed: nothing is given back."""
+
+
+def die(once: Once, store: MemoryStore, events: list[Any], clock: ManualClock) -> None:
+    token = os.urandom(8)
+    store.claim([Want(once.key(event), 10**9, shared=len(events) > 1) for event in events], token, 1000)
+    clock.sleep(2000)
+
+
+def test_an_event_is_never_given_up_on_before_it_has_run(bench: Bench) -> None:
+    clock = ManualClock()
+    store = on(clock)
+    once = bench.once(store, max_attempts=1, clock=clock)
+    for _ in range(10):
+        die(once, store, [A, B], clock)
+    assert kinds(once.run([A, B], ok)) == ["processed", "processed"]
+
+
+def test_what_may_have_killed_a_worker_runs_alone(bench: Bench) -> None:
+    clock = ManualClock()
+    store = on(clock)
+    once = bench.once(store, clock=clock)
+    die(once, store, [A, B], clock)
+    open_claims: list[int] = []
+
+    def handle(event: Event) -> None:
+        records = store.peek([once.key(each) for each in (A, B, {"id": "c"})])
+        open_claims.append(sum(bool(record and record.lease) for record in records))
+
+    assert kinds(once.run([A, B, {"id": "c"}], handle)) == ["processed"] * 3
+    assert open_claims == [1, 1, 1]
+
+
+def test_an_event_that_kills_its_worker_each_time_is_given_up_on(bench: Bench) -> None:
+    clock = ManualClock()
+    store = on(clock)
+    once = bench.once(store, max_attempts=3, clock=clock)
+    die(once, store, [A, B], clock)
+    for _ in range(3):
+        die(once, store, [A], clock)
+    (outcome,) = once.run([A], ok)
+    assert (outcome.kind, outcome.action) == ("failed", "dead-letter")
+    assert str(outcome.error) == "failed 3 times; its worker died each time"
+
+
+# --- sharing ---
+
+
+def test_threads_that_share_a_handler_do_not_see_each_other(bench: Bench) -> None:
+    once = bench.once(remember="result", key=["id"])
+
+    @once
+    def handle(event: Any, ctx: Any) -> str:
+        time.sleep(0.001)
+        return f"{event.id} {ctx.idempotency_key}"
+
+    results: dict[str, set[str]] = {str(number): set() for number in range(40)}
+
+    def work() -> None:
+        for number, got in results.items():
+            try:
+                got.add(handle({"id": number}))
+            except EventBusy:
+                got.add(f"{number} {once.key({'id': number}).hex()}")
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {number: {f"{number} {once.key({'id': number}).hex()}"} for number in results}
+
+
+def test_the_idempotency_key_is_stable_and_knows_the_version(bench: Bench) -> None:
+    seen: list[str] = []
+
+    def handle(event: Event, ctx: Context) -> None:
+        seen.append(ctx.idempotency_key)
+        assert len(ctx.token) == 16
+        raise ValueError
+
+    once = bench.once(key=["id"], version="v")
+    for version in (1, 1, 2):
+        once.run([{"id": "x", "v": version}], handle)
+    assert seen == [f"{once.key({'id': 'x', 'v': 1}).hex()}-{version}" for version in (1, 1, 2)]
+
+
+# --- transactions ---
+
+
+def test_a_transaction_needs_a_store_that_has_them(bench: Bench) -> None:
+    (outcome,) = bench.once().run([A], lambda event, ctx: ctx.tx)
+    assert isinstance(outcome.error, ConfigError)
+    assert "MemoryStore has none" in str(outcome.error)
+
+
+def test_a_transaction_is_not_for_async_handlers(bench: Bench) -> None:
+    async def handle(event: Event, ctx: Context) -> None:
+        ctx.tx.execute("SELECT 1")
+
+    (outcome,) = asyncio.run(bench.once(bench.url).run([A], handle))
+    assert isinstance(outcome.error, ConfigError)
+    assert "def instead of async def" in str(outcome.error)
+
+
+def test_a_transaction_without_a_claim_is_refused(bench: Bench) -> None:
+    class Silent(SQLiteStore):
+        def claim(self, *args: Any) -> Any:
+            raise StoreError("no answer")
+
+    store = Silent(bench.url.removeprefix("sqlite:///"))
+    (outcome,) = bench.once(store, store_trouble="process").run([A], lambda event, ctx: ctx.tx)
+    assert outcome.kind is Kind.UNKNOWN
+    store.close()
+
+
+# --- settings ---
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"consumer": ""}, "consumer"),
+        ({"lease": 0}, "lease"),
+        ({"lease": "soon"}, "lease: 'soon' is not a duration"),
+        ({"busy_wait": -1}, "busy_wait"),
+        ({"max_attempts": 0}, "max_attempts"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"rules": "missing.toml"}, "missing.toml: cannot be read"),
+        ({"rules": [Rule(name="a"), Rule(name="a")]}, "rule 'a' is there twice"),
+        ({"rules": Rule(name="a", match={"source": "no list"})}, "rule 'a': match: source"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: Any, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        Once("memory:", **settings)
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"name": ""}, "no name"),
+        ({"key": "contents"}, "'contents' is not known"),
+        ({"key": []}, "at least one path"),
+        ({"key": ["a..b"]}, "is not a path"),
+        ({"key": "id", "ignore": ["a"]}, "ignore only means something"),
+        ({"window": 0}, "window of 0"),
+        ({"window": "14 dayz"}, "window"),
+        ({"max_age": "x"}, "max_age"),
+        ({"remember": "all"}, "remember: 'all' is not one of seen, note, result"),
+        ({"replay": "x"}, "replay"),
+        ({"store_trouble": "drop"}, "store_trouble"),
+        ({"version": "a b"}, "version"),
+    ],
+)
+def test_wrong_rules_are_refused(fields: Any, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        Rule(**{"name": "r", **fields})
+
+
+def test_an_engine_that_nobody_uses_any_more_ends_its_thread() -> None:
+    before = threading.active_count()
+    once = Once("memory:")
+    once.run([A], ok)
+    assert threading.active_count() == before + 1
+    del once
+    deadline = time.monotonic() + 30
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before

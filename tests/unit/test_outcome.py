@@ -1,0 +1,32 @@
+"""The table that says how to settle a delivery."""
+
+import pytest
+
+from eventonce.outcome import Action, Kind, Outcome, settle
+
+TABLE = {
+    "processed": "ack",
+    "duplicate": "ack",
+    "stale": "ack",
+    "expired": "ack",
+    "busy": "retry",
+    "failed": "retry",
+    "unknown": "retry",
+    "rejected": "dead-letter",
+}
+
+
+def test_the_table_knows_every_kind() -> None:
+    assert set(TABLE) == set(Kind)
+
+
+@pytest.mark.parametrize(("kind", "action"), TABLE.items())
+def test_each_kind_has_one_action(kind: str, action: str) -> None:
+    assert settle(Kind(kind)) == action
+    assert Outcome(kind=Kind(kind)).action == action
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_only_a_failure_can_be_final(kind: Kind) -> None:
+    expected = Action.DEAD_LETTER if kind is Kind.FAILED else settle(kind)
+    assert settle(kind, final=True) is expected
