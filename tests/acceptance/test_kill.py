@@ -70,7 +70,7 @@ def test_fifty_kills_lose_nothing_and_double_no_transaction(tmp_path: Path) -> N
     met = kill_at_random(tmp_path, 50, dice, toml)
     counts = finish(tmp_path, toml)
     connection = sqlite3.connect(tmp_path / "store.db")
-    effects = Counter(id for (id,) in connection.execute("SELECT id FROM effects"))
+    effects = Counter(each for (each,) in connection.execute("SELECT id FROM effects"))
     connection.close()
     assert met >= 40, "the workers were too quick for the kills to mean anything"
     assert effects == Counter(ids)

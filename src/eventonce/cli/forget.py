@@ -24,5 +24,6 @@ def forget(keys: tuple[str, ...], events: str | None, config: str | None, **give
     """
     events = events_or_keys(keys, events)
     with open_once(read_settings(config, **given)) as once:
-        for key in keys_of(once, keys, events):
-            click.echo(json.dumps({"key": key.hex(), "forgotten": once.forget([key])[0]}))
+        for batch in keys_of(once, keys, events):
+            for key, known in zip(batch, once.forget(batch), strict=True):
+                click.echo(json.dumps({"key": key.hex(), "forgotten": known}))

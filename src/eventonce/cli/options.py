@@ -8,11 +8,13 @@ import click
 
 from eventonce.engine import Once
 from eventonce.errors import ConfigError, EventRejected
+from eventonce.event import Delivery
 from eventonce.key import KEY_BYTES, Key
 from eventonce.pipeline import Settings, load
 from eventonce.sources import open_source
 
 Command = Callable[..., Any]
+_BATCH = 500
 
 
 def pipeline_options(command: Command) -> Command:
@@ -37,22 +39,27 @@ def read_settings(config: str | None, key: str | None = None, **given: Any) -> S
     return load(config, **given, rule=[{"name": key, "key": key}])
 
 
-def keys_of(once: Once, keys: tuple[str, ...], events: str | None) -> Iterator[Key]:
-    """Keys given in hex, and the keys of events in a file or on stdin."""
-    for text in keys:
-        yield _key(text)
+def keys_of(once: Once, keys: tuple[str, ...], events: str | None) -> Iterator[list[Key]]:
+    """Keys given in hex, and the keys of events in a file or on stdin, in batches."""
+    if keys:
+        yield [_key(text) for text in keys]
     if events is None:
         return
     source = open_source(events)
     try:
-        while deliveries := source.receive(100):
-            for delivery in deliveries:
-                try:
-                    yield once.key(delivery.body)
-                except EventRejected as error:
-                    raise ConfigError(f"{delivery.place}: {error}") from None
+        while deliveries := source.receive(_BATCH):
+            yield [_key_of(once, delivery) for delivery in deliveries]
     finally:
         source.close()
+
+
+def _key_of(once: Once, delivery: Delivery) -> Key:
+    try:
+        if delivery.trouble is not None:
+            raise EventRejected(delivery.trouble)
+        return once.key(delivery.body)
+    except EventRejected as error:
+        raise ConfigError(f"{delivery.place}: {error}") from None
 
 
 def events_or_keys(keys: tuple[str, ...], events: str | None) -> str | None:

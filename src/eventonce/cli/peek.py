@@ -25,8 +25,9 @@ def peek(keys: tuple[str, ...], events: str | None, config: str | None, **given:
     """
     events = events_or_keys(keys, events)
     with open_once(read_settings(config, **given)) as once:
-        for key in keys_of(once, keys, events):
-            click.echo(json.dumps(shown(key, once.peek([key])[0])))
+        for batch in keys_of(once, keys, events):
+            for key, record in zip(batch, once.peek(batch), strict=True):
+                click.echo(json.dumps(shown(key, record)))
 
 
 def shown(key: Key, record: Record | None) -> dict[str, Any]:

@@ -1,0 +1,44 @@
+"""Writes docs/cli.md from the command line itself; a test fails while that page is stale."""
+
+import inspect
+from pathlib import Path
+
+import click
+
+from eventonce.cli.main import cli
+
+PAGE = Path(__file__).with_name("cli.md")
+HEAD = """# Command line
+
+Written by `make docs` from the commands' own help; change it there. Every command also takes `--help`.
+
+Exit codes: 0 done, 1 some work failed, 2 a wrong option or setting, 130 and 143 stopped by a signal.
+"""
+
+
+def page() -> str:
+    """What each verb does, with its arguments and options."""
+    return "\n".join([HEAD, *(_verb(name, command) for name, command in sorted(cli.commands.items()))])
+
+
+def _verb(name: str, command: click.Command) -> str:
+    arguments = " ".join(_argument(each) for each in command.params if isinstance(each, click.Argument))
+    options = [_option(each) for each in command.params if isinstance(each, click.Option)]
+    text = inspect.cleandoc(command.help or "").replace("\b\n", "")
+    table = "\n".join(["| option | meaning |", "|---|---|", *options]) + "\n" if options else ""
+    return f"## eventonce {name} {arguments}".rstrip() + f"\n\n```text\n{text}\n```\n\n{table}"
+
+
+def _argument(argument: click.Argument) -> str:
+    name = argument.human_readable_name
+    shown = "|".join(argument.type.choices) if isinstance(argument.type, click.Choice) else name
+    shown = f"{shown}..." if argument.nargs == -1 else shown
+    return shown if argument.required else f"[{shown}]"
+
+
+def _option(option: click.Option) -> str:
+    return f"| `{', '.join(option.opts)}` | {option.help} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,85 @@
+"""Every example in the README and the docs runs, and says what it is said to say."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+Example = tuple[str, str, str]  # language, code, expected output
+
+
+def examples(language: str) -> list[object]:
+    found = []
+    for page in PAGES:
+        blocks = [match for match in BLOCK.finditer(page.read_text()) if match[1] == language]
+        found += [
+            pytest.param(match[2], match[3], id=f"{page.name}-{number}") for number, match in enumerate(blocks, 1)
+        ]
+    return found
+
+
+def run(command: list[str], folder: Path) -> str:
+    scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": scripts},
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(("code", "expected"), examples("python"))
+def test_python(code: str, expected: str | None, tmp_path: Path) -> None:
+    is_test = "class Test" in code
+    file = tmp_path / ("test_example.py" if is_test else "example.py")
+    file.write_text(code)
+    options = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if is_test else []
+    printed = run([sys.executable, *options, str(file)], tmp_path)
+    if expected is not None:
+        assert printed == expected
+
+
+@pytest.mark.parametrize(("code", "expected"), examples("sh"))
+def test_shell(code: str, expected: str | None, tmp_path: Path) -> None:
+    printed = run(["bash", "-euc", code], tmp_path)
+    assert printed.count('"state": "done"') == 3
+
+
+@pytest.mark.parametrize(("code", "expected"), examples("toml"))
+def test_pipelines(code: str, expected: str | None, tmp_path: Path) -> None:
+    (tmp_path / "pipeline.toml").write_text(code)
+    order = '{"id": "%s", "source": "com.example.shop", "detail-type": "Order Placed", "detail": {"timestamp": %s}}\n'
+    (tmp_path / "events.jsonl").write_text(order % ("a", 1) + order % ("b", 2))
+    run([sys.executable, "-m", "eventonce", "run", "pipeline.toml"], tmp_path)
+    assert (tmp_path / "charged.jsonl").read_text().count("\n") == 1
+
+
+def test_the_page_of_the_command_line_is_fresh() -> None:
+    spec = importlib.util.spec_from_file_location("make_cli_page", ROOT / "docs" / "make_cli_page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.PAGE.read_text() == module.page(), "run `make docs`"
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
