@@ -12,11 +12,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
-Example = tuple[str, str, str]  # language, code, expected output
 
 
 def examples(language: str) -> list[object]:
-    found = []
+    found: list[object] = []
     for page in PAGES:
         blocks = [match for match in BLOCK.finditer(page.read_text()) if match[1] == language]
         found += [
