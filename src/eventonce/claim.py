@@ -15,13 +15,14 @@ from eventonce.key import Key
 
 Token = bytes
 TOKEN_BYTES = 8
+FAILURES_FOR = 86_400_000  # a day: failed attempts are remembered at least so long, however short the window
 
 
 # --- what an engine asks ---
 
 
 class Want(NamedTuple):
-    """Ask to run a key. `window` is also how long failed attempts are remembered.
+    """Ask to run a key. `window` is also how long failed attempts are remembered, if that is over a day.
 
     `shared` says that the owner claims other keys too and may die before it begins this one, so that an
     abandoned claim is no proof against the event and does not count as an attempt.
@@ -70,7 +71,7 @@ class Record(NamedTuple):
     lease: int  # running until then; 0 when not running
     shared: bool  # the claim was one of several
     tries: int  # attempts so far at what is not done yet, the running one included
-    trying: int | None  # the version those attempts are at
+    trying: int | None  # the highest version among those attempts
     done_at: int  # when it was last done; 0 if never
     until: int  # the end of the window; 0 if never done
     took: int  # attempts the last done run took
@@ -155,13 +156,13 @@ def _refreshed(record: Record, want: Want, now: int) -> Record | None:
 
 def _again(record: Record, want: Want, lease: int, now: int) -> tuple[Won, Record]:
     # The reply to the first claim was lost and the client asks again: it is still the owner.
-    kept = record._replace(lease=now + lease, expires=max(record.expires, now + lease + want.window))
+    kept = record._replace(lease=now + lease, expires=max(record.expires, now + lease + _keep(want.window)))
     return Won(record.tries, record.error), kept
 
 
 def _take(record: Record, want: Want, token: Token, lease: int, now: int) -> tuple[Won, Record]:
     tries, error, suspect = 1, None, False
-    if record.tries and record.trying == want.version:
+    if record.tries and not _higher(want.version, record.trying):
         suspect = record.lease > 0
         tries = record.tries + (0 if suspect and record.shared else 1)
         error = record.error
@@ -170,11 +171,19 @@ def _take(record: Record, want: Want, token: Token, lease: int, now: int) -> tup
         lease=now + lease,
         shared=want.shared,
         tries=tries,
-        trying=want.version,
+        trying=want.version if tries == 1 else record.trying,
         error=error,
-        expires=max(record.until, now + lease + want.window),
+        expires=max(record.until, now + lease + _keep(want.window)),
     )
     return Won(tries, error, suspect), kept
+
+
+def _higher(version: int | None, other: int | None) -> bool:
+    return version is not None and other is not None and version > other
+
+
+def _keep(window: int) -> int:
+    return max(window, FAILURES_FOR)
 
 
 def extend(record: Record | None, token: Token, lease: int, now: int) -> Record | None:
@@ -202,7 +211,7 @@ def release(record: Record | None, given: Release, now: int) -> tuple[bool, Reco
     if not record.lease:  # released before and the reply was lost
         return True, record
     if given.error is not None:
-        expires = max(record.until, now + given.window)
+        expires = max(record.until, now + _keep(given.window))
         return True, record._replace(lease=0, error=given.error, expires=expires)
     tries = record.tries - 1
     if not tries and not record.done_at:

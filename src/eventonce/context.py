@@ -1,9 +1,10 @@
 """What a handler is told about the run it is in, and how a handler is called with it."""
 
 import inspect
+import threading
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from eventonce.claim import Claim
 from eventonce.clock import Clock, moment
@@ -40,6 +41,7 @@ class Context:
         self._store = store
         self._clock = clock
         self._is_async = is_async
+        self._thread = threading.get_ident()
 
     @property
     def token(self) -> str:
@@ -72,21 +74,25 @@ class Context:
             raise ConfigError(
                 f"ctx.tx needs a store with transactions, and {type(self._store).__name__} has none; use sqlite:///FILE"
             )
+        if threading.get_ident() != self._thread:
+            raise ConfigError("ctx.tx belongs to the thread that runs the handler; use it there")
         if self.claim is None:
             raise StoreError("ctx.tx needs the store, which did not answer")
         return self._store.begin(self.claim)
 
 
-def takes_context(handler: Handler) -> bool:
-    """Whether a handler wants `ctx` beside the event: by a second positional argument, or by its name."""
+def wants_context(handler: Handler) -> Literal["no", "second", "named"]:
+    """How a handler wants `ctx` beside the event: as its second argument, by name alone, or not at all."""
     try:
         parameters = inspect.signature(handler).parameters
     except (TypeError, ValueError):  # some built-in functions do not tell
-        return False
-    positional = [
-        each for each in parameters.values() if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-    ]
-    return "ctx" in parameters or (len(positional) > 1 and positional[1].default is inspect.Parameter.empty)
+        return "no"
+    if "ctx" in parameters and parameters["ctx"].kind is inspect.Parameter.KEYWORD_ONLY:
+        return "named"
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [each for each in parameters.values() if each.kind in kinds]
+    second = len(positional) > 1 and positional[1].default is inspect.Parameter.empty
+    return "second" if second or "ctx" in parameters else "no"
 
 
 def is_async(handler: Handler) -> bool:

@@ -9,7 +9,7 @@ The order is written once, as a generator of steps (see `flow.py`), for one even
 import functools
 import logging
 import os
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
@@ -25,6 +25,7 @@ from eventonce.errors import (
     EventRejected,
     EventStale,
     LeaseLost,
+    StoreBusy,
     StoreError,
     TooManyAttempts,
     describe,
@@ -37,7 +38,7 @@ from eventonce.keeper import Batch, Hold, Keeper
 from eventonce.key import Key
 from eventonce.outcome import Kind, Outcome
 from eventonce.ports import Sink, Store
-from eventonce.rule import Rule
+from eventonce.rule import DEFAULT_WINDOW, Rule, Trouble
 from eventonce.rules import Rulebook, load_rules
 from eventonce.stores import open_store
 from eventonce.work import Work
@@ -46,16 +47,17 @@ BATCH = 500  # events that are claimed together
 CONCURRENCY = 16  # async handlers at a time
 _FIRST_PAUSE, _LONGEST_PAUSE = 10, 250  # between looks at a busy key
 _LONGEST_ERROR = 500
+_FLUSH_PAUSES = (20, 100, 400, None)  # after each try to commit
 _log = logging.getLogger("eventonce")
 
-AnyHandler = TypeVar("AnyHandler", bound=Handler)
+Returned = TypeVar("Returned")
 
 
 class Once:
     """Makes every event take effect once.
 
-    `store` is a URL or a store; `rules` a rule, several, or a TOML file that holds them. Durations are written
-    like "60s" or as seconds.
+    `store` is a URL or a store; `rules` a rule, several, or a TOML file that holds them. An event that no rule
+    matches is keyed by its own id, with `window` and `store_trouble`. Durations are written like "60s" or as seconds.
     """
 
     def __init__(
@@ -64,6 +66,8 @@ class Once:
         *,
         consumer: str = "default",
         rules: Rule | Sequence[Rule] | str | Path = (),
+        window: str | float = DEFAULT_WINDOW,
+        store_trouble: Trouble = "retry",
         lease: str | float = "60s",
         busy_wait: str | float = 0,
         max_attempts: int = 5,
@@ -83,14 +87,15 @@ class Once:
         self._max_result = max_result
         self._max_bytes = max_bytes
         self._clock = clock or SystemClock()
-        self._rules = Rulebook(consumer, _rules(rules))
+        identity = Rule(name="id", window=window, store_trouble=store_trouble)
+        self._rules = Rulebook(consumer, _rules(rules), identity)
         self._owns_store = isinstance(store, str)
         self._store = open_store(store, self._clock) if isinstance(store, str) else store
         self._keeper = Keeper(self._store, self._lease, self._clock)
 
     # --- the front door ---
 
-    def __call__(self, handler: AnyHandler) -> AnyHandler:
+    def __call__(self, handler: Callable[..., Returned]) -> Callable[[object], Returned]:
         """Decorate a handler: called with one event it returns its result, or the remembered one, or raises."""
         work = self._work(handler)
 
@@ -102,7 +107,7 @@ class Once:
 
         wrapper: Any = functools.wraps(handler)(call_async if work.is_async else call)
         wrapper.eventonce_handler = handler
-        decorated: AnyHandler = wrapper
+        decorated: Callable[[object], Returned] = wrapper
         return decorated
 
     @overload
@@ -193,20 +198,18 @@ class Once:
         wants = [Want(job.key, job.rule.window, job.version, job.rule.refresh, shared) for job in jobs]
         try:
             answers = yield Call(self._store.claim, wants, token, self._lease)
-        except StoreError as error:
-            yield from self._without_store(batch, jobs, work, error)
-            return []
-        except BaseException:  # whatever the claim did, the token undoes it
-            yield from self._give_back(jobs, token)
-            raise
-        won = self._take(batch, jobs, answers, token, sent, work)
-        runnable, unrun, suspects = self._sort(won, shared=shared)
-        try:
+            won = self._take(batch, jobs, answers, token, sent, work)
+            runnable, unrun, suspects = self._sort(won, shared=shared)
             yield from self._give_back(unrun, token)
             batch.drop(job.key for job in unrun)
             yield from self._run(batch, runnable, token, work)
-        except BaseException:
-            yield from self._interrupted(batch, [job for job, _ in won], token)
+        except StoreError as error:  # of the claim: the other steps deal with theirs
+            if not isinstance(error, StoreBusy):  # it may have claimed, with only its answer lost
+                yield from self._give_back(jobs, token)
+            yield from self._without_store(batch, jobs, work, error)
+            return []
+        except BaseException:  # whatever the claim did, the token undoes it
+            yield from self._interrupted(batch, jobs, token, work)
             raise
         return suspects
 
@@ -221,17 +224,25 @@ class Once:
         for job in jobs:
             self._conclude(batch, job, trouble)
 
-    def _interrupted(self, batch: Batch, jobs: list[Job], token: Token) -> Flow[None]:
+    def _interrupted(self, batch: Batch, jobs: list[Job], token: Token, work: Work) -> Flow[None]:
         """Commit what has taken effect and give the rest back."""
+        for job in jobs:
+            if job.finished and job.recorded is None:
+                work.record(batch, job)  # again, if the interruption came just before
         yield from self._flush(batch)
         yield from self._give_back([job for job in jobs if not job.finished], token)
 
     def _flush(self, batch: Batch) -> Flow[StoreError | None]:
-        try:
-            yield Call(batch.flush)
-        except StoreError as error:
-            _log.warning("effects have happened that could not be recorded: %s", error)
-            return error
+        """Commit what waits; the effects have happened, so try again for as long as the claims are ours."""
+        for pause in _FLUSH_PAUSES:
+            try:
+                yield Call(batch.flush)
+            except StoreError as error:
+                if pause is None or not error.retryable or not batch.waits():
+                    return error
+                yield Pause(self._clock.sleep, pause)
+            else:
+                break
         return None
 
     def _give_back(self, jobs: list[Job], token: Token) -> Flow[None]:
@@ -315,6 +326,7 @@ class Once:
                 suspects.append(job)
                 unrun.append(job)
             elif answer.attempt > self._max_attempts:
+                job.attempt = answer.attempt - 1
                 job.end(Kind.FAILED, _gave_up(answer, self._max_attempts), final=True)
                 unrun.append(job)
             else:
@@ -325,7 +337,9 @@ class Once:
         if isinstance(answer, Done):
             job.done = answer
             record = answer.record
-            first, result, not_kept = memo.read(record.memo, record.done_at, record.took, job.content)
+            first, result, not_kept = memo.read(
+                job.rule.remember, record.memo, record.done_at, record.took, job.content
+            )
             job.end(Kind.DUPLICATE, not_kept, result=result, first=first)
         elif isinstance(answer, Busy):
             until = moment(answer.until).strftime("%H:%M:%S")
@@ -340,7 +354,9 @@ class Once:
         if leader.done is not None:
             self._answer(copy, leader.done)
         elif outcome is not None and outcome.kind is Kind.PROCESSED:
-            first, result, not_kept = memo.read(leader.memo, self._clock.utc(), leader.attempt, copy.content)
+            first, result, not_kept = memo.read(
+                copy.rule.remember, leader.memo, self._clock.utc(), leader.attempt, copy.content
+            )
             copy.end(Kind.DUPLICATE, not_kept, result=result, first=first)
         else:
             copy.outcome = outcome

@@ -4,6 +4,7 @@ EventOnceError
 ├── ConfigError              a setting, URL or option is wrong           exit 2
 │   └── MissingDriver        an optional package is not installed        exit 2
 ├── StoreError               the store did not answer; try again later
+│   ├── StoreBusy            others held it for too long; it did nothing
 │   └── StoreUnusable        it will not answer until someone acts       exit 2
 ├── SourceError              a way in cannot be read                     exit 2
 ├── SinkError                a way out cannot be written                 exit 2
@@ -20,7 +21,7 @@ EventOnceError
 def describe(error: BaseException | None) -> str:
     """What an error says, also where it is one that cannot say it."""
     try:
-        return str(error)
+        return str(error).encode("utf-8", "backslashreplace").decode()
     except Exception:
         return f"(a {type(error).__name__} without words)"
 
@@ -49,6 +50,10 @@ class StoreError(EventOnceError):
     """The store did not answer."""
 
     retryable = True
+
+
+class StoreBusy(StoreError):
+    """Others held the store for too long, and it did nothing."""
 
 
 class StoreUnusable(StoreError):

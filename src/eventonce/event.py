@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,7 +22,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     attributes: Mapping[str, Any] = {}
     replay: str | None = None
     raw: bytes = b""
-    cloudevent: bool = False
+    form: Literal["eventbridge", "cloudevents", "plain"] = "plain"  # the envelope it came in
 
     def document(self) -> dict[str, Any]:
         """The event in the shape of EventBridge: what key paths and patterns are read against."""
@@ -46,6 +46,7 @@ class Delivery(msgspec.Struct):
     body: bytes
     where: Mapping[str, Any] = {}  # the source and the place in it: {"source": "events.jsonl", "line": 7, "byte": 2048}
     offers: int = 1
+    unanswered: int = 0  # offers that the store gave no answer to
     trouble: str | None = None  # why it cannot be read, where the source itself knows that already
 
     @property

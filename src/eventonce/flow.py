@@ -5,6 +5,7 @@ async driver does store calls on a thread and runs handlers concurrently in its 
 where it is used: it would be a third of a cold start.
 """
 
+import inspect
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
@@ -70,15 +71,21 @@ class Each(Call, Generic[Job]):
         runners = [asyncio.ensure_future(self._some(queue)) for _ in range(min(self._at_once, len(self._jobs)))]
         try:
             await asyncio.gather(*runners)
-        except BaseException as error:
+        except GeneratorExit:  # the loop is gone, and nothing can be awaited
+            raise
+        except BaseException:
             for runner in runners:
                 runner.cancel()
-            if not isinstance(error, GeneratorExit):  # then the loop is gone, and nothing can be awaited
-                await asyncio.wait(runners)
+            await asyncio.wait(runners)
             raise
 
     async def _some(self, queue: Iterator[Job]) -> None:
+        from asyncio import CancelledError, current_task
+
+        task = current_task()
         for job in queue:
+            if task is not None and task.cancelling():  # even if the handler before took no notice
+                raise CancelledError
             await self._one(job)
 
 
@@ -102,6 +109,9 @@ def drive(flow: Flow[Result]) -> Result:
         return result
     except Interrupted as interrupted:
         raise interrupted.error from None
+    except BaseException as error:
+        _wind_up(flow, error)
+        raise
 
 
 def _drive(flow: Flow[Result], step: Call) -> Result:
@@ -116,6 +126,13 @@ def _drive(flow: Flow[Result], step: Call) -> Result:
             step = flow.send(answer)
 
 
+def _wind_up(flow: Flow[Any], error: BaseException) -> None:
+    """Interrupted: let the flow give its claims back, if it has not ended by itself."""
+    if inspect.getgeneratorstate(flow) != inspect.GEN_CLOSED:
+        with suppress(StopIteration, Interrupted):
+            _drive(flow, flow.throw(Interrupted(error)))
+
+
 async def drive_async(flow: Flow[Result]) -> Result:
     """Carry the steps out in the running loop, without blocking it."""
     try:
@@ -125,13 +142,12 @@ async def drive_async(flow: Flow[Result]) -> Result:
                 answer = await step.arun()
             except Exception as error:
                 step = flow.throw(error)
-            except BaseException as error:
-                # Cancelled: what is left is to give claims back, in place, before another cancellation comes between.
-                return _drive(flow, flow.throw(Interrupted(error)))
             else:
                 step = flow.send(answer)
     except StopIteration as end:
         result: Result = end.value
         return result
-    except Interrupted as interrupted:
-        raise interrupted.error from None
+    except BaseException as error:
+        # Cancelled, most likely. Claims are given back in place, before another cancellation can come between.
+        _wind_up(flow, error)
+        raise

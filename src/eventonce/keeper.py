@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from eventonce.claim import Claim, Finish
 from eventonce.clock import Clock
-from eventonce.errors import LeaseLost, StoreError
+from eventonce.errors import ConfigError, LeaseLost, StoreError
+from eventonce.forks import tell_of_forks
 from eventonce.key import Key
 from eventonce.ports import Store
 
@@ -44,7 +45,7 @@ class Batch:
         self._clock = clock
         self._lock = threading.RLock()  # held while commits are under way, so that none goes out twice
         self._holds: dict[Key, Hold] = {}
-        self._ready: list[Finish] = []
+        self._ready: dict[Key, Finish] = {}
         self._oldest = 0
         self.committed: dict[Key, bool] = {}  # what the store said to each commit; False is fenced
 
@@ -66,16 +67,22 @@ class Batch:
         with self._lock:
             if not self._ready:
                 self._oldest = self._clock.steady()
-            self._ready.append(finish)
+            self._ready[finish.key] = finish
 
     def flush(self) -> None:
         """Commit what waits. After a `StoreError` it waits still, and may be committed again."""
         with self._lock:
             if self._ready:
-                answers = self._store.commit(self._ready)
-                self.committed.update(zip((finish.key for finish in self._ready), answers, strict=True))
-                self.drop([finish.key for finish in self._ready])
-                self._ready = []
+                answers = self._store.commit(list(self._ready.values()))
+                self.committed.update(zip(self._ready, answers, strict=True))
+                self.drop(self._ready)
+                self._ready = {}
+
+    def waits(self) -> bool:
+        """Whether effects wait for their commit whose claims we still hold."""
+        with self._lock:
+            now = self._clock.steady()
+            return any(key in self._holds and now < self._holds[key].until for key in self._ready)
 
     def flush_if_due(self) -> None:
         with self._lock:
@@ -105,10 +112,13 @@ class Keeper:
         self._cursor: bytes | None = b""
         self._swept_at = clock.steady()
         self._claimed = 0  # since the last sweep
-        self._stopped = False
+        self._stopped = threading.Event()
+        tell_of_forks(self)
 
     def watch(self, batch: Batch, claims: int) -> None:
         """Look after this batch, which is about to make so many claims."""
+        if self._stopped.is_set():
+            raise ConfigError("this Once has been closed; make a new one")
         with self._lock:
             self._batches.add(batch)
             self._claimed += claims
@@ -160,13 +170,23 @@ class Keeper:
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
                 return
-            args = (weakref.ref(self), self._needed, max(1, min(_TICK, self._lease // 6)) / 1000)
+            args = (weakref.ref(self), self._needed, self._stopped, max(1, min(_TICK, self._lease // 6)) / 1000)
             self._thread = threading.Thread(target=_keep, args=args, name="eventonce-keeper", daemon=True)
             self._thread.start()
 
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:  # the claims are the parent's, and so is the thread
+            self._batches = set()
+            self._needed = threading.Event()
+            self._thread = None
+        self._lock.release()
+
     def stop(self) -> None:
         """End the thread."""
-        self._stopped = True
+        self._stopped.set()
         self._needed.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -174,24 +194,22 @@ class Keeper:
     def __del__(self) -> None:
         self._needed.set()  # so that the thread sees that its keeper is gone
 
-    def live(self) -> bool:
-        """One turn of the thread; whether there is to be another."""
-        if self._stopped:
-            return False
+    def turn(self) -> None:
+        """One turn of the thread: do what is due, and rest if there is nothing to look after."""
         self.beat()
         with self._lock:
-            if not self._batches and not self._stopped:
+            if not self._batches and not self._stopped.is_set():
                 self._needed.clear()
-        return True
 
 
-def _keep(keeper: "weakref.ref[Keeper]", needed: threading.Event, tick: float) -> None:
+def _keep(keeper: "weakref.ref[Keeper]", needed: threading.Event, stopped: threading.Event, tick: float) -> None:
     # Holds the keeper only while it works, so that an `Once` that nobody uses any more can be collected.
-    pause = threading.Event()
     while True:
         needed.wait()
-        pause.wait(tick)
-        alive = keeper()
-        if alive is None or not alive.live():
+        if stopped.wait(tick):
             return
+        alive = keeper()
+        if alive is None:
+            return
+        alive.turn()
         del alive

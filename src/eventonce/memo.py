@@ -4,19 +4,20 @@ import hashlib
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 from eventonce.clock import moment
-from eventonce.errors import ResultNotKept
+from eventonce.errors import ResultNotKept, describe
 from eventonce.event import Event
 from eventonce.outcome import First
 from eventonce.rule import Remember
 
 MAX_RESULT = 32 * 1024
 _FINGERPRINT = 12  # characters
+_MAX_DEPTH = 100
 
 
 def write(
@@ -36,9 +37,9 @@ def _add_result(memo: dict[str, Any], result: Any, max_result: int) -> str | Non
     try:
         packed = pack(result)
         size = len(_dump(packed))
-    except (ResultNotKept, RecursionError, ValueError) as error:
-        memo["not_kept"] = str(error)
-        return str(error)
+    except Exception as error:  # the effect has happened, so whatever a result does, the run is remembered
+        memo["not_kept"] = describe(error)
+        return describe(error)
     if size > max_result:
         memo["not_kept"] = f"the result takes {size:,} bytes, over the limit of {max_result:,}"
         return str(memo["not_kept"])
@@ -46,8 +47,10 @@ def _add_result(memo: dict[str, Any], result: Any, max_result: int) -> str | Non
     return None
 
 
-def read(memo: bytes | None, at: int, attempts: int, content: bytes) -> tuple[First, Any, ResultNotKept | None]:
-    """What is remembered: of the first copy, its result, and why there is none where one was wanted."""
+def read(
+    remember: Remember, memo: bytes | None, at: int, attempts: int, content: bytes
+) -> tuple[First, Any, ResultNotKept | None]:
+    """What is remembered: of the first copy, its result, and why there is none where one is wanted."""
     notes = json.loads(memo) if memo else {}
     known = notes.get("fingerprint")
     first = First(
@@ -57,8 +60,10 @@ def read(memo: bytes | None, at: int, attempts: int, content: bytes) -> tuple[Fi
         time=notes.get("time"),
         differs=None if known is None else known != fingerprint(content),
     )
-    error = ResultNotKept(f"processed before, but {notes['not_kept']}") if "not_kept" in notes else None
-    return first, unpack(notes.get("result")), error
+    if remember == "result" and "result" not in notes:
+        why = notes.get("not_kept", "its rule did not remember results then")
+        return first, None, ResultNotKept(f"processed before, but {why}")
+    return first, unpack(notes.get("result")), None
 
 
 def fingerprint(content: bytes) -> str:
@@ -74,14 +79,15 @@ def _dump(value: Any) -> str:
 
 
 def _iso(time: datetime) -> str:
-    if time.tzinfo is not None and type(time.tzinfo) is not timezone:
+    text = time.isoformat()
+    if repr(datetime.fromisoformat(text)) != repr(time):
         raise ResultNotKept("the result holds a time in a named zone, which cannot be remembered exactly")
-    return time.isoformat()
+    return text
 
 
 # What JSON cannot say travels as {"$": kind, "v": text or items}.
 _KINDS: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
-    tuple: ("tuple", lambda value: [pack(item) for item in value], lambda items: tuple(map(unpack, items))),
+    tuple: ("tuple", list, tuple),
     bytes: ("bytes", lambda value: b64encode(value).decode(), b64decode),
     Decimal: ("decimal", str, Decimal),
     datetime: ("datetime", _iso, datetime.fromisoformat),
@@ -90,19 +96,21 @@ _KINDS: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
 _READ = {name: back for name, _, back in _KINDS.values()}
 
 
-def pack(value: Any) -> Any:
+def pack(value: Any, depth: int = 0) -> Any:
     """A result as JSON that `unpack` reads back as exactly the same, types included."""
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value
+    if depth > _MAX_DEPTH:
+        raise ResultNotKept(f"the result is nested deeper than {_MAX_DEPTH} levels")
     if kind is list:
-        return [pack(item) for item in value]
+        return [pack(item, depth + 1) for item in value]
     if kind is dict and all(type(name) is str for name in value):
-        packed = {name: pack(item) for name, item in value.items()}
+        packed = {name: pack(item, depth + 1) for name, item in value.items()}
         return {"$": "dict", "v": packed} if "$" in packed else packed
     if kind in _KINDS:
         name, write, _ = _KINDS[kind]
-        return {"$": name, "v": write(value)}
+        return {"$": name, "v": pack(write(value), depth + 1)}
     what = "a dict whose names are not all strings" if kind is dict else f"a {kind.__name__}"
     raise ResultNotKept(f"the result holds {what}, which cannot be remembered exactly")
 
@@ -117,4 +125,4 @@ def unpack(value: Any) -> Any:
         return {name: unpack(item) for name, item in value.items()}
     if value["$"] == "dict":
         return {name: unpack(item) for name, item in value["v"].items()}
-    return _READ[value["$"]](value["v"])
+    return _READ[value["$"]](unpack(value["v"]))

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from eventonce.clock import duration
 from eventonce.engine import Once
 from eventonce.errors import ConfigError
 from eventonce.ports import Sink
@@ -35,6 +36,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= 10_000:
             raise ConfigError(f"batch: {self.batch} is not between 1 and 10,000")
+        for name in ("window", "lease", "busy_wait"):
+            duration(getattr(self, name), name)
 
 
 def load(file: str | Path | None = None, **given: Any) -> Settings:
@@ -62,6 +65,8 @@ def open_once(settings: Settings) -> Once:
         settings.store,
         consumer=settings.consumer,
         rules=settings.rule,
+        window=settings.window,
+        store_trouble=settings.store_trouble,
         lease=settings.lease,
         busy_wait=settings.busy_wait,
         max_attempts=settings.max_attempts,

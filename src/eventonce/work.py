@@ -1,17 +1,18 @@
 """Work: how a handler or a sink is run over the jobs that won their claims."""
 
+import inspect
 import logging
 from functools import partial
 from typing import Any
 
 from eventonce import memo
 from eventonce.claim import Finish
-from eventonce.context import Handler, is_async, takes_context
-from eventonce.errors import ConfigError, StoreError
+from eventonce.context import Handler, is_async, wants_context
+from eventonce.errors import ConfigError, LeaseLost, SinkError
 from eventonce.flow import Call, Each
 from eventonce.job import Job
 from eventonce.keeper import Batch
-from eventonce.ports import Sink, Transaction
+from eventonce.ports import Sink
 
 _log = logging.getLogger("eventonce")
 
@@ -20,14 +21,14 @@ class Work:
     """A handler or a sink, and how to run it. It holds no state of a run, so threads may share it."""
 
     def __init__(self, handler: Handler | Sink, concurrency: int, max_result: int) -> None:
-        self._sink = handler if isinstance(handler, Sink) else None
-        if self._sink is None and not callable(handler):
-            raise ConfigError(f"the handler is a {type(handler).__name__}; pass a function or a sink")
+        self._sink = handler if isinstance(handler, Sink) and not callable(handler) else None
         self._handler: Any = getattr(handler, "eventonce_handler", handler)  # a decorated one must not claim twice
+        if self._sink is None:
+            _check_handler(self._handler)
         self._concurrency = concurrency
         self._max_result = max_result
         self.is_async = self._sink is None and is_async(self._handler)
-        self._wants_context = self._sink is None and takes_context(self._handler)
+        self._context = "no" if self._sink is not None else wants_context(self._handler)
 
     def step(self, batch: Batch, jobs: list[Job]) -> Call:
         """The step that runs these jobs."""
@@ -38,20 +39,18 @@ class Work:
 
     def _perform(self, batch: Batch, job: Job) -> None:
         try:
-            result = self._handler(*self._arguments(job))
+            self._done(batch, job, self._call(job))
         except Exception as error:
             _failed(job, error)
         except BaseException:
             _roll_back(job)
             raise
-        else:
-            self._succeeded(batch, job, result)
 
     async def _perform_async(self, batch: Batch, job: Job) -> None:
         from asyncio import CancelledError, current_task
 
         try:
-            result = await self._handler(*self._arguments(job))
+            self._done(batch, job, await self._call(job))
         except CancelledError as error:
             task = current_task()
             if task is None or task.cancelling():
@@ -59,23 +58,40 @@ class Work:
             _failed(job, RuntimeError(f"the handler ended with {error!r} though nobody cancelled it"))
         except Exception as error:
             _failed(job, error)
-        else:
-            self._succeeded(batch, job, result)
 
-    def _arguments(self, job: Job) -> tuple[Any, ...]:
-        return (job.event, job.context) if self._wants_context else (job.event,)
+    def _call(self, job: Job) -> Any:
+        context = job.context
+        if context is not None:
+            context.check()  # others may have taken over while the jobs before this one ran
+        if self._context == "named":
+            return self._handler(job.event, ctx=context)
+        return self._handler(job.event, context) if self._context == "second" else self._handler(job.event)
 
     def _send(self, sink: Sink, batch: Batch, jobs: list[Job]) -> None:
-        keys = [job.context.idempotency_key for job in jobs if job.context is not None]
-        for job, error in zip(jobs, sink.send([job.event for job in jobs], keys), strict=True):
-            if error is None:
-                self._succeeded(batch, job, None)
+        held = [job for job in jobs if _still_held(job)]
+        keys = [job.context.idempotency_key for job in held if job.context is not None]
+        try:
+            errors = sink.send([job.event for job in held], keys)
+        except SinkError:  # nothing can be sent until someone acts
+            raise
+        except Exception as error:
+            errors = [error] * len(held)
+        for job, failure in zip(held, errors, strict=True):
+            if failure is None:
+                self._done(batch, job, None)
             else:
-                _failed(job, error)
+                _failed(job, failure)
 
-    def _succeeded(self, batch: Batch, job: Job, result: Any) -> None:
-        job.result, job.finished = result, True
-        job.memo, trouble = memo.write(job.rule.remember, job.event, job.content, result, self._max_result)
+    def _done(self, batch: Batch, job: Job, result: Any) -> None:
+        """The handler has returned."""
+        job.finished = True
+        _check_result(job, result)
+        job.result = result
+        self.record(batch, job)
+
+    def record(self, batch: Batch, job: Job) -> None:
+        """Have it remembered: at once in its own transaction, else together with others."""
+        job.memo, trouble = memo.write(job.rule.remember, job.event, job.content, job.result, self._max_result)
         if trouble:
             _log.warning("rule %s: the result is not kept, duplicates will not get it: %s", job.rule.name, trouble)
         if job.context is None or job.context.claim is None:
@@ -83,17 +99,38 @@ class Work:
         finish = Finish(*job.context.claim, job.rule.window, job.version, job.memo)
         if job.context.transaction is None:
             batch.finish(finish)
-        else:
-            _commit(batch, job, job.context.transaction, finish)
-
-
-def _commit(batch: Batch, job: Job, transaction: Transaction, finish: Finish) -> None:
-    try:
-        job.recorded = transaction.commit(finish)
+            return
+        job.finished = False  # until the transaction has committed
+        job.recorded = job.context.transaction.commit(finish)
+        job.finished = job.recorded
         batch.drop([job.key])
-    except StoreError as error:
+
+
+def _check_handler(handler: Any) -> None:
+    if not callable(handler):
+        raise ConfigError(f"the handler is a {type(handler).__name__}; pass a function or a sink")
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise ConfigError("the handler is a generator, which would never run; return instead of yield")
+
+
+def _check_result(job: Job, result: Any) -> None:
+    """Refuse what has only been made and not run: marking that done would lose the event."""
+    if result is None or not (inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)):
+        return
+    job.finished = False
+    if inspect.iscoroutine(result):
+        result.close()
+    raise ConfigError(f"the handler returned a {type(result).__name__} that nobody runs; write it as async def")
+
+
+def _still_held(job: Job) -> bool:
+    try:
+        if job.context is not None:
+            job.context.check()
+    except LeaseLost as error:
         job.error = error
-    job.finished = bool(job.recorded)  # otherwise the effect was rolled back
+        return False
+    return True
 
 
 def _failed(job: Job, error: Exception) -> None:

@@ -214,7 +214,7 @@ def test_run_never_raises_for_an_event(bench: Bench) -> None:
 
 # --- results ---
 
-RESULTS = [
+RESULTS: list[Any] = [
     None, False, True, 0, 0.0, 1.5, "", "ü\ud800", b"", b"\x00\xff", [], {}, (), (1, [2, (3,)], {"a": ()}), {"$": "x"},
     {"$": {"$": 1}, "v": 2}, 10**40, -0.0, Decimal("1.10"), [None, {"deep": [{}]}],
 ]  # fmt: skip
@@ -607,15 +607,15 @@ def test_a_rule_may_say_to_run_all_the_same(bench: Bench) -> None:
 
 
 def test_an_effect_that_could_not_be_recorded_is_unknown(bench: Bench) -> None:
-    assert kinds(bench.once(Faulty("commit")).run([A], ok)) == ["unknown"]
-    (outcome,) = bench.once(Faulty("commit"), store_trouble="process").run([A], ok)
+    assert kinds(bench.once(Faulty("commit"), clock=ManualClock()).run([A], ok)) == ["unknown"]
+    (outcome,) = bench.once(Faulty("commit"), store_trouble="process", clock=ManualClock()).run([A], ok)
     assert outcome.kind is Kind.PROCESSED
     assert isinstance(outcome.error, StoreError)
 
 
 def test_a_lost_answer_to_a_commit_is_not_a_loss(bench: Bench) -> None:
     store = Faulty(after=["commit"])
-    once = bench.once(store)
+    once = bench.once(store, clock=ManualClock())
     assert kinds(once.run([A], ok)) == ["unknown"]
     store.after.clear()
     assert kinds(once.run([A], ok)) == ["duplicate"]

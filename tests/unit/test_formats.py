@@ -47,7 +47,7 @@ def test_a_cloudevent() -> None:
     assert (event.id, event.source, event.type, event.data) == ("c-1", "/shop", "order.placed", {"orderId": "o-1"})
     assert event.time == datetime(2026, 1, 5, 9, tzinfo=UTC)
     assert event.attributes["subject"] == "o-1"
-    assert event.cloudevent
+    assert event.form == "cloudevents"
 
 
 def test_plain_json() -> None:

@@ -20,6 +20,10 @@ def demo(orders: int, keep: Path | None) -> None:
 
     Makes a stream of orders with copies of every kind, runs real worker processes on SQLite, kills one of them
     half-way, and counts the charges that were made.
+
+    \b
+      eventonce demo
+      eventonce demo --orders 5000 --keep tour
     """
     if keep is not None and keep.exists():
         raise click.UsageError(f"--keep: {keep} exists; name a new folder")

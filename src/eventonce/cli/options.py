@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
+import msgspec
 
 from eventonce.engine import Once
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Delivery
 from eventonce.key import KEY_BYTES, Key
 from eventonce.pipeline import Settings, load
+from eventonce.rule import Rule
 from eventonce.sources import open_source
 
 Command = Callable[..., Any]
@@ -36,7 +38,9 @@ def read_settings(config: str | None, key: str | None = None, **given: Any) -> S
         return settings
     if settings.rule:
         raise ConfigError(f"--key: {config} has rules, and they say what makes two events the same; leave --key out")
-    return load(config, **given, rule=[{"name": key, "key": key}])
+    return msgspec.structs.replace(
+        settings, rule=[Rule(name=key, key=key, window=settings.window, store_trouble=settings.store_trouble)]
+    )
 
 
 def keys_of(once: Once, keys: tuple[str, ...], events: str | None) -> Iterator[list[Key]]:
@@ -65,7 +69,7 @@ def _key_of(once: Once, delivery: Delivery) -> Key:
 def events_or_keys(keys: tuple[str, ...], events: str | None) -> str | None:
     """Where to read events from: as said, or stdin when something is piped into it."""
     if events is None and not keys:
-        if sys.stdin.isatty():
+        if sys.stdin is None or sys.stdin.isatty():
             raise click.UsageError("name keys, or give events on stdin or with --events FILE")
         return "-"
     return events

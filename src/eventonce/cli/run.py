@@ -43,7 +43,8 @@ def run(pipeline: str | None, config: str | None, *, as_json: bool, **given: Any
         raise click.UsageError("name the pipeline once, as PIPELINE or with --config")
     logging.basicConfig(format="eventonce: %(message)s", level=logging.ERROR if as_json else logging.WARNING)
     with ExitStack() as stack:
-        parts = Pipeline(read_settings(pipeline or config, **given))
+        settings = read_settings(pipeline or config, **given)
+        parts = Pipeline(settings)
         stack.callback(parts.close)
         progress = stack.enter_context(Progress(parts.source))
         watch = _Watcher(progress, quiet=as_json)
@@ -52,7 +53,7 @@ def run(pipeline: str | None, config: str | None, *, as_json: bool, **given: Any
             parts.source,
             parts.handler,
             parts.dead_letters,
-            batch=read_settings(pipeline or config, **given).batch,
+            batch=settings.batch,
             watch=watch,
         )
         try:

@@ -24,5 +24,5 @@ def read(body: dict[str, Any], raw: bytes) -> Event:
         data=body.get("data"),
         attributes={name: value for name, value in body.items() if name not in _NAMED},
         raw=raw,
-        cloudevent=True,
+        form="cloudevents",
     )

@@ -25,4 +25,5 @@ def read(body: dict[str, Any], raw: bytes) -> Event:
         attributes={name: value for name, value in body.items() if name not in _NAMED},
         replay=text(body.get("replay-name")) or None,
         raw=raw,
+        form="eventbridge",
     )

@@ -11,8 +11,7 @@ from eventonce.rule import Rule, version_number
 from eventonce.rules.pattern import Pattern, PatternError
 
 # Left out of content keys at the top of the data: what tracing adds on the way and what thus differs per copy.
-VOLATILE = ("_datadog", "traceparent", "tracestate", "baggage", "_X_AMZN_TRACE_ID")
-IDENTITY = Rule(name="id")  # what an event falls under when no rule matches
+VOLATILE = ("_datadog", "traceparent", "tracestate", "_X_AMZN_TRACE_ID")
 _CACHED = 4096  # pairs of source and type
 
 
@@ -39,7 +38,8 @@ class CompiledRule:
         self._version = None if rule.version is None else (rule.version, path(rule.version))
         self._ignored = Ignored([(name,) for name in VOLATILE] + [path(text) for text in rule.ignore])
         self._parts = self._choose(rule.key)
-        kind = rule.key if isinstance(rule.key, str) else "fields"
+        # With its paths, so that a rule whose key was changed does not meet the keys it made before.
+        kind = rule.key if isinstance(rule.key, str) else "fields " + canonical(list(rule.key)).decode()
         self._digest = digester(consumer, rule.name, kind)
 
     def key(self, event: Event) -> Keyed:
@@ -78,8 +78,14 @@ class CompiledRule:
 def _identity(event: Event) -> tuple[Part, ...]:
     if not event.id:
         raise EventRejected('has no id; give its rule another key, such as key = "content"')
-    # CloudEvents are only unique by source and id together.
-    return (part(event.source), part(event.id)) if event.cloudevent else (part(event.id),)
+    if event.form == "eventbridge":
+        return (part(event.id),)
+    if event.form == "cloudevents":  # unique by source and id together only
+        return part(event.source), part(event.id)
+    given = event.attributes.get("id", event.id)  # 7 and "7" may be two things
+    if isinstance(given, dict | list):
+        raise EventRejected('has an id that is no text or number; give its rule another key, such as key = "content"')
+    return part(event.source), part(event.type), part(given)
 
 
 def _pattern(rule: Rule) -> Pattern | None:
@@ -90,15 +96,15 @@ def _pattern(rule: Rule) -> Pattern | None:
 
 
 class Rulebook:
-    """The rules of one consumer; the first that matches an event wins."""
+    """The rules of one consumer; the first that matches an event wins, and `identity` where none does."""
 
-    def __init__(self, consumer: str, rules: Sequence[Rule]) -> None:
+    def __init__(self, consumer: str, rules: Sequence[Rule], identity: Rule) -> None:
         names = [rule.name for rule in rules]
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(f"rule {name!r} is there twice; give each rule a name of its own")
         self._rules = [CompiledRule(consumer, rule) for rule in rules]
-        self._identity = CompiledRule(consumer, IDENTITY)
+        self._identity = CompiledRule(consumer, identity)
         self._candidates: dict[tuple[str, str], list[CompiledRule]] = {}
 
     def key(self, event: Event) -> Keyed:

@@ -1,5 +1,6 @@
 """Appending lines to a file so that nothing written is lost and no line is torn, with several writers at once."""
 
+import errno
 import fcntl
 import os
 import stat
@@ -7,6 +8,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import msgspec
 
 from eventonce.errors import SinkError
 
@@ -28,11 +31,12 @@ class AppendFile:
     def check(self) -> None:
         """Raise now if the file cannot be written, rather than when the first line comes."""
         file = Path(self.name)
-        existed = file.exists()
-        self._open()
-        if not existed and self._regular:
-            self.close()
-            file.unlink()
+        if self.name == "-" or file.exists():
+            self._open()
+        elif not file.parent.is_dir():
+            raise self._error(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
+        elif not os.access(file.parent, os.W_OK | os.X_OK):
+            raise self._error(PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
     def write(self, lines: Iterable[bytes]) -> None:
         """Add whole lines."""
@@ -63,6 +67,8 @@ class AppendFile:
 
     def _new_fd(self) -> int:
         if self.name == "-":
+            if sys.stdout is None:  # its number may be another file's by now
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))
             return sys.stdout.fileno()
         flags = os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         try:
@@ -98,10 +104,18 @@ def _mend(fd: int) -> None:
     if not size or os.pread(fd, 1, size - 1) == b"\n":
         return
     begin = _line_begin(fd, size)
-    if os.pread(fd, 1, begin) == b"{" and os.pread(fd, 1, size - 1) != b"}":
+    if _is_torn(os.pread(fd, size - begin, begin)):
         os.ftruncate(fd, begin)
     else:
         _write_all(fd, b"\n")
+
+
+def _is_torn(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return line.startswith(b"{")
+    return False
 
 
 def _line_begin(fd: int, size: int) -> int:

@@ -40,9 +40,13 @@ def letter(delivery: Delivery, outcome: Outcome, now: int) -> dict[str, Any]:
         "rule": outcome.rule,
         "key": outcome.key.hex() if outcome.key else None,
         "time": moment(now).isoformat(),
-        **delivery.where,
+        **{name: _writable(value) for name, value in delivery.where.items()},
         **_body(delivery.body),
     }
+
+
+def _writable(value: Any) -> Any:
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _body(body: bytes) -> dict[str, str]:

@@ -42,12 +42,15 @@ class Splitter:
         self._in_string = False
         self._escaped = False
         self._broken = False  # it is none, and ends with its line
-        self._lost = False  # it is too long to keep: skip the rest of the line
+        self._lost = False  # it is too long to keep, and only followed to its end
 
     def feed(self, chunk: bytes) -> Iterator[Document]:
         """The documents that end in this chunk."""
-        data = self._skip_bom(self._carry + chunk)
-        *lines, self._carry = data.split(b"\n")
+        data = self._carry + chunk
+        if self._at_start and data != _BOM and _BOM.startswith(data):
+            self._carry = data  # perhaps the begin of a BOM
+            return
+        *lines, self._carry = self._skip_bom(data).split(b"\n")
         for line in lines:
             yield from self._take(line, whole=self._fresh)
             yield from self._end_line()
@@ -62,32 +65,33 @@ class Splitter:
         self._carry = b""
 
     def _skip_bom(self, data: bytes) -> bytes:
-        if not self._at_start or len(data) < len(_BOM):
+        if not self._at_start or not data.startswith(_BOM):
+            self._at_start = False
             return data
         self._at_start = False
-        if not data.startswith(_BOM):
-            return data
         self._byte = len(_BOM)
         return data[len(_BOM) :]
 
     def _take(self, text: bytes, *, whole: bool) -> Iterator[Document]:
         """A whole line, or a piece of a long one."""
-        if self._open and self._fresh and text[:1] not in _GOES_ON:
+        inside = bool(self._open) or self._lost
+        if inside and self._fresh and text[:1] not in _GOES_ON:
             yield from self._give_up()
+            inside = False
         self._fresh = False
         bare = text.strip()
-        if whole and not self._open and bare[:1] == b"{" and bare[-1:] == b"}" and not _TOUCHING.search(bare):
+        if whole and not inside and bare[:1] == b"{" and bare[-1:] == b"}" and not _TOUCHING.search(bare):
             yield Document(bare, self._line, self._byte + text.index(b"{"))
-        elif bare and not self._lost:
+        elif bare or inside:
             yield from self._cut(text)
         self._byte += len(text)
 
     def _end_line(self) -> Iterator[Document]:
         if self._broken:
             yield from self._give_up()
-        elif self._open:
+        elif self._open and not self._lost:
             self._open += b"\n"
-        self._line, self._byte, self._fresh, self._lost = self._line + 1, self._byte + 1, True, False
+        self._line, self._byte, self._fresh = self._line + 1, self._byte + 1, True
 
     def _cut(self, text: bytes) -> Iterator[Document]:
         """Follow the brackets, and cut where the outermost one closes."""
@@ -97,9 +101,10 @@ class Splitter:
                 begin = at = self._begin(text, at)
             at = self._follow(text, at)
             if not self._depth and begin < at and not self._broken:
-                yield self._close(text[begin:at])
+                yield from self._close(text[begin:at])
                 begin = at
-        self._open += text[begin:]
+        if not self._lost:
+            self._open += text[begin:]
         if len(self._open) > LONGEST:
             yield self._cut_short()
 
@@ -134,16 +139,15 @@ class Splitter:
         self._in_string = self._escaped
         return end + 1
 
-    def _close(self, last: bytes) -> Document:
-        document = Document(bytes(self._open + last), *self._from)
+    def _close(self, last: bytes) -> Iterator[Document]:
+        if not self._lost:
+            yield Document(bytes(self._open + last), *self._from)
         self._reset()
-        return document
 
     def _cut_short(self) -> Document:
         trouble = f"has more than {LONGEST:,} bytes; only its first {_SHOWN:,} are kept here"
         document = Document(bytes(self._open[:_SHOWN]), *self._from, trouble)
-        self._reset()
-        self._lost = True
+        self._open, self._lost = bytearray(), True
         return document
 
     def _give_up(self) -> Iterator[Document]:
@@ -154,4 +158,4 @@ class Splitter:
     def _reset(self) -> None:
         self._open = bytearray()
         self._depth = 0
-        self._in_string = self._escaped = self._broken = False
+        self._in_string = self._escaped = self._broken = self._lost = False

@@ -29,7 +29,7 @@ class FileSource:
     """A file, or standard input as `-`. It ends with its input, and what is to be retried waits in memory."""
 
     def __init__(self, name: str, clock: Clock | None = None) -> None:
-        self._name = "stdin" if name == "-" else name
+        self._name = "stdin" if name == "-" else os.fsencode(name).decode("utf-8", "backslashreplace")
         self._clock = clock or SystemClock()
         self._raw = _open(name)
         self._regular = stat.S_ISREG(os.fstat(self._raw.fileno()).st_mode)
@@ -96,7 +96,8 @@ class FileSource:
 
     def _read(self) -> None:
         try:
-            chunk = self._decoded().read(_CHUNK)
+            stream = self._decoded()
+            chunk = stream.read1(_CHUNK) if isinstance(stream, gzip.GzipFile) else stream.read(_CHUNK)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             self._end([Document(b"", 0, 0, f"the gzip data is damaged, what comes after it cannot be read: {error}")])
         except OSError as error:
@@ -124,10 +125,12 @@ class FileSource:
 
     def _recognise(self) -> io.RawIOBase | gzip.GzipFile:
         head = self._raw.read(2) or b""
+        if len(head) == 1:  # a pipe may hand over byte by byte
+            head += self._raw.read(1) or b""
         if head in _UTF16:
             raise SourceError(f"{self._name}: is UTF-16; convert it first, such as with iconv -f UTF-16 -t UTF-8")
         if head == _GZIP:
-            return gzip.GzipFile(fileobj=io.BufferedReader(_Rest(head, self._raw), _CHUNK))
+            return gzip.GzipFile(fileobj=_Rest(head, self._raw))
         self._add(self._splitter.feed(head))
         return self._raw
 
@@ -150,6 +153,8 @@ class _Rest(io.RawIOBase):
 
 
 def _open(name: str) -> io.FileIO:
+    if name == "-" and sys.stdin is None:  # its number may be another file's by now
+        raise SourceError("stdin: is closed; name a file with --source, or give events on stdin")
     try:
         if name == "-":
             return io.FileIO(sys.stdin.fileno(), closefd=False)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from eventonce.claim import Answer, Record, Token, Want
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import StoreError
+from eventonce.forks import tell_of_forks
 from eventonce.key import Key
 from eventonce.ports import Swept
 from eventonce.stores.ledger import Ledger, Records
@@ -31,6 +32,13 @@ class MemoryStore(Ledger):
         self._slots: dict[int, list[Key]] = {}
         self._order: list[int] = []  # a heap of the slots
         self._lock = threading.RLock()
+        tell_of_forks(self)
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        self._lock.release()
 
     @contextmanager
     def _change(self, keys: Sequence[Key]) -> Iterator[Records]:
@@ -43,15 +51,16 @@ class MemoryStore(Ledger):
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
         with self._lock:
             self._drop_over(2 * len(wants) + _SWEEP_MORE)
-            new = [want.key for want in wants if want.key not in self._records]
+            new = [want for want in wants if want.key not in self._records]
             if len(self._records) + len(new) > self._max_keys:
                 raise StoreError(
                     f"the memory store is full with {self._max_keys:,} keys; "
                     "shorten the window, raise max_keys or use sqlite:///FILE"
                 )
             answers = super().claim(wants, token, lease)
-            for key in new:
-                self._wait(key, self._records[key].expires)
+            begin = self.clock.utc() + lease
+            for want in new:  # when it will be over if all goes well; if not, it will wait again then
+                self._wait(want.key, begin + want.window)
             return answers
 
     def sweep(self, limit: int, cursor: bytes = b"") -> Swept:

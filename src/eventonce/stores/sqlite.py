@@ -6,7 +6,6 @@ IMMEDIATE transaction for its whole batch: SQLite has one writer at a time, so i
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
 import threading
@@ -14,11 +13,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, Self
 
 from eventonce import claim as protocol
 from eventonce.claim import Claim, Finish, Record
 from eventonce.clock import Clock, SystemClock
-from eventonce.errors import ConfigError, LeaseLost, StoreError, StoreUnusable
+from eventonce.errors import ConfigError, EventOnceError, LeaseLost, StoreBusy, StoreError, StoreUnusable
+from eventonce.forks import tell_of_forks
 from eventonce.key import Key
 from eventonce.ports import Swept
 from eventonce.stores.ledger import Ledger, Records
@@ -28,6 +29,7 @@ _SCHEMA = Path(__file__).with_name("sqlite_schema")
 _COLUMNS = "key, token, lease, shared, tries, trying, done_at, until, took, version, memo, error, expires"
 _PUT = f"INSERT OR REPLACE INTO eventonce_claims ({_COLUMNS}) VALUES ({', '.join('?' * 13)})"
 _SCHEMA_TABLE = "eventonce_schema"
+_ROLLED_BACK = "SQLite has rolled the transaction back after an error; the handler must fail too"
 _CHUNK = 500  # keys in one SELECT
 
 
@@ -40,14 +42,15 @@ class SQLiteStore(Ledger):
 
     def __init__(self, file: str | Path, *, shared: bool = False, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
-        self._file = str(file)
+        self._file = str(Path(file).absolute())  # the same file, wherever the process goes
         self._shared = shared
-        self._lock = threading.RLock()
-        self._in_tx = False
-        self._pid = os.getpid()
-        self._connection: Connection | None = None
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._lenders: set[int] = set()  # the threads that are inside ctx.tx
+        self._forked_inside = False
         with self._locked():
             pass
+        tell_of_forks(self)
 
     # --- the verbs that are not the ledger's ---
 
@@ -61,7 +64,7 @@ class SQLiteStore(Ledger):
             ).fetchall()
             over = [(key, now) for key, expires in rows if expires <= now]
             if over:
-                with self._writing(connection):
+                with _writing(connection):
                     connection.executemany(
                         "DELETE FROM eventonce_claims WHERE key = ? AND coalesce(expires, until) <= ?", over
                     )
@@ -69,34 +72,34 @@ class SQLiteStore(Ledger):
 
     def close(self) -> None:
         with self._lock:
-            if self._connection is not None and self._pid == os.getpid():
-                self._connection.close()
-            self._connection = None
+            self._drop_connection()
 
     def begin(self, claim: Claim) -> SQLiteTransaction:
         """Begin the transaction that will hold a handler's writes and the record of them."""
-        self._acquire()
+        with self._locked():  # so that no fork comes between
+            transaction = SQLiteTransaction(self, self._open(LentConnection))
         try:
-            connection = self._connect()
-            connection.execute("BEGIN IMMEDIATE")
-            record = _select(connection, [claim.key]).get(claim.key)
-            if record is None or record.token != claim.token or not record.lease:
-                connection.execute("ROLLBACK")
-                raise LeaseLost
+            transaction.begin(claim)
         except sqlite3.Error as error:
-            self._lock.release()
-            raise self._trouble(error) from error
+            transaction.rollback()
+            raise self.trouble(error) from error
         except BaseException:
-            self._lock.release()
+            transaction.rollback()
             raise
-        self._in_tx = True
-        return SQLiteTransaction(self, connection)
+        return transaction
+
+    def enter(self) -> None:
+        """This thread is inside ctx.tx from now on."""
+        self._lenders.add(threading.get_ident())
+
+    def leave(self) -> None:
+        self._lenders.discard(threading.get_ident())
 
     # --- transactions ---
 
     @contextmanager
     def _change(self, keys: Sequence[Key]) -> Iterator[Records]:
-        with self._locked() as connection, self._writing(connection):
+        with self._locked() as connection, _writing(connection):
             before = _select(connection, keys)
             after = dict(before)
             yield after
@@ -107,47 +110,41 @@ class SQLiteStore(Ledger):
             return _select(connection, keys)
 
     @contextmanager
-    def _locked(self) -> Iterator[Connection]:
-        self._acquire()
-        try:
-            yield self._connect()
-        except sqlite3.Error as error:
-            raise self._trouble(error) from error
-        finally:
-            self._lock.release()
+    def _locked(self) -> Iterator[sqlite3.Connection]:
+        self._refuse_inside()
+        with self._lock:
+            try:
+                if self._connection is None:
+                    self._connection = self._prepared()
+                yield self._connection
+            except sqlite3.Error as error:
+                raise self.trouble(error) from error
 
-    def _acquire(self) -> None:
-        if not self._lock.acquire(timeout=PATIENCE):
-            raise StoreError(f"{self._file}: another thread held the store for {PATIENCE:g} s; keep ctx.tx short")
-        if self._in_tx:  # only the thread that holds the lock can come here: it is inside its own ctx.tx
-            self._lock.release()
-            raise StoreError(f"{self._file}: this thread is inside ctx.tx, so it cannot claim from the same store")
+    def _refuse_inside(self) -> None:
+        if self._forked_inside:
+            raise StoreUnusable(f"{self._file}: this process was forked inside ctx.tx; open the store anew in it")
+        if threading.get_ident() in self._lenders:
+            raise ConfigError(f"{self._file}: this thread is inside ctx.tx, so it cannot use the same store besides")
 
-    @staticmethod
-    @contextmanager
-    def _writing(connection: Connection) -> Iterator[None]:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+    # --- forks: SQLite's locks belong to a process, and its connections must not cross over ---
 
-    def _end_tx(self) -> None:
-        self._in_tx = False
+    def before_fork(self) -> None:
+        self._lock.acquire()
+        self._drop_connection()
+
+    def after_fork(self, *, in_child: bool) -> None:
         self._lock.release()
+        if in_child:
+            self._forked_inside = bool(self._lenders)
 
     # --- opening ---
 
-    def _connect(self) -> Connection:
-        if self._connection is None or self._pid != os.getpid():  # a connection must not cross a fork
-            self._pid = os.getpid()
-            self._connection = self._open()
-        return self._connection
+    def _drop_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
-    def _open(self) -> Connection:
+    def _open(self, factory: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
         folder = Path(self._file).parent
         if not folder.is_dir():
             raise StoreUnusable(f"{self._file}: the folder {str(folder)!r} does not exist; create it first")
@@ -157,8 +154,13 @@ class SQLiteStore(Ledger):
             isolation_level=None,
             check_same_thread=False,
             cached_statements=256,
-            factory=Connection,
+            factory=factory,
         )
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    def _prepared(self) -> sqlite3.Connection:
+        connection = self._open()
         try:
             self._prepare(connection)
         except BaseException:
@@ -166,7 +168,7 @@ class SQLiteStore(Ledger):
             raise
         return connection
 
-    def _prepare(self, connection: Connection) -> None:
+    def _prepare(self, connection: sqlite3.Connection) -> None:
         known = _migrations()
         tables = _tables(connection)  # one look, since another process may be making them right now
         if tables and _SCHEMA_TABLE not in tables and not self._shared:
@@ -178,12 +180,11 @@ class SQLiteStore(Ledger):
         if version > len(known):
             raise StoreUnusable(f"{self._file}: was written by a newer eventonce (schema {version}); upgrade eventonce")
         self._switch_to_wal(connection)
-        connection.execute("PRAGMA synchronous = FULL")
         if version < len(known):
-            with self._writing(connection):
+            with _writing(connection):
                 _migrate(connection, known)
 
-    def _switch_to_wal(self, connection: Connection) -> None:
+    def _switch_to_wal(self, connection: sqlite3.Connection) -> None:
         # SQLite does not wait here when another process switches at the same moment.
         deadline = self.clock.steady() + PATIENCE * 1000
         while True:
@@ -195,18 +196,67 @@ class SQLiteStore(Ledger):
                     raise
                 self.clock.sleep(10)
 
-    def _trouble(self, error: sqlite3.Error) -> StoreError:
+    def trouble(self, error: sqlite3.Error) -> StoreError:
+        """What an error of SQLite means to the engine."""
         code = _code(error)
         if code in _WAITING:
-            return StoreError(f"{self._file}: another process held the database for {PATIENCE:g} s")
+            return StoreBusy(f"{self._file}: another process held the database for {PATIENCE:g} s; keep ctx.tx short")
         why = _REMEDIES.get(code)
         return StoreUnusable(f"{self._file}: {error}; {why}") if why else StoreError(f"{self._file}: {error}")
 
 
-class Connection(sqlite3.Connection):
+@contextmanager
+def _writing(connection: sqlite3.Connection) -> Iterator[None]:
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("COMMIT")
+    finally:
+        _roll_back(connection)
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    """Undo what was not committed; SQLite itself has done so after some errors."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+# --- transactions that hold a handler's own writes ---
+
+
+class LentCursor(sqlite3.Cursor):
+    """A cursor of a lent connection: writes nothing outside of the transaction."""
+
+    def execute(self, *args: Any) -> Self:
+        _need_transaction(self.connection)
+        return super().execute(*args)
+
+    def executemany(self, *args: Any) -> Self:
+        _need_transaction(self.connection)
+        return super().executemany(*args)
+
+
+def _need_transaction(connection: sqlite3.Connection) -> None:
+    if isinstance(connection, LentConnection) and connection.lent and not connection.in_transaction:
+        raise sqlite3.OperationalError(_ROLLED_BACK)
+
+
+class LentConnection(sqlite3.Connection):
     """A connection that a handler may write through but not end: the effect and its record end together."""
 
     lent = False
+
+    def lend(self) -> None:
+        self.lent = True
+        self.set_authorizer(_keep_open)  # for COMMIT in SQL, and for what Python commits without asking commit()
+
+    def take_back(self) -> None:
+        self.lent = False
+        self.set_authorizer(None)
+        self.row_factory, self.text_factory = None, str
+
+    def cursor(self, factory: Any = LentCursor) -> Any:
+        return super().cursor(factory)
 
     def commit(self) -> None:
         self._refuse()
@@ -216,19 +266,15 @@ class Connection(sqlite3.Connection):
         self._refuse()
         super().rollback()
 
+    def close(self) -> None:
+        self._refuse()
+        super().close()
+
     def _refuse(self) -> None:
         if self.lent:
             raise ConfigError(
                 "ctx.tx is committed by eventonce when the handler returns, and rolled back when it raises"
             )
-
-    def lend(self) -> None:
-        self.lent = True
-        self.set_authorizer(_keep_open)  # for COMMIT in SQL, and for what Python commits without asking commit()
-
-    def take_back(self) -> None:
-        self.set_authorizer(None)
-        self.row_factory, self.text_factory, self.lent = None, str, False
 
 
 def _keep_open(action: int, *_: str | None) -> int:
@@ -236,47 +282,58 @@ def _keep_open(action: int, *_: str | None) -> int:
 
 
 class SQLiteTransaction:
-    """The store's transaction around one handler's writes."""
+    """A transaction around one handler's writes, on a connection of its own that ends with it."""
 
-    def __init__(self, store: SQLiteStore, connection: Connection) -> None:
+    def __init__(self, store: SQLiteStore, connection: sqlite3.Connection) -> None:
         self._store = store
-        self.handle = connection
-        connection.lend()
+        self._connection: Any = connection
+        self.handle: Any = connection
+        store.enter()
+
+    def begin(self, claim: Claim) -> None:
+        """Take the write lock; from here on nobody can take the claim over."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        record = _select(self._connection, [claim.key]).get(claim.key)
+        if record is None or record.token != claim.token or not record.lease:
+            raise LeaseLost
+        self._connection.lend()
 
     def commit(self, finish: Finish) -> bool:
         """Commit the handler's writes and the record of them; where the claim is lost, neither."""
-        self.handle.take_back()
         try:
-            if not self.handle.in_transaction:
-                raise StoreError("SQLite rolled the transaction back by itself after an error in the handler")
-            kept = protocol.commit(_select(self.handle, [finish.key]).get(finish.key), finish, self._store.clock.utc())
-            if kept is None:
-                self._roll_back()
-                return False
-            _write(self.handle, {}, {finish.key: kept})
-            self.handle.execute("COMMIT")
-            return True
+            self._connection.take_back()
+            return self._commit(finish)
+        except sqlite3.IntegrityError:  # a deferred constraint: the handler's own mistake
+            raise
         except sqlite3.Error as error:
-            self._roll_back()
-            raise self._store._trouble(error) from error
+            if "statements in progress" in str(error):
+                raise EventOnceError("a cursor of ctx.tx still has rows to give; fetch them all or close it") from error
+            raise self._store.trouble(error) from error
         finally:
-            self._end()
+            self.rollback()
+
+    def _commit(self, finish: Finish) -> bool:
+        if not self._connection.in_transaction:
+            raise EventOnceError(_ROLLED_BACK)
+        record = _select(self._connection, [finish.key]).get(finish.key)
+        kept = protocol.commit(record, finish, self._store.clock.utc())
+        if kept is None:
+            return False
+        _write(self._connection, {}, {finish.key: kept})
+        self._connection.execute("COMMIT")
+        return True
 
     def rollback(self) -> None:
-        """Undo the handler's writes."""
-        self.handle.take_back()
+        """Undo what was not committed, and end. May be called again."""
         try:
-            self._roll_back()
+            self._connection.lent = False
+            self._connection.set_authorizer(None)
+            _roll_back(self._connection)
+        except sqlite3.Error:  # closed already, or beyond help: closing undoes it too
+            pass
         finally:
-            self._end()
-
-    def _end(self) -> None:
-        self.handle.isolation_level = None  # only now: setting it commits what is open
-        self._store._end_tx()
-
-    def _roll_back(self) -> None:
-        if self.handle.in_transaction:  # SQLite itself has rolled back after some errors
-            self.handle.execute("ROLLBACK")
+            self._connection.close()
+            self._store.leave()
 
 
 # --- rows ---
@@ -287,7 +344,7 @@ def _selection(count: int) -> str:
     return f"SELECT {_COLUMNS} FROM eventonce_claims WHERE key IN ({', '.join('?' * count)})"
 
 
-def _select(connection: Connection, keys: Sequence[Key]) -> dict[Key, Record]:
+def _select(connection: sqlite3.Connection, keys: Sequence[Key]) -> dict[Key, Record]:
     records = {}
     for start in range(0, len(keys), _CHUNK):
         chunk = keys[start : start + _CHUNK]
@@ -297,7 +354,7 @@ def _select(connection: Connection, keys: Sequence[Key]) -> dict[Key, Record]:
     return records
 
 
-def _write(connection: Connection, before: dict[Key, Record], after: dict[Key, Record]) -> None:
+def _write(connection: sqlite3.Connection, before: dict[Key, Record], after: dict[Key, Record]) -> None:
     puts = [_row(key, record) for key, record in after.items() if before.get(key) is not record]
     gone = [(key,) for key in before.keys() - after.keys()]
     if puts:
@@ -317,16 +374,16 @@ def _migrations() -> list[str]:
     return [file.read_text() for file in sorted(_SCHEMA.glob("*.sql"))]
 
 
-def _tables(connection: Connection) -> set[str]:
+def _tables(connection: sqlite3.Connection) -> set[str]:
     return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
-def _version(connection: Connection) -> int:
+def _version(connection: sqlite3.Connection) -> int:
     found = connection.execute(f"SELECT max(version) FROM {_SCHEMA_TABLE}").fetchone()[0]
     return int(found or 0)
 
 
-def _migrate(connection: Connection, known: Sequence[str]) -> None:
+def _migrate(connection: sqlite3.Connection, known: Sequence[str]) -> None:
     # Inside the write lock: another process may have done it since we looked.
     connection.execute(f"CREATE TABLE IF NOT EXISTS {_SCHEMA_TABLE} (version INTEGER NOT NULL)")
     for number in range(_version(connection), len(known)):

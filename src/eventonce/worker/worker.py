@@ -16,7 +16,7 @@ from eventonce.worker.tally import Tally
 if TYPE_CHECKING:
     from asyncio import Runner
 
-_MOST_OFFERS = 8  # of an event that the store gives no answer to
+_MOST_UNANSWERED = 8  # offers of an event
 _FIRST_DELAY, _LONGEST_DELAY = 100, 30_000
 
 Watcher = Callable[[Delivery, Outcome], None]
@@ -98,6 +98,8 @@ class Worker:
 
 def _action(delivery: Delivery, outcome: Outcome) -> Action:
     # A file cannot offer an event again tomorrow, so what the store never answers to is kept as a dead letter.
-    if outcome.kind is Kind.UNKNOWN and delivery.offers >= _MOST_OFFERS:
-        return Action.DEAD_LETTER
+    if outcome.kind is Kind.UNKNOWN:
+        delivery.unanswered += 1
+        if delivery.unanswered >= _MOST_UNANSWERED:
+            return Action.DEAD_LETTER
     return outcome.action
