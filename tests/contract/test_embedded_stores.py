@@ -1,6 +1,7 @@
 """Both embedded stores keep the shipped contract."""
 
 import functools
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,10 @@ class TestSQLite(StoreContract):
         handle.execute("INSERT INTO effects VALUES (?)", (number,))
 
     def effects(self, store: Any) -> list[int]:
-        with store._locked() as connection:
+        def read(connection: sqlite3.Connection) -> list[int]:
             if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'effects'").fetchone():
                 return []
             return [number for (number,) in connection.execute("SELECT number FROM effects ORDER BY number")]
+
+        found: list[int] = store._use(read)
+        return found

@@ -53,8 +53,8 @@ def test_urls_name_relative_and_absolute_files(tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_was_committed_is_on_the_disk(store: SQLiteStore) -> None:
-    with store._locked() as connection:
-        settings = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
+    names = ("journal_mode", "synchronous")
+    settings = [store._use(lambda it, name=name: it.execute(f"PRAGMA {name}").fetchone()[0]) for name in names]  # type: ignore[misc]
     assert settings == ["wal", 2]
 
 
@@ -158,13 +158,11 @@ def test_a_database_that_is_held_is_trouble_and_not_a_loss(file: Path, monkeypat
 
 def test_a_full_disk_is_trouble_and_not_a_loss(file: Path) -> None:
     store = SQLiteStore(file)
-    with store._locked() as connection:
-        connection.execute("PRAGMA max_page_count = 1")
+    store._use(lambda connection: connection.execute("PRAGMA max_page_count = 1"))
     keys = [Key(number.to_bytes(16, "big")) for number in range(1000)]
     with pytest.raises(StoreUnusable, match="free some space"):
         store.claim([Want(key, 60_000) for key in keys], b"token--1", 60_000)
-    with store._locked() as connection:
-        connection.execute("PRAGMA max_page_count = 100000")
+    store._use(lambda connection: connection.execute("PRAGMA max_page_count = 100000"))
     assert store.claim([Want(key, 60_000) for key in keys], b"token--1", 60_000) == [Won(1)] * 1000
     store.close()
 
@@ -319,3 +317,151 @@ def test_threads_take_turns_with_transactions(once: Once, file: Path) -> None:
         thread.join()
     assert rows(file) == [event["id"] for event in events]
     assert set(found) <= {"processed", "duplicate", "busy"}
+
+
+def test_writes_after_sqlite_rolled_back_are_refused(once: Once, file: Path) -> None:
+    def handle(event: Event, ctx: Any) -> None:
+        ctx.tx.execute("CREATE UNIQUE INDEX IF NOT EXISTS one ON t (x)")
+        insert(event, ctx)
+        with pytest.raises(sqlite3.IntegrityError):
+            ctx.tx.execute("INSERT OR ROLLBACK INTO t VALUES (?)", (event.id,))
+        for write in (ctx.tx.execute, ctx.tx.cursor().execute):
+            with pytest.raises(sqlite3.OperationalError, match="rolled the transaction back"):
+                write("INSERT INTO t VALUES ('charged')")
+
+    (outcome,) = once.run([EVENT], handle)
+    assert outcome.kind is Kind.FAILED
+    assert rows(file) == []
+
+
+def test_a_deferred_constraint_is_the_handlers_failure(once: Once, file: Path) -> None:
+    def handle(event: Event, ctx: Any) -> None:
+        ctx.tx.execute("CREATE TABLE p (id PRIMARY KEY)")
+        ctx.tx.execute("CREATE TABLE c (id REFERENCES p DEFERRABLE INITIALLY DEFERRED)")
+        ctx.tx.execute("PRAGMA defer_foreign_keys = ON")
+        insert(event, ctx)
+        raise sqlite3.IntegrityError("FOREIGN KEY constraint failed")
+
+    (outcome,) = once.run([EVENT], handle)
+    assert (outcome.kind, outcome.attempt) == (Kind.FAILED, 1)
+    assert rows(file) == []
+
+
+def test_an_open_cursor_is_the_handlers_failure(once: Once, file: Path) -> None:
+    kept: list[Any] = []
+
+    def handle(event: Event, ctx: Any) -> None:
+        kept.append(ctx.tx.execute("INSERT INTO t VALUES ('a'), ('b') RETURNING x"))
+        next(kept[0])
+
+    (outcome,) = once.run([EVENT], handle)
+    if outcome.kind is not Kind.PROCESSED:  # newer versions of SQLite let it commit
+        assert "fetch them all" in str(outcome.error)
+        assert rows(file) == []
+    kept.clear()
+    assert once.run([{"id": "2"}], insert)[0].kind is Kind.PROCESSED
+
+
+def test_a_handle_that_was_kept_is_closed(once: Once) -> None:
+    kept: list[Any] = []
+    once.run([EVENT], lambda event, ctx: kept.append(ctx.tx))
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        kept[0].execute("INSERT INTO t VALUES ('late')")
+
+
+def test_a_handle_belongs_to_the_handlers_thread(once: Once, file: Path) -> None:
+    errors: list[BaseException] = []
+
+    def handle(event: Event, ctx: Any) -> None:
+        def elsewhere() -> None:
+            try:
+                insert(event, ctx)
+            except ConfigError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+
+    once.run([EVENT], handle)
+    assert "belongs to the thread" in str(errors[0])
+    assert rows(file) == []
+
+
+def test_a_handler_cannot_close_the_store_it_writes_to(once: Once, file: Path) -> None:
+    def handle(event: Event, ctx: Any) -> None:
+        insert(event, ctx)
+        ctx.tx.close()
+
+    assert once.run([EVENT], handle)[0].kind is Kind.FAILED
+    assert rows(file) == []
+    assert once.run([EVENT], insert)[0].kind is Kind.PROCESSED
+
+
+@pytest.mark.parametrize("moment", ["record", "commit"])
+def test_an_interrupt_while_committing_undoes_or_keeps_both(
+    once: Once, file: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    monkeypatch.setattr(module.SQLiteTransaction, "_commit", _interrupting(module.SQLiteTransaction._commit, moment))
+    with pytest.raises(KeyboardInterrupt):
+        once.run([EVENT], insert)
+    monkeypatch.undo()
+    expected = ["1"] if moment == "commit" else []
+    assert rows(file) == expected
+    assert once.run([EVENT], insert)[0].kind is (Kind.DUPLICATE if expected else Kind.PROCESSED)
+    assert rows(file) == ["1"]
+
+
+def _interrupting(commit: Any, moment: str) -> Any:
+    def interrupted(self: Any, finish: Finish) -> bool:
+        if moment == "commit":
+            commit(self, finish)
+        raise KeyboardInterrupt
+
+    return interrupted
+
+
+def test_a_file_is_the_same_wherever_the_process_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = SQLiteStore("here.db")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    store.close()
+    store.claim([Want(KEY, 1000)], b"token--1", 1000)
+    store.close()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_what_a_forked_child_commits_outlives_its_parents_close(file: Path) -> None:
+    once = Once(f"sqlite:///{file}")
+    once.run([{"id": "parent"}], lambda event: None)
+    go, ready = os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(go, 1)
+        done = once.run([{"id": "child"}], lambda event: None)
+        os._exit(0 if done[0].kind is Kind.PROCESSED else 1)
+    once.close()
+    os.write(ready, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with Once(f"sqlite:///{file}") as newcomer:
+        kinds = [outcome.kind for outcome in newcomer.run([{"id": "parent"}, {"id": "child"}], lambda event: None)]
+    assert kinds == [Kind.DUPLICATE, Kind.DUPLICATE]
+
+
+def test_a_child_that_was_forked_inside_a_transaction_is_refused(once: Once) -> None:
+    codes: list[int] = []
+
+    def handle(event: Event, ctx: Any) -> None:
+        insert(event, ctx)
+        child = os.fork()
+        if not child:
+            try:
+                once.peek([KEY])
+            except StoreUnusable:
+                os._exit(7)
+            os._exit(1)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    assert once.run([EVENT], handle)[0].kind is Kind.PROCESSED
+    assert codes == [7]

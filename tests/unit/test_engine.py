@@ -5,6 +5,7 @@ import functools
 import os
 import threading
 import time
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -799,3 +800,176 @@ def test_an_engine_that_nobody_uses_any_more_ends_its_thread() -> None:
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() == before
+
+
+# --- what reviews found ---
+
+
+def test_a_handler_that_only_makes_a_coroutine_has_not_run(bench: Bench) -> None:
+    ran: list[str] = []
+
+    async def real(event: Event) -> None:
+        ran.append(event.id)
+
+    (outcome,) = bench.once().run([A], lambda event: real(event))  # noqa: PLW0108
+    assert outcome.kind is Kind.FAILED
+    assert isinstance(outcome.error, ConfigError)
+    assert ran == []
+
+
+def test_a_generator_is_no_handler(bench: Bench) -> None:
+    def handle(event: Event) -> Any:
+        yield event
+
+    async def handle_async(event: Event) -> Any:
+        yield event
+
+    for handler in (handle, handle_async):
+        with pytest.raises(ConfigError, match="is a generator"):
+            bench.once().run([A], handler)
+    assert kinds(bench.once().run([A], lambda event: (each for each in "ab"))) == ["failed"]
+
+
+def test_a_handler_does_not_start_on_a_claim_that_was_lost_before(bench: Bench) -> None:
+    clock = ManualClock()
+    store = on(clock)
+    once = bench.once(store, clock=clock)
+    ran: list[str] = []
+
+    def handle(event: Event) -> None:
+        ran.append(event.id)
+        clock.sleep(61_000)  # longer than the lease, and no heartbeat meanwhile
+
+    assert kinds(once.run([A, B], handle)) == ["processed", "failed"]
+    assert ran == ["a"]
+
+
+def test_a_commit_is_tried_again_while_the_claim_is_ours(bench: Bench) -> None:
+    class Blip(MemoryStore):
+        blips = 2
+
+        def commit(self, *args: Any) -> Any:
+            if self.blips:
+                self.blips -= 1
+                raise StoreError("a blip")
+            return super().commit(*args)
+
+    assert kinds(bench.once(Blip()).run([A], ok)) == ["processed"]
+
+
+def test_a_claim_whose_answer_was_lost_is_given_back(bench: Bench) -> None:
+    store = Faulty(after=["claim"])
+    once = bench.once(store, max_attempts=1)
+    for _ in range(3):
+        assert kinds(once.run([A], ok)) == ["unknown"]
+    store.after.clear()
+    assert kinds(once.run([A], ok)) == ["processed"]
+
+
+def test_versions_that_fail_in_turns_are_given_up_on(bench: Bench) -> None:
+    once = bench.once(key=["id"], version="v", max_attempts=3)
+    found = [once.run([{"id": "x", "v": 1 + turn % 2}], fail)[0].action for turn in range(8)]
+    assert found[-2:] == [Action.DEAD_LETTER, Action.DEAD_LETTER]
+
+
+def test_failures_outlive_a_short_window(bench: Bench) -> None:
+    clock = ManualClock()
+    once = bench.once(on(clock), window="1s", max_attempts=2, clock=clock)
+    found = []
+    for _ in range(3):
+        found.append(once.run([A], fail)[0].action)
+        clock.sleep(5000)
+    assert found == [Action.RETRY, Action.DEAD_LETTER, Action.DEAD_LETTER]
+
+
+@pytest.mark.parametrize("url", [None, "sqlite"])
+def test_an_error_with_half_a_surrogate_can_be_remembered(bench: Bench, url: str | None) -> None:
+    def handle(event: Event) -> None:
+        raise ValueError("\ud800")
+
+    once = bench.once(bench.url if url else None, max_attempts=1)
+    once.run([A], handle)
+    assert "ud800" in str(once.run([A], handle)[0].error)
+
+
+def test_the_identity_of_plain_events_keeps_distinct_ones_apart(bench: Bench) -> None:
+    distinct: list[Any] = [
+        {"id": 1},
+        {"id": "1"},
+        {"id": 1, "type": "order"},
+        {"id": 1, "type": "customer"},
+        {"id": 1, "source": "a"},
+        {"id": True},
+        {"id": "1", "source": "a", "detail-type": "", "detail": {}},
+        {"id": "1", "source": "a", "type": "", "specversion": "1.0"},
+    ]
+    assert kinds(bench.once().run(distinct, ok)) == ["processed"] * len(distinct)
+    assert kinds(bench.once().run([{"id": []}, {"id": {}}, {"id": None}, {"id": ""}], ok)) == ["rejected"] * 4
+
+
+def test_a_rule_whose_key_was_changed_does_not_meet_its_old_keys(bench: Bench) -> None:
+    store = MemoryStore()
+    for path in ("detail.order", "detail.customer"):
+        once = bench.once(store, key=[path])
+        assert kinds(once.run([{**A, "detail": {"order": "x", "customer": "x"}}], ok)) == ["processed"]
+
+
+def test_a_time_without_a_zone_is_utc(bench: Bench) -> None:
+    clock = ManualClock()
+    once = bench.once(max_age="1m", clock=clock)
+    naive = datetime(2026, 1, 1)  # noqa: DTZ001
+    assert kinds(once.run([Event(id="1", data={}, time=naive)], ok)) == ["processed"]
+
+
+def test_events_made_by_hand_are_checked(bench: Bench) -> None:
+    bad: list[Any] = [Event(id=1, data={}), Event(id="1", data={}, time="now")]  # type: ignore[arg-type]
+    assert kinds(bench.once(remember="note").run(bad, ok)) == ["rejected", "rejected"]
+
+
+def test_a_closed_engine_runs_nothing(bench: Bench) -> None:
+    once = bench.once()
+    once.close()
+    with pytest.raises(ConfigError, match="has been closed"):
+        once.run([A], ok)
+
+
+def test_a_context_by_name_alone(bench: Bench) -> None:
+    def handle(event: Event, *, ctx: Context) -> int:
+        return ctx.attempt
+
+    assert bench.once().run([A], handle)[0].result == 1
+
+
+def test_results_were_not_remembered_then(bench: Bench) -> None:
+    store = MemoryStore()
+    bench.once(store, remember="seen").run([A], ok)
+    with pytest.raises(ResultNotKept, match="did not remember results then"):
+        bench.once(store, remember="result")(ok)(A)
+
+
+class Broken:
+    """A sink that fails as a whole."""
+
+    def send(self, events: Any, idempotency_keys: Any) -> Any:
+        raise OSError("no route")
+
+    def close(self) -> None: ...
+
+
+def test_a_sink_that_fails_as_a_whole_fails_its_events(bench: Bench) -> None:
+    assert kinds(bench.once().run([A, B], Broken())) == ["failed", "failed"]
+
+
+@pytest.mark.parametrize("store", ["memory:", "sqlite"])
+def test_a_child_does_not_keep_its_parents_claims_alive(bench: Bench, store: str) -> None:
+    once = bench.once(bench.url if store == "sqlite" else store, lease="300ms")
+    beats: list[int] = []
+
+    def handle(event: Event) -> None:
+        child = os.fork()
+        if not child:
+            os._exit(len(once._keeper._batches) + bool(once._keeper._thread))
+        beats.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    assert kinds(once.run([A], handle)) == ["processed"]
+    assert beats == [0]

@@ -1,8 +1,8 @@
 """The verbs of a store over records that can be read and written under one lock: both embedded stores."""
 
 from abc import ABC, abstractmethod
-from collections.abc import MutableMapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import TypeVar
 
 from eventonce import claim as protocol
 from eventonce.claim import Answer, Claim, Finish, Record, Release, Token, Want
@@ -10,6 +10,7 @@ from eventonce.clock import Clock
 from eventonce.key import Key
 
 Records = MutableMapping[Key, Record]
+Result = TypeVar("Result")
 
 
 class Ledger(ABC):
@@ -18,71 +19,83 @@ class Ledger(ABC):
     clock: Clock
 
     @abstractmethod
-    def _change(self, keys: Sequence[Key]) -> AbstractContextManager[Records]:
-        """The records of these keys; what is changed in them is kept when the block ends without an error."""
+    def _change(self, keys: Sequence[Key], act: Callable[[Records], Result]) -> Result:
+        """Let a function act on the records of these keys; what it changes is kept unless it raises.
+
+        A function, not a context manager made of a generator: an interrupt could leave one of those suspended
+        with the lock held.
+        """
 
     @abstractmethod
     def _read(self, keys: Sequence[Key]) -> Records:
         """The records of these keys, to look at."""
 
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
-        answers: list[Answer] = []
-        with self._change([want.key for want in wants]) as records:
+        def act(records: Records) -> list[Answer]:
             now = self.clock.utc()
-            for want in wants:
-                answer, kept = protocol.claim(records.get(want.key), want, token, lease, now)
-                if kept is not None:
-                    records[want.key] = kept
-                answers.append(answer)
-        return answers
+            return [_claim(records, want, token, lease, now) for want in wants]
+
+        return self._change([want.key for want in wants], act)
 
     def extend(self, claims: Sequence[Claim], lease: int) -> list[bool]:
-        with self._change([claim.key for claim in claims]) as records:
+        def act(records: Records) -> list[bool]:
             now = self.clock.utc()
             return [
-                self._keep(records, claim.key, protocol.extend(records.get(claim.key), claim.token, lease, now))
+                _keep(records, claim.key, protocol.extend(records.get(claim.key), claim.token, lease, now))
                 for claim in claims
             ]
 
+        return self._change([claim.key for claim in claims], act)
+
     def commit(self, finishes: Sequence[Finish]) -> list[bool]:
-        with self._change([finish.key for finish in finishes]) as records:
+        def act(records: Records) -> list[bool]:
             now = self.clock.utc()
             return [
-                self._keep(records, finish.key, protocol.commit(records.get(finish.key), finish, now))
-                for finish in finishes
+                _keep(records, finish.key, protocol.commit(records.get(finish.key), finish, now)) for finish in finishes
             ]
 
+        return self._change([finish.key for finish in finishes], act)
+
     def release(self, releases: Sequence[Release]) -> list[bool]:
-        with self._change([given.key for given in releases]) as records:
+        def act(records: Records) -> list[bool]:
             now = self.clock.utc()
-            return [self._release(records, given, now) for given in releases]
+            return [_release(records, given, now) for given in releases]
+
+        return self._change([given.key for given in releases], act)
 
     def peek(self, keys: Sequence[Key]) -> list[Record | None]:
         now, records = self.clock.utc(), self._read(keys)
         return [protocol.live(records.get(key), now) for key in keys]
 
     def forget(self, keys: Sequence[Key]) -> list[bool]:
-        with self._change(keys) as records:
+        def act(records: Records) -> list[bool]:
             now = self.clock.utc()
             known = [protocol.live(records.get(key), now) is not None for key in keys]
             for key in keys:
                 records.pop(key, None)
             return known
 
-    @staticmethod
-    def _keep(records: Records, key: Key, kept: Record | None) -> bool:
-        if kept is None:
-            return False
-        records[key] = kept
-        return True
+        return self._change(keys, act)
 
-    @staticmethod
-    def _release(records: Records, given: Release, now: int) -> bool:
-        owned, kept = protocol.release(records.get(given.key), given, now)
-        if not owned:
-            return False
-        if kept is None:
-            del records[given.key]
-        else:
-            records[given.key] = kept
-        return True
+
+def _claim(records: Records, want: Want, token: Token, lease: int, now: int) -> Answer:
+    answer, kept = protocol.claim(records.get(want.key), want, token, lease, now)
+    if kept is not None:
+        records[want.key] = kept
+    return answer
+
+
+def _keep(records: Records, key: Key, kept: Record | None) -> bool:
+    if kept is None:
+        return False
+    records[key] = kept
+    return True
+
+
+def _release(records: Records, given: Release, now: int) -> bool:
+    owned, kept = protocol.release(records.get(given.key), given, now)
+    if owned and kept is None:
+        del records[given.key]
+    elif owned and kept is not None:
+        records[given.key] = kept
+    return owned

@@ -2,8 +2,7 @@
 
 import heapq
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from eventonce.claim import Answer, Record, Token, Want
 from eventonce.clock import Clock, SystemClock
@@ -11,7 +10,7 @@ from eventonce.errors import StoreError
 from eventonce.forks import tell_of_forks
 from eventonce.key import Key
 from eventonce.ports import Swept
-from eventonce.stores.ledger import Ledger, Records
+from eventonce.stores.ledger import Ledger, Records, Result
 
 MAX_KEYS = 10_000_000
 _SLOT = 1000  # keys whose time ends within the same second wait together
@@ -40,10 +39,9 @@ class MemoryStore(Ledger):
     def after_fork(self, *, in_child: bool) -> None:
         self._lock.release()
 
-    @contextmanager
-    def _change(self, keys: Sequence[Key]) -> Iterator[Records]:
+    def _change(self, keys: Sequence[Key], act: Callable[[Records], Result]) -> Result:
         with self._lock:
-            yield self._records
+            return act(self._records)
 
     def _read(self, keys: Sequence[Key]) -> Records:
         return self._records

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +22,7 @@ from eventonce.errors import ConfigError, EventOnceError, LeaseLost, StoreBusy, 
 from eventonce.forks import tell_of_forks
 from eventonce.key import Key
 from eventonce.ports import Swept
-from eventonce.stores.ledger import Ledger, Records
+from eventonce.stores.ledger import Ledger, Records, Result
 
 PATIENCE = 10.0  # seconds to wait for another process's transaction
 _SCHEMA = Path(__file__).with_name("sqlite_schema")
@@ -46,29 +46,17 @@ class SQLiteStore(Ledger):
         self._shared = shared
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
-        self._lenders: set[int] = set()  # the threads that are inside ctx.tx
+        # By thread. Weak: one that an interrupt lost on its way to the handler must not stay.
+        self._lent: weakref.WeakValueDictionary[int, SQLiteTransaction] = weakref.WeakValueDictionary()
         self._forked_inside = False
-        with self._locked():
-            pass
+        self._use(lambda connection: None)
         tell_of_forks(self)
 
     # --- the verbs that are not the ledger's ---
 
     def sweep(self, limit: int, cursor: bytes = b"") -> Swept:
         """Look at the next `limit` keys and remove those whose time is over: a walk, so no index is needed."""
-        with self._locked() as connection:
-            now = self.clock.utc()
-            rows = connection.execute(
-                "SELECT key, coalesce(expires, until) FROM eventonce_claims WHERE key > ? ORDER BY key LIMIT ?",
-                (cursor, limit),
-            ).fetchall()
-            over = [(key, now) for key, expires in rows if expires <= now]
-            if over:
-                with _writing(connection):
-                    connection.executemany(
-                        "DELETE FROM eventonce_claims WHERE key = ? AND coalesce(expires, until) <= ?", over
-                    )
-            return Swept(len(over), rows[-1][0] if len(rows) == limit else None)
+        return self._use(lambda connection: _sweep(connection, limit, cursor, self.clock.utc()))
 
     def close(self) -> None:
         with self._lock:
@@ -76,8 +64,8 @@ class SQLiteStore(Ledger):
 
     def begin(self, claim: Claim) -> SQLiteTransaction:
         """Begin the transaction that will hold a handler's writes and the record of them."""
-        with self._locked():  # so that no fork comes between
-            transaction = SQLiteTransaction(self, self._open(LentConnection))
+        # Opened under the lock, so that no fork comes between.
+        transaction = self._use(lambda _: SQLiteTransaction(self, self._open(LentConnection)))
         try:
             transaction.begin(claim)
         except sqlite3.Error as error:
@@ -88,42 +76,43 @@ class SQLiteStore(Ledger):
             raise
         return transaction
 
-    def enter(self) -> None:
+    def enter(self, transaction: SQLiteTransaction) -> None:
         """This thread is inside ctx.tx from now on."""
-        self._lenders.add(threading.get_ident())
+        self._lent[threading.get_ident()] = transaction
 
     def leave(self) -> None:
-        self._lenders.discard(threading.get_ident())
+        self._lent.pop(threading.get_ident(), None)
 
     # --- transactions ---
 
-    @contextmanager
-    def _change(self, keys: Sequence[Key]) -> Iterator[Records]:
-        with self._locked() as connection, _writing(connection):
+    def _change(self, keys: Sequence[Key], act: Callable[[Records], Result]) -> Result:
+        def change(connection: sqlite3.Connection) -> Result:
             before = _select(connection, keys)
             after = dict(before)
-            yield after
+            result = act(after)
             _write(connection, before, after)
+            return result
+
+        return self._use(lambda connection: _in_transaction(connection, lambda: change(connection)))
 
     def _read(self, keys: Sequence[Key]) -> Records:
-        with self._locked() as connection:
-            return _select(connection, keys)
+        return self._use(lambda connection: _select(connection, keys))
 
-    @contextmanager
-    def _locked(self) -> Iterator[sqlite3.Connection]:
+    def _use(self, act: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Let a function use the connection, alone."""
         self._refuse_inside()
         with self._lock:
             try:
                 if self._connection is None:
                     self._connection = self._prepared()
-                yield self._connection
+                return act(self._connection)
             except sqlite3.Error as error:
                 raise self.trouble(error) from error
 
     def _refuse_inside(self) -> None:
         if self._forked_inside:
             raise StoreUnusable(f"{self._file}: this process was forked inside ctx.tx; open the store anew in it")
-        if threading.get_ident() in self._lenders:
+        if threading.get_ident() in self._lent:
             raise ConfigError(f"{self._file}: this thread is inside ctx.tx, so it cannot use the same store besides")
 
     # --- forks: SQLite's locks belong to a process, and its connections must not cross over ---
@@ -135,7 +124,7 @@ class SQLiteStore(Ledger):
     def after_fork(self, *, in_child: bool) -> None:
         self._lock.release()
         if in_child:
-            self._forked_inside = bool(self._lenders)
+            self._forked_inside = bool(self._lent)
 
     # --- opening ---
 
@@ -181,8 +170,7 @@ class SQLiteStore(Ledger):
             raise StoreUnusable(f"{self._file}: was written by a newer eventonce (schema {version}); upgrade eventonce")
         self._switch_to_wal(connection)
         if version < len(known):
-            with _writing(connection):
-                _migrate(connection, known)
+            _in_transaction(connection, lambda: _migrate(connection, known))
 
     def _switch_to_wal(self, connection: sqlite3.Connection) -> None:
         # SQLite does not wait here when another process switches at the same moment.
@@ -205,12 +193,12 @@ class SQLiteStore(Ledger):
         return StoreUnusable(f"{self._file}: {error}; {why}") if why else StoreError(f"{self._file}: {error}")
 
 
-@contextmanager
-def _writing(connection: sqlite3.Connection) -> Iterator[None]:
+def _in_transaction(connection: sqlite3.Connection, act: Callable[[], Result]) -> Result:
     try:
         connection.execute("BEGIN IMMEDIATE")
-        yield
+        result = act()
         connection.execute("COMMIT")
+        return result
     finally:
         _roll_back(connection)
 
@@ -258,6 +246,12 @@ class LentConnection(sqlite3.Connection):
     def cursor(self, factory: Any = LentCursor) -> Any:
         return super().cursor(factory)
 
+    def execute(self, *args: Any) -> Any:
+        return self.cursor().execute(*args)
+
+    def executemany(self, *args: Any) -> Any:
+        return self.cursor().executemany(*args)
+
     def commit(self) -> None:
         self._refuse()
         super().commit()
@@ -288,7 +282,7 @@ class SQLiteTransaction:
         self._store = store
         self._connection: Any = connection
         self.handle: Any = connection
-        store.enter()
+        store.enter(self)
 
     def begin(self, claim: Claim) -> None:
         """Take the write lock; from here on nobody can take the claim over."""
@@ -337,6 +331,17 @@ class SQLiteTransaction:
 
 
 # --- rows ---
+
+
+def _sweep(connection: sqlite3.Connection, limit: int, cursor: bytes, now: int) -> Swept:
+    rows = connection.execute(
+        "SELECT key, coalesce(expires, until) FROM eventonce_claims WHERE key > ? ORDER BY key LIMIT ?", (cursor, limit)
+    ).fetchall()
+    over = [(key, now) for key, expires in rows if expires <= now]
+    if over:  # and still over: it may have been claimed again since
+        delete = "DELETE FROM eventonce_claims WHERE key = ? AND coalesce(expires, until) <= ?"
+        _in_transaction(connection, lambda: connection.executemany(delete, over))
+    return Swept(len(over), rows[-1][0] if len(rows) == limit else None)
 
 
 @lru_cache(maxsize=64)
