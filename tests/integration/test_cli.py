@@ -656,6 +656,7 @@ def test_peek_uses_the_rules_of_a_pipeline(cli: Command, tmp_path: Path) -> None
 
 
 def test_peek_of_what_is_no_event_is_told_with_its_line(cli: Command) -> None:
+    cli("run", given=lines(1))
     done = cli("peek", given=lines(1) + "broken\n")
 
     assert done.returncode == 2
@@ -840,3 +841,13 @@ def test_a_reader_that_goes_away_ends_the_run_and_the_rest_comes_with_the_next_o
     assert rest.returncode == 0
     assert ids(rest.stdout)[-1] == "19999"
     assert summary(rest)["busy"] == 0
+
+
+@pytest.mark.parametrize("verb", ["peek", "forget", "sweep"])
+def test_to_look_at_a_store_is_not_to_make_one(tmp_path: Path, verb: str) -> None:
+    keys = [] if verb == "sweep" else ["00" * 16]
+    command = [sys.executable, "-m", "eventonce", verb, "--store", "sqlite:///typo.db", *keys]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == "eventonce: store: typo.db: there is no such file; check its name\n"
+    assert list(tmp_path.iterdir()) == []

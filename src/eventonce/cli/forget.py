@@ -5,8 +5,7 @@ from typing import Any
 
 import click
 
-from eventonce.cli.options import events_or_keys, keys_of, pipeline_options, read_settings
-from eventonce.pipeline import open_once
+from eventonce.cli.options import events_or_keys, keys_of, open_existing, pipeline_options, read_settings
 
 
 @click.command()
@@ -23,7 +22,7 @@ def forget(keys: tuple[str, ...], events: str | None, config: str | None, **give
       eventonce forget -c pipeline.toml < event.json
     """
     events = events_or_keys(keys, events)
-    with open_once(read_settings(config, **given)) as once:
+    with open_existing(read_settings(config, **given)) as once:
         for batch in keys_of(once, keys, events):
             for key, known in zip(batch, once.forget(batch), strict=True):
                 click.echo(json.dumps({"key": key.hex(), "forgotten": known}))

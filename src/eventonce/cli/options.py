@@ -11,9 +11,10 @@ from eventonce.engine import Once
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Delivery
 from eventonce.key import KEY_BYTES, Key
-from eventonce.pipeline import Settings, load
+from eventonce.pipeline import Settings, load, open_once
 from eventonce.rule import Rule
 from eventonce.sources import open_source
+from eventonce.stores import open_store
 
 Command = Callable[..., Any]
 _BATCH = 500
@@ -41,6 +42,12 @@ def read_settings(config: str | None, key: str | None = None, **given: Any) -> S
     return msgspec.structs.replace(
         settings, rule=[Rule(name=key, key=key, window=settings.window, store_trouble=settings.store_trouble)]
     )
+
+
+def open_existing(settings: Settings) -> Once:
+    """The engine of a pipeline whose store is there already: to look is not to make one."""
+    open_store(settings.store, create=False).close()
+    return open_once(settings)
 
 
 def keys_of(once: Once, keys: tuple[str, ...], events: str | None) -> Iterator[list[Key]]:

@@ -6,10 +6,9 @@ from typing import Any
 import click
 
 from eventonce.claim import Record
-from eventonce.cli.options import events_or_keys, keys_of, pipeline_options, read_settings
+from eventonce.cli.options import events_or_keys, keys_of, open_existing, pipeline_options, read_settings
 from eventonce.clock import SystemClock, moment
 from eventonce.key import Key
-from eventonce.pipeline import open_once
 
 
 @click.command()
@@ -24,7 +23,7 @@ def peek(keys: tuple[str, ...], events: str | None, config: str | None, **given:
       eventonce peek -c pipeline.toml < event.json
     """
     events = events_or_keys(keys, events)
-    with open_once(read_settings(config, **given)) as once:
+    with open_existing(read_settings(config, **given)) as once:
         for batch in keys_of(once, keys, events):
             for key, record in zip(batch, once.peek(batch), strict=True):
                 click.echo(json.dumps(shown(key, record)))

@@ -19,7 +19,7 @@ def sweep(config: str | None, **given: Any) -> None:
     \b
       eventonce sweep --store sqlite:///billing.db
     """
-    store = open_store(read_settings(config, **given).store)
+    store = open_store(read_settings(config, **given).store, create=False)
     removed = 0
     cursor: bytes | None = b""
     try:

@@ -45,9 +45,9 @@ class AppendFile:
             with self._locked(self._open()) as fd:
                 if self._regular:
                     _mend(fd)
-                _write_all(fd, data)
-                if self._regular:
-                    os.fsync(fd)
+                    _write_whole(fd, data)
+                else:
+                    _write_all(fd, data)
         except OSError as error:
             raise self._error(error) from error
 
@@ -90,6 +90,17 @@ class AppendFile:
     def _error(self, error: OSError) -> SinkError:
         name = "stdout" if self.name == "-" else self.name
         return SinkError(f"{name}: cannot be written: {error.strerror}; mend that and run again, nothing is lost")
+
+
+def _write_whole(fd: int, data: bytes) -> None:
+    """Write all of it to the disk, or nothing: what was not sent as a whole will be sent again."""
+    size = os.fstat(fd).st_size
+    try:
+        _write_all(fd, data)
+        os.fsync(fd)
+    except OSError:
+        os.ftruncate(fd, size)
+        raise
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -2,25 +2,26 @@
 
 from collections.abc import Callable
 from difflib import get_close_matches
+from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from eventonce.clock import Clock
-from eventonce.errors import ConfigError
+from eventonce.errors import ConfigError, StoreUnusable
 from eventonce.ports import Store
 
 __all__ = ["open_store"]
 
 
-def open_store(url: str, clock: Clock | None = None) -> Store:
-    """Open a store: `memory:` or `sqlite:///file.db`."""
+def open_store(url: str, clock: Clock | None = None, *, create: bool = True) -> Store:
+    """Open a store: `memory:` or `sqlite:///file.db`. Without `create`, only one that is there already."""
     scheme, found, _ = url.partition(":")
     opener = _OPENERS.get(scheme)
     if not found or opener is None:
         raise ConfigError(f"store: {_shown(url)!r} is not a store URL{_hint(scheme)}; use one of {_FORMS}")
-    return opener(url, clock)
+    return opener(url, clock, create)
 
 
-def _memory(url: str, clock: Clock | None) -> Store:
+def _memory(url: str, clock: Clock | None, create: bool) -> Store:
     from eventonce.stores.memory import MAX_KEYS, MemoryStore
 
     parts = urlsplit(url)
@@ -30,7 +31,7 @@ def _memory(url: str, clock: Clock | None) -> Store:
     return MemoryStore(_count(url, options.get("max_keys", str(MAX_KEYS))), clock)
 
 
-def _sqlite(url: str, clock: Clock | None) -> Store:
+def _sqlite(url: str, clock: Clock | None, create: bool) -> Store:
     from eventonce.stores.sqlite import SQLiteStore
 
     parts = urlsplit(url)
@@ -38,10 +39,12 @@ def _sqlite(url: str, clock: Clock | None) -> Store:
     if parts.netloc or not file or file == ":memory:":
         raise ConfigError(f"store: {url!r} names no file; use sqlite:///FILE, sqlite:////ABSOLUTE/FILE or memory:")
     options = _options(url, parts.query, "shared")
+    if not create and Path(file).parent.is_dir() and not Path(file).exists():
+        raise StoreUnusable(f"store: {file}: there is no such file; check its name")
     return SQLiteStore(file, shared=_flag(url, options.get("shared", "false")), clock=clock)
 
 
-_OPENERS: dict[str, Callable[[str, Clock | None], Store]] = {"memory": _memory, "sqlite": _sqlite}
+_OPENERS: dict[str, Callable[[str, Clock | None, bool], Store]] = {"memory": _memory, "sqlite": _sqlite}
 _FORMS = "memory:, sqlite:///FILE"
 
 
