@@ -9,13 +9,13 @@ The order is written once, as a generator of steps (see `flow.py`), for one even
 import functools
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from eventonce import memo
-from eventonce.claim import TOKEN_BYTES, Answer, Busy, Claim, Done, Record, Release, Token, Want, Won
+from eventonce.claim import TOKEN_BYTES, Answer, Busy, Claim, Done, Record, Release, Stale, Token, Want, Won
 from eventonce.clock import Clock, SystemClock, duration, moment
 from eventonce.context import AsyncHandler, Context, Handler
 from eventonce.errors import (
@@ -48,6 +48,7 @@ CONCURRENCY = 16  # async handlers at a time
 _FIRST_PAUSE, _LONGEST_PAUSE = 10, 250  # between looks at a busy key
 _LONGEST_ERROR = 500
 _FLUSH_PAUSES = (20, 100, 400, None)  # after each try to commit
+_WEIGHTS: dict[type, int] = {Done: 0, Stale: 1, Busy: 2, Won: 3}
 _log = logging.getLogger("eventonce")
 
 Returned = TypeVar("Returned")
@@ -195,13 +196,13 @@ class Once:
 
     def _claim_and_run(self, batch: Batch, jobs: list[Job], work: Work) -> Flow[list[Job]]:
         token, sent, shared = os.urandom(TOKEN_BYTES), self._clock.steady(), len(jobs) > 1
-        wants = [Want(job.key, job.rule.window, job.version, job.rule.refresh, shared) for job in jobs]
+        wants = [Want(key, job.rule.window, job.version, job.rule.refresh, shared) for job in jobs for key in job.keys]
         try:
             answers = yield Call(self._store.claim, wants, token, self._lease)
-            won = self._take(batch, jobs, answers, token, sent, work)
+            won, lost = self._take(batch, jobs, iter(answers), token, sent, work)
             runnable, unrun, suspects = self._sort(won, shared=shared)
-            yield from self._give_back(unrun, token)
-            batch.drop(job.key for job in unrun)
+            yield from self._give_back(unrun + lost, token)
+            batch.drop(key for job in unrun for key in job.keys)
             yield from self._run(batch, runnable, token, work)
         except StoreError as error:  # of the claim: the other steps deal with theirs
             if not isinstance(error, StoreBusy):  # it may have claimed, with only its answer lost
@@ -220,7 +221,7 @@ class Once:
         trouble = yield from self._flush(batch)
         failed = [job for job in jobs if job.error is not None]
         yield from self._give_back(failed, token)
-        batch.drop(job.key for job in failed)
+        batch.drop(key for job in failed for key in job.keys)
         for job in jobs:
             self._conclude(batch, job, trouble)
 
@@ -248,7 +249,7 @@ class Once:
     def _give_back(self, jobs: list[Job], token: Token) -> Flow[None]:
         if not jobs:
             return
-        releases = [Release(job.key, token, job.rule.window, _last_words(job)) for job in jobs]
+        releases = [Release(key, token, job.rule.window, _last_words(job)) for job in jobs for key in job.keys]
         try:
             yield Call(self._store.release, releases)
         except StoreError as error:  # their leases end by themselves
@@ -302,21 +303,26 @@ class Once:
             raise EventExpired(f"is {age / 1000:.0f} s old, over the max_age of rule {job.rule.name!r}")
 
     def _take(
-        self, batch: Batch, jobs: list[Job], answers: list[Answer], token: Token, sent: int, work: Work
-    ) -> list[tuple[Job, Won]]:
-        """Answer what needs no run; the others' claims are ours from now on."""
-        won = []
-        for job, answer in zip(jobs, answers, strict=True):
+        self, batch: Batch, jobs: list[Job], answers: Iterator[Answer], token: Token, sent: int, work: Work
+    ) -> tuple[list[tuple[Job, Won]], list[Job]]:
+        """Answer what needs no run; the others' claims are ours from now on.
+
+        A job with two keys is won with both; where only one was won, that one is to be given back.
+        """
+        won, lost = [], []
+        for job in jobs:
+            answer = _weightiest([next(answers) for _ in job.keys])
             if isinstance(answer, Won):
                 won.append((job, answer))
-            else:
-                self._answer(job, answer)
-        claims = [Claim(job.key, token) for job, _ in won]
-        holds = batch.hold(claims, sent + self._lease)
-        for (job, answer), claim, hold in zip(won, claims, holds, strict=True):
+                continue
+            self._answer(job, answer)
+            if len(job.keys) > 1:
+                lost.append(job)
+        for job, answer in won:
+            hold, *_ = batch.hold([Claim(key, token) for key in job.keys], sent + self._lease)
             job.attempt, job.error, job.outcome = answer.attempt, None, None
-            job.context = self._context(job, claim, hold, work)
-        return won
+            job.context = self._context(job, hold.claim, hold, work)
+        return won, lost
 
     def _sort(self, won: list[tuple[Job, Won]], *, shared: bool) -> tuple[list[Job], list[Job], list[Job]]:
         """Which jobs to run now, which claims to give back unused, and which of those to run alone."""
@@ -389,6 +395,11 @@ class Once:
     def _context(self, job: Job, claim: Claim | None, hold: Hold | None, work: Work) -> Context:
         stable = job.key.hex() if job.version is None else f"{job.key.hex()}-{job.version}"
         return Context(job.event, job.attempt, stable, claim, hold, self._store, self._clock, is_async=work.is_async)
+
+
+def _weightiest(answers: list[Answer]) -> Answer:
+    """What the answers to all keys of one job come to: done or stale under any of them, else busy, else won."""
+    return min(answers, key=lambda answer: _WEIGHTS[type(answer)])
 
 
 def _rules(rules: Rule | Sequence[Rule] | str | Path) -> Sequence[Rule]:

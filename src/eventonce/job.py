@@ -14,8 +14,8 @@ class Job:
     """One event, what is known of it so far, and in the end its outcome."""
 
     __slots__ = (
-        "attempt", "content", "context", "done", "error", "event", "finished", "key", "memo", "outcome", "recorded",
-        "result", "rule", "version",
+        "attempt", "content", "context", "done", "error", "event", "finished", "key", "keys", "memo", "outcome",
+        "recorded", "result", "rule", "version",
     )  # fmt: skip
 
     event: Event
@@ -24,6 +24,7 @@ class Job:
 
     def __init__(self) -> None:
         self.key = Key(b"")
+        self.keys: tuple[Key, ...] = ()  # it, and the one under the rule that its rule replaces: claimed together
         self.content = b""  # its canonical content, where the rule remembers a note of it
         self.attempt = 0
         self.context: Context | None = None
@@ -38,7 +39,8 @@ class Job:
     def take(self, event: Event, keyed: Keyed) -> None:
         """The event falls under this rule and has this key."""
         self.event = event
-        self.rule, self.key, self.version = keyed
+        self.rule, self.key, self.version, old = keyed
+        self.keys = (self.key,) if old is None else (self.key, old)
         if self.rule.remember != "seen":
             self.content = self.rule.content(event)
 

@@ -1,13 +1,12 @@
-"""Keys: the canonical form of JSON, paths into an event, and the digest a store sees."""
+"""Keys: the canonical form of JSON, and the digest a store sees."""
 
 import hashlib
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NewType
 
 import msgspec
 
-from eventonce.errors import ConfigError, EventRejected
+from eventonce.errors import EventRejected
 
 Key = NewType("Key", bytes)
 Part = tuple[bytes, bytes]  # a type tag and the value's own bytes
@@ -102,63 +101,6 @@ def _shortest(value: float) -> str:
         return f"{sign}0.{'0' * -point}{digits}"
     fraction = f".{digits[1:]}" if len(digits) > 1 else ""
     return f"{sign}{digits[0]}{fraction}e{point - 1:+d}"
-
-
-# --- paths ---
-
-_STEP = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)|("(?:[^"\\]|\\.)*")')
-
-
-def path(text: str, what: str = "path") -> tuple[str, ...]:
-    """Read a plain path such as `detail.order."line-id"` into its names."""
-    steps, at = [], 0
-    while match := _STEP.match(text, at):
-        steps.append(match[1] or msgspec.json.decode(match[2], type=str))
-        at = match.end()
-        if at == len(text):
-            return tuple(steps)
-        if text[at] != ".":
-            break
-        at += 1
-    raise ConfigError(
-        f"{what}: {text!r} is not a path at character {at + 1}; write names with dots between, "
-        'and quote names that have other characters: detail."order-id"'
-    )
-
-
-def value_at(document: Any, steps: Sequence[str]) -> Any:
-    """What a path leads to, or None where it leads nowhere."""
-    for step in steps:
-        if not isinstance(document, dict):
-            return None
-        document = document.get(step)
-    return document
-
-
-class Ignored:
-    """Paths to leave out of a content key."""
-
-    def __init__(self, paths: Iterable[tuple[str, ...]]) -> None:
-        self._tree: dict[str, Any] = {}
-        for steps in sorted(paths, key=len, reverse=True):  # a short path also swallows the longer ones below it
-            branch = self._tree
-            for step in steps[:-1]:
-                branch = branch.setdefault(step, {})
-            branch[steps[-1]] = None
-
-    def strip(self, data: Any) -> Any:
-        """The data without what is ignored; what was given is left as it is."""
-        return _without(data, self._tree)
-
-
-def _without(value: Any, tree: dict[str, Any]) -> Any:
-    if not isinstance(value, dict) or tree.keys().isdisjoint(value):
-        return value
-    kept = {name: item for name, item in value.items() if tree.get(name, value) is not None}
-    for name, branch in tree.items():
-        if branch and name in kept:
-            kept[name] = _without(kept[name], branch)
-    return kept
 
 
 # --- digests ---

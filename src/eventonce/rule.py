@@ -5,10 +5,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
 
 import msgspec
+from msgspec import structs
 
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventRejected
-from eventonce.key import path
+from eventonce.path import getter, ignored_path, read_time
 
 DEFAULT_WINDOW = "14d"  # as long as SQS can keep a message, dead-letter queue included
 MAX_VERSION = 2**63 - 1
@@ -33,12 +34,15 @@ Trouble = Literal[
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """What makes two events of a kind the same.
 
-    `key` is "id", "content" or a list of paths; `window` and `max_age` are durations ("14d", or seconds).
+    `key` is "id", "content" or a list of paths; `otherwise` what to key on where one of them leads nowhere.
+    `window` and `max_age` are durations ("14d", or seconds). `was` names the rule that this one replaces, or gives
+    its name and what was different about it, so that what it remembers still counts.
     """
 
     name: str
     match: Mapping[str, Any] | None = None
     key: str | Sequence[str] = "id"
+    otherwise: Literal["content", "id"] | None = None
     ignore: Sequence[str] = ()
     version: str | None = None
     window: str | float = DEFAULT_WINDOW
@@ -47,6 +51,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     replay: Replay = "dedupe"
     remember: Remember = "seen"
     store_trouble: Trouble = "retry"
+    was: str | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         where = f"rule {self.name!r}"
@@ -61,19 +66,43 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"{where}: a window of 0 remembers nothing; leave the rule out instead")
         if self.max_age is not None:
             duration(self.max_age, f"{where}: max_age")
+        self.replaced()
+
+    def replaced(self) -> "Rule | None":
+        """The rule that this one replaces."""
+        if self.was is None:
+            return None
+        changed = {"name": self.was} if isinstance(self.was, str) else dict(self.was)
+        unknown = set(changed) - {"name", "key", "otherwise", "ignore"}
+        if unknown or not changed.get("name"):
+            raise ConfigError(
+                f"rule {self.name!r}: was: give the old name, or a table of name, key, otherwise and ignore"
+            )
+        if "key" in changed:  # then the rest of the old key is what the table says
+            changed = {"otherwise": None, "ignore": (), **changed}
+        old: Rule = structs.replace(self, was=None, **changed)
+        return old
 
     def _check_key(self, where: str) -> None:
+        self._check_kind(where)
+        for text in () if isinstance(self.key, str) else self.key:
+            getter(text, f"{where}: key")
+        for text in self.ignore:
+            ignored_path(text, f"{where}: ignore")
+        if self.version is not None:
+            getter(self.version, f"{where}: version")
+
+    def _check_kind(self, where: str) -> None:
         if isinstance(self.key, str) and self.key not in ("id", "content"):
             raise ConfigError(f'{where}: key: {self.key!r} is not known; use "id", "content" or a list of paths')
         if not self.key:
             raise ConfigError(f'{where}: key: name at least one path, or use "id" or "content"')
-        if self.ignore and self.key != "content":
+        if self.ignore and "content" not in (self.key, self.otherwise):
             raise ConfigError(f'{where}: ignore only means something with key = "content"')
-        paths = [] if isinstance(self.key, str) else [("key", text) for text in self.key]
-        paths += [("ignore", text) for text in self.ignore]
-        paths += [("version", self.version)] if self.version is not None else []
-        for field, text in paths:
-            path(text, f"{where}: {field}")
+        if self.otherwise not in (None, "content", "id"):
+            raise ConfigError(f'{where}: otherwise: {self.otherwise!r} is not known; use "content" or "id"')
+        if self.otherwise is not None and isinstance(self.key, str):
+            raise ConfigError(f"{where}: otherwise only means something with a key of paths")
 
 
 _CHOICES = (("replay", Replay), ("remember", Remember), ("store_trouble", Trouble))
@@ -102,14 +131,3 @@ def _number(value: Any) -> int | None:
     except ValueError:
         time = read_time(value)
         return None if time is None else (time - _EPOCH) // timedelta(microseconds=1)
-
-
-def read_time(value: Any) -> datetime | None:
-    """An ISO 8601 time as an aware moment (UTC where it names no zone), or None."""
-    if not isinstance(value, str):
-        return None
-    try:
-        time = datetime.fromisoformat(value)
-    except ValueError:
-        return None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -96,14 +96,17 @@ class Work:
             _log.warning("rule %s: the result is not kept, duplicates will not get it: %s", job.rule.name, trouble)
         if job.context is None or job.context.claim is None:
             return
-        finish = Finish(*job.context.claim, job.rule.window, job.version, job.memo)
+        token = job.context.claim.token
+        finish, *others = [Finish(key, token, job.rule.window, job.version, job.memo) for key in job.keys]
         if job.context.transaction is None:
             batch.finish(finish)
-            return
-        job.finished = False  # until the transaction has committed
-        job.recorded = job.context.transaction.commit(finish)
-        job.finished = job.recorded
-        batch.drop([job.key])
+        else:
+            job.finished = False  # until the transaction has committed
+            job.recorded = job.context.transaction.commit(finish)
+            job.finished = job.recorded
+            batch.drop([job.key])
+        for other in others:
+            batch.finish(other)
 
 
 def _check_handler(handler: Any) -> None:

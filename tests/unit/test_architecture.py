@@ -12,7 +12,7 @@ SRC = Path(eventonce.__file__).parent
 FLOORS = [
     {"errors", "forks"},
     {"clock"},
-    {"key"},
+    {"key", "path"},
     {"event", "rule"},
     {"claim", "outcome"},
     {"ports"},

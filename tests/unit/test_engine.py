@@ -973,3 +973,55 @@ def test_a_child_does_not_keep_its_parents_claims_alive(bench: Bench, store: str
 
     assert kinds(once.run([A], handle)) == ["processed"]
     assert beats == [0]
+
+
+# --- rules that replace others ---
+
+
+def test_a_renamed_rule_honours_the_old_keys_and_is_honoured_by_old_workers(bench: Bench) -> None:
+    store = MemoryStore()
+    old = bench.once(store, name="old")
+    new = bench.once(store, name="new", was="old")
+    assert kinds(old.run([A], ok)) == ["processed"]
+    assert kinds(new.run([A2, B], ok)) == ["duplicate", "processed"]
+    assert kinds(old.run([B], ok)) == ["duplicate"]
+    assert kinds(bench.once(store, name="new").run([B, A], ok)) == ["duplicate", "processed"]
+
+
+def test_a_changed_rule_says_what_it_was(bench: Bench) -> None:
+    store = MemoryStore()
+    bench.once(store, name="r", key=["detail.n"]).run([A], ok)
+    new = bench.once(store, name="r2", key="content", was={"name": "r", "key": ["detail.n"]})
+    assert kinds(new.run([A, B, {"id": "c"}], ok)) == ["duplicate", "processed", "processed"]
+
+
+def test_an_old_worker_at_work_makes_the_new_one_wait(bench: Bench) -> None:
+    store = MemoryStore()
+    old = bench.once(store, name="old")
+    store.claim([Want(old.key(A), 60_000)], b"old-----", 60_000)
+    new = bench.once(store, name="new", was="old")
+    assert kinds(new.run([A], ok)) == ["busy"]
+    assert store.peek([new.key(A)]) == [None]
+
+
+def test_a_rule_that_replaces_another_fails_and_commits_with_both_keys(bench: Bench) -> None:
+    once = bench.once(bench.url, name="new", was="old", max_attempts=2)
+    assert kinds(once.run([A], fail)) == ["failed"]
+    assert kinds(once.run([A], lambda event, ctx: ctx.tx.execute("SELECT 1"))) == ["processed"]
+    records = once.peek([once.key(A), bench.once(name="old").key(A)])
+    assert [bool(record and record.done_at and not record.lease) for record in records] == [True, True]
+
+
+@pytest.mark.parametrize("was", [{}, {"key": "id"}, {"name": "old", "window": "1d"}, {"name": "old", "key": "ids"}])
+def test_what_a_rule_was_must_be_a_rule(was: Any) -> None:
+    with pytest.raises(ConfigError, match="rule"):
+        Rule(name="r", was=was)
+
+
+def test_a_missing_part_may_be_replaced(bench: Bench) -> None:
+    events = [{"id": "1", "n": 1}, {"id": "2", "n": 1}, {"id": "1", "key": "k"}, {"id": "2", "key": "k"}]
+    by_content = bench.once(key=["key"], otherwise="content", ignore=["id"])
+    assert kinds(by_content.run(events, ok)) == ["processed", "duplicate", "processed", "duplicate"]
+    by_id = bench.once(key=["key"], otherwise="id")
+    assert kinds(by_id.run(events, ok)) == ["processed", "processed", "processed", "duplicate"]
+    assert kinds(bench.once(key=["key"]).run(events[:1], ok)) == ["rejected"]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventonce.errors import ConfigError, EventRejected
-from eventonce.key import Ignored, canonical, digester, part, path, value_at
+from eventonce.errors import EventRejected
+from eventonce.key import canonical, digester, part
 
 # The number samples published with RFC 8785 (appendix B): the bits of a double and how it is written.
 NUMBERS = {
@@ -161,34 +161,3 @@ def test_keys_stay_what_they_are() -> None:
     """Stores hold these: a change here makes every remembered event new."""
     digest = digester("billing", "orders", "content")
     assert digest([part("s"), part(1), part({"b": 1.0, "a": None})], "").hex() == "13637a046a9f6a6d168584b4859f7935"
-
-
-def test_paths_lead_to_values() -> None:
-    document = {"detail": {"interaction-id": "x", "a.b": {"c": 0}}}
-    assert value_at(document, path('detail."interaction-id"')) == "x"
-    assert value_at(document, path('detail."a.b".c')) == 0
-    assert value_at(document, path("detail.none.more")) is None
-    assert value_at(document, path("detail")) is document["detail"]
-
-
-@pytest.mark.parametrize("text", ["", ".", "a.", ".a", "a..b", "a b", "a-b", 'a."b', "a[0]", "1a"])
-def test_what_is_no_path_is_refused_with_its_place(text: str) -> None:
-    with pytest.raises(ConfigError, match="is not a path at character"):
-        path(text)
-
-
-def test_ignored_paths_are_left_out_and_nothing_else() -> None:
-    data = {"keep": 1, "time": 2, "meta": {"id": 3, "who": 4}, "list": [{"time": 5}], "other": "meta"}
-    ignored = Ignored([("time",), ("meta", "id"), ("other", "deeper"), ("missing",)])
-    assert ignored.strip(data) == {"keep": 1, "meta": {"who": 4}, "list": [{"time": 5}], "other": "meta"}
-    assert data["meta"] == {"id": 3, "who": 4}
-    assert ignored.strip(["a list"]) == ["a list"]
-
-
-def test_a_short_ignored_path_swallows_longer_ones() -> None:
-    for paths in ([("meta",), ("meta", "id")], [("meta", "id"), ("meta",)]):
-        assert Ignored(paths).strip({"meta": {"id": 1, "who": 2}, "x": 1}) == {"x": 1}
-
-
-def test_null_is_a_value_that_counts() -> None:
-    assert Ignored([("time",)]).strip({"a": None, "time": 1}) == {"a": None}

@@ -4,7 +4,7 @@ from typing import Any
 
 from eventonce.event import Event
 from eventonce.formats.plain import text
-from eventonce.rule import read_time
+from eventonce.path import read_time
 
 _NAMED = frozenset(("id", "source", "detail-type", "detail"))
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from eventonce.event import Event
 from eventonce.key import canonical
-from eventonce.rule import read_time
+from eventonce.path import read_time
 
 
 def read(body: dict[str, Any], raw: bytes) -> Event:

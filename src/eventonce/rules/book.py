@@ -1,14 +1,17 @@
 """All rules of a consumer, compiled: which rule an event falls under, and its key."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
-from eventonce.key import Ignored, Key, Part, canonical, digester, part, path, value_at
+from eventonce.key import Key, Part, canonical, digester, part
+from eventonce.path import Ignored, getter, ignored_path
 from eventonce.rule import Rule, version_number
-from eventonce.rules.pattern import Pattern, PatternError
+
+if TYPE_CHECKING:
+    from eventonce.rules.pattern import Pattern
 
 # Left out of content keys at the top of the data: what tracing adds on the way and what thus differs per copy.
 VOLATILE = ("_datadog", "traceparent", "tracestate", "_X_AMZN_TRACE_ID")
@@ -16,17 +19,19 @@ _CACHED = 4096  # pairs of source and type
 
 
 class Keyed(NamedTuple):
-    """The rule an event falls under, its key and its version."""
+    """The rule an event falls under, its key, its version, and the key it had under the rule that this one replaces."""
 
     rule: "CompiledRule"
     key: Key
-    version: int | None
+    version: int | None = None
+    old_key: Key | None = None
 
 
 class CompiledRule:
     """A rule made ready: durations read, paths parsed, the digest prepared."""
 
     def __init__(self, consumer: str, rule: Rule) -> None:
+        self.rule = rule
         self.name = rule.name
         self.refresh = rule.refresh
         self.remember = rule.remember
@@ -35,44 +40,77 @@ class CompiledRule:
         self.max_age = None if rule.max_age is None else duration(rule.max_age)
         self.pattern = _pattern(rule)
         self._reprocess = rule.replay == "reprocess"
-        self._version = None if rule.version is None else (rule.version, path(rule.version))
-        self._ignored = Ignored([(name,) for name in VOLATILE] + [path(text) for text in rule.ignore])
-        self._parts = self._choose(rule.key)
+        self._version = None if rule.version is None else getter(rule.version)
+        self._ignored = Ignored([(name,) for name in VOLATILE] + [ignored_path(text) for text in rule.ignore])
+        self._paths = () if isinstance(rule.key, str) else tuple((text, getter(text)) for text in rule.key)
         # With its paths, so that a rule whose key was changed does not meet the keys it made before.
         kind = rule.key if isinstance(rule.key, str) else "fields " + canonical(list(rule.key)).decode()
         self._digest = digester(consumer, rule.name, kind)
+        self._digest_otherwise = digester(consumer, rule.name, f"otherwise {rule.otherwise}")
+        replaced = rule.replaced()
+        self._old = None if replaced is None else CompiledRule(consumer, replaced)
 
     def key(self, event: Event) -> Keyed:
         """The event's key, or `EventRejected` where a part of it is missing."""
-        replay = event.replay if event.replay and self._reprocess else ""
-        return Keyed(self, self._digest(self._parts(event), replay), self._version_of(event))
+        old = None if self._old is None else self._old.key_if_any(event)
+        return Keyed(self, self._key(event), self._version_of(event), old)
+
+    def key_if_any(self, event: Event) -> Key | None:
+        """The event's key, if it has all parts of one."""
+        try:
+            return self._key(event)
+        except EventRejected:
+            return None
 
     def content(self, event: Event) -> bytes:
         """The canonical form of what the event says, without what is ignored."""
-        return canonical(self._ignored.strip(event.data))
+        return canonical(self.stripped(event))
 
-    def _choose(self, key: str | Sequence[str]) -> Callable[[Event], Iterable[Part]]:
-        if key == "id":
-            return _identity
-        if key == "content":
-            return lambda event: (part(event.source), part(event.type), (b"j", self.content(event)))
-        paths = [(text, path(text)) for text in key]
-        return lambda event: self._fields(event, paths)
+    def stripped(self, event: Event) -> Any:
+        """What the event says, without what is ignored."""
+        return self._ignored.strip(event.data)
 
-    def _fields(self, event: Event, paths: Sequence[tuple[str, tuple[str, ...]]]) -> list[Part]:
+    def parts(self, event: Event) -> dict[str, Any]:
+        """What makes the key, by name: for people."""
+        if self._paths:
+            document = event.document()
+            found = {text: get(document) for text, get in self._paths}
+            if None not in found.values():
+                return found
+        if (self.rule.otherwise if self._paths else self.rule.key) == "content":
+            return {"source": event.source, "type": event.type, "content": self.stripped(event)}
+        identity = {"source": event.source, "type": event.type, "id": event.attributes.get("id", event.id)}
+        return {name: identity[name] for name in _IDENTITY[event.form]}
+
+    def _key(self, event: Event) -> Key:
+        replay = event.replay if event.replay and self._reprocess else ""
+        if not self._paths:
+            return self._digest(self._whole(event, self.rule.key), replay)
         document = event.document()
-        return [part(self._present(document, text, steps)) for text, steps in paths]
+        values = [get(document) for _, get in self._paths]
+        if None not in values:
+            return self._digest(map(part, values), replay)
+        if self.rule.otherwise is not None:
+            return self._digest_otherwise(self._whole(event, self.rule.otherwise), replay)
+        missing = next(text for (text, _), value in zip(self._paths, values, strict=True) if value is None)
+        raise EventRejected(f"has no {missing}, which is in the key of rule {self.name!r}")
 
-    def _present(self, document: dict[str, Any], text: str, steps: tuple[str, ...]) -> Any:
-        value = value_at(document, steps)
-        if value is None:
-            raise EventRejected(f"has no {text}, which is in the key of rule {self.name!r}")
-        return value
+    def _whole(self, event: Event, key: object) -> tuple[Part, ...]:
+        if key == "content":
+            return part(event.source), part(event.type), (b"j", self.content(event))
+        return _identity(event)
 
     def _version_of(self, event: Event) -> int | None:
         if self._version is None:
             return None
-        return version_number(self._present(event.document(), *self._version), self._version[0])
+        value = self._version(event.document())
+        if value is None:
+            raise EventRejected(f"has no {self.rule.version}, which is the version of rule {self.name!r}")
+        return version_number(value, str(self.rule.version))
+
+
+# What identifies an event of each form. CloudEvents are unique by source and id together only.
+_IDENTITY = {"eventbridge": ("id",), "cloudevents": ("source", "id"), "plain": ("source", "type", "id")}
 
 
 def _identity(event: Event) -> tuple[Part, ...]:
@@ -80,7 +118,7 @@ def _identity(event: Event) -> tuple[Part, ...]:
         raise EventRejected('has no id; give its rule another key, such as key = "content"')
     if event.form == "eventbridge":
         return (part(event.id),)
-    if event.form == "cloudevents":  # unique by source and id together only
+    if event.form == "cloudevents":
         return part(event.source), part(event.id)
     given = event.attributes.get("id", event.id)  # 7 and "7" may be two things
     if isinstance(given, dict | list):
@@ -88,9 +126,13 @@ def _identity(event: Event) -> tuple[Part, ...]:
     return part(event.source), part(event.type), part(given)
 
 
-def _pattern(rule: Rule) -> Pattern | None:
+def _pattern(rule: Rule) -> "Pattern | None":
+    if rule.match is None:
+        return None
+    from eventonce.rules.pattern import Pattern, PatternError  # only where a rule has one: its imports cost
+
     try:
-        return None if rule.match is None else Pattern(rule.match)
+        return Pattern(rule.match)
     except PatternError as error:
         raise ConfigError(f"rule {rule.name!r}: match: {error}") from None
 
@@ -134,7 +176,7 @@ class Rulebook:
         return found
 
 
-def _could_match(pattern: Pattern | None, source: str, kind: str) -> bool:
+def _could_match(pattern: "Pattern | None", source: str, kind: str) -> bool:
     if pattern is None:
         return True
     sources, kinds = pattern.exact("source"), pattern.exact("detail-type")

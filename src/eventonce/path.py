@@ -1,0 +1,250 @@
+"""Paths: how a rule names what is inside an event, and what it leaves out."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from eventonce.clock import duration
+from eventonce.errors import ConfigError
+
+Getter = Callable[[Any], Any]
+
+_NAME = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)|("(?:[^"\\]|\\.)*")')
+
+
+# --- getting a value ---
+
+
+def getter(text: str, what: str = "path") -> Getter:
+    """Prepare a path: names with dots between, or anything JMESPath can say. It gives None where it leads nowhere."""
+    steps = plain(text)
+    if steps is not None:
+        return lambda document: value_at(document, steps)
+    return _jmespath(text, what)
+
+
+def plain(text: str) -> tuple[str, ...] | None:
+    """The names of a plain path such as `detail.order."line-id"`; None for any other expression."""
+    steps, at = [], 0
+    while match := _NAME.match(text, at):
+        steps.append(match[1] or _unquoted(match[2]))
+        at = match.end()
+        if at == len(text):
+            return tuple(steps)
+        if text[at] != ".":
+            return None
+        at += 1
+    return None
+
+
+def value_at(document: Any, steps: Sequence[str]) -> Any:
+    """What a plain path leads to, or None. Many times as fast as a JMESPath expression that says the same."""
+    for step in steps:
+        if not isinstance(document, dict):
+            return None
+        document = document.get(step)
+    return document
+
+
+def quoted(name: str) -> str:
+    """A name as a path writes it."""
+    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else msgspec.json.encode(name).decode()
+
+
+def _unquoted(text: str) -> str:
+    name: str = msgspec.json.decode(text, type=str)
+    return name
+
+
+def _jmespath(text: str, what: str) -> Getter:
+    import jmespath
+    from jmespath.exceptions import JMESPathError
+
+    try:
+        compiled = jmespath.compile(text)
+        options = jmespath.Options(custom_functions=_functions())
+        compiled.search({}, options)  # so that an unknown function is found now
+    except JMESPathError as error:
+        why = " ".join(str(error).split())
+        if not _only_a_value(error):
+            raise ConfigError(f"{what}: {text!r} is not a path: {why}") from None
+
+    def search(document: Any) -> Any:
+        try:
+            return compiled.search(document, options)
+        except JMESPathError:  # a function was given what it does not take: as good as missing
+            return None
+
+    return search
+
+
+def _only_a_value(error: Exception) -> bool:
+    """Whether an expression failed only because there was nothing for it to work on yet."""
+    return type(error).__name__ == "JMESPathTypeError"
+
+
+def _functions() -> Any:
+    from jmespath import functions
+
+    class Functions(functions.Functions):
+        """Our functions beside JMESPath's own."""
+
+        @functions.signature({"types": ["string", "number", "null"]}, {"types": ["string"]})
+        def _func_floor_time(self, value: Any, step: str) -> int | None:
+            return floor_time(value, step)
+
+    return Functions()
+
+
+# --- times ---
+
+_SECONDS_BELOW, _MILLIS_BELOW = 10**11, 10**14  # later than the year 5000, in each unit
+
+
+def floor_time(value: Any, step: str) -> int | None:
+    """A time (ISO 8601, or a number of seconds, milliseconds or microseconds since 1970) floored, in milliseconds."""
+    every = duration(step, "floor_time") or 1
+    moment = _millis(value)
+    return None if moment is None else moment // every * every
+
+
+def _millis(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return _from_number(value)
+    time = read_time(value)
+    return None if time is None else int((time - _EPOCH).total_seconds() * 1000 // 1)
+
+
+def _from_number(value: float) -> int | None:
+    if value != value or abs(value) >= 10**17:  # noqa: PLR0124  # NaN
+        return None
+    if abs(value) < _SECONDS_BELOW:
+        return int(value * 1000 // 1)
+    return int(value // 1) if abs(value) < _MILLIS_BELOW else int(value // 1000)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def read_time(value: Any) -> datetime | None:
+    """An ISO 8601 time as an aware moment (UTC where it names no zone), or None."""
+    if not isinstance(value, str):
+        return None
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+# --- leaving values out ---
+
+ANY: Final = "*"  # any name
+DEEP: Final = "**"  # any number of names and list items, also none
+ITEM: Final = "[*]"  # any item of a list
+
+
+class Step(str):
+    """A wildcard; a plain string with the same letters is a name."""
+
+    __slots__ = ()
+
+
+Steps = tuple[str, ...]
+
+
+def ignored_path(text: str, what: str = "ignore") -> Steps:
+    """Read a path to leave out: `meta.id`, `items[*].at`, `*.etag`, `**.traceId`."""
+    steps: list[str] = []
+    at = 0
+    while at < len(text):
+        wild = re.compile(r"\*\*|\*").match(text, at)
+        name = None if wild else _NAME.match(text, at)
+        if wild:
+            steps.append(Step(wild[0]))
+        elif name:
+            steps.append(name[1] or _unquoted(name[2]))
+        else:
+            break
+        at = (wild or name).end()  # type: ignore[union-attr]
+        while text.startswith(ITEM, at):
+            steps.append(Step(ITEM))
+            at += len(ITEM)
+        if at == len(text) and steps[-1] != DEEP:
+            return tuple(steps)
+        if not text.startswith(".", at):
+            break
+        at += 1
+    raise ConfigError(
+        f"{what}: {text!r} is not a path at character {at + 1}; write names with dots between, quote names that have "
+        'other characters, and use * for any name, [*] for any item, ** for any depth: meta."request-id", **.traceId'
+    )
+
+
+class Ignored:
+    """Paths to leave out of a content key."""
+
+    def __init__(self, paths: Iterable[Steps]) -> None:
+        self._paths = tuple(paths)
+        self._wild = any(isinstance(step, Step) for steps in self._paths for step in steps)
+        self._tree: dict[str, Any] = {}
+        for steps in sorted(self._paths, key=len, reverse=True):  # a short path also swallows the longer ones below
+            branch = self._tree
+            for step in steps[:-1]:
+                branch = branch.setdefault(step, {})
+            branch[steps[-1]] = None
+
+    def strip(self, data: Any) -> Any:
+        """The data without what is ignored; what was given is left as it is."""
+        return _search(data, self._paths) if self._wild else _without(data, self._tree)
+
+
+def _without(value: Any, tree: dict[str, Any]) -> Any:
+    """Plain paths only: looks at nothing that no path names."""
+    if not isinstance(value, dict) or tree.keys().isdisjoint(value):
+        return value
+    kept = {name: item for name, item in value.items() if tree.get(name, value) is not None}
+    for name, branch in tree.items():
+        if branch and name in kept:
+            kept[name] = _without(kept[name], branch)
+    return kept
+
+
+def _search(value: Any, paths: Sequence[Steps]) -> Any:
+    """Any paths: follows all of them at once."""
+    if isinstance(value, dict):
+        found = [(name, item, _below(paths, name)) for name, item in value.items()]
+        return {name: _search(item, below) for name, item, below in found if below is not None}
+    if isinstance(value, list):
+        below = _below(paths, None)
+        return [] if below is None else [_search(item, below) for item in value]
+    return value
+
+
+def _below(paths: Sequence[Steps], name: str | None) -> list[Steps] | None:
+    """The paths that go on below a name, or below a list's items; None where one of them ends there."""
+    below: list[Steps] = []
+    for steps in paths:
+        head = steps[0]
+        if isinstance(head, Step) and head == DEEP:
+            below.append(steps)
+            rest = _below([steps[1:]], name)
+            if rest is None:
+                return None
+            below += rest
+        elif _matches(head, name):
+            if len(steps) == 1:
+                return None
+            below.append(steps[1:])
+    return below
+
+
+def _matches(head: str, name: str | None) -> bool:
+    if isinstance(head, Step):
+        return head == (ITEM if name is None else ANY)
+    return head == name

@@ -1,0 +1,133 @@
+"""Paths: getting values, and leaving them out."""
+
+from typing import Any
+
+import jmespath
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventonce.errors import ConfigError
+from eventonce.path import Ignored, floor_time, getter, ignored_path, plain, quoted, value_at
+
+DOCUMENT = {"detail": {"interaction-id": "x", "a.b": {"c": 0}, "list": [{"n": 1}, {"n": 2}], "empty": "", "no": None}}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("detail", DOCUMENT["detail"]),
+        ('detail."interaction-id"', "x"),
+        ('detail."a.b".c', 0),
+        ("detail.none.more", None),
+        ("detail.no", None),
+        ("detail.empty", ""),
+        ("detail.list[0].n", 1),
+        ("detail.list[*].n", [1, 2]),
+        ("detail.missing || detail.list[1].n", 2),
+        ("length(detail.list)", 2),
+        ("floor_time('2026-01-05T09:00:01.999Z', '1s')", 1767603601000),
+        ("floor_time(detail.missing, '1s')", None),
+        ("floor_time(detail.list, '1s')", None),
+    ],
+)
+def test_paths_lead_to_values(text: str, value: Any) -> None:
+    assert getter(text)(DOCUMENT) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["", ".", "a.", ".a", "a..b", "a b", 'a."b', "a[", "nothing(a)", "floor_time(a)", "a ||"]
+)
+def test_what_is_no_path_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"key: .* is not a path"):
+        getter(text, "key")
+
+
+NAMES = st.sampled_from(["a", "b", "c-d", "e.f", ""])
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text(max_size=2),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(VALUES, st.lists(NAMES, min_size=1, max_size=4))
+def test_plain_paths_agree_with_jmespath(document: Any, names: list[str]) -> None:
+    text = ".".join(map(quoted, names))
+    assert plain(text) == tuple(names)
+    assert value_at(document, names) == jmespath.search(text, document)
+
+
+@pytest.mark.parametrize(
+    ("value", "step", "millis"),
+    [
+        ("2026-01-05T09:00:01.999Z", "1s", 1767603601000),
+        ("2026-01-05T10:00:01.5+01:00", "1s", 1767603601000),
+        ("2026-01-05T09:00:01", "1m", 1767603600000),
+        (1767603601, "1s", 1767603601000),
+        (1767603601.999, "1s", 1767603601000),
+        (1767603601999, "1s", 1767603601000),
+        (1767603601999000, "1s", 1767603601000),
+        (-1, "1s", -1000),
+        (0, "1h", 0),
+        ("yesterday", "1s", None),
+        (None, "1s", None),
+        (True, "1s", None),
+        (10**30, "1s", None),
+        (float("nan"), "1s", None),
+    ],
+)
+def test_times_are_floored_however_they_are_written(value: Any, step: str, millis: int | None) -> None:
+    assert floor_time(value, step) == millis
+
+
+def strip(data: Any, *paths: str) -> Any:
+    return Ignored([ignored_path(text) for text in paths]).strip(data)
+
+
+def test_ignored_paths_are_left_out_and_nothing_else() -> None:
+    data = {"keep": 1, "time": 2, "meta": {"id": 3, "who": 4}, "list": [{"time": 5}], "other": "meta", "none": None}
+    kept = {"keep": 1, "meta": {"who": 4}, "list": [{"time": 5}], "other": "meta", "none": None}
+    assert strip(data, "time", "meta.id", "other.deeper", "missing") == kept
+    assert data["meta"] == {"id": 3, "who": 4}
+    assert strip(["a list"], "time") == ["a list"]
+
+
+def test_a_short_ignored_path_swallows_longer_ones() -> None:
+    for paths in (["meta", "meta.id"], ["meta.id", "meta"]):
+        assert strip({"meta": {"id": 1, "who": 2}, "x": 1}, *paths) == {"x": 1}
+
+
+@pytest.mark.parametrize(
+    ("path", "kept"),
+    [
+        ("items[*].at", {"at": 1, "items": [{"n": 1, "sub": [{"at": 3}]}, {"n": 2}], "x": {"at": 4, "*": 5}}),
+        ("**.at", {"items": [{"n": 1, "sub": [{}]}, {"n": 2}], "x": {"*": 5}}),
+        ("*.at", {"at": 1, "items": [{"at": 2, "n": 1, "sub": [{"at": 3}]}, {"n": 2}], "x": {"*": 5}}),
+        ("items[*].sub[*].at", {"at": 1, "items": [{"at": 2, "n": 1, "sub": [{}]}, {"n": 2}], "x": {"at": 4, "*": 5}}),
+        ("items[*]", {"at": 1, "items": [], "x": {"at": 4, "*": 5}}),
+        ("items.**.at", {"at": 1, "items": [{"n": 1, "sub": [{}]}, {"n": 2}], "x": {"at": 4, "*": 5}}),
+        ('x."*"', {"at": 1, "items": [{"at": 2, "n": 1, "sub": [{"at": 3}]}, {"n": 2}], "x": {"at": 4}}),
+        ("*", {}),
+    ],
+)
+def test_wildcards(path: str, kept: Any) -> None:
+    data = {"at": 1, "items": [{"at": 2, "n": 1, "sub": [{"at": 3}]}, {"n": 2}], "x": {"at": 4, "*": 5}}
+    assert strip(data, path) == kept
+
+
+@pytest.mark.parametrize(
+    "text", ["", ".", "a.", "a..b", "a b", "a-b", "a[0]", "**", "a.**", "***", "[*]", "a[*", 'a."b']
+)
+def test_what_cannot_be_ignored_is_refused_with_its_place(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not a path at character"):
+        ignored_path(text)
+
+
+PLAIN = st.lists(NAMES, min_size=1, max_size=3).map(tuple)
+
+
+@given(VALUES, st.lists(PLAIN, max_size=4))
+def test_both_ways_to_leave_out_plain_paths_agree(data: Any, paths: list[tuple[str, ...]]) -> None:
+    never = ignored_path("*.never.there")
+    assert Ignored(paths).strip(data) == Ignored([*paths, never]).strip(data)
