@@ -39,7 +39,7 @@ from eventonce.key import Key
 from eventonce.outcome import Kind, Outcome
 from eventonce.ports import Sink, Store
 from eventonce.rule import DEFAULT_WINDOW, Rule, Trouble
-from eventonce.rules import Rulebook, load_rules
+from eventonce.rules import Rulebook, identity, load_rules
 from eventonce.stores import open_store
 from eventonce.work import Work
 
@@ -88,8 +88,7 @@ class Once:
         self._max_result = max_result
         self._max_bytes = max_bytes
         self._clock = clock or SystemClock()
-        identity = Rule(name="id", window=window, store_trouble=store_trouble)
-        self._rules = Rulebook(consumer, _rules(rules), identity)
+        self._rules = Rulebook(consumer, _rules(rules), identity(window, store_trouble))
         self._owns_store = isinstance(store, str)
         self._store = open_store(store, self._clock) if isinstance(store, str) else store
         self._keeper = Keeper(self._store, self._lease, self._clock)

@@ -33,10 +33,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
         document["detail"] = self.data
         return document
 
+    def _cloudevent(self) -> dict[str, Any]:
+        named = {"id": self.id, "source": self.source, "type": self.type}
+        return {**self.attributes, **named} if self.data is None else {**self.attributes, **named, "data": self.data}
+
     def line(self) -> bytes:
         """The event as one line of JSON: its own bytes where they are one line, else written anew."""
         if not self.raw:
-            return msgspec.json.encode(self.document())
+            return msgspec.json.encode(self._cloudevent() if self.form == "cloudevents" else self.document())
         return self.raw if b"\n" not in self.raw else msgspec.json.format(self.raw, indent=-1)
 
 

@@ -68,9 +68,8 @@ def _jmespath(text: str, what: str) -> Getter:
         options = jmespath.Options(custom_functions=_functions())
         compiled.search({}, options)  # so that an unknown function is found now
     except JMESPathError as error:
-        why = " ".join(str(error).split())
         if not _only_a_value(error):
-            raise ConfigError(f"{what}: {text!r} is not a path: {why}") from None
+            raise ConfigError(f"{what}: {text!r} is not a path{_why(error)}") from None
 
     def search(document: Any) -> Any:
         try:
@@ -79,6 +78,15 @@ def _jmespath(text: str, what: str) -> Getter:
             return None
 
     return search
+
+
+def _why(error: Exception) -> str:
+    at = getattr(error, "lexer_position", getattr(error, "lex_position", None))
+    if at is None:
+        return f": {' '.join(str(error).split())}"
+    return (
+        f' at character {at + 1}; quote names that have other characters than letters, digits and _: detail."order-id"'
+    )
 
 
 def _only_a_value(error: Exception) -> bool:

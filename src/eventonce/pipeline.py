@@ -11,7 +11,7 @@ from eventonce.engine import Once
 from eventonce.errors import ConfigError
 from eventonce.ports import Sink
 from eventonce.rule import DEFAULT_WINDOW, Rule, Trouble
-from eventonce.rules import read_rules
+from eventonce.rules import Rulebook, identity, read_all
 from eventonce.rules.file import check_names, read_toml
 from eventonce.sinks import open_dead_letters, open_sink
 from eventonce.sources import open_source
@@ -31,7 +31,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int = 5
     store_trouble: Trouble = "retry"
     batch: int = 100
-    rule: list[Rule] = []
+    use: list[str] = []  # presets
+    rule: list[Rule] = []  # its own rules and those of the presets
+    test: list[dict[str, Any]] = []  # pairs of events for `eventonce check`
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= 10_000:
@@ -51,12 +53,17 @@ def load(file: str | Path | None = None, **given: Any) -> Settings:
 def settings(table: Mapping[str, Any], where: str) -> Settings:
     """The settings in a table, checked."""
     check_names(table, Settings.__struct_fields__, where)
-    rules = read_rules(table, where)
+    rules = read_all(table, where)
     try:
         plain = msgspec.convert({name: value for name, value in table.items() if name != "rule"}, Settings)
     except (msgspec.ValidationError, ConfigError) as error:
         raise ConfigError(f"{where}: {error}") from None
     return msgspec.structs.replace(plain, rule=rules)
+
+
+def rulebook(settings: Settings) -> Rulebook:
+    """The rules of a pipeline, to look at keys without a store."""
+    return Rulebook(settings.consumer, settings.rule, identity(settings.window, settings.store_trouble))
 
 
 def open_once(settings: Settings) -> Once:

@@ -1024,4 +1024,4 @@ def test_a_missing_part_may_be_replaced(bench: Bench) -> None:
     assert kinds(by_content.run(events, ok)) == ["processed", "duplicate", "processed", "duplicate"]
     by_id = bench.once(key=["key"], otherwise="id")
     assert kinds(by_id.run(events, ok)) == ["processed", "processed", "processed", "duplicate"]
-    assert kinds(bench.once(key=["key"]).run(events[:1], ok)) == ["rejected"]
+    assert kinds(bench.once(key=["key"]).run([events[0], {"id": "3", "key": ""}], ok)) == ["rejected", "rejected"]

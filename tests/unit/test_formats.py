@@ -1,13 +1,15 @@
 """Reading bodies."""
 
+import gzip
 import json
+from base64 import b64encode
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from eventonce import Event, EventRejected
-from eventonce.formats import read_event
+from eventonce.formats import read_binary, read_event
 
 EVENTBRIDGE = {
     "version": "0",
@@ -62,6 +64,36 @@ def test_an_event_is_already_one() -> None:
     assert read_event(event) is event
 
 
+def test_a_list_of_one_type_is_that_type() -> None:
+    assert read_event({**EVENTBRIDGE, "detail-type": ["Order Placed"]}).type == "Order Placed"
+
+
+def test_unknown_fields_of_the_envelope_are_attributes() -> None:
+    assert read_event({**EVENTBRIDGE, "debug": True}).attributes["debug"] is True
+
+
+@pytest.mark.parametrize(
+    ("detail", "data"),
+    [
+        ('{"orderId": "o-1"}', {"orderId": "o-1"}),
+        (' {"orderId": "o-1"}', {"orderId": "o-1"}),
+        ('{"orderId": ', '{"orderId": '),
+        ("[1]", "[1]"),
+        ("7", "7"),
+        ("", ""),
+        ('{"a":' * 300 + "1" + "}" * 300, '{"a":' * 300 + "1" + "}" * 300),
+        ('{"\ud800": 1}', '{"\ud800": 1}'),
+    ],
+)
+def test_a_detail_that_spells_an_object_is_one(detail: str, data: Any) -> None:
+    assert read_event({**EVENTBRIDGE, "detail": detail}).data == data
+
+
+def test_a_cloudevent_inside_an_eventbridge_event_is_its_data() -> None:
+    event = read_event({**EVENTBRIDGE, "detail": CLOUDEVENT})
+    assert (event.form, event.id, event.data) == ("eventbridge", "e-1", CLOUDEVENT)
+
+
 def test_odd_envelopes_do_not_crash() -> None:
     odd = {"detail-type": ["a", "b"], "source": None, "detail": "text", "id": ""}
     event = read_event(odd)
@@ -109,3 +141,277 @@ def test_an_event_is_written_as_one_line() -> None:
     assert b"\n" not in read_event(pretty).line()
     assert read_event(b'{"id": 1.0}').line() == b'{"id": 1.0}'
     assert json.loads(read_event(EVENTBRIDGE).line()) == EVENTBRIDGE
+
+
+# --- wrappings of bytes ---
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda raw: b"\xef\xbb\xbf" + raw, gzip.compress, lambda raw: "\ufeff" + raw.decode()]
+)
+def test_a_bom_and_gzip_are_taken_off(wrap: Any) -> None:
+    raw = json.dumps(EVENTBRIDGE).encode()
+    event = read_event(wrap(raw))
+    assert event.id == "e-1"
+    assert event.raw == raw
+
+
+def test_a_bom_inside_gzip_and_several_members() -> None:
+    raw = b"\xef\xbb\xbf" + json.dumps(EVENTBRIDGE).encode()
+    assert read_event(gzip.compress(raw[:40]) + gzip.compress(raw[40:])).id == "e-1"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (gzip.compress(b"x" * 200_000), "unpacks to more than the limit of 1,000 bytes"),
+        (gzip.compress(b'{"id": 1}')[:-6], "is not gzip"),
+        (b"\x1f\x8b", "is not gzip"),
+        (b"\x1f\x8bnot so", "is not gzip"),
+        (gzip.compress(b"{}") + b"more", "is not gzip"),
+        (gzip.compress(gzip.compress(b"{}")), "is not JSON|is not UTF-8"),
+        (b" " * 2000, "has 2,000 bytes, over the limit of 1,000"),
+    ],
+)
+def test_what_cannot_be_unpacked_is_rejected(body: bytes, reason: str) -> None:
+    with pytest.raises(EventRejected, match=reason):
+        read_event(body, max_bytes=1000)
+
+
+# --- the new bus ---
+
+METADATA = {
+    "aws:EventId": "bus-1",
+    "aws:Source": "com.example.bus",
+    "aws:DetailType": "From Bus",
+    "aws:DeliveryType": "LIVE",
+}
+
+
+@pytest.mark.parametrize("data", [EVENTBRIDGE, json.dumps(EVENTBRIDGE), "\ufeff" + json.dumps(EVENTBRIDGE)])
+def test_the_inner_envelope_counts_on_the_new_bus(data: Any) -> None:
+    event = read_event({"Data": data, "Metadata": {"tenant": "t"}, "SystemMetadata": METADATA})
+    inner = read_event(EVENTBRIDGE)
+    assert (event.form, event.id, event.source, event.type) == ("eventbridge", "e-1", inner.source, inner.type)
+    assert (event.time, event.data, event.replay) == (inner.time, inner.data, "monday")
+    assert event.attributes["SystemMetadata"]["aws:Source"] == "com.example.bus"
+    assert event.attributes["Metadata"] == {"tenant": "t"}
+    assert read_event(event.line()).id == "e-1"
+
+
+def test_a_replay_of_the_new_bus_has_no_name() -> None:
+    plain = {name: value for name, value in EVENTBRIDGE.items() if name != "replay-name"}
+    replayed = {**METADATA, "aws:DeliveryType": "REPLAY"}
+    assert read_event({"Data": plain, "SystemMetadata": replayed}).replay == "REPLAY"
+    assert read_event({"Data": plain, "SystemMetadata": METADATA}).replay is None
+
+
+def test_a_cloudevent_on_the_new_bus_stays_one() -> None:
+    event = read_event({"Data": CLOUDEVENT, "SystemMetadata": METADATA})
+    assert (event.form, event.id, event.source) == ("cloudevents", "c-1", "/shop")
+    assert read_event(event.line()).form == "cloudevents"
+
+
+@pytest.mark.parametrize(
+    ("data", "read"),
+    [
+        ({"orderId": "o-1", "time": "2026-01-05T09:00:00Z"}, {"orderId": "o-1", "time": "2026-01-05T09:00:00Z"}),
+        ('{"orderId": "o-1"}', {"orderId": "o-1"}),
+        ("a bare text", "a bare text"),
+        ("[1, 2]", "[1, 2]"),
+        ([1, 2], [1, 2]),
+        (None, None),
+    ],
+)
+def test_without_an_inner_envelope_the_bus_says_what_it_is(data: Any, read: Any) -> None:
+    event = read_event({"Data": data, "SystemMetadata": METADATA})
+    assert (event.form, event.id, event.source, event.type) == ("eventbridge", "bus-1", "com.example.bus", "From Bus")
+    assert event.data == read
+    again = read_event(event.line())
+    assert (again.form, again.id, again.source, again.data) == (event.form, event.id, event.source, event.data)
+
+
+def test_without_metadata_of_the_bus_the_data_names_itself() -> None:
+    event = read_event({"Data": {"id": 7, "source": "shop", "type": "order"}, "SystemMetadata": {}})
+    assert (event.id, event.source, event.type) == ("7", "shop", "order")
+
+
+def test_broken_data_of_the_new_bus_is_named() -> None:
+    with pytest.raises(EventRejected, match="in its Data: is not JSON"):
+        read_event({"Data": '{"orderId": ', "SystemMetadata": METADATA})
+
+
+# --- layers ---
+
+
+def notification(message: Any, **fields: Any) -> dict[str, Any]:
+    return {"Type": "Notification", "MessageId": "sns-1", "TopicArn": "arn:aws:sns:x", "Message": message, **fields}
+
+
+def test_an_sns_notification_is_taken_off() -> None:
+    inner = json.dumps(EVENTBRIDGE)
+    event = read_event(json.dumps(notification(inner)))
+    assert event.raw == inner.encode()  # the event's own bytes, not the topic's
+    assert event == read_event(inner)
+
+
+def test_the_message_id_is_the_last_resort() -> None:
+    assert read_event(notification('{"orderId": "o-1"}')).id == "sns-1"
+    assert read_event(notification(json.dumps({**EVENTBRIDGE, "id": ""}))).id == "sns-1"
+    empty = read_event(notification('{"id": "", "orderId": "o-1"}'))
+    assert (empty.id, "id" in empty.attributes) == ("sns-1", False)
+    assert empty.data == {"id": "", "orderId": "o-1"}
+
+
+def test_a_bare_text_of_a_topic_is_data() -> None:
+    event = read_event(notification("hello"))
+    assert (event.form, event.id, event.data) == ("plain", "sns-1", "hello")
+    assert json.loads(event.line()) == {"id": "sns-1", "detail": "hello"}
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (notification('{"a": '), "^in the SNS message: is not JSON: Input data was truncated$"),
+        (notification(""), "^in the SNS message: has no Message$"),
+        (notification(None), "^in the SNS message: has no Message$"),
+        (notification(7), "^in the SNS message: has a Message that is no text$"),
+        (notification("[]"), "^in the SNS message: is an empty list"),
+        (notification('[{"id": 1}, {"id": 2}]'), "^carries 2 events, not one"),
+        (notification("[7]"), "^in the SNS message: is a number, not a JSON object"),
+        (
+            {"messageId": "1", "eventSource": "aws:sqs", "body": json.dumps(notification("{"))},
+            "^in the SQS message: in the SNS message: is not JSON",
+        ),
+    ],
+)
+def test_an_error_names_its_layer(body: Any, reason: str) -> None:
+    with pytest.raises(EventRejected, match=reason):
+        read_event(body)
+
+
+def test_layers_are_counted() -> None:
+    body = json.dumps(EVENTBRIDGE)
+    for _ in range(5):
+        body = json.dumps(notification(body))
+    assert read_event(body).id == "e-1"
+    with pytest.raises(EventRejected, match="is wrapped more than 5 times"):
+        read_event(json.dumps(notification(body)))
+
+
+def test_what_is_too_large_inside_is_rejected() -> None:
+    packed = b64encode(gzip.compress(b'{"a": "' + b"x" * 5000 + b'"}')).decode()
+    with pytest.raises(EventRejected, match="in the Kinesis record: unpacks to more than the limit of 1,000 bytes"):
+        read_event({"eventSource": "aws:kinesis", "kinesis": {"data": packed}}, max_bytes=1000)
+    with pytest.raises(EventRejected, match="in the SQS message: has 2,000 bytes, over the limit of 1,000"):
+        read_event({"eventSource": "aws:sqs", "body": "x" * 2000}, max_bytes=1000)
+
+
+# --- CloudEvents ---
+
+
+def cloudevent(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in {**CLOUDEVENT, **fields}.items() if value is not ...}
+
+
+PACKED = b64encode(b'{"orderId": "o-1"}').decode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "data"),
+    [
+        ({"data": ..., "data_base64": PACKED}, {"orderId": "o-1"}),
+        ({"data": ..., "data_base64": PACKED, "datacontenttype": "application/json"}, {"orderId": "o-1"}),
+        ({"data": ..., "data_base64": PACKED, "datacontenttype": "a/b+JSON; charset=utf-8"}, {"orderId": "o-1"}),
+        ({"data": ..., "data_base64": PACKED, "datacontenttype": "application/pdf"}, PACKED),
+        ({"data": ..., "data_base64": "aGk=", "datacontenttype": "text/plain"}, "hi"),
+        ({"data": ..., "data_base64": "/w==", "datacontenttype": "text/plain"}, "/w=="),
+        ({"data": ..., "data_base64": "/w=="}, "/w=="),
+        ({"data": "hi", "datacontenttype": "text/plain"}, "hi"),
+        ({"specversion": "0.3", "data": PACKED, "datacontentencoding": "base64"}, {"orderId": "o-1"}),
+        ({"specversion": "0.3"}, {"orderId": "o-1"}),
+        ({"data": ...}, None),
+    ],
+)
+def test_data_of_cloudevents(fields: dict[str, Any], data: Any) -> None:
+    event = read_event(cloudevent(**fields))
+    assert event.data == data
+    assert "data_base64" not in event.attributes
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"data_base64": "not base64"}, "has data_base64 that is not base64"),
+        ({"data_base64": 7}, "has data_base64 that is not base64"),
+        ({"data_base64": "ew==", "datacontenttype": "application/json"}, "in its data: is not JSON"),
+    ],
+)
+def test_broken_data_of_cloudevents_is_rejected(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(EventRejected, match=reason):
+        read_event(cloudevent(**fields))
+
+
+HEADERS = {
+    "Content-Type": "application/json; charset=utf-8",
+    "ce-specversion": "1.0",
+    "CE-ID": "c-1",
+    "ce-source": "/shop",
+    "ce-type": "order.placed",
+    "ce-time": "2026-01-05T10:00:00+01:00",
+    "ce-subject": "o-1",
+    "Host": "example.com",
+}
+
+
+def test_binary_mode_is_the_same_event() -> None:
+    event = read_binary(HEADERS, b'{"orderId": "o-1"}')
+    other = read_event(CLOUDEVENT)
+    assert (event.form, event.id, event.source, event.type) == (other.form, other.id, other.source, other.type)
+    assert (event.time, event.data) == (other.time, other.data)
+    assert event.attributes == {**other.attributes, "datacontenttype": "application/json; charset=utf-8"}
+    assert read_event(event.line()) == event
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "data"),
+    [
+        ("application/json", b"[1]", [1]),
+        ("text/plain", b"hi", "hi"),
+        ("application/octet-stream", b"\xff", "/w=="),
+        ("application/json", b"", None),
+        (None, b'{"a": 1}', {"a": 1}),
+        (None, b"\xff", "/w=="),
+    ],
+)
+def test_the_content_type_says_what_the_data_is(kind: str | None, body: bytes, data: Any) -> None:
+    headers = {name: value for name, value in HEADERS.items() if name != "Content-Type"}
+    event = read_binary(headers if kind is None else {**headers, "content-type": kind}, body)
+    assert event.data == data
+    assert read_event(event.line()).data == data
+
+
+def test_headers_are_decoded() -> None:
+    event = read_binary({**HEADERS, "ce-subject": "Euro%20%E2%82%AC", "ce-quoted": '"a \\"b\\""'}, b"")
+    assert event.attributes["subject"] == "Euro \u20ac"
+    assert event.attributes["quoted"] == 'a "b"'
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "reason"),
+    [
+        ({"ce-id": "1"}, b"", "has no ce-specversion header"),
+        ({**HEADERS, "ce-source": ""}, b"", "has no ce-source header"),
+        ({**HEADERS, "ce-subject": "%ff"}, b"", "has a ce-subject header that is not UTF-8"),
+        (HEADERS, b"{", "in its data: is not JSON"),
+        (HEADERS, b" " * 5_000_000, "has 5,000,000 bytes, over the limit"),
+    ],
+)
+def test_broken_binary_mode_is_rejected(headers: dict[str, str], body: bytes, reason: str) -> None:
+    with pytest.raises(EventRejected, match=reason):
+        read_binary(headers, body)
+
+
+def test_a_cloudevent_is_written_as_one() -> None:
+    assert json.loads(read_event(CLOUDEVENT).line()) == CLOUDEVENT
+    assert read_event(read_event(CLOUDEVENT).line()).form == "cloudevents"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventonce.errors import EventRejected
-from eventonce.key import canonical, digester, part
+from eventonce.key import canonical, canonical_parsed, digester, part
 
 # The number samples published with RFC 8785 (appendix B): the bits of a double and how it is written.
 NUMBERS = {
@@ -161,3 +161,27 @@ def test_keys_stay_what_they_are() -> None:
     """Stores hold these: a change here makes every remembered event new."""
     digest = digester("billing", "orders", "content")
     assert digest([part("s"), part(1), part({"b": 1.0, "a": None})], "").hex() == "13637a046a9f6a6d168584b4859f7935"
+
+
+@given(JSON)
+def test_the_quick_way_for_parsed_json_agrees(value: Any) -> None:
+    parsed = msgspec.json.decode(json.dumps(value))
+    assert canonical_parsed(parsed) == canonical(parsed)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1.5]",
+        "[1e0]",
+        "[-0.0]",
+        "1" + "0" * 21,
+        "-1" + "0" * 22,
+        '{"\ue000": 1, "\U0001f600": 2}',
+        '"\ud7ff"',
+        "9" * 21,
+    ],
+)
+def test_the_quick_way_agrees_where_it_is_not_enough(text: str) -> None:
+    parsed = msgspec.json.decode(text)
+    assert canonical_parsed(parsed) == canonical(parsed)

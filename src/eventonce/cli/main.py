@@ -7,10 +7,13 @@ from types import FrameType
 import click
 
 import eventonce
+from eventonce.cli.check import check
 from eventonce.cli.completion import completion
 from eventonce.cli.demo import demo
 from eventonce.cli.forget import forget
+from eventonce.cli.key import key
 from eventonce.cli.peek import peek
+from eventonce.cli.presets import presets
 from eventonce.cli.run import run
 from eventonce.cli.sweep import sweep
 from eventonce.errors import EventOnceError
@@ -25,7 +28,7 @@ def cli() -> None:
     """
 
 
-for command in (demo, run, peek, forget, sweep, completion):
+for command in (demo, run, check, key, presets, peek, forget, sweep, completion):
     cli.add_command(command)
 
 

@@ -1,12 +1,19 @@
-"""CloudEvents 1.0 in structured form."""
+"""CloudEvents 1.0, structured and binary; 0.3 is read as well."""
 
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
+from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.formats.plain import text
+from eventonce.formats.text import MAX_BYTES, check_size, from_base64, read_json, to_base64
 from eventonce.path import read_time
 
-_NAMED = frozenset(("id", "source", "type", "data"))
+_NAMED = frozenset(("id", "source", "type", "data", "data_base64"))
+_REQUIRED = ("specversion", "id", "source", "type")
+_PREFIX = "ce-"
 
 
 def recognises(body: dict[str, Any]) -> bool:
@@ -21,8 +28,104 @@ def read(body: dict[str, Any], raw: bytes) -> Event:
         source=text(body["source"]),
         type=text(body["type"]),
         time=read_time(body.get("time")),
-        data=body.get("data"),
+        data=_data(body),
         attributes={name: value for name, value in body.items() if name not in _NAMED},
         raw=raw,
         form="cloudevents",
     )
+
+
+def _data(body: dict[str, Any]) -> Any:
+    packed = body.get("data_base64")
+    if packed is None and body.get("datacontentencoding") == "base64":  # how 0.3 says it
+        packed = body.get("data")
+    if packed is None:
+        return body.get("data")
+    raw = from_base64(packed)
+    if raw is None:
+        raise EventRejected("has data_base64 that is not base64")
+    return _content(raw, _media(body.get("datacontenttype")))
+
+
+def _content(raw: bytes, media: str) -> Any:
+    """Data by its media type: JSON as it is meant, text as text, anything else as base64.
+
+    A producer may put the same text into `data`, into `data_base64` or into the body of a request: it is one content.
+    """
+    if media == "":
+        return _perhaps_json(raw)
+    if _is_json(media):
+        return _json(raw)
+    if media.startswith("text/"):
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            pass
+    return to_base64(raw)
+
+
+def _json(raw: bytes) -> Any:
+    try:
+        return read_json(raw, len(raw))
+    except EventRejected as error:
+        raise EventRejected(f"in its data: {error}") from None
+
+
+def _perhaps_json(raw: bytes) -> Any:
+    try:
+        return read_json(raw, len(raw))
+    except EventRejected:
+        return to_base64(raw)
+
+
+def _media(content_type: Any) -> str:
+    return content_type.partition(";")[0].strip().lower() if isinstance(content_type, str) else ""
+
+
+def _is_json(media: str) -> bool:
+    return media.endswith(("/json", "+json"))
+
+
+# --- binary mode: attributes in headers, data in the body ---
+
+
+def recognises_headers(headers: Mapping[str, str]) -> bool:
+    """Whether a request with these headers (in small letters) is a CloudEvent in binary mode."""
+    return "ce-specversion" in headers and not _media(headers.get("content-type")).startswith("application/cloudevents")
+
+
+def structured(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
+    """The structured form of a CloudEvent in binary mode."""
+    small = {name.lower(): value for name, value in headers.items()}
+    event: dict[str, Any] = {
+        name.removeprefix(_PREFIX): _decoded(name, value) for name, value in small.items() if name.startswith(_PREFIX)
+    }
+    if missing := [name for name in _REQUIRED if not event.get(name)]:
+        raise EventRejected(f"has no {_PREFIX}{missing[0]} header, which a CloudEvent in binary mode needs")
+    for name in ("data", "data_base64"):  # no attributes: the data is in the body
+        event.pop(name, None)
+    if kind := small.get("content-type"):
+        event["datacontenttype"] = kind
+    if body and _is_json(_media(kind)):
+        event["data"] = _json(body)
+    elif body:
+        event["data_base64"] = to_base64(body)
+    return event
+
+
+def read_binary(headers: Mapping[str, str], body: bytes, max_bytes: int = MAX_BYTES) -> Event:
+    """Read a CloudEvent whose attributes are in `ce-*` headers and whose data is the body."""
+    check_size(body, max_bytes)
+    event = structured(headers, body)
+    return read(event, msgspec.json.encode(event))
+
+
+def _decoded(name: str, value: str) -> str:
+    from urllib.parse import unquote
+
+    if value[:1] == value[-1:] == '"' and len(value) > 1:  # older producers quote
+        value = value[1:-1].replace('\\"', '"').replace("\\\\", "\\")
+    try:
+        return unquote(value, errors="strict")
+    except UnicodeDecodeError:
+        raise EventRejected(f"has a {name} header that is not UTF-8") from None

@@ -1,12 +1,14 @@
-"""The envelope of Amazon EventBridge."""
+"""The envelope of Amazon EventBridge, and an entry of PutEvents on its way to become one."""
 
 from typing import Any
 
 from eventonce.event import Event
 from eventonce.formats.plain import text
+from eventonce.formats.text import read_object
 from eventonce.path import read_time
 
 _NAMED = frozenset(("id", "source", "detail-type", "detail"))
+_ENTRY = {"Source": "source", "DetailType": "detail-type", "Detail": "detail", "Time": "time", "Resources": "resources"}
 
 
 def recognises(body: dict[str, Any]) -> bool:
@@ -16,14 +18,32 @@ def recognises(body: dict[str, Any]) -> bool:
 
 def read(body: dict[str, Any], raw: bytes) -> Event:
     """Read it."""
+    detail = body["detail"]
     return Event(
         id=text(body.get("id")),
         source=text(body["source"]),
-        type=text(body["detail-type"]),
+        type=_type(body["detail-type"]),
         time=read_time(body.get("time")),
-        data=body["detail"],
+        data=read_object(detail) if isinstance(detail, str) else detail,
         attributes={name: value for name, value in body.items() if name not in _NAMED},
         replay=text(body.get("replay-name")) or None,
         raw=raw,
         form="eventbridge",
     )
+
+
+def _type(given: Any) -> str:
+    # Seen in the field: a list with one text in it, which EventBridge's own patterns match like that text.
+    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], str):
+        return given[0]
+    return text(given)
+
+
+def recognises_entry(body: dict[str, Any]) -> bool:
+    """Whether this is an entry of PutEvents."""
+    return "Source" in body and "DetailType" in body and "Detail" in body
+
+
+def from_entry(entry: dict[str, Any]) -> dict[str, Any]:
+    """The event that EventBridge would deliver for this entry, but for its id."""
+    return {name: entry[given] for given, name in _ENTRY.items() if given in entry}

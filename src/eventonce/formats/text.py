@@ -1,6 +1,8 @@
-"""JSON text from outside, with bounds on its size and depth."""
+"""Bytes and JSON text from outside, with bounds on their size and depth."""
 
 import re
+from binascii import Error as Base64Error
+from binascii import a2b_base64, b2a_base64
 from typing import Any
 
 import msgspec
@@ -9,25 +11,102 @@ from eventonce.errors import EventRejected
 from eventonce.key import MAX_DEPTH
 
 MAX_BYTES = 4 * 1024 * 1024  # four times what EventBridge, SQS and Lambda carry, for what wraps and escapes it
+BOM = b"\xef\xbb\xbf"
+GZIP = b"\x1f\x8b"
 _LONE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
+
+
+def content(body: str | bytes | bytearray | memoryview, max_bytes: int = MAX_BYTES) -> bytes:
+    """The bytes of a body: without a BOM, and unpacked where they are gzip."""
+    try:
+        raw = body.encode() if isinstance(body, str) else bytes(body)
+    except UnicodeEncodeError:
+        raise EventRejected("holds half a surrogate pair, which has no UTF-8 form") from None
+    if raw[:1] == b"{":  # nearly always
+        return raw
+    check_size(raw, max_bytes)
+    return (_gunzip(raw, max_bytes) if raw[:2] == GZIP else raw).removeprefix(BOM)
+
+
+def check_size(raw: bytes, max_bytes: int) -> None:
+    """Refuse what is too large."""
+    if len(raw) > max_bytes:
+        raise EventRejected(f"has {len(raw):,} bytes, over the limit of {max_bytes:,}")
+
+
+def _gunzip(packed: bytes, max_bytes: int) -> bytes:
+    import io
+    import zlib
+    from gzip import GzipFile
+
+    try:
+        # Asked for one byte too many, it stops there: a small bomb never becomes a large string.
+        raw = GzipFile(fileobj=io.BytesIO(packed)).read(max_bytes + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise EventRejected(f"is not gzip: {error}") from None
+    if len(raw) > max_bytes:
+        raise EventRejected(f"unpacks to more than the limit of {max_bytes:,} bytes")
+    return raw
 
 
 def read_json(raw: bytes, max_bytes: int = MAX_BYTES) -> Any:
     """Read a document, or say why it cannot be read. Of repeated names in an object the last one counts."""
-    if len(raw) > max_bytes:
-        raise EventRejected(f"has {len(raw):,} bytes, over the limit of {max_bytes:,}")
+    check_size(raw, max_bytes)
     try:
         value = msgspec.json.decode(raw)
     except RecursionError:
-        raise _too_deep() from None
+        raise too_deep() from None
     except UnicodeDecodeError as error:
         raise EventRejected(f"is not UTF-8: {error.reason}") from None
     except msgspec.MsgspecError as error:
         raise EventRejected(f"is not JSON: {_why(raw, error)}") from None
     # Counting brackets is far cheaper than walking, and an ordinary event never has so many.
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and deeper_than(value, MAX_DEPTH):
-        raise _too_deep()
+        raise too_deep()
     return value
+
+
+def read_object(text: str) -> Any:
+    """The object that a text spells, or the text itself where it spells none.
+
+    Some producers and routes write an object as text; the same event has the same content either way.
+    """
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        raw = text.encode()
+        return read_json(raw, len(raw))
+    except (EventRejected, UnicodeEncodeError):
+        return text
+
+
+def from_base64(text: Any) -> bytes | None:
+    """The bytes that a base64 text stands for, or None where it is none."""
+    try:
+        return a2b_base64(text, strict_mode=True) if isinstance(text, str) else None
+    except (Base64Error, ValueError):
+        return None
+
+
+def to_base64(raw: bytes) -> str:
+    """Bytes as JSON can carry them."""
+    return b2a_base64(raw, newline=False).decode()
+
+
+_KINDS = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    type(None): "null",
+}
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, in words."""
+    return _KINDS.get(type(value)) or f"a {type(value).__name__}"
 
 
 def _why(raw: bytes, error: Exception) -> str:
@@ -37,7 +116,8 @@ def _why(raw: bytes, error: Exception) -> str:
     return str(error)
 
 
-def _too_deep() -> EventRejected:
+def too_deep() -> EventRejected:
+    """The error for what is nested too deep."""
     return EventRejected(f"is nested deeper than {MAX_DEPTH} levels")
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
-from eventonce.key import Key, Part, canonical, digester, part
+from eventonce.key import Key, Part, canonical, canonical_parsed, digester, part
 from eventonce.path import Ignored, getter, ignored_path
-from eventonce.rule import Rule, version_number
+from eventonce.rule import Rule, Trouble, version_number
 
 if TYPE_CHECKING:
     from eventonce.rules.pattern import Pattern
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 # Left out of content keys at the top of the data: what tracing adds on the way and what thus differs per copy.
 VOLATILE = ("_datadog", "traceparent", "tracestate", "_X_AMZN_TRACE_ID")
 _CACHED = 4096  # pairs of source and type
+
+
+def identity(window: str | float, store_trouble: Trouble) -> Rule:
+    """What an event falls under when no rule matches: its own id."""
+    return Rule(name="id", window=window, store_trouble=store_trouble)
 
 
 class Keyed(NamedTuple):
@@ -64,7 +69,7 @@ class CompiledRule:
 
     def content(self, event: Event) -> bytes:
         """The canonical form of what the event says, without what is ignored."""
-        return canonical(self.stripped(event))
+        return (canonical_parsed if event.raw else canonical)(self.stripped(event))
 
     def stripped(self, event: Event) -> Any:
         """What the event says, without what is ignored."""
@@ -75,7 +80,7 @@ class CompiledRule:
         if self._paths:
             document = event.document()
             found = {text: get(document) for text, get in self._paths}
-            if None not in found.values():
+            if not any(map(_missing, found.values())):
                 return found
         if (self.rule.otherwise if self._paths else self.rule.key) == "content":
             return {"source": event.source, "type": event.type, "content": self.stripped(event)}
@@ -88,11 +93,11 @@ class CompiledRule:
             return self._digest(self._whole(event, self.rule.key), replay)
         document = event.document()
         values = [get(document) for _, get in self._paths]
-        if None not in values:
+        if not any(map(_missing, values)):
             return self._digest(map(part, values), replay)
         if self.rule.otherwise is not None:
             return self._digest_otherwise(self._whole(event, self.rule.otherwise), replay)
-        missing = next(text for (text, _), value in zip(self._paths, values, strict=True) if value is None)
+        missing = next(text for (text, _), value in zip(self._paths, values, strict=True) if _missing(value))
         raise EventRejected(f"has no {missing}, which is in the key of rule {self.name!r}")
 
     def _whole(self, event: Event, key: object) -> tuple[Part, ...]:
@@ -107,6 +112,11 @@ class CompiledRule:
         if value is None:
             raise EventRejected(f"has no {self.rule.version}, which is the version of rule {self.name!r}")
         return version_number(value, str(self.rule.version))
+
+
+def _missing(value: Any) -> bool:
+    """An empty text names nothing: all events that have one would be the same."""
+    return value is None or value == ""
 
 
 # What identifies an event of each form. CloudEvents are unique by source and id together only.

@@ -11,11 +11,6 @@ from eventonce.errors import ConfigError
 from eventonce.rule import Rule
 
 
-def load_rules(file: str | Path) -> list[Rule]:
-    """The rules of a pipeline file."""
-    return read_rules(read_toml(file), str(file))
-
-
 def read_rules(table: Mapping[str, Any], where: str) -> list[Rule]:
     """The `[[rule]]` tables; a window above them holds for those that name none."""
     rules = table.get("rule", [])

@@ -9,16 +9,20 @@ from eventonce.clock import Clock
 from eventonce.errors import ConfigError, StoreUnusable
 from eventonce.ports import Store
 
-__all__ = ["open_store"]
+__all__ = ["check_url", "open_store"]
 
 
 def open_store(url: str, clock: Clock | None = None, *, create: bool = True) -> Store:
     """Open a store: `memory:` or `sqlite:///file.db`. Without `create`, only one that is there already."""
+    check_url(url)
+    return _OPENERS[url.partition(":")[0]](url, clock, create)
+
+
+def check_url(url: str) -> None:
+    """Raise if this is no URL of a store, without opening anything."""
     scheme, found, _ = url.partition(":")
-    opener = _OPENERS.get(scheme)
-    if not found or opener is None:
+    if not found or scheme not in _OPENERS:
         raise ConfigError(f"store: {_shown(url)!r} is not a store URL{_hint(scheme)}; use one of {_FORMS}")
-    return opener(url, clock, create)
 
 
 def _memory(url: str, clock: Clock | None, create: bool) -> Store:

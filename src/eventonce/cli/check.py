@@ -1,0 +1,83 @@
+"""`eventonce check`: lint a pipeline."""
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from eventonce.errors import EventRejected
+from eventonce.event import Event
+from eventonce.formats import MAX_BYTES, read_event
+from eventonce.rules import Rulebook
+from eventonce.study import traffic
+from eventonce.study.lint import Case, Finding, Lint
+
+
+@click.command()
+@click.argument("pipeline", type=click.Path(dir_okay=False))
+@click.option("--samples", multiple=True, help="Recorded events: files or folders, in any carrier's shape.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON line for each finding.")
+def check(pipeline: str, samples: tuple[str, ...], *, as_json: bool) -> None:
+    """Read a pipeline for mistakes, and run the tests that are in it.
+
+    Finds unknown names, invalid durations, patterns and paths, rules that can never be reached, windows shorter than
+    a copy can be late, and with --samples what is ignored but never there. A [[test]] in the file gives a list of
+    events that must be the same, or different. Exit 0 when all is well, 1 when a test fails, 2 when the file is wrong.
+
+    \b
+      eventonce check pipeline.toml
+      eventonce check pipeline.toml --samples recorded/
+    """
+    lint = Lint(pipeline)
+    tests = list(lint.cases())
+    failures: list[Finding] = []
+    if not lint.errors:
+        failures = _failures(lint.book(), tests)
+        if samples:
+            lint.against([seen.event for seen in traffic.read(samples) if isinstance(seen.event, Event)])
+    for finding in sorted(lint.findings + failures):
+        _tell(pipeline, finding, as_json=as_json)
+    if not as_json:
+        _close(lint, len(tests), len(failures))
+    sys.exit(2 if lint.errors else 1 if failures else 0)
+
+
+def _tell(pipeline: str, finding: Finding, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"file": pipeline, **finding._asdict()}))
+    else:
+        click.echo(f"{pipeline}:{finding.line}: {finding.level}: {finding.text}")
+
+
+def _close(lint: Lint, tests: int, failures: int) -> None:
+    warnings = len(lint.findings) - lint.errors
+    told = f"{len(lint.rules)} rules, {tests} tests: {lint.errors} errors, {warnings} warnings, {failures} tests failed"
+    click.echo(told, err=True)
+
+
+def _failures(book: Rulebook, tests: list[Case]) -> list[Finding]:
+    found = [(case, _trouble(book, case)) for case in tests]
+    return [Finding(case.line, "failure", f"test {case.name!r}: {why}") for case, why in found if why]
+
+
+def _trouble(book: Rulebook, case: Case) -> str | None:
+    """Why a test fails, if it does."""
+    try:
+        keyed = [book.key(_event(each)) for each in case.events]
+    except EventRejected as error:
+        return f"an event {error}"
+    keys = [each.key for each in keyed]
+    if case.same and len(set(keys)) > 1:
+        return f"events are different that must be the same, under {_named(keyed)}; see eventonce key --compare"
+    if not case.same and len(set(keys)) < len(keys):
+        return f"events are the same that must be different, under {_named(keyed)}; see eventonce key --compare"
+    return None
+
+
+def _named(keyed: list[Any]) -> str:
+    return " and ".join(sorted({f"rule {each.rule.name!r}" for each in keyed}))
+
+
+def _event(given: Any) -> Event:
+    return read_event(given, MAX_BYTES)

@@ -1,0 +1,106 @@
+"""`eventonce presets`: rules for well-known sources, and the reason for each."""
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+import msgspec
+
+from eventonce.rule import Rule
+from eventonce.rules.preset import Preset, Reasoned, load_preset, preset_names
+
+_WIDTH = 100
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="The same as JSON lines, one for each preset.")
+def presets(name: str | None, *, as_json: bool) -> None:
+    """List the presets, or show the rules of one with the reason for each.
+
+    A pipeline takes a preset whole with use = ["genesys"]; what is shown can also be pasted into it and changed.
+    Unchanged, both give the same keys.
+
+    \b
+      eventonce presets
+      eventonce presets genesys
+      eventonce presets genesys >> pipeline.toml
+    """
+    chosen = [load_preset(each) for each in ([name] if name else preset_names())]
+    for line in _lines(chosen) if as_json else _shown(chosen[0]) if name else _listed(chosen):
+        click.echo(line)
+
+
+def _lines(chosen: list[Preset]) -> Iterator[str]:
+    for preset in chosen:
+        rules = [{**_settings(each.rule), "why": each.why} for each in preset.rules]
+        yield json.dumps({**msgspec.structs.asdict(preset), "rules": rules})
+
+
+def _listed(chosen: list[Preset]) -> Iterator[str]:
+    wide = max(len(preset.name) for preset in chosen)
+    for preset in chosen:
+        count = len(preset.rules)
+        yield f"{preset.name:{wide}}  {preset.window:>3}  {count} {'rule ' if count == 1 else 'rules'}  {preset.title}"
+
+
+def _shown(preset: Preset) -> Iterator[str]:
+    yield f"# {preset.title}"
+    yield "#"
+    yield from _comment(preset.note)
+    yield "#"
+    yield from _comment(f"Window: {preset.window_why}")
+    for each in preset.rules:
+        yield ""
+        yield from _rule(each)
+
+
+def _rule(each: Reasoned) -> Iterator[str]:
+    yield from _comment(each.why)
+    yield "[[rule]]"
+    for name, value in _settings(each.rule).items():
+        yield f"{name} = {_toml(value)}"
+
+
+def _settings(rule: Rule) -> dict[str, Any]:
+    """What a rule says beyond the defaults. Its window always: where it is left out, the pipeline's would count."""
+    told = msgspec.structs.asdict(rule)
+    usual = {field.name: field.default for field in msgspec.structs.fields(Rule)}
+    return {name: value for name, value in told.items() if name in ("key", "window") or value != usual[name]}
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(" ".join(text.split()), _WIDTH, initial_indent="# ", subsequent_indent="# ")
+
+
+# --- TOML, as far as rules need it ---
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_name(name)} = {_toml(item)}" for name, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return _list([_toml(item) for item in value])
+    if isinstance(value, str):
+        return _text(value)
+    return json.dumps(value)  # numbers, true and false are written alike
+
+
+def _list(items: list[str]) -> str:
+    line = f"[{', '.join(items)}]"
+    # An inline table has to stay on one line, a list need not.
+    if len(line) <= _WIDTH or any(item.startswith("{") for item in items):
+        return line
+    return "[\n" + "".join(f"    {item},\n" for item in items) + "]"
+
+
+def _name(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
+def _text(value: str) -> str:
+    literal = '"' in value and "'" not in value and value.isprintable()
+    return f"'{value}'" if literal else json.dumps(value)

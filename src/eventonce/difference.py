@@ -1,0 +1,23 @@
+"""Where two JSON values differ."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from eventonce.key import canonical
+from eventonce.path import quoted
+
+
+def differences(left: Any, right: Any, path: str = "") -> Iterator[str]:
+    """The paths at which two values differ; numbers that are equal do not."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        for name in left.keys() | right.keys():
+            below = f"{path}.{quoted(name)}" if path else quoted(name)
+            if name in left and name in right:
+                yield from differences(left[name], right[name], below)
+            else:
+                yield below
+    elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        for number, (one, other) in enumerate(zip(left, right, strict=True)):
+            yield from differences(one, other, f"{path}[{number}]")
+    elif canonical(left) != canonical(right):
+        yield path or "(all of it)"

@@ -1,0 +1,281 @@
+"""What carries events: queues, topics, streams, pipes and requests, as AWS Lambda and recorded traffic show them.
+
+`unpack` finds out what a document is and takes out what it carries, one layer, never with an exception.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from eventonce.errors import EventRejected
+from eventonce.formats import bus, cloudevents, eventbridge
+from eventonce.formats.plain import text
+from eventonce.formats.text import content, from_base64, kind_of
+from eventonce.key import canonical
+
+Document = dict[str, Any]
+_OF_REQUESTS = frozenset(("httpMethod", "isBase64Encoded", "rawPath"))
+
+
+class Carried(NamedTuple):
+    """One event's body, what carried it, and the carrier's own name for the message.
+
+    With `trouble`, which says why there is no body to read, `body` is the carrier's record or text as it came.
+    """
+
+    body: bytes | str | Document
+    carrier: str = "none"
+    id: str = ""
+    trouble: str | None = None
+
+
+def unpack(document: object) -> list[Carried]:
+    """What a document carries: one for each record of a batch or item of a list, else the document itself."""
+    if isinstance(document, list):  # EventBridge Pipes, a batch of CloudEvents, entries of PutEvents
+        return [carried for item in document for carried in _item(item)]
+    if isinstance(document, Mapping):
+        body = document if isinstance(document, dict) else dict(document)
+        return _batch(body) or [_one(body)]
+    if isinstance(document, str | bytes):
+        return [Carried(document)]
+    return [_no_object(document)]
+
+
+def _item(item: Any) -> list[Carried]:
+    if not isinstance(item, dict):
+        return [_no_object(item)]
+    found = _batch(item)
+    if found is not None:
+        return found
+    carried = _one(item)
+    return [carried._replace(carrier=f"pipes-{carried.carrier}") if _source(item) in _READERS else carried]
+
+
+def _no_object(value: Any) -> Carried:
+    try:
+        shown = canonical(value)
+    except EventRejected:
+        shown = b""
+    return Carried(shown, trouble=f"is {kind_of(value)}, not a JSON object")
+
+
+# --- documents with several records ---
+
+
+def _batch(document: Document) -> list[Carried] | None:
+    """The records of a document that is a batch, or None where it is not."""
+    if eventbridge.recognises(document) or cloudevents.recognises(document):
+        return None
+    for name, take in _BATCHES:
+        records = document.get(name)
+        if records and (found := take(document, records)):
+            return found
+    return None
+
+
+def _of_lambda(_: Document, records: Any) -> list[Carried] | None:
+    if not isinstance(records, list) or not any(_source(record) for record in records):
+        return None
+    return [_one(record) if isinstance(record, dict) else _no_object(record) for record in records]
+
+
+def _of_firehose_or_kafka(document: Document, records: Any) -> list[Carried] | None:
+    if isinstance(records, dict) and _READERS.get(_source(document)) is _kafka:
+        partitions = [each for each in records.values() if isinstance(each, list)]
+        return [_checked(_kafka, record) for partition in partitions for record in partition]
+    if isinstance(records, list) and ("deliveryStreamArn" in document or "invocationId" in document):
+        return [_checked(_firehose, record) for record in records]
+    return None
+
+
+def _of_receive_message(_: Document, messages: Any) -> list[Carried] | None:
+    if not isinstance(messages, list) or not all(isinstance(each, dict) and _is_received(each) for each in messages):
+        return None
+    return [_sqs(message) for message in messages]
+
+
+def _of_put_events(_: Document, entries: Any) -> list[Carried] | None:
+    if not isinstance(entries, list) or not any(_is_entry(entry) for entry in entries):
+        return None
+    return [_checked(_one, entry) for entry in entries]
+
+
+_BATCHES: tuple[tuple[str, Callable[[Document, Any], list[Carried] | None]], ...] = (
+    ("Records", _of_lambda),
+    ("records", _of_firehose_or_kafka),
+    ("Messages", _of_receive_message),
+    ("Entries", _of_put_events),
+)
+
+
+def _checked(read: Callable[[Document], Carried], record: Any) -> Carried:
+    return read(record) if isinstance(record, dict) else _no_object(record)
+
+
+# --- one record ---
+
+
+def _one(body: Document) -> Carried:
+    """One record, message, request or event."""
+    if eventbridge.recognises(body) or bus.recognises(body):
+        return Carried(body, "eventbridge")
+    if cloudevents.recognises(body):
+        return Carried(body)
+    source = _source(body)
+    if source in _READERS:
+        return _READERS[source](body)
+    if source:
+        return _own_record(body, source)
+    for recognises, read in _SHAPES:
+        if recognises(body):
+            return read(body)
+    return Carried(body)
+
+
+def _source(record: Any) -> str:
+    """Which service a record says it is of."""
+    given = (record.get("eventSource") or record.get("EventSource")) if isinstance(record, dict) else None
+    return given if isinstance(given, str) else ""
+
+
+def _own_record(record: Document, source: str) -> Carried:
+    """A record that a service wrote itself, as S3 and CloudTrail do: it is the event."""
+    if "eventVersion" not in record:
+        return Carried(record)  # somebody else's word
+    carrier = "cloudtrail" if source.endswith(".amazonaws.com") else source.removeprefix("aws:")
+    return Carried(record, carrier, _name(record, "eventID"))
+
+
+def _sqs(record: Document) -> Carried:
+    name = _name(record, "messageId") or _name(record, "MessageId")
+    return _text("sqs", name, record, record.get("body", record.get("Body")), "body")
+
+
+def _sns(record: Document) -> Carried:
+    notice = record.get("Sns")
+    return _notification(notice) if isinstance(notice, dict) else Carried(record, "sns", trouble="has no Sns object")
+
+
+def _notification(notice: Document) -> Carried:
+    return _text("sns", _name(notice, "MessageId"), notice, notice.get("Message"), "Message")
+
+
+def _kinesis(record: Document) -> Carried:
+    inner = record.get("kinesis")  # which Pipes leave out
+    return _packed("kinesis", _name(record, "eventID"), record, (inner if isinstance(inner, dict) else record), "data")
+
+
+def _dynamodb(record: Document) -> Carried:
+    trouble = None if isinstance(record.get("dynamodb"), dict) else "has no dynamodb object"
+    return Carried(record, "dynamodb", _name(record, "eventID"), trouble)
+
+
+def _firehose(record: Document) -> Carried:
+    return _packed("firehose", _name(record, "recordId"), record, record, "data")
+
+
+def _kafka(record: Document) -> Carried:
+    place = [_name(record, name) for name in ("topic", "partition", "offset")]
+    return _packed("kafka", "-".join(place) if all(place) else "", record, record, "value")
+
+
+def _logs(document: Document) -> Carried:
+    return _packed("logs", "", document, document["awslogs"], "data")
+
+
+def _entry(entry: Document) -> Carried:
+    return Carried(eventbridge.from_entry(entry), "eventbridge")
+
+
+def _request(request: Document) -> Carried:
+    """A request as API Gateway, a load balancer or a function URL hands it on."""
+    headers = _headers(request)
+    name = headers.get("x-amz-sns-message-id", "")  # raw delivery has no other place for it
+    given = request.get("body")
+    if request.get("isBase64Encoded") is True:
+        carried = _packed("http", name, request, request, "body")
+    else:
+        carried = _text("http", name, request, given, "body")
+    if cloudevents.recognises_headers(headers) and (carried.trouble is None or not given):
+        return _binary(carried, headers)
+    return carried
+
+
+def _binary(carried: Carried, headers: Mapping[str, str]) -> Carried:
+    body = b"" if carried.trouble or isinstance(carried.body, dict) else carried.body
+    try:
+        event = cloudevents.structured(headers, content(body))
+    except EventRejected as error:
+        return carried._replace(trouble=str(error))
+    return Carried(msgspec.json.encode(event), "http", carried.id)
+
+
+def _headers(request: Document) -> dict[str, str]:
+    single, several = request.get("headers"), request.get("multiValueHeaders")
+    given = list(single.items()) if isinstance(single, dict) else []
+    if isinstance(several, dict):  # all that a load balancer may send
+        given += [(name, values[-1]) for name, values in several.items() if isinstance(values, list) and values]
+    return {name.lower(): value for name, value in given if isinstance(name, str) and isinstance(value, str)}
+
+
+def _is_notification(body: Document) -> bool:
+    return body.get("Type") == "Notification" and "TopicArn" in body
+
+
+def _is_received(body: Document) -> bool:
+    return ("ReceiptHandle" in body and "Body" in body) or ("receiptHandle" in body and "body" in body)
+
+
+def _is_entry(body: Any) -> bool:
+    return isinstance(body, dict) and eventbridge.recognises_entry(body)
+
+
+def _is_request(body: Document) -> bool:
+    return isinstance(body.get("requestContext"), dict) and not _OF_REQUESTS.isdisjoint(body)
+
+
+def _is_logs(body: Document) -> bool:
+    return isinstance(body.get("awslogs"), dict) and len(body) == 1
+
+
+_Reader = Callable[[Document], Carried]
+_READERS: dict[str, _Reader] = {
+    "aws:sqs": _sqs,
+    "aws:sns": _sns,
+    "aws:kinesis": _kinesis,
+    "aws:dynamodb": _dynamodb,
+    "aws:kafka": _kafka,
+    "SelfManagedKafka": _kafka,
+}
+_SHAPES: tuple[tuple[Callable[[Document], bool], _Reader], ...] = (
+    (_is_notification, _notification),
+    (_is_received, _sqs),
+    (_is_entry, _entry),
+    (_is_request, _request),
+    (_is_logs, _logs),
+)
+
+
+# --- bodies ---
+
+
+def _name(record: Document, field: str) -> str:
+    value = record.get(field)
+    return value if isinstance(value, str) else text(value) if isinstance(value, int) else ""
+
+
+def _text(carrier: str, name: str, record: Document, given: Any, field: str) -> Carried:
+    if isinstance(given, str | dict) and given:  # an object where somebody wrote the record by hand
+        return Carried(given, carrier, name)
+    return Carried(record, carrier, name, f"has no {field}" if not given else f"has a {field} that is no text")
+
+
+def _packed(carrier: str, name: str, record: Document, holder: Document, field: str) -> Carried:
+    given = holder.get(field)
+    if not given:
+        return Carried(record, carrier, name, f"has no {field}")
+    raw = from_base64(given)
+    if raw is None:
+        return Carried(record, carrier, name, f"has {field} that is not base64")
+    return Carried(raw, carrier, name)

@@ -1,0 +1,194 @@
+"""From a body to its event: through every layer that a route has put around it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec import structs
+
+from eventonce.errors import EventRejected
+from eventonce.event import Event
+from eventonce.formats import bus, cloudevents, dynamodb, eventbridge, plain, records
+from eventonce.formats.carriers import Carried, unpack
+from eventonce.formats.text import GZIP, MAX_BYTES, check_size, content, kind_of, read_json, to_base64
+
+MAX_BATCH = 64 * 1024 * 1024  # what a document with many events may have, and what is unpacked from all its records
+_MAX_LAYERS = 5
+_KPL = b"\xf3\x89\x9a\xc2"  # how an aggregate of the Kinesis Producer Library begins
+_LAYERS = {
+    "sqs": "SQS message",
+    "sns": "SNS message",
+    "kinesis": "Kinesis record",
+    "dynamodb": "DynamoDB record",
+    "firehose": "Firehose record",
+    "kafka": "Kafka record",
+    "http": "HTTP request",
+    "logs": "CloudWatch Logs record",
+}
+
+
+def read_event(body: object, max_bytes: int = MAX_BYTES) -> Event:
+    """Read one event, whatever envelope it is in and whatever carried it."""
+    if isinstance(body, Event):
+        return _checked(body)
+    document, raw = _opened(body, max_bytes)
+    if not isinstance(document, dict):
+        raise EventRejected(f"is {kind_of(document)}, not a JSON object")
+    if eventbridge.recognises(document):  # by far the most common
+        return eventbridge.read(document, raw)
+    if cloudevents.recognises(document):
+        return cloudevents.read(document, raw)
+    return _only(_Reader(max_bytes).documents(document, raw, 0))
+
+
+def read_events(body: object, max_bytes: int = MAX_BYTES) -> list[Event | EventRejected]:
+    """Read all events of a document in the shape of any carrier; in the place of one that cannot be read, why.
+
+    `max_bytes` bounds each event; a document that holds many may be larger.
+    """
+    try:
+        if isinstance(body, Event):
+            return [_checked(body)]
+        document, raw = (body, b"") if isinstance(body, list) else _opened(body, max(max_bytes, MAX_BATCH))
+    except EventRejected as error:
+        return [error]
+    return list(_Reader(max_bytes).documents(document, raw, 0))
+
+
+def read_carried(carried: Carried, max_bytes: int = MAX_BYTES) -> Event:
+    """Read the one event of what `unpack` found. Unlike a file, a carrier may bring bare text: it becomes the data."""
+    return _only(_Reader(max_bytes).carried(carried, 0))
+
+
+def _checked(event: Event) -> Event:
+    """An event made by hand: its fields are what they say they are, and a time without a zone is UTC."""
+    for name in ("id", "source", "type"):
+        if not isinstance(getattr(event, name), str):
+            raise EventRejected(f"has a {name} that is no text")
+    if event.time is None:
+        return event
+    if not isinstance(event.time, datetime):
+        raise EventRejected("has a time that is no datetime")
+    return event if event.time.tzinfo else structs.replace(event, time=event.time.replace(tzinfo=UTC))
+
+
+def _opened(body: object, max_bytes: int) -> tuple[Any, bytes]:
+    if isinstance(body, str | bytes | bytearray | memoryview):
+        raw = content(body, max_bytes)
+        return read_json(raw, max_bytes), raw
+    if isinstance(body, Mapping):
+        return dict(body), b""
+    raise EventRejected(f"is a {type(body).__name__}, not an event; pass bytes, text, a mapping or an Event")
+
+
+def _only(found: Iterator[Event | EventRejected]) -> Event:
+    each = list(found)
+    if len(each) != 1:
+        raise EventRejected(f"carries {len(each)} events, not one; take them apart with read_events")
+    if isinstance(each[0], EventRejected):
+        raise each[0]
+    return each[0]
+
+
+class _Reader:
+    """Takes layers off, and keeps count of them and of what was unpacked."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._left = max(max_bytes, MAX_BATCH)  # of gzip: many small bombs are one large one
+
+    def documents(self, document: Any, raw: bytes, layer: int) -> Iterator[Event | EventRejected]:
+        """The events of a document."""
+        for carried in unpack(document):
+            if carried.body is document and isinstance(document, dict) and carried.trouble is None:
+                yield self._itself(document, raw)
+            else:
+                yield from self.carried(carried, layer)
+
+    def carried(self, carried: Carried, layer: int) -> Iterator[Event | EventRejected]:
+        """The events of a carrier's message; nearly always one."""
+        try:
+            found = list(self._inside(carried, layer))
+        except EventRejected as error:
+            found = [error]
+        for number, each in enumerate(found, 1):
+            if isinstance(each, EventRejected):
+                yield _in_layer(each, carried.carrier)
+            else:
+                # Several without ids of their own must not share one: the others would be taken for copies.
+                yield _identified(each, carried.id if len(found) == 1 or not carried.id else f"{carried.id}/{number}")
+
+    def _inside(self, carried: Carried, layer: int) -> Iterator[Event | EventRejected]:
+        if carried.trouble is not None:
+            raise EventRejected(carried.trouble)
+        if layer >= _MAX_LAYERS:
+            raise EventRejected(f"is wrapped more than {_MAX_LAYERS} times")
+        if isinstance(carried.body, dict):
+            return self.documents(carried.body, b"", layer + 1)
+        raw = self._content(carried.body)
+        if raw.lstrip()[:1] not in (b"{", b"["):
+            return iter((_bare(raw),))
+        document = read_json(raw, self._max_bytes)
+        if document == []:
+            raise EventRejected("is an empty list, not an event")
+        return self.documents(document, raw, layer + 1)
+
+    def _content(self, body: str | bytes) -> bytes:
+        if not isinstance(body, bytes) or body[:2] != GZIP:
+            raw = content(body, self._max_bytes)
+            check_size(raw, self._max_bytes)
+            return raw
+        raw = content(body, min(self._max_bytes, self._left))
+        self._left -= len(raw)
+        return raw
+
+    def _itself(self, body: dict[str, Any], raw: bytes) -> Event | EventRejected:
+        try:
+            check_size(raw, self._max_bytes)
+            return _read(body, raw, self._max_bytes)
+        except EventRejected as error:
+            return error
+
+
+def _read(body: dict[str, Any], raw: bytes, max_bytes: int) -> Event:
+    """Read an event that nothing carries any more."""
+    if bus.recognises(body) and not eventbridge.recognises(body):
+        return bus.read(body, max_bytes)
+    for recognises, read in _FORMS:
+        if recognises(body):
+            return read(body, raw)
+    return plain.read(body, raw)
+
+
+_FORMS: tuple[tuple[Callable[[dict[str, Any]], bool], Callable[[dict[str, Any], bytes], Event]], ...] = (
+    (eventbridge.recognises, eventbridge.read),
+    (cloudevents.recognises, cloudevents.read),
+    (dynamodb.recognises, dynamodb.read),
+    (records.recognises, records.read),
+)
+
+
+def _bare(raw: bytes) -> Event:
+    """What is no JSON object, as queues and streams also carry it: text, or bytes in base64."""
+    if raw.startswith(_KPL):
+        raise EventRejected(
+            "is an aggregate of the Kinesis Producer Library, which holds several records; "
+            "turn aggregation off in the producer, or take it apart before"
+        )
+    try:
+        return Event(data=raw.decode())
+    except UnicodeDecodeError:
+        return Event(data=to_base64(raw))
+
+
+def _in_layer(error: EventRejected, carrier: str) -> EventRejected:
+    name = _LAYERS.get(carrier.removeprefix("pipes-"))
+    return EventRejected(f"in the {name}: {error}") if name else error
+
+
+def _identified(event: Event, name: str) -> Event:
+    """The event, with its carrier's message id where it has no id of its own."""
+    if event.id or not name:
+        return event
+    own = {key: value for key, value in event.attributes.items() if key != "id"}  # it is empty, and would be used
+    return structs.replace(event, id=name, attributes=own)

@@ -1,0 +1,27 @@
+"""All rules of a pipeline: its own first, then those of the presets it uses."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from eventonce.errors import ConfigError
+from eventonce.rule import Rule
+from eventonce.rules.file import read_rules, read_toml
+from eventonce.rules.preset import rules_of
+
+
+def load_rules(file: str | Path) -> list[Rule]:
+    """The rules of a pipeline file."""
+    return read_all(read_toml(file), str(file))
+
+
+def read_all(table: Mapping[str, Any], where: str) -> list[Rule]:
+    """The `[[rule]]` tables, and behind them the rules of the presets in `use`."""
+    used = table.get("use", [])
+    if not isinstance(used, list) or not all(isinstance(name, str) for name in used):
+        raise ConfigError(f'{where}: use: write the names of presets in a list, such as use = ["genesys"]')
+    try:
+        return read_rules(table, where) + rules_of(used)
+    except ConfigError as error:
+        text = str(error)
+        raise ConfigError(text if text.startswith(where) else f"{where}: {text}") from None

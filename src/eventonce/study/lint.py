@@ -1,0 +1,312 @@
+"""Reading a pipeline file for mistakes: all of them at once, each with its line."""
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from eventonce.errors import ConfigError
+from eventonce.event import Event
+from eventonce.key import canonical
+from eventonce.path import Ignored, ignored_path
+from eventonce.pipeline import Settings
+from eventonce.rule import Rule
+from eventonce.rules import CompiledRule, Rulebook, identity
+from eventonce.rules.lines import Lines
+from eventonce.rules.preset import rules_of
+from eventonce.sinks import open_sink
+from eventonce.sources import check_source
+from eventonce.stores import check_url
+
+_DEFAULTS = ("window", "store_trouble")  # what rules take from above them
+_CROSS = ("name", "key", "otherwise")  # what other fields of a rule depend on
+DAY = 86_400_000
+
+
+class Finding(NamedTuple):
+    """Something to mend, or to think about."""
+
+    line: int
+    level: str  # "error" or "warning"
+    text: str
+
+
+class Case(NamedTuple):
+    """A `[[test]]`: events that must be the same, or different."""
+
+    line: int
+    name: str
+    same: bool
+    events: list[Any]
+
+
+class Lint:
+    """What is wrong with a pipeline file, and its rules as far as they can be read."""
+
+    def __init__(self, file: str) -> None:
+        self.findings: list[Finding] = []
+        self.rules: list[tuple[int, CompiledRule]] = []  # with their lines; those of presets stand at `use`
+        self.table: Mapping[str, Any] = {}
+        self._lines = Lines("")
+        text = _read(file)
+        try:
+            self.table = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            self._error(_toml_line(error), f"is not TOML: {error}")
+            return
+        self._lines = Lines(text)
+        self._settings()
+        self._own_rules()
+        self._presets()
+        self._names_twice()
+        self._unreachable()
+        self._windows()
+
+    @property
+    def errors(self) -> int:
+        return sum(finding.level == "error" for finding in self.findings)
+
+    def book(self) -> Rulebook:
+        """The rules that could be read."""
+        consumer = self.table.get("consumer", "default")
+        rules = [compiled.rule for _, compiled in self.rules]
+        return Rulebook(consumer if isinstance(consumer, str) and consumer else "default", rules, self._identity())
+
+    def against(self, samples: Sequence[Event]) -> None:
+        """Look at recorded events too: what is ignored but never there."""
+        book = self.book()
+        by_rule: dict[str, list[Event]] = {}
+        for event in samples:
+            by_rule.setdefault(book.find(event).name, []).append(event)
+        for number, rule in enumerate(self._tables("rule"), 1):
+            events = by_rule.get(str(rule.get("name")), [])
+            for text in _texts(rule.get("ignore")):
+                if events and not any(_occurs(text, event) for event in events):
+                    line = self._lines.find("rule", number, "ignore")
+                    self._warn(line, f"rule {rule.get('name')!r}: ignore: {text} is in none of {len(events)} samples")
+
+    def cases(self) -> Iterator[Case]:
+        """The `[[test]]` tables; what is wrong with them becomes a finding."""
+        for number, table in enumerate(self._tables("test"), 1):
+            line = self._lines.find("test", number)
+            name = str(table.get("name", f"test {number}"))
+            for entry in table.keys() - {"name", "same", "different"}:
+                self._error(self._lines.find("test", number, entry), _unknown(entry, ("name", "same", "different")))
+            wanted = [entry for entry in ("same", "different") if entry in table]
+            events = table.get(wanted[0]) if len(wanted) == 1 else None
+            if not isinstance(events, list) or len(events) < 2:
+                self._error(line, f"test {name!r}: give either same or different, with a list of two events or more")
+            else:
+                yield Case(line, name, wanted[0] == "same", events)
+
+    # --- settings ---
+
+    def _settings(self) -> None:
+        for name, value in self.table.items():
+            line = self._lines.find(entry=name)
+            if name not in Settings.__struct_fields__:
+                self._error(line, _unknown(name, Settings.__struct_fields__))
+            elif name not in ("rule", "test", "use"):
+                self._try(line, msgspec.convert, {name: value}, Settings)
+        for name, check in _URLS.items():
+            if isinstance(value := self.table.get(name), str):
+                self._try(self._lines.find(entry=name), check, value)
+
+    def _identity(self) -> Rule:
+        window = self.table.get("window", "14d")
+        return identity(window if isinstance(window, str | int | float) else "14d", "retry")
+
+    # --- rules ---
+
+    def _tables(self, name: str) -> list[Mapping[str, Any]]:
+        tables = self.table.get(name, [])
+        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+            self._error(self._lines.find(entry=name), f"{name}: write each one as [[{name}]], with two brackets")
+            return []
+        return tables
+
+    def _own_rules(self) -> None:
+        defaults = {name: self.table[name] for name in _DEFAULTS if name in self.table}
+        for number, table in enumerate(self._tables("rule"), 1):
+            before = self.errors
+            self._fields(number, table)
+            line = self._lines.find("rule", number)
+            if self.errors == before:
+                rule = self._try(line, msgspec.convert, {**defaults, **table}, Rule)
+                self._compile(self._lines.find("rule", number, "match"), line, rule)
+
+    def _fields(self, number: int, table: Mapping[str, Any]) -> None:
+        """Each field by itself, so that a mistake is told with its own line."""
+        needed = {"name": "?"} | {name: table[name] for name in _CROSS if name in table}
+        for name, value in table.items():
+            line = self._lines.find("rule", number, name)
+            if name not in Rule.__struct_fields__:
+                self._error(line, f"rule {number}: {_unknown(name, Rule.__struct_fields__)}")
+                continue
+            before = len(self.findings)
+            fields = {"name": table.get("name", "?"), name: value} if name in _CROSS else {**needed, name: value}
+            fields |= {"key": table["key"]} if name == "otherwise" and "key" in table else {}
+            fields |= {"ignore": ()} if name != "ignore" else {}
+            self._try(line, msgspec.convert, fields, Rule)
+            if len(self.findings) > before and name in _CROSS:
+                return  # the other fields would only repeat it
+
+    def _compile(self, match_line: int, line: int, rule: Rule | None) -> None:
+        compiled = None if rule is None else self._try(match_line, CompiledRule, "check", rule)
+        if compiled is not None:
+            self.rules.append((line, compiled))
+
+    def _presets(self) -> None:
+        used = self.table.get("use", [])
+        line = self._lines.find(entry="use")
+        if not isinstance(used, list):
+            self._error(line, 'use: write the names of presets in a list, such as use = ["genesys"]')
+            return
+        for name in used:
+            for rule in self._try(line, rules_of, [name]) or ():
+                self._compile(line, line, rule)
+
+    def _names_twice(self) -> None:
+        seen: set[str] = set()
+        for line, compiled in self.rules:
+            if compiled.name in seen:
+                self._error(line, f"rule {compiled.name!r} is there twice; give each rule a name of its own")
+            seen.add(compiled.name)
+
+    def _unreachable(self) -> None:
+        for at, (line, later) in enumerate(self.rules):
+            for _, earlier in self.rules[:at]:
+                if covers(earlier.rule.match, later.rule.match):
+                    text = "has no match and takes every event" if earlier.rule.match is None else "matches all it does"
+                    self._warn(
+                        line, f"rule {later.name!r} can never be reached: rule {earlier.name!r} before it {text}"
+                    )
+                    break
+
+    def _windows(self) -> None:
+        for line, compiled in self.rules:
+            if short := shortfall(compiled):
+                self._warn(line, f"rule {compiled.name!r}: {short}")
+
+    # --- findings ---
+
+    def _try(self, line: int, act: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return act(*args)
+        except (ConfigError, msgspec.ValidationError) as error:
+            self._error(line, " ".join(str(error).split()))
+            return None
+
+    def _error(self, line: int, text: str) -> None:
+        self.findings.append(Finding(line, "error", text))
+
+    def _warn(self, line: int, text: str) -> None:
+        self.findings.append(Finding(line, "warning", text))
+
+
+def _read(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: is not UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def _toml_line(error: Exception) -> int:
+    digits = str(error).rpartition("line ")[2].split(",")[0]
+    return int(digits) if digits.isdecimal() else 1
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f"{name!r} is not known; " + (f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}")
+
+
+def _sink(url: str) -> None:
+    if url.startswith("python:") or "://" in url:
+        open_sink(url)
+
+
+_URLS: dict[str, Callable[[str], Any]] = {"store": check_url, "source": check_source, "sink": _sink}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    return (text for text in value if isinstance(text, str)) if isinstance(value, list) else iter(())
+
+
+def _occurs(text: str, event: Event) -> bool:
+    return bool(Ignored([ignored_path(text)]).strip(event.data) != event.data)
+
+
+# --- which rule takes what another would ---
+
+
+def covers(earlier: Any, later: Any) -> bool:
+    """Whether a pattern surely matches all that another does. It may say no where the answer is yes."""
+    if earlier is None:
+        return True
+    if later is None or not isinstance(earlier, Mapping) or not isinstance(later, Mapping):
+        return False
+    return all(name != "$or" and name in later and _wider(earlier[name], later[name]) for name in earlier)
+
+
+def _wider(earlier: Any, later: Any) -> bool:
+    if isinstance(earlier, list) and isinstance(later, list):
+        known = {canonical(each) for each in earlier}
+        return all(canonical(each) in known or _by_prefix(earlier, each) for each in later)
+    return isinstance(earlier, Mapping) and covers(earlier, later)
+
+
+def _by_prefix(earlier: list[Any], text: Any) -> bool:
+    prefixes = [each["prefix"] for each in earlier if isinstance(each, Mapping) and isinstance(each.get("prefix"), str)]
+    wanted = text.get("prefix") if isinstance(text, Mapping) else text
+    return isinstance(wanted, str) and any(wanted.startswith(prefix) for prefix in prefixes)
+
+
+# --- windows and how late a copy can come ---
+
+
+class Horizon(NamedTuple):
+    """How long after the first delivery a copy can still come, and why."""
+
+    millis: int
+    why: str
+
+
+_GENESYS = Horizon(5 * DAY, "4d of Genesys's own retries + 24h of the EventBridge rule's = 5d")
+_EVENTBRIDGE = Horizon(DAY, "an EventBridge rule retries its target for up to 24h")
+
+
+def horizon(rule: Rule) -> Horizon | None:
+    """How late a copy of what this rule matches can come, as far as the rule tells."""
+    if rule.match is None:
+        return None
+    named = canonical(rule.match.get("source", [])).decode()
+    if "genesys.com" in named:
+        return _GENESYS
+    return _EVENTBRIDGE if "source" in rule.match or "detail-type" in rule.match else None
+
+
+def shortfall(compiled: CompiledRule) -> str | None:
+    """Why a window is too short, where it is."""
+    latest = horizon(compiled.rule)
+    if latest is None or compiled.window >= latest.millis:
+        return None
+    missing = readable(latest.millis - compiled.window)
+    return (
+        f"window: {compiled.rule.window} is shorter than a copy can be late: {latest.why}; "
+        f"it misses the last {missing}, so write window = {readable(latest.millis)!r} or more"
+    )
+
+
+def readable(millis: int) -> str:
+    """A duration as people write it."""
+    parts, units = [], (("d", DAY), ("h", DAY // 24), ("m", 60_000), ("s", 1000), ("ms", 1))
+    for unit, size in units:
+        count, millis = divmod(millis, size)
+        parts += [f"{count}{unit}"] if count else []
+    return "".join(parts) or "0s"

@@ -1,0 +1,350 @@
+"""What carries events, as Lambda, Pipes and recorded traffic show it."""
+
+import gzip
+import json
+from base64 import b64encode
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from eventonce import Event, EventRejected
+from eventonce.formats import Carried, read_carried, read_events, unpack
+
+EVENT = {"id": "e-1", "source": "shop", "detail-type": "Order Placed", "detail": {"orderId": "o-1"}}
+CLOUDEVENT = {"specversion": "1.0", "id": "c-1", "source": "/shop", "type": "order.placed", "data": {"orderId": "o-1"}}
+TEXT = json.dumps(EVENT)
+PACKED = b64encode(TEXT.encode()).decode()
+
+
+def sqs(body: Any = TEXT, name: str = "m-1", **fields: Any) -> dict[str, Any]:
+    return {"messageId": name, "receiptHandle": "r", "body": body, "eventSource": "aws:sqs", **fields}
+
+
+def sns(message: Any = TEXT) -> dict[str, Any]:
+    return {"EventSource": "aws:sns", "EventVersion": "1.0", "Sns": {"MessageId": "s-1", "Message": message}}
+
+
+def kinesis(data: Any = PACKED) -> dict[str, Any]:
+    inner = {"data": data, "sequenceNumber": "1", "partitionKey": "p"}
+    return {"eventSource": "aws:kinesis", "eventVersion": "1.0", "eventID": "shard:1", "kinesis": inner}
+
+
+def flat(data: Any = PACKED) -> dict[str, Any]:
+    return {
+        "eventSource": "aws:kinesis",
+        "eventVersion": "1.0",
+        "eventID": "shard:1",
+        "data": data,
+        "partitionKey": "p",
+    }
+
+
+def change(**fields: Any) -> dict[str, Any]:
+    return {
+        "eventID": "d-1",
+        "eventName": "MODIFY",
+        "eventVersion": "1.1",
+        "eventSource": "aws:dynamodb",
+        "eventSourceARN": "arn:aws:dynamodb:eu-west-1:111122223333:table/orders/stream/2026-01-05T09:00:00.000",
+        "dynamodb": {"ApproximateCreationDateTime": 1767603600, "Keys": {"Id": {"N": "101"}}, "SequenceNumber": "7"},
+        **fields,
+    }
+
+
+def http(body: Any = TEXT, **fields: Any) -> dict[str, Any]:
+    return {"version": "2.0", "requestContext": {}, "headers": {}, "body": body, "isBase64Encoded": False, **fields}
+
+
+def kafka(value: Any = PACKED) -> dict[str, Any]:
+    return {"topic": "orders", "partition": 0, "offset": 15, "value": value}
+
+
+FIREHOSE = {"invocationId": "i", "deliveryStreamArn": "arn", "records": [{"recordId": "f-1", "data": PACKED}]}
+S3 = {"eventVersion": "2.1", "eventSource": "aws:s3", "eventName": "ObjectCreated:Put", "s3": {"object": {"key": "k"}}}
+ENTRY = {"Source": "shop", "DetailType": "Order Placed", "Detail": '{"orderId": "o-1"}', "EventBusName": "b"}
+NOTICE = {"Type": "Notification", "TopicArn": "arn", "MessageId": "s-1", "Message": TEXT}
+
+
+@pytest.mark.parametrize(
+    ("document", "found"),
+    [
+        (EVENT, [("eventbridge", "")]),
+        ({"Data": EVENT, "SystemMetadata": {}}, [("eventbridge", "")]),
+        (CLOUDEVENT, [("none", "")]),
+        ({"orderId": "o-1"}, [("none", "")]),
+        ("text", [("none", "")]),
+        (b"bytes", [("none", "")]),
+        ([], []),
+        ({"Records": []}, [("none", "")]),
+        ({"Records": [{"mine": 1}]}, [("none", "")]),
+        ({"records": [{"mine": 1}]}, [("none", "")]),
+        ({"Messages": [{"mine": 1}]}, [("none", "")]),
+        ({"Entries": [{"mine": 1}]}, [("none", "")]),
+        ({"eventSource": "mine", "orderId": "o-1"}, [("none", "")]),
+        ({"Records": [sqs(), sqs(name="m-2")]}, [("sqs", "m-1"), ("sqs", "m-2")]),
+        ({"Records": [sns()]}, [("sns", "s-1")]),
+        ({"Records": [kinesis()], "window": {}, "state": {}}, [("kinesis", "shard:1")]),
+        ({"Records": [change()]}, [("dynamodb", "d-1")]),
+        ({"Records": [S3]}, [("s3", "")]),
+        (
+            {"Records": [{"eventVersion": "1", "eventSource": "ec2.amazonaws.com", "eventID": "t-1"}]},
+            [("cloudtrail", "t-1")],
+        ),
+        ([sqs()], [("pipes-sqs", "m-1")]),
+        ([flat(), kinesis()], [("pipes-kinesis", "shard:1")] * 2),
+        ([change()], [("pipes-dynamodb", "d-1")]),
+        ([{"eventSource": "aws:kafka", **kafka()}], [("pipes-kafka", "orders-0-15")]),
+        (FIREHOSE, [("firehose", "f-1")]),
+        ({"eventSource": "aws:kafka", "records": {"orders-0": [kafka()]}}, [("kafka", "orders-0-15")]),
+        ({"eventSource": "SelfManagedKafka", "records": {"orders-0": [kafka()]}}, [("kafka", "orders-0-15")]),
+        (http(), [("http", "")]),
+        ({"httpMethod": "POST", "requestContext": {"elb": {}}, "body": TEXT}, [("http", "")]),
+        (http(headers={"X-Amz-Sns-Message-Id": "s-1"}), [("http", "s-1")]),
+        ([EVENT, EVENT], [("eventbridge", "")] * 2),
+        ([CLOUDEVENT, CLOUDEVENT], [("none", "")] * 2),
+        ([ENTRY], [("eventbridge", "")]),
+        ({"Entries": [ENTRY, ENTRY]}, [("eventbridge", "")] * 2),
+        ({"Messages": [{"MessageId": "m-1", "ReceiptHandle": "r", "Body": TEXT}]}, [("sqs", "m-1")]),
+        (NOTICE, [("sns", "s-1")]),
+        ([NOTICE], [("sns", "s-1")]),
+        ({"awslogs": {"data": b64encode(gzip.compress(b"{}")).decode()}}, [("logs", "")]),
+        ([{"Records": [sqs(), sqs()]}, EVENT], [("sqs", "m-1"), ("sqs", "m-1"), ("eventbridge", "")]),
+    ],
+    ids=lambda value: repr(value)[:50],
+)
+def test_each_carrier_is_known(document: object, found: list[tuple[str, str]]) -> None:
+    unpacked = unpack(document)
+    assert [(carried.carrier, carried.id) for carried in unpacked] == found
+    assert [carried.trouble for carried in unpacked] == [None] * len(found)
+
+
+@pytest.mark.parametrize(
+    ("document", "trouble"),
+    [
+        ({"Records": [sqs(body=None)]}, "has no body"),
+        ({"Records": [sqs(body="")]}, "has no body"),
+        ({"Records": [sqs(body=7)]}, "has a body that is no text"),
+        ({"Records": [{"eventSource": "aws:sns"}]}, "has no Sns object"),
+        ({"Records": [sns(message=None)]}, "has no Message"),
+        ({"Records": [kinesis(data="not base64!")]}, "has data that is not base64"),
+        ({"Records": [kinesis(data="\u20ac")]}, "has data that is not base64"),
+        ({"Records": [kinesis(data=["x"])]}, "has data that is not base64"),
+        ({"Records": [kinesis(data="")]}, "has no data"),
+        ({"Records": [{"eventSource": "aws:kinesis"}]}, "has no data"),
+        ({"Records": [change(dynamodb=None)]}, "has no dynamodb object"),
+        ({"invocationId": "i", "records": [{"recordId": "1"}]}, "has no data"),
+        ({"invocationId": "i", "records": [7]}, "is a number, not a JSON object"),
+        ({"eventSource": "aws:kafka", "records": {"orders-0": [kafka(None)]}}, "has no value"),
+        ({"eventSource": "aws:kafka", "records": {"orders-0": ["x"]}}, "is a string, not a JSON object"),
+        (http(None), "has no body"),
+        (http("%", isBase64Encoded=True), "has body that is not base64"),
+        (http("{", headers={"ce-specversion": "1.0"}), "has no ce-id header, which a CloudEvent in binary mode needs"),
+        ([7], "is a number, not a JSON object"),
+        ([[EVENT]], "is a list, not a JSON object"),
+        (["\ud800"], "is a string, not a JSON object"),
+        (None, "is null, not a JSON object"),
+        (True, "is a boolean, not a JSON object"),
+    ],
+    ids=lambda value: repr(value)[:50],
+)
+def test_a_broken_record_is_trouble_and_no_exception(document: object, trouble: str) -> None:
+    assert [carried.trouble for carried in unpack(document)] == [trouble]
+    (error,) = read_events(document) if isinstance(document, list | dict) else read_events(json.dumps(document))
+    assert isinstance(error, EventRejected)
+    assert trouble in str(error)
+
+
+def test_the_others_of_a_batch_are_read() -> None:
+    first, second, third = read_events({"Records": [sqs("{"), "x", sqs()]})
+    assert str(first).startswith("in the SQS message: is not JSON")
+    assert str(second) == "is a string, not a JSON object"
+    assert isinstance(third, Event)
+    assert third.id == "e-1"
+
+
+# --- what is read ---
+
+
+def only(document: object) -> Event:
+    (event,) = read_events(document)
+    assert isinstance(event, Event), event
+    return event
+
+
+def test_a_change_in_a_table() -> None:
+    images = {
+        "Keys": {"Id": {"N": "101"}},
+        "NewImage": {
+            "Id": {"N": "101"},
+            "text": {"S": "x"},
+            "price": {"N": "1.10"},
+            "zero": {"N": "0.0"},
+            "tiny": {"N": "1E-300"},
+            "exact": {"N": "0.12345678901234567890"},
+            "large": {"N": "12345678901234567890123456789012345678"},
+            "odd": {"N": "1_000"},
+            "yes": {"BOOL": True},
+            "none": {"NULL": True},
+            "bytes": {"B": "AAE="},
+            "tags": {"SS": ["b", "a"]},
+            "numbers": {"NS": ["2", "1.5"]},
+            "blobs": {"BS": ["Ag==", "AQ=="]},
+            "map": {"M": {"list": {"L": [{"S": "x"}, {"N": "1"}, {"M": {}}]}}},
+            "untyped": {"a": 1, "b": 2},
+            "unknown": {"X": 1},
+            "bare": 7,
+        },
+    }
+    event = only({"Records": [change(dynamodb={"ApproximateCreationDateTime": 1767603600, **images})]})
+    assert (event.form, event.id, event.source, event.type) == ("plain", "d-1", "orders", "MODIFY")
+    assert event.time == datetime(2026, 1, 5, 9, tzinfo=UTC)
+    assert "dynamodb" not in event.attributes
+    assert event.data == {
+        "eventName": "MODIFY",
+        "keys": {"Id": 101},
+        "new": {
+            "Id": 101,
+            "text": "x",
+            "price": 1.1,
+            "zero": 0,
+            "tiny": "1E-300",
+            "exact": "0.12345678901234567890",
+            "large": 12345678901234567890123456789012345678,
+            "odd": "1_000",
+            "yes": True,
+            "none": None,
+            "bytes": "AAE=",
+            "tags": ["a", "b"],
+            "numbers": [1.5, 2],
+            "blobs": ["AQ==", "Ag=="],
+            "map": {"list": ["x", 1, {}]},
+            "untyped": {"a": 1, "b": 2},
+            "unknown": {"X": 1},
+            "bare": 7,
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "source", "time"),
+    [
+        ({"eventSourceARN": "stream-ARN"}, "", datetime(2026, 1, 5, 9, tzinfo=UTC)),
+        ({"eventSourceARN": None}, "", datetime(2026, 1, 5, 9, tzinfo=UTC)),
+        ({"tableName": "orders"}, "orders", datetime(2026, 1, 5, 9, tzinfo=UTC)),
+        ({"dynamodb": {"ApproximateCreationDateTime": 1767603600000}}, "orders", datetime(2026, 1, 5, 9, tzinfo=UTC)),
+        ({"dynamodb": {"ApproximateCreationDateTime": -9e10}}, "orders", None),
+        ({"dynamodb": {"ApproximateCreationDateTime": "x"}}, "orders", None),
+        ({"dynamodb": {"Keys": 7}}, "orders", None),
+    ],
+)
+def test_odd_changes(fields: dict[str, Any], source: str, time: datetime | None) -> None:
+    event = only({"Records": [change(**fields)]})
+    assert (event.source, event.time) == (source, time)
+
+
+def test_a_change_that_is_nested_too_deep() -> None:
+    deep: dict[str, Any] = {"S": "x"}
+    for _ in range(100_000):
+        deep = {"M": {"a": deep}}
+    (error,) = read_events({"Records": [change(dynamodb={"Keys": {"a": deep}})]})
+    assert str(error) == "in the DynamoDB record: is nested deeper than 200 levels"
+
+
+def test_records_of_services_are_events() -> None:
+    event = only({"Records": [{**S3, "eventTime": "2026-01-05T09:00:00Z"}]})
+    assert (event.form, event.id, event.source, event.type) == ("plain", "", "aws:s3", "ObjectCreated:Put")
+    assert event.time == datetime(2026, 1, 5, 9, tzinfo=UTC)
+    trail = {"eventVersion": "1.08", "eventSource": "ec2.amazonaws.com", "eventName": "RunInstances", "eventID": "t-1"}
+    assert only({"Records": [{**trail, "id": "not this"}]}).attributes["id"] == "t-1"
+
+
+def test_s3_through_a_queue_has_the_message_id() -> None:
+    event = only({"Records": [sqs(json.dumps({"Records": [S3]}))]})
+    assert (event.id, event.source) == ("m-1", "aws:s3")
+
+
+def test_several_events_in_one_message_have_different_ids() -> None:
+    first, second = read_events({"Records": [sqs('[{"orderId": "o-1"}, {"orderId": "o-2"}]')]})
+    assert isinstance(first, Event)
+    assert isinstance(second, Event)
+    assert (first.id, second.id) == ("m-1/1", "m-1/2")
+
+
+def test_log_events_in_a_stream() -> None:
+    logs = {"messageType": "DATA_MESSAGE", "logGroup": "g", "logEvents": []}
+    packed = b64encode(gzip.compress(json.dumps(logs).encode())).decode()
+    event = only({"Records": [kinesis(packed)]})
+    assert (event.form, event.id, event.data) == ("plain", "shard:1", logs)
+
+
+def test_what_is_not_json_is_text_or_base64() -> None:
+    assert only({"Records": [sqs("Test message.")]}).data == "Test message."
+    assert only({"Records": [sqs("42")]}).data == "42"
+    assert only({"Records": [kinesis(b64encode(b"\xff\x00").decode())]}).data == "/wA="
+
+
+def test_an_aggregate_of_the_producer_library_is_named() -> None:
+    (error,) = read_events([flat(b64encode(b"\xf3\x89\x9a\xc2...").decode())])
+    assert "in the Kinesis record: is an aggregate of the Kinesis Producer Library" in str(error)
+
+
+def test_small_bombs_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eventonce.formats.reader.MAX_BATCH", 5000)
+    bomb = b64encode(gzip.compress(json.dumps({"a": "x" * 2000}).encode())).decode()
+    kinds = [type(each) for each in read_events([flat(bomb)] * 4, max_bytes=3000)]
+    assert kinds == [Event, Event, EventRejected, EventRejected]
+
+
+def test_a_batch_may_be_larger_than_an_event() -> None:
+    body = json.dumps({"Records": [sqs()] * 100})
+    assert {type(each) for each in read_events(body, max_bytes=1000)} == {Event}
+    (error,) = read_events(json.dumps({"orderId": "x" * 2000}), max_bytes=1000)
+    assert str(error) == "has 2,015 bytes, over the limit of 1,000"
+
+
+def test_a_request_in_binary_mode() -> None:
+    headers = {"ce-specversion": "1.0", "ce-id": "c-1", "ce-source": "/shop", "ce-type": "order.placed"}
+    event = only(http('{"orderId": "o-1"}', headers={**headers, "Content-Type": "application/json"}))
+    assert (event.form, event.id, event.data) == ("cloudevents", "c-1", {"orderId": "o-1"})
+    several = {name: [value] for name, value in headers.items()}
+    assert only(http(None, headers=None, multiValueHeaders=several)).id == "c-1"
+    packed = http(b64encode(b"\xff").decode(), headers=headers, isBase64Encoded=True)
+    assert only(packed).data == "/w=="
+
+
+@pytest.mark.parametrize("kind", ["application/cloudevents+json", "application/cloudevents-batch+json"])
+def test_a_request_in_structured_mode_or_a_batch(kind: str) -> None:
+    body = json.dumps([CLOUDEVENT] if "batch" in kind else CLOUDEVENT)
+    assert only(http(body, headers={"Content-Type": kind, "ce-specversion": "1.0"})).id == "c-1"
+
+
+def test_entries_of_put_events_are_events_without_an_id() -> None:
+    event = only([{**ENTRY, "Time": "2026-01-05T09:00:00Z", "Resources": ["arn"]}])
+    assert (event.form, event.id, event.source, event.type) == ("eventbridge", "", "shop", "Order Placed")
+    assert event.data == {"orderId": "o-1"}
+    assert event.time == datetime(2026, 1, 5, 9, tzinfo=UTC)
+    assert event.attributes["resources"] == ["arn"]
+
+
+def test_a_record_written_by_hand_may_hold_an_object() -> None:
+    assert only({"Records": [sqs(EVENT)]}).id == "e-1"
+
+
+def test_bodies_that_are_no_documents() -> None:
+    event = Event(id="x", data=None)
+    assert read_events(event) == [event]
+    assert [str(each) for each in read_events(42)] == [
+        "is a int, not an event; pass bytes, text, a mapping or an Event"
+    ]
+    assert [str(each) for each in read_events([b"{}"])] == ["is a bytes, not a JSON object"]
+    assert read_events(b"[]") == []
+    assert str(read_events("text")[0]).startswith("is not JSON")
+
+
+def test_one_of_what_was_unpacked() -> None:
+    assert read_carried(Carried("hello", "sqs", "m-1")).id == "m-1"
+    with pytest.raises(EventRejected, match=r"^in the SQS message: has no body$"):
+        read_carried(unpack({"Records": [sqs(None)]})[0])
+    with pytest.raises(EventRejected, match="carries 2 events, not one"):
+        read_carried(Carried("[{}, {}]", "sqs", "m-1"))

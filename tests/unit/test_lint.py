@@ -1,0 +1,189 @@
+"""Linting a pipeline: every finding with its line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventonce import ConfigError
+from eventonce.formats import read_event
+from eventonce.rules.lines import Lines
+from eventonce.study.lint import Lint, covers, readable
+
+
+def lint(folder: Path, text: str) -> Lint:
+    file = folder / "pipeline.toml"
+    file.write_text(text)
+    return Lint(str(file))
+
+
+def found(folder: Path, text: str) -> list[tuple[int, str, str]]:
+    return [tuple(finding) for finding in lint(folder, text).findings]  # type: ignore[misc]
+
+
+GOOD = """\
+consumer = "billing"
+window   = "14d"
+
+[[rule]]
+name  = "orders"
+match = { source = ["shop"] }
+key   = "content"
+"""
+
+
+def test_a_good_pipeline_has_no_findings(tmp_path: Path) -> None:
+    assert found(tmp_path, GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "told"),
+    [
+        (2, 'consumer = "a"\nlese = "60s"', "'lese' is not known; did you mean 'lease'?"),
+        (1, 'lease = "soon"', "lease: 'soon' is not a duration; write it like 500ms, 60s, 15m, 24h or 14d"),
+        (1, "max_attempts = 'x'", "Expected `int`, got `str`"),
+        (1, 'store = "redys://x"', "is not a store URL"),
+        (1, 'source = "ftp://x"', "ftp:// is not a known way in"),
+        (1, 'sink = "python:nothing_here:f"', "module 'nothing_here' cannot be imported"),
+        (2, '[[rule]]\nnam = "x"', "'nam' is not known; did you mean 'name'?"),
+        (3, '[[rule]]\nname = "x"\nwindow = "5 dayz"', "window: '5 dayz' is not a duration"),
+        (3, '[[rule]]\nname = "x"\nkey = "contents"', "key: 'contents' is not known"),
+        (3, '[[rule]]\nname = "x"\nkey = ["a", "b["]', "is not a path"),
+        (4, '[[rule]]\nname = "x"\nkey = "content"\nignore = ["a..b"]', "ignore: 'a..b' is not a path at character 3"),
+        (3, '[[rule]]\nname = "x"\nremember = "all"', "Invalid enum value 'all'"),
+        (3, '[[rule]]\nname = "x"\nmatch = { source = "shop" }', "match: source"),
+        (3, '[[rule]]\nname = "x"\nversion = "a b"', "is not a path"),
+        (3, '[[rule]]\nname = "x"\nignore = ["a"]', "ignore only means something"),
+        (2, "[[rule]]\nkey = 'id'\n", "missing required field `name`"),
+        (1, "[rule]\nname = 'x'", "write each one as [[rule]], with two brackets"),
+        (3, "[[rule]]\nname = 'x'\n[[rule]]\nname = 'x'", "rule 'x' is there twice"),
+        (1, 'use = ["genesis"]', "genesis"),
+        (1, 'use = "genesys"', "write the names of presets in a list"),
+        (2, "a = 1\nb = = 2", "is not TOML"),
+    ],
+)
+def test_mistakes_are_told_with_their_line(tmp_path: Path, line: int, text: str, told: str) -> None:
+    errors = [finding for finding in lint(tmp_path, text).findings if finding.level == "error"]
+    assert any(told in error.text for error in errors), errors
+    if "missing required" not in told:
+        assert line in [error.line for error in errors if told in error.text]
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    text = 'lease = "x"\n[[rule]]\nname = "a"\nwindow = "y"\n\n[[rule]]\nname = "b"\nkey = [\n  "c",\n  "d[",\n]\n'
+    assert [finding.line for finding in lint(tmp_path, text).findings] == [1, 4, 8]
+
+
+def test_what_can_never_be_reached(tmp_path: Path) -> None:
+    rules = """\
+[[rule]]
+name = "wide"
+match = { source = ["a", "b", { prefix = "x." }] }
+[[rule]]
+name = "narrow"
+match = { source = ["b"], detail-type = ["t"] }
+[[rule]]
+name = "prefixed"
+match = { source = ["x.y"] }
+[[rule]]
+name = "other"
+match = { source = ["c"] }
+[[rule]]
+name = "all"
+[[rule]]
+name = "last"
+match = { source = ["d"] }
+"""
+    told = [(line, text.split(":")[0]) for line, level, text in found(tmp_path, rules) if "reached" in text]
+    assert told == [
+        (4, "rule 'narrow' can never be reached"),
+        (7, "rule 'prefixed' can never be reached"),
+        (15, "rule 'last' can never be reached"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "answer"),
+    [
+        (None, {"a": ["b"]}, True),
+        ({"a": ["b"]}, None, False),
+        ({"a": ["b"]}, {"a": ["b"]}, True),
+        ({"a": ["b"], "c": ["d"]}, {"a": ["b"]}, False),
+        ({"a": {"b": [1, 2]}}, {"a": {"b": [1.0]}, "c": ["d"]}, True),
+        ({"a": [{"exists": True}]}, {"a": ["b"]}, False),
+        ({"$or": [{"a": ["b"]}, {"c": ["d"]}]}, {"a": ["b"]}, False),
+    ],
+)
+def test_covers(earlier: Any, later: Any, answer: bool) -> None:
+    assert covers(earlier, later) is answer
+
+
+def test_windows_shorter_than_a_copy_can_be_late(tmp_path: Path) -> None:
+    rules = """\
+[[rule]]
+name = "genesys"
+match = { source = [{ prefix = "aws.partner/genesys.com/" }] }
+window = "1d"
+[[rule]]
+name = "orders"
+match = { source = ["shop"] }
+window = "1h"
+"""
+    texts = [text for _, level, text in found(tmp_path, rules) if level == "warning"]
+    assert "4d of Genesys's own retries + 24h of the EventBridge rule's = 5d" in texts[0]
+    assert "misses the last 4d, so write window = '5d' or more" in texts[0]
+    assert "misses the last 23h, so write window = '1d' or more" in texts[1]
+
+
+def test_what_is_ignored_but_never_there(tmp_path: Path) -> None:
+    checked = lint(tmp_path, GOOD + 'ignore = ["at", "**.trace", "gone.away"]\n')
+    events = [{"id": "1", "source": "shop", "detail-type": "t", "detail": {"at": 1, "deep": [{"trace": 2}]}}]
+    checked.against([read_event(event) for event in events])
+    assert [finding.text for finding in checked.findings] == [
+        "rule 'orders': ignore: gone.away is in none of 1 samples"
+    ]
+    assert checked.findings[0].line == 8
+
+
+def test_tests_in_the_file(tmp_path: Path) -> None:
+    tests = """
+[[test]]
+name = "retry"
+same = ['{"id": "1"}', '{"id": "1"}']
+
+[[test]]
+different = [{ id = "1" }, { id = "2" }]
+
+[[test]]
+sam = []
+
+[[test]]
+same = ["only one"]
+"""
+    checked = lint(tmp_path, tests)
+    cases = list(checked.cases())
+    assert [(case.line, case.name, case.same) for case in cases] == [(2, "retry", True), (6, "test 2", False)]
+    assert [finding.line for finding in checked.findings] == [10, 9, 12]
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Lint(str(tmp_path / "none.toml"))
+    (tmp_path / "latin.toml").write_bytes(b'consumer = "\xff"')
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        Lint(str(tmp_path / "latin.toml"))
+
+
+def test_lines_of_entries_in_long_values() -> None:
+    lines = Lines(
+        'a = """\n[x]\nb = 1\n"""\nc = [\n  "d = 1", # ]\n  [1],\n]\n"e f" = 2\n[[t]]\nx.y = 1\n[[t]]\nz = 1\n'
+    )
+    assert [lines.find(entry=name) for name in ("a", "c", "e f")] == [1, 5, 9]
+    assert (lines.find("t", 1), lines.find("t", 1, "x"), lines.find("t", 2, "z")) == (10, 11, 13)
+    assert lines.find("t", 2, "unknown") == 12
+    assert lines.find("unknown", 1, "unknown") == 1
+
+
+@pytest.mark.parametrize(("millis", "text"), [(0, "0s"), (86_400_000, "1d"), (90_061_001, "1d1h1m1s1ms")])
+def test_readable(millis: int, text: str) -> None:
+    assert readable(millis) == text
