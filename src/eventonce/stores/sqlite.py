@@ -145,17 +145,11 @@ class SQLiteStore(Ledger):
             cached_statements=256,
             factory=factory,
         )
-        connection.execute("PRAGMA synchronous = FULL")
-        return connection
+        return _or_closed(connection, lambda: connection.execute("PRAGMA synchronous = FULL"))
 
     def _prepared(self) -> sqlite3.Connection:
         connection = self._open()
-        try:
-            self._prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        return _or_closed(connection, lambda: self._prepare(connection))
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         known = _migrations()
@@ -191,6 +185,16 @@ class SQLiteStore(Ledger):
             return StoreBusy(f"{self._file}: another process held the database for {PATIENCE:g} s; keep ctx.tx short")
         why = _REMEDIES.get(code)
         return StoreUnusable(f"{self._file}: {error}; {why}") if why else StoreError(f"{self._file}: {error}")
+
+
+def _or_closed(connection: sqlite3.Connection, act: Callable[[], object]) -> sqlite3.Connection:
+    """The connection after something was done with it, or closed if that failed."""
+    try:
+        act()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _in_transaction(connection: sqlite3.Connection, act: Callable[[], Result]) -> Result:
