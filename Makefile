@@ -5,7 +5,7 @@ PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.1
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format docs clean
+.PHONY: demo test lint format docs bench clean
 
 demo: $(VENV)/ready
 	@$(BIN)/eventonce demo
@@ -24,6 +24,9 @@ format: $(VENV)/ready
 
 docs: $(VENV)/ready
 	$(BIN)/python docs/make_cli_page.py
+
+bench: $(VENV)/ready
+	$(BIN)/python benchmarks/keying.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
