@@ -35,28 +35,31 @@ def canonical(value: Any) -> bytes:
 def canonical_parsed(value: Any) -> bytes:
     """The same for what was parsed from JSON text, three times as fast where the plain encoder is already right.
 
-    It is right unless there are fractions, integers of over 21 digits, or names beyond U+E000; JSON text holds nothing
-    else that it would misspell. Fractions are found by reading the result again: no regular expression is as quick.
+    It is right unless there are exponents, fractions of .0, integers of over 21 digits, or names beyond U+E000; JSON
+    text holds nothing else that it would misspell. The first two are found by reading the result again: no regular
+    expression is as quick.
     """
     try:
         text = _sorted(value)
         if (text.isascii() or not _HIGH.search(text)) and _HUGE not in text.translate(_DIGITS):
-            _without_fractions(text)
+            _check_numbers(text)
             return text
-    except (_Fraction, RecursionError):
+    except (_Misspelt, RecursionError, UnicodeEncodeError):
         pass
     return canonical(value)
 
 
-class _Fraction(Exception):
-    """There is a number with a fraction or an exponent."""
+class _Misspelt(Exception):
+    """There is a number that RFC 8785 writes in another way."""
 
 
-def _refuse(text: str) -> float:
-    raise _Fraction
+def _check_number(text: str) -> float:
+    if "e" in text or text.endswith(".0"):
+        raise _Misspelt
+    return 0.0
 
 
-_without_fractions = msgspec.json.Decoder(float_hook=_refuse).decode
+_check_numbers = msgspec.json.Decoder(float_hook=_check_number).decode
 _HIGH = re.compile(rb"[\xee-\xff]")  # how the bytes of U+E000 and beyond begin
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _HUGE = b"0" * 22

@@ -15,7 +15,7 @@ import pytest
 
 import eventonce
 
-VERBS = ["demo", "run", "peek", "forget", "sweep", "completion"]
+VERBS = ["demo", "run", "check", "key", "presets", "audit", "advise", "peek", "forget", "sweep", "completion"]
 OUTCOMES = ["processed", "duplicate", "busy", "stale", "expired", "failed", "rejected", "unknown"]
 Finished = subprocess.CompletedProcess[str]
 Command = Callable[..., Finished]

@@ -185,3 +185,9 @@ def test_the_quick_way_for_parsed_json_agrees(value: Any) -> None:
 def test_the_quick_way_agrees_where_it_is_not_enough(text: str) -> None:
     parsed = msgspec.json.decode(text)
     assert canonical_parsed(parsed) == canonical(parsed)
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=50))
+def test_the_quick_way_spells_numbers_alike(numbers: list[float]) -> None:
+    parsed = msgspec.json.decode(json.dumps(numbers))
+    assert canonical_parsed(parsed) == canonical(parsed)

@@ -8,7 +8,8 @@ import pytest
 from eventonce import ConfigError
 from eventonce.formats import read_event
 from eventonce.rules.lines import Lines
-from eventonce.study.lint import Lint, covers, readable
+from eventonce.study.gaps import spelled
+from eventonce.study.lint import Lint, covers
 
 
 def lint(folder: Path, text: str) -> Lint:
@@ -184,6 +185,6 @@ def test_lines_of_entries_in_long_values() -> None:
     assert lines.find("unknown", 1, "unknown") == 1
 
 
-@pytest.mark.parametrize(("millis", "text"), [(0, "0s"), (86_400_000, "1d"), (90_061_001, "1d1h1m1s1ms")])
-def test_readable(millis: int, text: str) -> None:
-    assert readable(millis) == text
+@pytest.mark.parametrize(("millis", "text"), [(0, "0ms"), (86_400_000, "1d"), (90_061_001, "1d1h1m1s1ms")])
+def test_durations_are_spelled(millis: int, text: str) -> None:
+    assert spelled(millis) == text

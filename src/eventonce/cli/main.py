@@ -7,6 +7,8 @@ from types import FrameType
 import click
 
 import eventonce
+from eventonce.cli.advise import advise
+from eventonce.cli.audit import audit
 from eventonce.cli.check import check
 from eventonce.cli.completion import completion
 from eventonce.cli.demo import demo
@@ -28,7 +30,7 @@ def cli() -> None:
     """
 
 
-for command in (demo, run, check, key, presets, peek, forget, sweep, completion):
+for command in (demo, run, check, key, presets, audit, advise, peek, forget, sweep, completion):
     cli.add_command(command)
 
 

@@ -20,10 +20,10 @@ from eventonce.rules.preset import rules_of
 from eventonce.sinks import open_sink
 from eventonce.sources import check_source
 from eventonce.stores import check_url
+from eventonce.study.gaps import DAY, spelled
 
 _DEFAULTS = ("window", "store_trouble")  # what rules take from above them
 _CROSS = ("name", "key", "otherwise")  # what other fields of a rule depend on
-DAY = 86_400_000
 
 
 class Finding(NamedTuple):
@@ -296,17 +296,8 @@ def shortfall(compiled: CompiledRule) -> str | None:
     latest = horizon(compiled.rule)
     if latest is None or compiled.window >= latest.millis:
         return None
-    missing = readable(latest.millis - compiled.window)
+    missing = spelled(latest.millis - compiled.window)
     return (
         f"window: {compiled.rule.window} is shorter than a copy can be late: {latest.why}; "
-        f"it misses the last {missing}, so write window = {readable(latest.millis)!r} or more"
+        f"it misses the last {missing}, so write window = {spelled(latest.millis)!r} or more"
     )
-
-
-def readable(millis: int) -> str:
-    """A duration as people write it."""
-    parts, units = [], (("d", DAY), ("h", DAY // 24), ("m", 60_000), ("s", 1000), ("ms", 1))
-    for unit, size in units:
-        count, millis = divmod(millis, size)
-        parts += [f"{count}{unit}"] if count else []
-    return "".join(parts) or "0s"

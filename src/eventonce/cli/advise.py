@@ -1,0 +1,92 @@
+"""`eventonce advise`: rules for recorded traffic."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+
+import click
+
+from eventonce.cli.progress import Progress
+from eventonce.clock import duration
+from eventonce.errors import EventRejected, describe
+from eventonce.study.advise import advise_on
+from eventonce.study.proposal import Totals, as_json, toml
+from eventonce.study.sample import Sample
+from eventonce.study.traffic import Seen, Traffic
+
+_MOST_COMPLAINTS = 5
+_FROM_SQS = b"eceiptHandle"  # however the recorder spelled its first letter
+
+
+@click.command()
+@click.argument("traffic", nargs=-1)
+@click.option("--horizon", metavar="DURATION", help="How late a copy can be, where you know it: 14d behind SQS.")
+@click.option("--json", "in_json", is_flag=True, help="Print one JSON document in place of the rule file.")
+def advise(traffic: tuple[str, ...], horizon: str | None, *, in_json: bool) -> None:
+    """Propose rules from recorded traffic: what identifies an event, what to ignore, and the window.
+
+    TRAFFIC is files, folders or - for stdin: JSON lines or JSON documents one behind the other, gzip or not, in any
+    carrier's shape. The proposal is a rule file with the evidence in comments: how sure each rule is, what it was
+    tried on, and what to ask the producer. Where the traffic is too little or leaves a doubt, the rule is the safe
+    one, the event's id, and says why. Exit 1 when there was no event to learn from.
+
+    \b
+      eventonce advise traffic.jsonl > pipeline.toml
+      eventonce advise archive/ --horizon 14d
+      zcat traffic.gz | eventonce advise --json
+    """
+    if horizon is not None:
+        duration(horizon, "--horizon")
+    recorded = Traffic(_paths(traffic))
+    with Progress(recorded) as progress:
+        reading = _Reading(progress)
+        reading.all(recorded)
+    for place, reason in recorded.unreadable.items():
+        click.echo(f"eventonce: {place}: {reason}", err=True)
+    advices = advise_on(reading.sample, horizon)
+    if not advices:
+        click.echo("eventonce: there is no event to learn from", err=True)
+        sys.exit(1)
+    totals = Totals(reading.events, reading.rejected, reading.sample.unsampled)
+    click.echo(json.dumps(as_json(advices, totals)) if in_json else toml(advices, totals), nl=in_json)
+
+
+def _paths(traffic: Sequence[str]) -> Sequence[str]:
+    if not traffic and (sys.stdin is None or sys.stdin.isatty()):
+        raise click.UsageError("name files or folders of traffic, or give it on stdin")
+    return traffic or ("-",)
+
+
+class _Reading:
+    """Takes the sample, and says what could not be read."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.sample = Sample()
+        self.events = 0
+        self.rejected = 0
+        self._progress = progress
+
+    def all(self, recorded: Iterable[Seen]) -> None:
+        """Read everything."""
+        latest, queued = None, False
+        for seen in recorded:
+            if seen.delivery is not latest:  # one document may hold many events
+                latest, queued = seen.delivery, _FROM_SQS in seen.delivery.body
+            self._one(seen, queued=queued)
+            self._progress.step()
+
+    def _one(self, seen: Seen, *, queued: bool) -> None:
+        try:
+            if isinstance(seen.event, EventRejected):
+                raise seen.event
+            self.sample.add(seen.event, queued=queued)
+            self.events += 1
+        except EventRejected as error:
+            self.rejected += 1
+            self._complain(f"{seen.place}: rejected: {describe(error)}")
+
+    def _complain(self, line: str) -> None:
+        if self.rejected <= _MOST_COMPLAINTS:
+            self._progress.say(line)
+        elif self.rejected == _MOST_COMPLAINTS + 1:
+            self._progress.say("more of these are not shown")

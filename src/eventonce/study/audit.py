@@ -1,0 +1,273 @@
+"""An audit: what a pipeline would have done with recorded traffic, what it misses, and what it drops wrongly."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+
+from eventonce.difference import differences
+from eventonce.errors import EventRejected
+from eventonce.event import Event
+from eventonce.rules import Rulebook
+from eventonce.rules.book import CompiledRule, Keyed
+from eventonce.study import fingerprint, report
+from eventonce.study.gaps import EDGES, Gaps, readable, spelled
+from eventonce.study.ledger import Entry, Index, Ledger, Taken, Verdict
+from eventonce.study.traffic import Seen, Traffic
+
+OTHERS = "(others)"
+_MOST_GROUPS = 1000  # sources and types told apart; the rest is one group
+_MOST_REASONS = 50  # for each group
+_MOST_PAIRS, _MOST_PAIRS_IN_ALL = 50, 1000  # suspicious drops that are compared
+_MOST_EXAMPLES, _MOST_FIELDS = 3, 20  # that are shown
+_LONGEST_NAME = 200
+_SHARES = (990, 999, 1000)  # thousandths
+_NUMBER = re.compile(r"\d[\d,]*")
+_PIPE = (
+    "Which fields of suspicious drops differ is not known: a pipe cannot be read twice. "
+    "Give the traffic as files to see them."
+)
+_NO_TIMES = "Some copies have no time, so how long after the first they came is unknown; they are not in the histogram."
+_SAME_TIMES = (
+    "Some copies carry the id and the very time of their first: they were delivered again as they were. "
+    "How much later that was is not in the traffic; they are not in the histogram."
+)
+
+
+class Pair(NamedTuple):
+    """The positions of a suspicious drop and of the event it is taken for."""
+
+    first: int
+    copy: int
+
+
+class Reasons:
+    """Why events were rejected. Reasons that differ in numbers only count as one."""
+
+    def __init__(self) -> None:
+        self.events = 0
+        self._found: dict[str, list[Any]] = {}  # the reason as first told, its place, how many
+
+    def add(self, reason: str, place: str) -> None:
+        """One more."""
+        self.events += 1
+        alike = _NUMBER.sub("0", reason)
+        if alike not in self._found and len(self._found) >= _MOST_REASONS:
+            alike = reason = OTHERS
+        self._found.setdefault(alike, [reason, place, 0])[2] += 1
+
+    def top(self) -> list[report.Reason]:
+        """The most frequent ones first."""
+        ranked = sorted(self._found.values(), key=lambda found: -found[2])
+        return [report.Reason(reason, count, place) for reason, place, count in ranked]
+
+
+@dataclass(slots=True)
+class Group:
+    """What has been counted of one source and type."""
+
+    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    missed: Counter[tuple[bool, bool]] = field(default_factory=Counter)  # found by id, by content
+    rules: Counter[CompiledRule] = field(default_factory=Counter)
+    gaps: Gaps = field(default_factory=Gaps)
+    rejected: Reasons = field(default_factory=Reasons)
+    pairs: list[Pair] = field(default_factory=list)
+    suspicious: int = 0
+    replayed: int = 0
+
+    def counts(self) -> report.Counts:
+        """The numbers alone."""
+        verdicts = self.verdicts
+        return report.Counts(
+            events=verdicts.total() + self.rejected.events,
+            distinct=verdicts[Verdict.NEW] + verdicts[Verdict.NEWER],
+            duplicates=verdicts[Verdict.DUPLICATE],
+            stale=verdicts[Verdict.STALE],
+            late=verdicts[Verdict.LATE],
+            only_id=self.missed[True, False],
+            only_content=self.missed[False, True],
+            id_and_content=self.missed[True, True],
+            suspicious=self.suspicious,
+            rejected=self.rejected.events,
+            replayed=self.replayed,
+        )
+
+
+class Audit:
+    """Takes events one by one. What it keeps grows with distinct keys, ids and contents, not with events."""
+
+    def __init__(self, book: Rulebook) -> None:
+        self.no_events = Reasons()
+        self.groups: dict[tuple[str, str], Group] = {}
+        self._book = book
+        self._keys, self._ids, self._contents = Ledger(), Index(), Index()
+        self._pairs = 0
+
+    def add(self, seen: Seen) -> None:
+        """The next event of the traffic, or what is none."""
+        event = seen.event
+        if isinstance(event, EventRejected):
+            self.no_events.add(str(event), seen.place)
+            return
+        group = self._group(event)
+        try:
+            keyed = self._book.find(event).key(event)
+        except EventRejected as error:
+            group.rejected.add(str(error), seen.place)
+        else:
+            self._count(group, keyed, event, seen)
+
+    def _count(self, group: Group, keyed: Keyed, event: Event, seen: Seen) -> None:
+        content, own_id = fingerprint.of_content(keyed, event), fingerprint.of_id(event)
+        by_id, by_content = own_id is not None and self._ids.seen(own_id), self._contents.seen(content)
+        taken = self._keys.take(Entry(keyed, content, seen.time, seen.position))
+        group.verdicts[taken.verdict] += 1
+        group.rules[keyed.rule] += 1
+        if event.replay:
+            group.replayed += 1  # sent again on purpose: not what id or content should have stopped
+        elif taken.verdict is Verdict.NEW and (by_id or by_content):
+            group.missed[by_id, by_content] += 1
+        if taken.verdict in (Verdict.DUPLICATE, Verdict.LATE, Verdict.STALE):
+            _measure(group.gaps, taken, same_id=by_id)
+        if taken.differs_from is not None:
+            self._suspect(group, Pair(taken.differs_from, seen.position))
+
+    def _suspect(self, group: Group, pair: Pair) -> None:
+        group.suspicious += 1
+        if len(group.pairs) < _MOST_PAIRS and self._pairs < _MOST_PAIRS_IN_ALL:
+            group.pairs.append(pair)
+            self._pairs += 1
+
+    def _group(self, event: Event) -> Group:
+        name = (event.source[:_LONGEST_NAME], event.type[:_LONGEST_NAME])
+        group = self.groups.get(name)
+        if group is None:
+            name = name if len(self.groups) < _MOST_GROUPS else (OTHERS, OTHERS)
+            group = self.groups.setdefault(name, Group())
+        return group
+
+
+def _measure(gaps: Gaps, taken: Taken, *, same_id: bool) -> None:
+    if taken.gap is None:
+        gaps.unknown += 1
+    elif taken.gap == 0 and same_id and taken.differs_from is None:
+        gaps.same_time += 1
+    else:
+        gaps.add(taken.gap)
+
+
+# --- the two readings ---
+
+
+def audit(traffic: Traffic, book: Rulebook, step: Callable[[], object] = lambda: None) -> report.Report:
+    """Read the traffic, and the suspicious drops in it a second time. `step` is called for each event."""
+    counted = Audit(book)
+    for seen in traffic:
+        counted.add(seen)
+        step()
+    inputs = report.Inputs(traffic.files, traffic.documents, _unreadable(traffic))
+    compared = dict(_compare(traffic, book, counted.groups.values())) if traffic.lasting else None
+    return _report(counted, inputs, compared)
+
+
+def _compare(traffic: Traffic, book: Rulebook, groups: Iterable[Group]) -> Iterator[tuple[Pair, report.Example]]:
+    first_of = {pair.copy: pair for group in groups for pair in group.pairs}
+    firsts = {pair.first for pair in first_of.values()}
+    met: dict[int, Seen] = {}
+    for seen in traffic.again(firsts | first_of.keys()):
+        pair = first_of.get(seen.position)
+        first = met.get(pair.first) if pair else None
+        if pair and first:
+            yield pair, report.Example(first.place, seen.place, _fields(book, first, seen))
+        if seen.position in firsts:
+            met[seen.position] = seen
+
+
+def _fields(book: Rulebook, first: Seen, copy: Seen) -> list[str]:
+    return sorted(differences(_said(book, first), _said(book, copy)))
+
+
+def _said(book: Rulebook, seen: Seen) -> dict[str, Any]:
+    event = seen.event
+    if isinstance(event, EventRejected):  # the file has changed since
+        return {}
+    return {"source": event.source, "detail-type": event.type, "detail": _data(book.find(event), event)}
+
+
+def _data(rule: CompiledRule, event: Event) -> Any:
+    try:
+        return msgspec.json.decode(rule.content(event))
+    except EventRejected:
+        return event.data
+
+
+# --- the report ---
+
+
+def _report(counted: Audit, inputs: report.Inputs, compared: dict[Pair, report.Example] | None) -> report.Report:
+    groups = [_group(name, group, compared or {}) for name, group in counted.groups.items()]
+    groups.sort(key=lambda group: (-group.counts.events, group.source, group.type))
+    gaps = Gaps()
+    for each in counted.groups.values():
+        gaps.merge(each.gaps)
+    totals = _total([group.counts for group in groups], counted.no_events.events)
+    return report.Report(
+        inputs=inputs,
+        totals=totals,
+        between=_between(gaps),
+        no_events=counted.no_events.top(),
+        groups=groups,
+        notes=_notes(gaps, uncompared=totals.suspicious > 0 and compared is None),
+    )
+
+
+def _group(name: tuple[str, str], group: Group, compared: dict[Pair, report.Example]) -> report.Group:
+    return report.Group(
+        source=name[0],
+        type=name[1],
+        counts=group.counts(),
+        rules=[report.Applied(rule.name, spelled(rule.window), count) for rule, count in group.rules.most_common()],
+        between=_between(group.gaps),
+        suspicious=_suspicious(group, compared),
+        rejected=group.rejected.top(),
+    )
+
+
+def _suspicious(group: Group, compared: dict[Pair, report.Example]) -> report.Suspicious:
+    examples = [compared[pair] for pair in group.pairs if pair in compared]
+    fields = Counter(path for example in examples for path in example.fields).most_common(_MOST_FIELDS)
+    shown = [msgspec.structs.replace(each, fields=each.fields[:_MOST_FIELDS]) for each in examples[:_MOST_EXAMPLES]]
+    return report.Suspicious(group.suspicious, len(examples), [report.Field(*each) for each in fields], shown)
+
+
+def _between(gaps: Gaps) -> report.Between:
+    within = [(share / 10, gaps.within(share)) for share in _SHARES]
+    ends = [(spelled(edge), edge) for edge in EDGES]
+    return report.Between(
+        known=gaps.known,
+        unknown=gaps.unknown,
+        same_time=gaps.same_time,
+        longest_ms=gaps.longest,
+        windows=[report.Window(share, gap, spelled(readable(gap))) for share, gap in within if gap is not None],
+        histogram=[report.Bar(*end, count) for end, count in zip([*ends, (None, None)], gaps.bars, strict=True)],
+    )
+
+
+def _total(counts: list[report.Counts], no_events: int) -> report.Counts:
+    names = report.Counts.__struct_fields__
+    sums = {name: sum(getattr(each, name) for each in counts) for name in names}
+    sums["events"] += no_events
+    sums["rejected"] += no_events
+    return report.Counts(**sums)
+
+
+def _notes(gaps: Gaps, *, uncompared: bool) -> list[str]:
+    told = [(uncompared, _PIPE), (gaps.unknown > 0, _NO_TIMES), (gaps.same_time > 0, _SAME_TIMES)]
+    return [note for holds, note in told if holds]
+
+
+def _unreadable(traffic: Traffic) -> list[report.Unreadable]:
+    return [report.Unreadable(path, reason) for path, reason in traffic.unreadable.items()]

@@ -1,0 +1,130 @@
+"""What an audit says. Its JSON form is these classes, field by field."""
+
+import msgspec
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """So many copies came after no more than this time, and after more than the bar before; None has no end."""
+
+    up_to: str | None
+    up_to_ms: int | None
+    copies: int
+
+
+class Window(msgspec.Struct, frozen=True):
+    """The window that would have caught a share of the copies whose gap is known."""
+
+    percent: float
+    gap_ms: int
+    window: str  # the gap, rounded up to a duration that a rule can have
+
+
+class Between(msgspec.Struct, frozen=True):
+    """The time between copies, from the first one on, or from the one before where a rule's window slides."""
+
+    known: int
+    unknown: int  # a copy or its first has no time
+    same_time: int  # delivered again as it was, time and all
+    longest_ms: int | None
+    windows: list[Window]
+    histogram: list[Bar]
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why events were rejected, and where the first of them is."""
+
+    reason: str
+    events: int
+    place: str
+
+
+class Example(msgspec.Struct, frozen=True):
+    """A copy that differs from its first: where both are, and in which fields."""
+
+    first: str
+    copy: str
+    fields: list[str]
+
+
+class Field(msgspec.Struct, frozen=True):
+    """A path that differs, and in how many of the pairs that were compared."""
+
+    path: str
+    pairs: int
+
+
+class Suspicious(msgspec.Struct, frozen=True):
+    """Drops whose content differs from that of the event they are taken for."""
+
+    events: int
+    compared: int
+    fields: list[Field]
+    examples: list[Example]
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """A rule that events fell under."""
+
+    rule: str
+    window: str
+    events: int
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """What becomes of the events of a source and type."""
+
+    events: int = 0
+    distinct: int = 0  # run: first copies and higher versions
+    duplicates: int = 0  # dropped: the key is known and its window not over
+    stale: int = 0  # dropped: a lower version of a known key
+    late: int = 0  # copies that run again, because the window is over
+    only_id: int = 0  # run, though the id alone was seen before
+    only_content: int = 0  # run, though the content alone was seen before
+    id_and_content: int = 0  # run, though both were
+    suspicious: int = 0  # of the duplicates, those with another content
+    rejected: int = 0
+    replayed: int = 0  # of all, those that carry the mark of a replay
+
+
+class Group(msgspec.Struct, frozen=True):
+    """All about one source and type."""
+
+    source: str
+    type: str
+    counts: Counts
+    rules: list[Applied]
+    between: Between
+    suspicious: Suspicious
+    rejected: list[Reason]
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    """A file or folder that was left out, or not read to its end."""
+
+    path: str
+    reason: str
+
+
+class Inputs(msgspec.Struct, frozen=True):
+    """What was read."""
+
+    files: int
+    documents: int
+    unreadable: list[Unreadable]
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The whole audit."""
+
+    inputs: Inputs
+    totals: Counts  # what is no event at all is in here too, as rejected
+    between: Between
+    no_events: list[Reason]  # why documents were no events
+    groups: list[Group]
+    notes: list[str]
+    audit: int = 1  # the version of this form
+
+    @property
+    def good(self) -> bool:
+        """Whether all of the traffic could be read and keyed."""
+        return not self.inputs.unreadable and not self.totals.rejected

@@ -1,0 +1,213 @@
+"""An audit as one page that opens offline: no scripts, nothing fetched, and all words of the traffic escaped."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from eventonce.study.report import Bar, Between, Counts, Group, Reason, Report, Suspicious
+from eventonce.study.report_text import (
+    COLUMNS,
+    SHARES,
+    caught,
+    counted,
+    delays,
+    end_of,
+    is_worth_it,
+    names,
+    printable,
+    shown_columns,
+    summary,
+    windows,
+)
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1d2433; --soft: #5c667a; --line: #dde2ea; --page: #f6f7f9; --card: #fff;
+  --bar: #3b6fb6; --warn: #b3452c; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4e8ef; --soft: #98a2b5; --line: #313a4b; --page: #151a23;
+  --card: #1d2430; --bar: #6d9fe0; --warn: #ef8a70; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 84rem; background: var(--page); color: var(--ink);
+  font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.6rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 0 0 .5rem; overflow-wrap: anywhere; }
+h3 { font-size: .95rem; margin: 1.25rem 0 .4rem; } p { margin: .4rem 0; } .soft { color: var(--soft); }
+section, .wide { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 1.1rem 1.25rem;
+  margin: 1.25rem 0; } .wide { overflow-x: auto; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: .75rem; margin: 1.25rem 0; }
+.cards div { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: .7rem .9rem; }
+.cards b { display: block; font-size: 1.45rem; font-variant-numeric: tabular-nums; }
+.cards span { color: var(--soft); font-size: .85rem; } .warn b, td.warn, .warn h3 { color: var(--warn); }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; }
+th, td { padding: .35rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line);
+  font-variant-numeric: tabular-nums; } th { color: var(--soft); font-weight: 600; }
+th.name, td.name { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 12rem; }
+tr.all td { font-weight: 600; border-bottom: 0; } ul { margin: .3rem 0; padding-left: 1.2rem; }
+code { font: .88em ui-monospace, monospace; overflow-wrap: anywhere; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; font-size: .85rem; color: var(--soft);
+  margin: .9rem 0 0; } dd { margin: 0; } dt { font-weight: 600; }
+svg { display: block; width: 100%; max-width: 58rem; height: auto; } svg rect { fill: var(--bar); }
+svg text { fill: var(--ink); font: 12px system-ui, sans-serif; font-variant-numeric: tabular-nums; }
+svg line { stroke: var(--line); }
+"""
+_HEIGHT, _SLOT, _PLOT = 186, 58, 130  # of the picture, of a bar with its space, of the highest bar
+_CARDS = ("events", "distinct", "duplicates", "suspicious", "late", "rejected")
+_BAD = ("suspicious", "late", "rejected", "only_id", "only_content", "id_and_content")
+_MOST_SECTIONS = 200
+
+
+def html(report: Report) -> str:
+    """The page."""
+    parts = [
+        f"<h1>Audit of recorded traffic</h1><p class=soft>{_safe(summary(report))}</p>",
+        _unreadable(report),
+        _cards(report.totals),
+        _table(report) if report.totals.events else "",
+        _section("Time between all copies", _chart(report.between)) if report.between.known else "",
+        _section("No events", _reasons(report.no_events)) if report.no_events else "",
+        *_groups(report),
+        "".join(f"<p class=soft>{_safe(note)}</p>" for note in report.notes),
+    ]
+    head = "<meta charset=utf-8><meta name=viewport content='width=device-width, initial-scale=1'>"
+    head += f"<title>eventonce audit</title><style>{_STYLE}</style>"
+    return f"<!doctype html>\n<html lang=en><head>{head}</head>\n<body>{_join(parts)}</body></html>\n"
+
+
+def _safe(told: str) -> str:
+    return escape(printable(told))
+
+
+def _code(told: str) -> str:
+    return f"<code>{_safe(told)}</code>"
+
+
+def _join(parts: Iterable[str]) -> str:
+    return "\n".join(part for part in parts if part)
+
+
+def _list(items: Iterable[str]) -> str:
+    return f"<ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>"
+
+
+def _section(head: str, *parts: str) -> str:
+    return f"<section><h2>{_safe(head)}</h2>{_join(parts)}</section>"
+
+
+def _unreadable(report: Report) -> str:
+    told = [f"{_code(each.path)} {_safe(each.reason)}" for each in report.inputs.unreadable]
+    return f"<section class=warn><h3>Not read</h3>{_list(told)}</section>" if told else ""
+
+
+def _cards(totals: Counts) -> str:
+    cards = [(name, getattr(totals, name)) for name in _CARDS]
+    told = (f"<div{_mark(name, count)}><b>{count:,}</b><span>{COLUMNS[name][0]}</span></div>" for name, count in cards)
+    return f"<div class=cards>{''.join(told)}</div>"
+
+
+def _mark(name: str, count: int) -> str:
+    return " class=warn" if count and name in _BAD else ""
+
+
+# --- the table ---
+
+
+def _table(report: Report) -> str:
+    columns = shown_columns(report.totals)
+    heads = "".join(f"<th>{head}</th>" for head in [*(COLUMNS[name][0] for name in columns), *SHARES])
+    rows = [_row(*names(each), each.counts, each.between, columns) for each in report.groups]
+    last = _row("all", "", report.totals, report.between, columns, " class=all")
+    head = f"<tr><th class=name>source</th><th class=name>type</th>{heads}</tr>"
+    return f"<div class=wide><table>{head}{_join(rows)}{last}</table>{_legend(columns)}</div>"
+
+
+def _row(source: str, kind: str, counts: Counts, between: Between, columns: Sequence[str], mark: str = "") -> str:
+    named = "".join(f"<td class=name>{_safe(each)}</td>" for each in (source, kind))
+    numbers = ((name, getattr(counts, name)) for name in columns)
+    cells = "".join(f"<td{_mark(name, count)}>{count:,}</td>" for name, count in numbers)
+    return f"<tr{mark}>{named}{cells}{''.join(f'<td>{each}</td>' for each in windows(between))}</tr>"
+
+
+def _legend(columns: Sequence[str]) -> str:
+    told = [COLUMNS[name] for name in columns if COLUMNS[name][1]]
+    told.append((", ".join(SHARES), "the window that would have caught this share of the copies whose delay is known"))
+    return f"<dl>{''.join(f'<dt>{head}</dt><dd>{_safe(meaning)}</dd>' for head, meaning in told)}</dl>"
+
+
+# --- each source and type ---
+
+
+def _groups(report: Report) -> list[str]:
+    worth = [group for group in report.groups if is_worth_it(group)]
+    left = len(worth) - _MOST_SECTIONS
+    return [_group(group) for group in worth[:_MOST_SECTIONS]] + (
+        [f"<p class=soft>{left:,} more like these are in --json.</p>"] if left > 0 else []
+    )
+
+
+def _group(group: Group) -> str:
+    rules = (
+        f"{counted(each.events, 'event')} under rule {_code(each.rule)}, window {each.window}" for each in group.rules
+    )
+    return _section(
+        " / ".join(names(group)),
+        f"<p class=soft>{'; '.join(rules)}</p>",
+        _suspicious(group.suspicious),
+        f"<div class=warn><h3>Rejected</h3></div>{_reasons(group.rejected)}" if group.rejected else "",
+        _between(group),
+    )
+
+
+def _suspicious(suspicious: Suspicious) -> str:
+    if not suspicious.events:
+        return ""
+    fields = [f"{_code(each.path)} differs in {each.pairs:,} of {suspicious.compared:,}" for each in suspicious.fields]
+    examples = [f"{_code(each.copy)}, taken for {_code(each.first)}" for each in suspicious.examples]
+    head = f"<div class=warn><h3>Suspicious drops: {suspicious.events:,}</h3></div>"
+    return head + (_list(fields) + f"<p class=soft>Such as</p>{_list(examples)}" if examples else "")
+
+
+def _reasons(reasons: Sequence[Reason]) -> str:
+    return _list(
+        f"{each.events:,} &times; {_safe(each.reason)} <span class=soft>first {_code(each.place)}</span>"
+        for each in reasons
+    )
+
+
+def _between(group: Group) -> str:
+    told = delays(group.between)
+    if not told:
+        return ""
+    head = f"<h3>Time between copies</h3><p class=soft>{told}</p>"
+    return head + (f"{_chart(group.between)}<p>{_safe(caught(group))}</p>" if group.between.known else "")
+
+
+# --- the plot ---
+
+
+def _chart(between: Between) -> str:
+    bars = between.histogram
+    most = max(bar.copies for bar in bars)
+    width = _SLOT * len(bars)
+    drawn = "".join(_bar(bar, number * _SLOT, most) for number, bar in enumerate(bars))
+    base = f"<line x1=0 y1={_PLOT + 20} x2={width} y2={_PLOT + 20} />"
+    said = f"Copies by the time between them; {between.known:,} in all"
+    return f"<svg viewBox='0 0 {width} {_HEIGHT}' role=img aria-label='{said}'>{base}{drawn}</svg>"
+
+
+def _bar(bar: Bar, left: int, most: int) -> str:
+    height = max(2, round(_PLOT * bar.copies / most)) if bar.copies else 0
+    top, middle = _PLOT + 20 - height, left + _SLOT // 2
+    label = f"<text x={middle} y={_PLOT + 36} text-anchor=middle>{_end(bar)}</text>"
+    if not bar.copies:
+        return label
+    count = f"<text x={middle} y={top - 5} text-anchor=middle>{_brief(bar.copies)}</text>"
+    box = f"<rect x={left + 5} y={top} width={_SLOT - 10} height={height} rx=2>"
+    return f"{box}<title>{end_of(bar)}: {bar.copies:,}</title></rect>{count}{label}"
+
+
+def _end(bar: Bar) -> str:
+    return "more" if bar.up_to is None else f"&le; {bar.up_to}"
+
+
+def _brief(count: int) -> str:
+    for size, unit in ((10**9, "G"), (10**6, "M"), (10**4, "k")):
+        if count >= size:
+            return f"{count / (1000 if unit == 'k' else size):.3g}{unit}"
+    return f"{count:,}"

@@ -1,0 +1,208 @@
+"""An audit as plain text: one table, and below it what is worth a closer look."""
+
+from collections.abc import Iterator, Sequence
+from textwrap import fill
+
+from eventonce.study.report import Bar, Between, Counts, Group, Reason, Report, Suspicious
+
+# The counts in their order, as they are headed, and what they say. Those that are 0 everywhere are left out.
+COLUMNS = {
+    "events": ("events", ""),
+    "distinct": ("new", "run: first copies, and higher versions of a known key"),
+    "duplicates": ("duplicates", "dropped: copies of a known key, inside its window"),
+    "stale": ("stale", "dropped: a higher version of the key came before"),
+    "late": ("late", "run again: copies of a known key, when the configured window is over"),
+    "only_id": ("only id", "of the new, those whose id came before, but not their content"),
+    "only_content": ("only content", "of the new, those whose content came before, but not their id"),
+    "id_and_content": ("id+content", "of the new, those whose id and content both came before"),
+    "suspicious": ("suspicious", "of the duplicates, those with another content than the event they are taken for"),
+    "rejected": ("rejected", "no event, or no key under the rules"),
+    "replayed": ("replayed", "of all, those that are marked as a replay"),
+}
+_ALWAYS = ("events", "distinct", "duplicates")
+SHARES = ("99 %", "99.9 %", "100 %")
+_LONGEST_NAME = 36
+_MOST_GROUPS, _MOST_DETAILS, _MOST_REASONS, _MOST_FIELDS = 40, 10, 5, 8
+_BAR, _WIDTH = 40, 100  # characters
+
+
+def text(report: Report) -> str:
+    """All of it."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def printable(told: str) -> str:
+    """Words out of the traffic with nothing in them that moves a cursor or hides a letter."""
+    if told.isprintable():
+        return told
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in told)
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 file`, `2,000 files`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def names(group: Group) -> tuple[str, str]:
+    """Its source and type, also where it has none."""
+    return group.source or "(none)", group.type or "(none)"
+
+
+def shown_columns(totals: Counts) -> list[str]:
+    """The counts that are worth a column."""
+    return [name for name in COLUMNS if name in _ALWAYS or getattr(totals, name)]
+
+
+def windows(between: Between) -> list[str]:
+    """The windows for each share, or dashes."""
+    return [window.window for window in between.windows] or ["-"] * len(SHARES)
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield summary(report)
+    for trouble in report.inputs.unreadable:
+        yield f"not read: {printable(trouble.path)}: {printable(trouble.reason)}"
+    if report.totals.events:
+        yield ""
+        yield from _table(report)
+        yield from _reasons("\nno events", report.no_events)
+        yield from _details(report)
+    for note in report.notes:
+        yield f"\n{fill(note, _WIDTH)}"
+
+
+def summary(report: Report) -> str:
+    """What was read, in one sentence."""
+    inputs, totals = report.inputs, report.totals
+    if not totals.events:
+        return f"No events in {counted(inputs.files, 'file')}."
+    return (
+        f"{counted(totals.events, 'event')} in {counted(inputs.documents, 'document')}"
+        f" of {counted(inputs.files, 'file')}: {totals.distinct + totals.late:,} run,"
+        f" {totals.duplicates + totals.stale:,} dropped, {totals.rejected:,} rejected."
+    )
+
+
+# --- the table ---
+
+
+def _table(report: Report) -> Iterator[str]:
+    columns = shown_columns(report.totals)
+    head = ["source", "type", *(COLUMNS[name][0] for name in columns), *SHARES]
+    rows = [_row(*names(each), each.counts, each.between, columns) for each in report.groups[:_MOST_GROUPS]]
+    yield from _aligned([head, *rows, _row("all", "", report.totals, report.between, columns)])
+    if len(report.groups) > _MOST_GROUPS:
+        yield f"{counted(len(report.groups) - _MOST_GROUPS, 'more pair')} of source and type: see --json or --html"
+    yield ""
+    yield from _legend(columns)
+
+
+def _row(source: str, kind: str, counts: Counts, between: Between, columns: Sequence[str]) -> list[str]:
+    numbers = [f"{getattr(counts, name):,}" for name in columns]
+    return [_short(source), _short(kind), *numbers, *windows(between)]
+
+
+def _short(name: str) -> str:
+    name = printable(name)
+    half = _LONGEST_NAME // 2 - 1
+    return name if len(name) <= _LONGEST_NAME else f"{name[:half]}..{name[-half:]}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        named = [cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
+        numbers = [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
+        yield "  ".join(named + numbers).rstrip()
+
+
+def _legend(columns: Sequence[str]) -> Iterator[str]:
+    told = [COLUMNS[name] for name in columns if COLUMNS[name][1]]
+    told.append(("99 %", "the window that would have caught this share of the copies whose delay is known"))
+    width = max(len(head) for head, _ in told)
+    for head, meaning in told:
+        yield f"  {head.ljust(width)}  {meaning}"
+
+
+# --- below the table ---
+
+
+def _details(report: Report) -> Iterator[str]:
+    worth = [group for group in report.groups if is_worth_it(group)]
+    for group in worth[:_MOST_DETAILS]:
+        yield from _detail(group)
+    if len(worth) > _MOST_DETAILS:
+        yield f"\n{counted(len(worth) - _MOST_DETAILS, 'more section')} like these: see --json or --html"
+
+
+def is_worth_it(group: Group) -> bool:
+    between = group.between
+    return bool(group.suspicious.events or group.rejected or between.known or between.unknown or between.same_time)
+
+
+def _detail(group: Group) -> Iterator[str]:
+    yield f"\n{printable(' / '.join(names(group)))}"
+    yield from (
+        f"  {counted(each.events, 'event')} under rule {printable(each.rule)}, window {each.window}"
+        for each in group.rules
+    )
+    yield from _suspicious(group.suspicious)
+    yield from (f"  {line}" if line else line for line in _reasons("rejected", group.rejected))
+    yield from _between(group)
+
+
+def _suspicious(suspicious: Suspicious) -> Iterator[str]:
+    if not suspicious.events:
+        return
+    yield f"  suspicious drops: {suspicious.events:,}"
+    for each in suspicious.fields[:_MOST_FIELDS]:
+        yield f"    {printable(each.path)} differs in {each.pairs:,} of {suspicious.compared:,} compared"
+    for example in suspicious.examples:
+        yield f"    such as {printable(example.copy)}, taken for {printable(example.first)}"
+
+
+def _reasons(head: str, reasons: Sequence[Reason]) -> Iterator[str]:
+    if not reasons:
+        return
+    yield f"{head}: {sum(each.events for each in reasons):,}"
+    for each in reasons[:_MOST_REASONS]:
+        yield f"  {each.events:,} x {printable(each.reason)}  (first: {printable(each.place)})"
+    if len(reasons) > _MOST_REASONS:
+        yield f"  and {counted(len(reasons) - _MOST_REASONS, 'other reason')}"
+
+
+def _between(group: Group) -> Iterator[str]:
+    between = group.between
+    if told := delays(between):
+        yield f"  time between copies: {told}"
+    yield from _bars([bar for bar in between.histogram if bar.copies])
+    if between.windows:
+        yield f"  {caught(group)}"
+
+
+def delays(between: Between) -> str:
+    """How many of the gaps are known."""
+    told = [(between.known, "known"), (between.unknown, "unknown, without a time")]
+    told.append((between.same_time, "delivered again with the same time"))
+    return ", ".join(f"{count:,} {what}" for count, what in told if count)
+
+
+def caught(group: Group) -> str:
+    """Which window would have been enough, and what the configured one misses."""
+    needed = ", ".join(f"{window} {share}" for window, share in zip(windows(group.between), SHARES, strict=True))
+    configured = " and ".join(sorted({each.window for each in group.rules}))
+    return (
+        f"a window of {needed.replace(' ', ' catches ', 1)}; the configured {configured} misses {group.counts.late:,}"
+    )
+
+
+def end_of(bar: Bar) -> str:
+    """What a bar is called."""
+    return "longer" if bar.up_to is None else f"up to {bar.up_to}"
+
+
+def _bars(bars: Sequence[Bar]) -> Iterator[str]:
+    most = max((bar.copies for bar in bars), default=0)
+    width = len(f"{most:,}")
+    for bar in bars:
+        yield f"    {end_of(bar):<11}  {bar.copies:>{width},}  {'#' * max(1, bar.copies * _BAR // most)}"

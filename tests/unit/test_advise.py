@@ -1,0 +1,839 @@
+"""Advice, on made traffic of which the answer is known."""
+
+import json
+import random
+import tomllib
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventonce.clock import duration
+from eventonce.errors import EventRejected
+from eventonce.formats import read_event
+from eventonce.rule import Rule
+from eventonce.rules import Rulebook, load_rules
+from eventonce.study import fields, sample
+from eventonce.study.advise import Advice, advise, put_to_test
+from eventonce.study.proposal import Totals, as_json, toml
+from eventonce.study.reasons import evidence, warnings
+
+Raw = dict[str, Any]
+BEGIN = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
+
+
+class Traffic:
+    """Made traffic: what was sent, and which of it are copies."""
+
+    def __init__(self, source: str = "com.example.shop", kind: str = "Order Placed", seed: int = 1) -> None:
+        self.dice = random.Random(seed)
+        self.sent: list[tuple[float, Raw, bool]] = []
+        self._source, self._kind = source, kind
+
+    def send(self, at: float, detail: Any, **envelope: Any) -> Raw:
+        """One event, so many seconds after the begin."""
+        event = {
+            "version": "0",
+            "id": self.uuid(),
+            "detail-type": self._kind,
+            "source": self._source,
+            "account": "111122223333",
+            "time": stamp(at),
+            "region": "eu-west-1",
+            "resources": [],
+            "detail": detail,
+            **envelope,
+        }
+        self.sent.append((at, event, False))
+        return event
+
+    def again(self, event: Raw, after: float, **changes: Any) -> None:
+        """A copy: with its id and time, unless said otherwise."""
+        at = (datetime.fromisoformat(event["time"]) - BEGIN).total_seconds() + after
+        self.sent.append((at, {**event, **changes}, True))
+
+    def anew(self, event: Raw, after: float, **detail: Any) -> None:
+        """A copy that the producer sent under a new id."""
+        at = (datetime.fromisoformat(event["time"]) - BEGIN).total_seconds() + after
+        self.again(event, after, id=self.uuid(), time=stamp(at), detail={**event["detail"], **detail})
+
+    def uuid(self) -> str:
+        return str(uuid.UUID(int=self.dice.getrandbits(128), version=4))
+
+    @property
+    def arrived(self) -> list[tuple[Raw, bool]]:
+        return [(event, copy) for _, event, copy in sorted(self.sent, key=lambda each: each[0])]
+
+
+def stamp(at: float) -> str:
+    return (BEGIN + timedelta(seconds=at)).isoformat(timespec="milliseconds")
+
+
+def advised(*traffics: Traffic) -> list[Advice]:
+    return advise(read_event(event) for traffic in traffics for event, _ in traffic.arrived)
+
+
+def only(*traffics: Traffic) -> Advice:
+    (advice,) = advised(*traffics)
+    return advice
+
+
+def drops(rules: Sequence[Rule], events: Iterable[Raw]) -> list[bool]:
+    """What the rules drop, event by event."""
+    book = Rulebook("test", rules, Rule(name="none"))
+    seen: set[bytes] = set()
+    dropped = []
+    for event in events:
+        key = book.key(read_event(event)).key
+        dropped.append(key in seen)
+        seen.add(key)
+    return dropped
+
+
+def check(tmp_path: Path, *traffics: Traffic) -> list[Advice]:
+    """The proposal, written and loaded again, drops exactly the copies."""
+    advices = advised(*traffics)
+    text = toml(advices, Totals(sum(len(traffic.sent) for traffic in traffics)))
+    file = tmp_path / "proposal.toml"
+    file.write_text(text)
+    rules = load_rules(file)
+    assert len(rules) == len(advices)
+    assert len(tomllib.loads(text)["rule"]) == len(advices)
+    for traffic in traffics:
+        assert drops(rules, [event for event, _ in traffic.arrived]) == [copy for _, copy in traffic.arrived]
+    assert [advice.check.wrong for advice in advices] == [0] * len(advices)
+    return advices
+
+
+def orders(
+    count: int = 150, more: Mapping[str, Callable[[], Any]] | None = None, *, every: int = 5
+) -> tuple[Traffic, list[Raw]]:
+    """Orders a minute apart, and those of which to make copies."""
+    traffic = Traffic()
+    made = []
+    for number in range(count):
+        detail = {
+            "orderId": f"o-{number:05}",
+            "cents": traffic.dice.randrange(100, 900),
+            "currency": "EUR",
+            "customer": {"id": f"c-{traffic.dice.randrange(40)}"},
+            **{name: make() for name, make in (more or {}).items()},
+        }
+        made.append(traffic.send(60 * number, detail))
+    return traffic, made[::every]
+
+
+# --- what identifies ---
+
+
+def test_producer_retries_under_a_new_id_are_found_by_the_business_id(tmp_path: Path) -> None:
+    traffic, again = orders()
+    for event in again:
+        traffic.anew(event, traffic.dice.uniform(0.5, 20))
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == ("detail.orderId",)
+    assert advice.study.copies.new_id == len(again)
+    assert advice.confidence == "medium"  # nothing but nearness tells these from orders sent twice on purpose
+    assert any("ask the producer" in each for each in warnings(advice))
+    assert any("fewer than 2.0%" in each for each in evidence(advice))
+
+
+def test_redelivery_alone_needs_no_more_than_the_id(tmp_path: Path) -> None:
+    traffic, again = orders()
+    for event in again:
+        traffic.again(event, 30)
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == "id"
+    assert advice.confidence == "high"
+    assert advice.study.copies.same_id == len(again)
+    assert '# as good in the sample: key = ["detail.orderId"]' in toml([advice], Totals(1))
+
+
+def test_retries_with_their_time_in_the_content_are_beyond_doubt(tmp_path: Path) -> None:
+    traffic, _ = orders(0)
+    for number in range(150):
+        event = traffic.send(
+            60 * number, {"orderId": f"o-{number}", "placedAt": stamp(60 * number - 0.25), "cents": number % 7}
+        )
+        if number % 5 == 0:
+            traffic.anew(event, 7200)  # however late
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == ("detail.orderId",)
+    assert advice.confidence == "high"
+    assert advice.study.copies.anchored
+
+
+def test_a_constant_field_identifies_nothing(tmp_path: Path) -> None:
+    traffic, again = orders(more={"tenantId": lambda: "t-1", "sourceKey": lambda: "shop"})
+    for event in again:
+        traffic.anew(event, 2)
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == ("detail.orderId",)
+
+
+def test_the_id_of_the_event_counts_more_than_that_of_a_thing(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Stock Moved")
+    for number in range(150):
+        event = traffic.send(60 * number, {"palletId": f"p-{number}", "eventId": traffic.uuid(), "weight": number % 9})
+        if number % 6 == 0:
+            traffic.anew(event, 3600)
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == ("detail.eventId",)
+    others = as_json([advice], Totals(1))["kinds"][0]["alternatives"]
+    assert {"if": "as good in the sample", "key": ["detail.palletId"]} in others
+
+
+def test_ids_that_do_equally_well_are_taken_together(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Something Happened")
+    for number in range(150):
+        event = traffic.send(60 * number, {"payerId": f"p-{number}", "cartId": f"c-{number}", "n": number % 3})
+        if number % 5 == 0:
+            traffic.anew(event, 3)
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == ("detail.cartId", "detail.payerId")
+    assert advice.confidence == "medium"
+    assert "Each of these would do alone; together they are safer." in evidence(advice)
+
+
+def test_few_distinct_events_are_told_apart_by_all_they_say(tmp_path: Path) -> None:
+    traffic, again = orders(40, every=4)
+    for event in again:
+        traffic.anew(event, 2)
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == "content"
+
+
+# --- what differs between copies ---
+
+
+@pytest.mark.parametrize("name", ["deliveryId", "receipt", "traceId", "x-request-id", "CorrelationId", "messageNonce"])
+def test_what_is_unique_per_copy_is_neither_in_the_key_nor_in_the_content(tmp_path: Path, name: str) -> None:
+    dice = random.Random(3)
+    traffic, again = orders(60, {name: lambda: f"{dice.getrandbits(128):032x}"})
+    for event in again:
+        traffic.anew(event, 2, **{name: f"{dice.getrandbits(128):032x}"})
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == "content"
+    assert advice.rule.ignore == (f'"{name}"' if "-" in name else name,)
+
+
+def test_an_attempt_counter(tmp_path: Path) -> None:
+    traffic, again = orders(more={"meta": lambda: {"attempt": 1, "shop": "a"}})
+    for event in again:
+        traffic.anew(event, 2, meta={"attempt": 2, "shop": "a"})
+        traffic.anew(event, 9, meta={"attempt": 3, "shop": "a"})
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert [column.path for column in advice.study.copies.volatile.values()] == ["time", "detail.meta.attempt"]
+
+
+def test_what_differs_under_one_id_belongs_to_the_delivery(tmp_path: Path) -> None:
+    traffic, again = orders(more={"hash": str})
+    for _, event, _ in traffic.sent:
+        event["detail"]["hash"] = traffic.uuid()
+    for event in again:
+        traffic.again(event, 30, detail={**event["detail"], "hash": traffic.uuid()})
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert [column.path for column in advice.study.copies.volatile.values()] == ["detail.hash"]
+
+
+def test_an_unnamed_unique_value_is_excused_where_the_time_agrees(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Reading")
+    for number in range(120):
+        at = 60 * number
+        event = traffic.send(at, {"meter": f"m{number % 4}", "takenAt": stamp(at - 0.125), "x": traffic.uuid()})
+        if number % 5 == 0:
+            traffic.anew(event, 40, x=traffic.uuid())
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert (advice.rule.key, advice.rule.ignore) == ("content", ("x",))
+
+
+def test_a_stamp_that_differs_by_milliseconds(tmp_path: Path) -> None:
+    traffic = Traffic(kind="interaction.routing.update")
+    for number in range(150):
+        at = 60 * number
+        event = traffic.send(at, {"interaction-id": traffic.uuid(), "state": "queued", "timestamp": stamp(at)})
+        if number % 5 == 0:
+            traffic.anew(event, 0.2, timestamp=stamp(at + 0.007))
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == ('detail."interaction-id"',)
+    assert "detail.timestamp" in {column.path for column in advice.study.copies.volatile.values()}
+
+
+def test_a_stamp_in_epoch_milliseconds(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Moved")
+    for number in range(60):
+        at = 60 * number
+        event = traffic.send(at, {"box": f"b{number}", "ts": int((BEGIN.timestamp() + at) * 1000)})
+        if number % 5 == 0:
+            traffic.anew(event, 0.2, ts=event["detail"]["ts"] + 12)
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert (advice.rule.key, advice.rule.ignore) == ("content", ("ts",))
+
+
+def test_nested_fields_and_fields_in_lists(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Cart")
+
+    def cart(number: int) -> Raw:
+        items = [{"sku": f"s{number % 7}", "receiptId": traffic.uuid()} for _ in range(2)]
+        return {"a": {"b": {"c": number}}, "items": items, "tags": ["x", "y"]}
+
+    for number in range(60):
+        event = traffic.send(60 * number, cart(number))
+        if number % 4 == 0:
+            traffic.anew(event, 3, items=cart(number)["items"])
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert (advice.rule.key, advice.rule.ignore) == ("content", ("items[*].receiptId",))
+
+
+# --- what is not a copy ---
+
+
+def test_legitimate_repeats_far_apart_stay_distinct(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Door Opened")
+    for number in range(200):
+        traffic.send(traffic.dice.uniform(0, 86_400 * 3), {"door": f"d-{number % 60}", "state": "open"})
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == "id"
+    assert advice.confidence == "low"
+    assert advice.study.copies.exact
+    assert advice.study.copies.exact.answer == "repeats"
+    assert any("happening again" in each for each in evidence(advice))
+
+
+def test_heartbeats_stay_distinct_and_their_redeliveries_are_found(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Heartbeat")
+    for number in range(300):
+        event = traffic.send(30 * number, {"host": f"h-{number % 3}", "requestId": traffic.uuid()})
+        if number % 20 == 0:
+            traffic.again(event, 1)
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == "id"
+    assert not advice.study.copies.volatile
+
+
+def test_a_few_repeats_in_a_steady_beat(tmp_path: Path) -> None:
+    traffic, _ = orders(200)
+    for number in range(5):
+        traffic.send(600 + 10 * number, {"ping": "still here"})
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == "id"
+
+
+def test_repeats_that_could_be_copies_are_left_and_told(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Password Reset Requested")
+    for number in range(100):
+        event = traffic.send(600 * number, {"user": f"u{number}"})
+        if number % 10 == 0:
+            traffic.send(600 * number + traffic.dice.uniform(1200, 2400), event["detail"])
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == "id"
+    assert any("may be copies under new ids" in each for each in warnings(advice))
+    assert '# if those are copies: key = "content"' in toml([advice], Totals(1))
+
+
+def test_when_a_door_was_fitted_does_not_tell_when_it_was_opened(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Door Opened")
+    for number in range(200):
+        door = number % 90
+        detail = {"door": f"d-{door}", "fittedAt": stamp(-86_400 * (100 + door * 37 % 90))}
+        traffic.send(traffic.dice.uniform(0, 86_400), detail)
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == "id"
+
+
+def test_connects_completed_after_disconnected_stays_distinct(tmp_path: Path) -> None:
+    traffic = Traffic("aws.connect", "Amazon Connect Contact Event")
+    for number in range(120):
+        at = 300 * number
+        detail = {
+            "contactId": traffic.uuid(),
+            "channel": "VOICE",
+            "instanceArn": "arn:aws:connect:eu-west-1:111122223333:instance/1",
+            "initiationTimestamp": stamp(at - 100),
+        }
+        for step, (kind, after) in enumerate((("INITIATED", 0), ("DISCONNECTED", 90), ("COMPLETED", 90.1))):
+            event = traffic.send(at + after, {**detail, "eventType": kind})
+            if (number + step) % 6 == 0:
+                traffic.anew(event, 1.5)
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert not isinstance(advice.rule.key, str)
+    assert {"detail.contactId", "detail.eventType"} <= set(advice.rule.key)
+
+
+def test_a_conversation_is_too_coarse_for_genesys(tmp_path: Path) -> None:
+    org = "aws.partner/genesys.com/cloud/2a5b/prod"
+    traffic = Traffic(org, "v2.detail.events.conversation.{id}.acd.start")
+    for number in range(100):
+        conversation = traffic.uuid()
+        for transfer in range(1 + number % 3):
+            at = 400 * number + 40 * transfer
+            body = {
+                "conversationId": conversation,
+                "participantId": traffic.uuid(),
+                "eventTime": int((BEGIN.timestamp() + at) * 1000),
+                "queueId": f"q-{transfer % 2}",
+            }
+            detail = {"topicName": f"v2.{conversation}", "version": "2", "eventBody": body}
+            event = traffic.send(at + 1, {**detail, "metadata": {"CorrelationId": traffic.uuid()}})
+            if traffic.dice.random() < 0.2:
+                traffic.anew(event, 3 * 3600, metadata={"CorrelationId": traffic.uuid()})
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert not isinstance(advice.rule.key, str)
+    assert set(advice.rule.key) != {"detail.eventBody.conversationId"}
+    assert "detail.metadata.CorrelationId" in {column.path for column in advice.study.copies.volatile.values()}
+    assert duration(advice.rule.window) >= duration("5d")
+
+
+def test_another_state_is_another_event_however_near(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Lamp")
+    for number in range(100):
+        lamp = f"l-{number}"
+        traffic.send(60 * number, {"lampId": lamp, "state": "on"})
+        traffic.send(60 * number + 0.1, {"lampId": lamp, "state": "off"})
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert not advice.study.copies.volatile
+
+
+def test_equal_readings_in_a_row_are_no_copies(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Reading")
+    for number in range(400):
+        at = 0.8 * number + traffic.dice.uniform(0, 0.3)
+        traffic.send(at, {"degrees": 20 + number // 2 % 5, "at": stamp(at)})
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == "id"
+    assert advice.study.copies.near
+    assert advice.study.copies.near.answer == "unclear"
+
+
+def test_a_lamp_that_goes_on_and_off_and_on_again(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Lamp")
+    for number in range(100):
+        for step in range(4):
+            at = 60 * number + 9 * step + traffic.dice.uniform(0, 5)
+            traffic.send(at, {"lamp": f"l-{number}", "state": ("on", "off")[step % 2]})
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == "id"
+    assert any("come in between" in each for each in evidence(advice))
+
+
+def test_a_state_that_comes_again_while_others_do_not(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Job")
+    for number in range(100):
+        for step, state in enumerate(("queued", "queued", "done")):
+            traffic.send(60 * number + 5 * step + traffic.dice.uniform(0, 3), {"job": f"j-{number}", "state": state})
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == "id"
+    assert any("it depends on detail.state" in each for each in evidence(advice))
+
+
+def test_one_repeat_among_copies_is_not_dropped_with_them() -> None:
+    traffic, again = orders()
+    for event in again:
+        traffic.anew(event, 2)
+    traffic.send(149 * 60, again[0]["detail"])
+
+    advice = only(traffic)
+
+    assert (advice.rule.key, advice.confidence) == ("id", "low")
+    assert advice.check.wrong == 0
+    assert any("as far from their like as unrelated ones" in each for each in warnings(advice))
+    assert '# if those are copies: key = "content"' in toml([advice], Totals(1))
+
+
+def test_one_more_click_with_a_request_id_of_its_own(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Login")
+    for number in range(200):
+        event = traffic.send(300 * number, {"user": f"u{number}", "requestId": traffic.uuid()})
+        if number % 8 == 0:
+            traffic.send(
+                300 * number + traffic.dice.uniform(100, 800), {**event["detail"], "requestId": traffic.uuid()}
+            )
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == "id"
+    assert any("may be copies under new ids" in each for each in warnings(advice))
+
+
+def test_the_subject_of_a_cloudevent_tells_events_apart() -> None:
+    def event(number: int, own: str) -> Raw:
+        return {
+            "specversion": "1.0",
+            "id": own,
+            "source": "/files",
+            "type": "created",
+            "time": stamp(number),
+            "subject": f"/f/{number}",
+            "data": {"size": 1},
+        }
+
+    traffic = [event(number, f"e{number}") for number in range(60)]
+    traffic += [event(number, f"e{number}") for number in range(0, 60, 5)]
+
+    (advice,) = advise(map(read_event, traffic))
+
+    assert advice.rule.key == "id"
+    assert (advice.check.dropped, advice.check.wrong) == (12, 0)
+
+
+# --- ids that are not there, or prove nothing ---
+
+
+def test_events_without_ids(tmp_path: Path) -> None:
+    dice = random.Random(5)
+    made = [{"sensor": f"s{n % 5}", "value": dice.random(), "at": stamp(60 * n)} for n in range(80)]
+    sent = [(each, False) for each in made]
+    for number in range(0, 80, 8):
+        sent.insert(2 * number + 1 if number < 40 else len(sent), (made[number], True))
+
+    (advice,) = advise(read_event(each) for each, _ in sent)
+    file = tmp_path / "proposal.toml"
+    file.write_text(toml([advice], Totals(len(sent))))
+
+    assert advice.rule.key == "content"
+    seen: list[Raw] = []
+    expected = []
+    for each, _ in sent:
+        expected.append(each in seen)
+        seen.append(each)
+    assert drops(load_rules(file), [each for each, _ in sent]) == expected
+
+
+def test_equal_events_without_ids_and_times_are_told() -> None:
+    dice = random.Random(5)
+    (advice,) = advise(read_event({"door": f"d{dice.randrange(20)}"}) for _ in range(200))
+
+    assert advice.rule.key == "content"
+    assert advice.confidence == "low"
+    assert advice.check.wrong == 180
+    assert any("DROPS 180 events of the sample that are not shown to be copies" in each for each in warnings(advice))
+
+
+def test_empty_ids_with_a_time_are_told_apart_by_content_and_time() -> None:
+    dice = random.Random(5)
+    traffic = Traffic(kind="Door")
+    for number in range(200):
+        traffic.send(dice.uniform(0, 86_400), {"door": number % 40}, id="")
+
+    advice = only(traffic)
+
+    assert advice.rule.key == ("detail", "time")
+    assert advice.check == type(advice.check)()
+
+
+def test_an_id_that_is_used_twice_proves_nothing() -> None:
+    traffic = Traffic()
+    for number in range(60):
+        traffic.send(60 * number, {"orderId": f"o-{number}", "status": "new"}, id=f"{number // 2}")
+
+    advice = only(traffic)
+
+    assert advice.study.copies.reused == 30
+    assert advice.rule.key == "content"
+    assert advice.check.wrong == 0
+    assert any("carry the id of another one" in each for each in warnings(advice))
+
+
+def test_a_plain_id_of_a_thing_is_not_taken_for_the_events_own() -> None:
+    events = [{"id": f"{n % 20}", "type": "moved", "place": f"p{n}", "time": stamp(60 * n)} for n in range(100)]
+
+    (advice,) = advise(map(read_event, events))
+
+    assert advice.rule.key == "content"
+    assert advice.check.wrong == 0
+
+
+def test_plain_events_with_ids_of_their_own() -> None:
+    events = [{"id": f"e{n}", "type": "moved", "place": f"p{n % 3}"} for n in range(100)]
+
+    (advice,) = advise(map(read_event, events + events[::4]))
+
+    assert advice.rule.key == "id"
+    assert (advice.check.dropped, advice.check.wrong) == (25, 0)
+
+
+def test_replays_say_nothing_about_copies() -> None:
+    traffic, again = orders()
+    for event in again:
+        traffic.again(event, 90_000, **{"replay-name": "r1"})
+
+    advice = only(traffic)
+
+    assert advice.study.kind.replayed == len(again)
+    assert advice.study.copies.same_id == 0
+
+
+# --- too little, too much ---
+
+
+def test_too_little_traffic_is_said(tmp_path: Path) -> None:
+    traffic, again = orders(15)
+    for event in again:
+        traffic.again(event, 2)
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert (advice.rule.key, advice.confidence) == ("id", "low")
+    assert any("too little traffic" in each for each in warnings(advice))
+    assert "CAUTION: too little traffic" in toml([advice], Totals(18))
+
+
+def test_no_copies_at_all_is_said(tmp_path: Path) -> None:
+    traffic, _ = orders()
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert (advice.rule.key, advice.confidence) == ("id", "low")
+    assert any("no copies were seen" in each for each in warnings(advice))
+
+
+def test_no_events_at_all() -> None:
+    assert advise([]) == []
+    assert tomllib.loads(toml([], Totals(0))) == {}
+
+
+def test_mixed_sources_have_a_rule_each(tmp_path: Path) -> None:
+    shop, again = orders()
+    for event in again:
+        shop.anew(event, 3)
+    doors = Traffic("com.example.house", "Order Placed", seed=2)
+    for number in range(100):
+        doors.send(traffic_time(number), {"door": f"d{number % 9}"})
+    little = Traffic("com.example.rare", "Rare", seed=3)
+    little.send(5, {"a": 1})
+
+    advices = check(tmp_path, shop, doors, little)
+
+    assert [advice.rule.name for advice in advices] == ["order-placed", "rare", "order-placed-com-example-shop"]
+    assert [advice.rule.key for advice in advices] == ["id", "id", ("detail.orderId",)]
+
+
+def traffic_time(number: int) -> float:
+    return 977.0 * number * number % 86_400
+
+
+def test_a_wide_event_is_compared_as_a_whole_beyond_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fields, "MOST_COLUMNS", 50)
+    traffic, again = orders(60)
+    for _, event, _ in traffic.sent:
+        event["detail"] |= {f"z{number}": number * 7 for number in range(300)}
+    for event in again:
+        traffic.anew(event, 2)
+
+    advice = only(traffic)
+
+    assert advice.check.wrong == advice.check.missed == 0
+    assert len(advice.study.table.columns) == 51
+    assert any("fields" in each for each in warnings(advice))
+
+
+def test_hostile_fields_take_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fields, "MOST_CELLS", 600)
+    dice = random.Random(1)
+    events = [
+        {"id": str(number), **{f"{dice.random()}\x1b[31m\n": 1 for _ in range(200)}, "n" * 5_000: number}
+        for number in range(100)
+    ]
+
+    (advice,) = advise(map(read_event, events))
+    text = toml([advice], Totals(100))
+
+    assert len(advice.study.table.columns) <= fields.MOST_COLUMNS + 1
+    assert len(advice.study.table.rows) < 100
+    assert any("were looked at" in each for each in warnings(advice))
+    assert "\x1b" not in text
+    assert tomllib.loads(text)["rule"][0]["key"] == "id"
+
+
+def test_deep_events() -> None:
+    def deep(number: int) -> Raw:
+        value: Any = {"orderId": number}
+        for _ in range(150):
+            value = {"a": [value]}
+        return {"id": str(number), "data": value}
+
+    (advice,) = advise(read_event(deep(number)) for number in range(40))
+
+    assert advice.rule.key == "id"
+    assert len(advice.study.table.columns) == 2
+
+
+def test_a_long_recording_is_sampled_with_its_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample, "MOST_EVENTS", 100)
+    traffic, again = orders(400)
+    for event in again:
+        traffic.again(event, 86_400)
+
+    advice = only(traffic)
+
+    assert len(advice.study.table.rows) == 120
+    assert (advice.study.copies.same_id, advice.check.wrong) == (20, 0)
+    assert any("only 120 of 480 events were looked at" in each for each in warnings(advice))
+
+
+def test_kinds_and_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample, "MOST_KINDS", 3)
+    monkeypatch.setattr(sample, "MOST_BYTES", 10_000)
+    taken = sample.Sample()
+    for number in range(100):
+        taken.add(read_event({"id": str(number), "source": f"s{number % 5}", "text": "x" * 100}))
+    taken.add(read_event({"id": "1", "source": "s" * 10_000}))
+
+    assert len(taken.kinds) == 3
+    assert taken.unsampled == 41
+    assert sum(len(list(kind)) for kind in taken.kinds.values()) < 60
+
+
+def test_an_event_without_a_canonical_form_is_refused() -> None:
+    taken = sample.Sample()
+
+    with pytest.raises(EventRejected):
+        taken.add(read_event({"id": "1", "n": float("nan")}))
+    assert taken.kinds == {}
+
+
+@pytest.mark.parametrize("data", ["text", 7, None, [], {}, [{"a": 1}], [1, 2]])
+def test_any_data_will_do(data: Any) -> None:
+    traffic = Traffic()
+    for number in range(30):
+        traffic.send(60 * number, data)
+
+    assert only(traffic).rule.key == "id"
+
+
+# --- the window ---
+
+
+def test_the_window_is_three_times_the_longest_gap_in_readable_form() -> None:
+    traffic = Traffic()
+    for number in range(120):
+        event = traffic.send(60 * number, {"orderId": f"o-{number}", "placedAt": stamp(60 * number)})
+        if number % 10 == 0:
+            traffic.anew(event, 86_400 * 2.1)
+
+    advice = only(traffic)
+
+    assert advice.rule.window == "7d"
+    assert "the longest gap between copies is 2d2h24m, times 3 is 6d7h12m" in advice.late.why
+
+
+def test_the_window_is_no_shorter_than_eventbridge_can_be_late() -> None:
+    traffic, again = orders()
+    for event in again:
+        traffic.anew(event, 2)
+
+    assert duration(only(traffic).rule.window) == duration("24h")
+
+
+def test_the_window_is_no_shorter_than_a_queue_keeps_a_message() -> None:
+    taken = sample.Sample()
+    taken.add(read_event({"id": "1"}), queued=True)
+    (kind,) = taken.kinds.values()
+    assert kind.queued
+
+
+def test_the_user_may_know_how_late_a_copy_can_be() -> None:
+    traffic, _ = orders(30)
+    (advice,) = advise((read_event(event) for event, _ in traffic.arrived), "30d")
+
+    assert advice.rule.window == "30d"
+
+
+def test_nothing_is_learnt_from_a_gap_of_years() -> None:
+    traffic, again = orders()
+    traffic.again(again[0], 0, time="2019-01-01T00:00:00Z")
+
+    assert only(traffic).rule.window == "365d"
+
+
+# --- the proposal ---
+
+
+def test_a_rule_that_drops_distinct_events_is_found_out() -> None:
+    events = [read_event({"id": str(number), "customer": number % 10}) for number in range(50)]
+
+    tried = put_to_test(Rule(name="coarse", key=["detail.customer"]), events, range(50))
+
+    assert (tried.dropped, tried.wrong) == (40, 40)
+
+
+def test_names_that_need_care_in_toml(tmp_path: Path) -> None:
+    odd = 'Größe "x"\\ \x7f \U0001f600 \u2028 #{[é'
+    traffic = Traffic(f"s {odd}", f"t {odd}")
+    for number in range(150):
+        event = traffic.send(60 * number, {f'{odd} Id "': f"o-{number}", "\U0001f600 [*].*": 1})
+        if number % 5 == 0:
+            traffic.anew(event, 2)
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert not isinstance(advice.rule.key, str)
+
+
+def test_the_json_says_the_same() -> None:
+    traffic, again = orders()
+    for event in again:
+        traffic.anew(event, 2)
+    advices = advised(traffic)
+
+    told = json.loads(json.dumps(as_json(advices, Totals(180, 2))))
+
+    assert (told["events"], told["rejected"]) == (180, 2)
+    (kind,) = told["kinds"]
+    assert kind["rule"]["key"] == ["detail.orderId"]
+    assert kind["copies"] == {"same_id": 0, "new_id": 30}
+    assert kind["check"] == {"dropped": 30, "wrong": 0, "missed": 0, "rejected": 0}
+    assert kind["confidence"] == "medium"

@@ -1,0 +1,752 @@
+"""The audit: generated traffic whose every number is known."""
+
+import gzip
+import json
+import os
+import random
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventonce.clock import duration
+from eventonce.errors import EventRejected
+from eventonce.event import Event
+from eventonce.rule import Rule
+from eventonce.rules import Rulebook
+from eventonce.study import fingerprint
+from eventonce.study.audit import audit
+from eventonce.study.gaps import DAY, EDGES, HOUR, MINUTE, SECOND, Gaps, readable, spelled
+from eventonce.study.ledger import Entry, Index, Ledger, Taken, Verdict
+from eventonce.study.report import Counts, Group, Report
+from eventonce.study.report_html import html
+from eventonce.study.report_text import printable, text
+from eventonce.study.traffic import Seen, Traffic, read
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+ORDERS = Rule(name="orders", key=["detail.order"], window="1d")
+CONTENT = Rule(name="content", key="content", ignore=["sent"])
+
+
+def event(number: int = 1, at: float | None = 0, /, **fields: Any) -> dict[str, Any]:
+    """An EventBridge event; `at` is in seconds, and None leaves its time out."""
+    own = {"id": f"id-{number}", "source": "shop", "detail-type": "Order", "detail": {"order": number, "sum": 5}}
+    time = {} if at is None else {"time": (START + timedelta(seconds=at)).isoformat()}
+    return {**own, **time, **fields}
+
+
+def lines(*documents: Any) -> bytes:
+    return b"".join(json.dumps(each).encode() + b"\n" for each in documents)
+
+
+def book(*rules: Rule, window: str = "14d") -> Rulebook:
+    return Rulebook("test", rules, Rule(name="id", window=window))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "traffic.jsonl"
+
+
+def report_on(file: Path, documents: Iterable[Any], *rules: Rule, **given: Any) -> Report:
+    file.write_bytes(lines(*documents))
+    return audit(Traffic([str(file)]), book(*rules, **given))
+
+
+def only(report: Report) -> Group:
+    (group,) = report.groups
+    return group
+
+
+# --- counts ---
+
+
+def test_duplicates_under_the_pipeline_and_what_id_and_content_would_have_found(file: Path) -> None:
+    traffic = [
+        event(1, 0),
+        event(1, 5),  # same id, same content, same key
+        event(2, 0, id="id-1", detail={"order": 2, "sum": 7}),  # a new key, and an id that came before
+        event(3, 0, id="id-9", detail={"order": 3, "sum": 5}),
+        event(3, 9, id="id-10", detail={"order": 3, "sum": 5}),  # the key and the content came before
+    ]
+
+    counts = only(report_on(file, traffic, ORDERS)).counts
+
+    assert counts == Counts(events=5, distinct=3, duplicates=2, only_id=1)
+
+
+def test_what_only_the_content_would_have_found(file: Path) -> None:
+    traffic = [event(1), event(1, 3, id="other"), event(2), event(2, 4, id="other too")]
+
+    by_id, by_content = (only(report_on(file, traffic, *rules)).counts for rules in ([], [CONTENT]))
+
+    assert by_id == Counts(events=4, distinct=4, only_content=2)
+    assert by_content == Counts(events=4, distinct=2, duplicates=2)
+
+
+def test_what_id_and_content_both_would_have_found(file: Path) -> None:
+    too_fine = Rule(name="fine", key=["time"])
+
+    counts = only(report_on(file, [event(1), event(1, 1), event(1, 2)], too_fine)).counts
+
+    assert counts == Counts(events=3, distinct=3, id_and_content=2)
+
+
+def test_an_id_is_looked_for_across_rules(file: Path) -> None:
+    low = Rule(name="low", key="id", match={"detail": {"sum": [{"numeric": ["<", 10]}]}})
+
+    counts = only(report_on(file, [event(1), event(1, detail={"order": 1, "sum": 50})], low)).counts
+
+    assert counts == Counts(events=2, distinct=2, only_id=1)
+
+
+def test_every_source_and_type_is_counted_apart_and_the_largest_comes_first(file: Path) -> None:
+    paid = {"detail-type": "Paid"}
+    traffic = [event(1), event(2), event(2, 1), event(3, **paid), event(4, source="bank"), event(4, 2, source="bank")]
+
+    report = report_on(file, traffic)
+
+    assert [(each.source, each.type, each.counts.events, each.counts.duplicates) for each in report.groups] == [
+        ("shop", "Order", 3, 1),
+        ("bank", "Order", 2, 1),
+        ("shop", "Paid", 1, 0),
+    ]
+    assert report.totals == Counts(events=6, distinct=4, duplicates=2)
+
+
+def test_ten_thousand_events_with_known_answers(file: Path) -> None:
+    chance = random.Random(7)
+    copies = {number: chance.choice([0, 0, 1, 2]) for number in range(5000)}
+    traffic = [event(number, number + nth) for number, more in copies.items() for nth in range(more + 1)]
+    chance.shuffle(traffic)
+
+    counts = only(report_on(file, traffic, ORDERS)).counts
+
+    assert counts == Counts(events=len(traffic), distinct=5000, duplicates=sum(copies.values()))
+
+
+def test_sources_beyond_the_thousandth_are_one_group(file: Path) -> None:
+    report = report_on(file, [event(number, source=f"s{number}") for number in range(1010)])
+
+    assert len(report.groups) == 1001
+    assert (report.groups[0].source, report.groups[0].counts.events) == ("(others)", 10)
+
+
+def test_nothing_in_is_a_report_of_nothing(file: Path) -> None:
+    report = report_on(file, [])
+
+    assert (report.totals, report.groups, report.notes, report.good) == (Counts(), [], [], True)
+    assert text(report) == "No events in 1 file.\n"
+    assert "No events in 1 file." in html(report)
+
+
+# --- replays and versions ---
+
+
+def test_a_replay_that_may_run_again_is_not_told_as_missed(file: Path) -> None:
+    rule = Rule(name="again", key="id", replay="reprocess")
+
+    counts = only(report_on(file, [event(1), event(1, **{"replay-name": "r1"})], rule)).counts
+
+    assert counts == Counts(events=2, distinct=2, replayed=1)
+
+
+def test_versions(file: Path) -> None:
+    rule = Rule(name="rides", key=["detail.order"], version="detail.v")
+    versions = [1, 1, 3, 2, 3]
+
+    group = only(report_on(file, [event(1, n, detail={"order": 1, "v": v}) for n, v in enumerate(versions)], rule))
+
+    assert group.counts == Counts(events=5, distinct=2, duplicates=2, stale=1, only_id=0, suspicious=0)
+
+
+def test_the_same_version_with_another_content_is_suspicious(file: Path) -> None:
+    rule = Rule(name="rides", key=["detail.order"], version="detail.v")
+    traffic = [event(1, detail={"order": 1, "v": 2, "sum": number}) for number in (5, 6)]
+
+    group = only(report_on(file, traffic, rule))
+
+    assert [each.path for each in group.suspicious.fields] == ["detail.sum"]
+
+
+# --- suspicious drops ---
+
+
+def test_suspicious_drops_tell_their_fields_and_places(file: Path) -> None:
+    traffic = [
+        event(1, detail={"order": 1, "sum": 5, "to": {"post-code": "1", "lines": ["a", "b"]}}),
+        event(2),
+        event(1, 1, detail={"order": 1, "sum": 6, "to": {"post-code": "2", "lines": ["a", "c"]}}),
+        event(1, 2, detail={"order": 1, "sum": 7, "to": {"post-code": "1", "lines": ["a", "b"]}}),
+        event(2, 3),
+    ]
+
+    group = only(report_on(file, traffic, ORDERS))
+
+    assert (group.counts.duplicates, group.counts.suspicious, group.suspicious.compared) == (3, 2, 2)
+    assert {each.path: each.pairs for each in group.suspicious.fields} == {
+        "detail.sum": 2,
+        'detail.to."post-code"': 1,
+        "detail.to.lines[1]": 1,
+    }
+    first, second = group.suspicious.examples
+    assert (first.first, first.copy) == (f"{file}:1", f"{file}:3")
+    assert (second.first, second.copy, second.fields) == (f"{file}:1", f"{file}:4", ["detail.sum"])
+
+
+def test_another_type_under_the_same_key_is_suspicious(file: Path) -> None:
+    report = report_on(file, [event(1), event(1, **{"detail-type": "Paid"})], ORDERS)
+
+    paid = next(group for group in report.groups if group.type == "Paid")
+    assert paid.suspicious.examples[0].fields == ['"detail-type"']
+
+
+def test_what_a_rule_ignores_and_how_numbers_are_spelled_is_not_suspicious(file: Path) -> None:
+    bodies = [b'{"order":1,"sum":%s,"traceparent":%d}' % (sum_, n) for n, sum_ in enumerate((b"1", b"1.0", b"1e0"))]
+    envelope = b'{"id":"a","source":"s","detail-type":"t","detail":%s}\n'
+    file.write_bytes(b"".join(envelope % body for body in bodies))
+
+    group = only(audit(Traffic([str(file)]), book(ORDERS)))
+
+    assert group.counts == Counts(events=3, distinct=1, duplicates=2)
+
+
+def test_only_a_few_examples_are_kept(file: Path) -> None:
+    traffic = [event(1, detail={"order": 1, "sum": number}) for number in range(200)]
+
+    suspicious = only(report_on(file, traffic, ORDERS)).suspicious
+
+    assert (suspicious.events, suspicious.compared, len(suspicious.examples)) == (199, 50, 3)
+
+
+def test_copies_inside_one_document_are_told_apart(file: Path) -> None:
+    inner = [event(1, detail={"order": 1, "sum": number}) for number in (5, 5, 8)]
+    batch = [{"messageId": str(n), "body": json.dumps(each), "eventSource": "aws:sqs"} for n, each in enumerate(inner)]
+
+    group = only(report_on(file, [event(2), {"Records": batch}], ORDERS))
+
+    assert (group.counts.events, group.counts.duplicates, group.counts.suspicious) == (4, 2, 1)
+    assert group.suspicious.examples[0].fields == ["detail.sum"]
+
+
+def test_a_pipe_cannot_be_looked_at_twice_and_that_is_said(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    if not (child := os.fork()):
+        pipe.write_bytes(lines(event(1), event(1, detail={"order": 1, "sum": 6})))
+        os._exit(0)
+
+    report = audit(Traffic([str(pipe)]), book(ORDERS))
+    os.waitpid(child, 0)
+
+    assert only(report).suspicious.events == 1
+    assert only(report).suspicious.examples == []
+    assert "a pipe cannot be read twice" in report.notes[0]
+
+
+# --- rejected ---
+
+
+def test_events_without_a_key_are_rejected_with_the_reason(file: Path) -> None:
+    traffic = [event(1), event(2, detail={}), event(3, detail={})]
+
+    report = report_on(file, traffic, ORDERS)
+
+    group = only(report)
+    assert group.counts == Counts(events=3, distinct=1, rejected=2)
+    assert [(each.events, each.place) for each in group.rejected] == [(2, f"{file}:2")]
+    assert "has no detail.order" in group.rejected[0].reason
+    assert not report.good
+
+
+def test_what_is_no_event_is_counted_with_its_reason(file: Path) -> None:
+    file.write_bytes(lines(event(1)) + b'{"a": tru}\n' + b'{"b": trux}\n' + b"nonsense\n" + lines(event(2)))
+
+    report = audit(Traffic([str(file)]), book())
+
+    assert report.totals == Counts(events=5, distinct=2, rejected=3)
+    assert sum(each.events for each in report.no_events) == 3
+    assert report.no_events[0].place == f"{file}:2"
+    assert f"(first: {file}:2)" in text(report)
+    assert not report.good
+
+
+def test_reasons_that_differ_in_numbers_count_as_one_and_are_not_kept_without_end(file: Path) -> None:
+    versioned = Rule(name="v", key=["detail.order"], version="detail.v")
+    numbers = [event(n, detail={"order": n, "v": f"1.{n}"}) for n in range(100)]
+    words = [event(n, detail={"order": n, "v": chr(0x4E00 + n)}) for n in range(100)]
+
+    group = only(report_on(file, numbers + words, versioned))
+
+    assert group.counts.rejected == 200
+    assert group.rejected[0].events == 100
+    assert len(group.rejected) == 51
+
+
+# --- the time between copies ---
+
+
+def test_windows_that_would_have_caught_99_and_999_and_1000_of_1000(file: Path) -> None:
+    gaps = [60.0] * 985 + [3000.0] * 13 + [7 * 3600.0] + [4 * 86400.0]
+    traffic = [each for n, gap in enumerate(gaps) for each in (event(n, n), event(n, n + gap))]
+
+    group = only(report_on(file, traffic, ORDERS))
+
+    assert [(each.percent, each.gap_ms, each.window) for each in group.between.windows] == [
+        (99.0, 3000 * SECOND, "1h"),
+        (99.9, 7 * HOUR, "8h"),
+        (100.0, 4 * DAY, "4d"),
+    ]
+    assert group.between.longest_ms == 4 * DAY
+    assert (group.between.known, group.counts.duplicates, group.counts.late) == (1000, 999, 1)
+    assert {bar.up_to: bar.copies for bar in group.between.histogram if bar.copies} == {
+        "1m": 985,
+        "1h": 13,
+        "1d": 1,
+        "7d": 1,
+    }
+
+
+def test_the_histogram_goes_from_a_millisecond_to_thirty_days_and_beyond(file: Path) -> None:
+    histogram = report_on(file, []).between.histogram
+
+    assert [histogram[0].up_to, histogram[-2].up_to, histogram[-1].up_to] == ["1ms", "30d", None]
+    assert all(bar.up_to is None or duration(bar.up_to) == bar.up_to_ms for bar in histogram)
+
+
+def test_a_window_counts_from_the_first_copy_and_begins_anew_when_one_ran_again(file: Path) -> None:
+    hours = [0, 20, 30, 40, 60]  # with a window of a day: run, dropped, run again, dropped, run again
+
+    group = only(report_on(file, [event(1, 3600 * hour) for hour in hours], ORDERS))
+
+    assert (group.counts.distinct, group.counts.duplicates, group.counts.late) == (1, 2, 2)
+    assert group.between.longest_ms == 60 * HOUR
+
+
+def test_a_window_that_slides_counts_from_the_copy_before(file: Path) -> None:
+    sliding = Rule(name="orders", key=["detail.order"], window="1d", refresh=True)
+
+    group = only(report_on(file, [event(1, 3600 * hour) for hour in (0, 20, 40, 70)], sliding))
+
+    assert (group.counts.duplicates, group.counts.late) == (2, 1)
+    assert group.between.longest_ms == 30 * HOUR
+
+
+def test_copies_out_of_order_have_gaps_all_the_same(file: Path) -> None:
+    group = only(report_on(file, [event(1, 100), event(1, 40), event(1, 130)], ORDERS))
+
+    assert (group.counts.duplicates, group.between.known) == (2, 2)
+    assert group.between.longest_ms == MINUTE
+
+
+def test_copies_without_a_time_are_counted_and_their_gap_is_said_to_be_unknown(file: Path) -> None:
+    report = report_on(file, [event(1, None), event(1, None), event(2, 0), event(2, None), event(2, 5)], ORDERS)
+
+    group = only(report)
+    assert group.counts == Counts(events=5, distinct=2, duplicates=3)
+    assert (group.between.known, group.between.unknown, group.between.longest_ms) == (1, 2, 5 * SECOND)
+    assert any("unknown" in note for note in report.notes)
+
+
+def test_no_time_at_all_gives_no_window(file: Path) -> None:
+    report = report_on(file, [event(1, None), event(1, None)])
+
+    assert (report.between.windows, report.between.longest_ms) == ([], None)
+    assert "1 unknown, without a time" in text(report)
+
+
+def test_a_redelivery_carries_its_old_time_which_says_nothing_about_its_delay(file: Path) -> None:
+    differs = event(3, detail={"order": 3, "sum": 6})
+    report = report_on(file, [event(1), event(1), event(2), event(2, id="another"), event(3), differs], ORDERS)
+
+    between = only(report).between
+    assert (between.same_time, between.known, between.longest_ms) == (1, 2, 0)
+    assert any("delivered again as they were" in note for note in report.notes)
+
+
+def test_a_first_copy_without_a_time_gives_way_to_the_next_that_has_one(file: Path) -> None:
+    group = only(report_on(file, [event(1, None), event(1, 10), event(1, 25)], ORDERS))
+
+    assert (group.between.known, group.between.unknown, group.between.longest_ms) == (1, 1, 15 * SECOND)
+
+
+# --- gaps ---
+
+
+@given(st.lists(st.integers(0, 400 * DAY), min_size=1, max_size=200), st.sampled_from([500, 990, 999, 1000]))
+def test_a_share_is_found_to_within_two_percent(given_gaps: list[int], share: int) -> None:
+    gaps = Gaps()
+    for gap in given_gaps:
+        gaps.add(gap)
+
+    exact = sorted(given_gaps)[-(-len(given_gaps) * share // 1000) - 1]
+    found = gaps.within(share)
+
+    assert found is not None
+    assert exact <= found <= exact * 1.016
+    assert gaps.within(1000) == gaps.longest == max(given_gaps)
+    assert sum(gaps.bars) == len(given_gaps)
+
+
+@given(st.lists(st.integers(0, 40 * DAY)), st.lists(st.integers(0, 40 * DAY)))
+def test_merged_gaps_are_as_if_counted_together(some: list[int], more: list[int]) -> None:
+    one, other, both = Gaps(), Gaps(), Gaps()
+    for gaps, counted in ((one, some), (other, more), (both, some + more)):
+        for gap in counted:
+            gaps.add(gap)
+
+    merged = one.merge(other)
+
+    assert (merged.known, merged.bars, merged.longest) == (both.known, both.bars, both.longest)
+    assert [merged.within(share) for share in (500, 990)] == [both.within(share) for share in (500, 990)]
+
+
+@given(st.integers(0, 3000 * DAY))
+def test_readable_rounds_up_to_a_duration_that_a_rule_takes(gap: int) -> None:
+    rounded = readable(gap)
+
+    assert rounded >= max(1, gap)
+    assert duration(spelled(rounded)) == rounded
+    assert readable(rounded) == rounded
+
+
+@pytest.mark.parametrize(
+    ("gap", "window"), [(0, "1ms"), (3, "5ms"), (999, "1s"), (61_000, "2m"), (25 * HOUR, "2d"), (366 * DAY, "730d")]
+)
+def test_readable_examples(gap: int, window: str) -> None:
+    assert spelled(readable(gap)) == window
+
+
+@pytest.mark.parametrize(("millis", "told"), [(0, "0ms"), (5_400_000, "1h30m"), (14 * DAY, "14d"), (1500, "1s500ms")])
+def test_durations_are_spelled_as_rules_take_them(millis: int, told: str) -> None:
+    assert spelled(millis) == told
+
+
+def test_each_gap_is_in_the_bar_it_ends_with() -> None:
+    gaps = Gaps()
+    for edge in EDGES:
+        gaps.add(edge)
+
+    assert gaps.bars == [1] * len(EDGES) + [0]
+
+
+# --- the ledger ---
+
+
+@given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 50).map(lambda n: n << 12)))
+def test_the_index_is_a_dictionary(fingerprints: list[int]) -> None:
+    index, model = Index(), dict[int, int]()
+
+    for each in fingerprints:
+        assert index.row(each) == model.setdefault(each, len(model))
+    assert len(index) == len(model)
+
+
+def test_the_index_grows() -> None:
+    index = Index()
+
+    assert not any(index.seen(number * 0x9E3779B97F4A7C15 % 2**64) for number in range(50_000))
+    assert all(index.seen(number * 0x9E3779B97F4A7C15 % 2**64) for number in range(50_000))
+
+
+def test_a_copy_that_ran_again_is_what_later_copies_are_compared_with() -> None:
+    ledger, rule = Ledger(), book(ORDERS).find(Event(data={}))
+    keyed = rule.key(Event(data={"order": 1}))
+
+    def take(content: int, time: int, position: int) -> Taken:
+        return ledger.take(Entry(keyed, content, time, position))
+
+    assert take(7, 0, 1) == Taken(Verdict.NEW)
+    assert take(8, 5, 2) == Taken(Verdict.DUPLICATE, 5, 1)
+    assert take(8, 2 * DAY, 3) == Taken(Verdict.LATE, 2 * DAY)
+    assert take(8, 2 * DAY + 1, 4) == Taken(Verdict.DUPLICATE, 2 * DAY + 1)
+    assert take(7, 2 * DAY + 2, 5) == Taken(Verdict.DUPLICATE, 2 * DAY + 2, 3)
+    assert len(ledger) == 1
+
+
+# --- fingerprints ---
+
+
+def test_content_without_a_canonical_form_stops_nothing() -> None:
+    odd = Event(id="1", data={"a": "\ud800"})
+    keyed = book().key(odd)
+
+    assert fingerprint.of_content(keyed, odd) == fingerprint.of_content(keyed, Event(id="2", data={"a": {1, 2}}))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (
+            Event(id="1", source="a", form="eventbridge", data=1),
+            Event(id="1", source="b", form="eventbridge", data=2),
+            1,
+        ),
+        (
+            Event(id="1", source="a", form="cloudevents", data=1),
+            Event(id="1", source="b", form="cloudevents", data=1),
+            0,
+        ),
+        (Event(id="7", attributes={"id": 7}, data=1), Event(id="7", attributes={"id": "7"}, data=1), 0),
+        (Event(id="7", attributes={"id": 7}, data=1), Event(id="7", attributes={"id": 7}, data=2), 1),
+    ],
+)
+def test_ids_identify_as_a_rule_by_id_does(one: Event, other: Event, same: int) -> None:
+    rule = book().find(one)
+
+    assert (fingerprint.of_id(one) == fingerprint.of_id(other)) is bool(same)
+    assert (rule.key(one).key == rule.key(other).key) is bool(same)
+
+
+@pytest.mark.parametrize("odd", [Event(data=1), Event(id="{}", attributes={"id": {}}, data=1)])
+def test_no_id_is_no_fingerprint(odd: Event) -> None:
+    assert fingerprint.of_id(odd) is None
+
+
+# --- reading traffic ---
+
+
+def ids(traffic: Iterable[Seen]) -> list[str]:
+    return [seen.event.id if isinstance(seen.event, Event) else "rejected" for seen in traffic]
+
+
+def test_lines_documents_without_newlines_and_gzip(tmp_path: Path) -> None:
+    files = {
+        "a.jsonl": lines(event(1), event(2)),
+        "b.json": lines(event(3), event(4)).replace(b"\n", b""),
+        "c.gz": gzip.compress(lines(event(5))),
+        "d.json": json.dumps([event(6), event(7)], indent=2).encode(),
+    }
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+
+    assert ids(read([str(tmp_path / name) for name in files])) == [f"id-{number}" for number in range(1, 8)]
+
+
+def test_a_folder_is_read_to_its_depth_and_in_order(tmp_path: Path) -> None:
+    names = ["b/2.ndjson", "b/1.JSON", "a/x/3", "c.txt", "c.csv", ".hidden", ".git/4", "a.jsonl.gz", "z.html"]
+    for number, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(lines(event(number)))
+    (tmp_path / "empty").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+
+    traffic = Traffic([str(tmp_path)])
+
+    assert ids(traffic) == ["id-7", "id-2", "id-1", "id-0", "id-3"]
+    assert traffic.files == 5
+    assert traffic.unreadable == {}
+
+
+def test_a_file_is_read_once_however_often_it_is_given(tmp_path: Path, file: Path) -> None:
+    file.write_bytes(lines(event(1)))
+    (tmp_path / "link.json").symlink_to(file)
+
+    assert ids(read([str(file), str(tmp_path), str(tmp_path / "." / file.name)])) == ["id-1"]
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_goes_on(tmp_path: Path, file: Path) -> None:
+    file.write_bytes(lines(event(1)))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "wide.json").write_bytes("{}".encode("utf-16"))
+    missing, empty, wide = (str(tmp_path / name) for name in ("missing.json", "empty", "wide.json"))
+
+    traffic = Traffic([missing, empty, wide, str(file)])
+    report = audit(traffic, book())
+
+    assert report.totals == Counts(events=1, distinct=1)
+    assert [each.path for each in report.inputs.unreadable] == [empty, missing, wide]
+    told = {each.path: each.reason for each in report.inputs.unreadable}
+    assert told[missing].startswith("cannot be read: No such file")
+    assert told[empty].startswith("is a folder without traffic")
+    assert told[wide].startswith("is UTF-16")
+    assert not report.good
+    assert f"not read: {missing}: cannot be read" in text(report)
+    assert missing in html(report)
+
+
+def test_damaged_gzip_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.gz"
+    bad.write_bytes(gzip.compress(lines(*(event(n, detail={"x": os.urandom(99).hex()}) for n in range(500))))[:-500])
+
+    report = audit(Traffic([str(bad)]), book())
+
+    assert report.totals.distinct > 400
+    assert any("gzip data is damaged" in each.reason for each in report.no_events)
+    assert not report.good
+
+
+def test_a_position_finds_its_event_again(file: Path) -> None:
+    file.write_bytes(lines([event(1), event(2)], event(3), [event(4), event(5), event(6)], event(7)))
+    traffic = Traffic([str(file)])
+    seen = list(traffic)
+
+    again = list(traffic.again({seen[1].position, seen[4].position}))
+
+    assert ids(again) == ["id-2", "id-5"]
+    assert [each.place for each in again] == [f"{file}:1", f"{file}:3"]
+    assert list(traffic.again(set())) == []
+    assert [each.position for each in seen] == sorted({each.position for each in seen})
+
+
+def test_seen_tells_its_time_and_place(file: Path) -> None:
+    file.write_bytes(lines(event(1, 1.5), event(2, None)) + b"nonsense\n")
+
+    one, two, none = read([str(file)])
+
+    assert (one.time, two.time, none.time) == (round(START.timestamp() * 1000) + 1500, None, None)
+    assert isinstance(none.event, EventRejected)
+    assert none.place == f"{file}:3"
+
+
+def test_how_far_it_is(tmp_path: Path) -> None:
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_bytes(lines(event(1)))
+    steps: list[int] = []
+    traffic = Traffic([str(tmp_path)], lambda: steps.append(traffic.position))
+    size = len(lines(event(1)))
+
+    assert (traffic.size, traffic.position) == (2 * size, 0)
+    assert len(list(traffic)) == 2
+    assert steps == [size, 2 * size]
+    assert (traffic.position, traffic.documents) == (2 * size, 2)
+    assert Traffic(["-"]).size is None
+
+
+# --- the forms of a report ---
+
+HOSTILE = '<script>alert("1")</script>&\x1b[2J\u202e'
+
+
+@pytest.fixture
+def hostile(file: Path) -> Report:
+    names = {"source": HOSTILE, "detail-type": f"<b>{HOSTILE}"}
+    traffic = [event(1, n, **names, detail={"order": 1, f"<img {HOSTILE}": n}) for n in range(2)]
+    broken = event(2, **names, detail={"order": 2, "v": HOSTILE})
+    rule = Rule(name=HOSTILE, key=["detail.order"])
+    versioned = Rule(name="v", key=["detail.order"], version="detail.v", match={"detail": {"v": [{"exists": True}]}})
+    return report_on(file, [*traffic, broken], versioned, rule)
+
+
+class Page(HTMLParser):
+    """Collects the tags and texts of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.links: list[str] = []
+        self.words = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.links += [name for name, _ in attrs if name in ("src", "href", "onclick", "onload")]
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def test_the_page_escapes_what_comes_from_the_traffic(hostile: Report) -> None:
+    made = html(hostile)
+    page = Page(made)
+
+    assert hostile.totals == Counts(events=3, distinct=1, duplicates=1, suspicious=1, rejected=1)
+    assert page.tags.isdisjoint({"script", "img"})
+    assert "<img" not in made
+    assert page.words.count('<script>alert("1")</script>') >= 4
+    assert not {"\x1b", "\u202e"} & set(made)
+
+
+def test_the_page_needs_nothing_from_elsewhere(hostile: Report) -> None:
+    made = html(hostile)
+
+    assert Page(made).links == []
+    assert "http" not in made
+    assert "url(" not in made
+
+
+def test_the_page_has_a_plot_for_each_histogram(file: Path) -> None:
+    traffic = [each for n in range(3) for each in (event(n, 0, source=f"s{n}"), event(n, 10**n, source=f"s{n}"))]
+
+    made = html(report_on(file, traffic))
+
+    assert made.count("<svg") == 4
+    assert made.count("<rect") == 3 + 3
+
+
+def test_the_table_moves_no_cursor(hostile: Report) -> None:
+    made = text(hostile)
+
+    assert made.replace("\n", "").isprintable()
+    assert "\\x1b[2J" in made
+    assert printable("plain é") == "plain é"
+
+
+def test_the_table_is_aligned_and_leaves_out_what_is_zero(file: Path) -> None:
+    made = text(report_on(file, [event(1), event(1, 90), event(2, source="a-longer-name")], ORDERS))
+
+    head, *rows = made.splitlines()[2:6]
+    assert head.split() == ["source", "type", "events", "new", "duplicates", "99", "%", "99.9", "%", "100", "%"]
+    assert {len(row.split()) for row in rows} == {8, 7}
+    assert {row.rindex(row.split()[-1]) + len(row.split()[-1]) for row in rows} == {len(head)}
+    assert "a window of 2m catches 99 %, 2m 99.9 %, 2m 100 %; the configured 1d misses 0" in made
+    assert "rejected  " not in made
+
+
+def test_long_tables_are_cut_and_say_so(file: Path) -> None:
+    sources = [f"{n}" * 60 for n in range(10)] + [f"s{n}" for n in range(45)]
+    made = text(
+        report_on(file, [each for s in sources for each in (event(1, source=s), event(1, 5, source=s))], ORDERS)
+    )
+
+    assert "15 more pairs of source and type" in made
+    assert "45 more sections like these" in made
+    assert max(map(len, made.splitlines()[2:44])) < 130
+
+
+SHAPE = {
+    "inputs": {"files": int, "documents": int, "unreadable": list},
+    "totals": dict.fromkeys(Counts.__struct_fields__, int),
+    "between": {"known": int, "unknown": int, "same_time": int, "longest_ms": int, "windows": list, "histogram": list},
+    "no_events": list,
+    "groups": list,
+    "notes": list,
+    "audit": int,
+}
+GROUP = {
+    "source": str,
+    "type": str,
+    "counts": SHAPE["totals"],
+    "rules": list,
+    "between": SHAPE["between"],
+    "suspicious": {"events": int, "compared": int, "fields": list, "examples": list},
+    "rejected": list,
+}
+
+
+def shape_of(value: Any) -> Any:
+    return {name: shape_of(item) for name, item in value.items()} if isinstance(value, dict) else type(value)
+
+
+def test_the_json_form_is_stable(hostile: Report) -> None:
+    told = json.loads(msgspec.json.encode(hostile))
+    (group,) = told["groups"]
+
+    assert shape_of(told) == SHAPE
+    assert shape_of(group) == GROUP
+    assert list(told["totals"]) == [
+        *("events", "distinct", "duplicates", "stale", "late", "only_id", "only_content", "id_and_content"),
+        *("suspicious", "rejected", "replayed"),
+    ]
+    assert group["rules"] == [{"rule": HOSTILE, "window": "14d", "events": 2}]
+    assert group["between"]["windows"][0] == {"percent": 99.0, "gap_ms": 1000, "window": "1s"}
+    assert group["between"]["histogram"][0] == {"up_to": "1ms", "up_to_ms": 1, "copies": 0}
+    assert list(group["rejected"][0]) == ["reason", "events", "place"]
+    assert list(group["suspicious"]["fields"][0]) == ["path", "pairs"]
+    assert list(group["suspicious"]["examples"][0]) == ["first", "copy", "fields"]
