@@ -457,10 +457,9 @@ def test_the_index_grows() -> None:
 
 def test_a_copy_that_ran_again_is_what_later_copies_are_compared_with() -> None:
     ledger, rule = Ledger(), book(ORDERS).find(Event(data={}))
-    keyed = rule.key(Event(data={"order": 1}))
 
     def take(content: int, time: int, position: int) -> Taken:
-        return ledger.take(Entry(keyed, content, time, position))
+        return ledger.take(Entry(rule, 1, None, content, time, position))
 
     assert take(7, 0, 1) == Taken(Verdict.NEW)
     assert take(8, 5, 2) == Taken(Verdict.DUPLICATE, 5, 1)
@@ -750,3 +749,15 @@ def test_the_json_form_is_stable(hostile: Report) -> None:
     assert list(group["rejected"][0]) == ["reason", "events", "place"]
     assert list(group["suspicious"]["fields"][0]) == ["path", "pairs"]
     assert list(group["suspicious"]["examples"][0]) == ["first", "copy", "fields"]
+
+
+def test_several_processes_find_the_same(tmp_path: Path) -> None:
+    lines = [json.dumps({"id": str(number % 700), "source": "s", "n": number % 300}) for number in range(1000)]
+    file = tmp_path / "traffic.jsonl"
+    file.write_text("\n".join([*lines, "broken", '{"no": "id"}']) + "\n")
+    rules = book(Rule(name="n", match={"source": ["s"]}, key=["n"]))
+
+    alone, together = (audit(Traffic([str(file)]), rules, processes=count) for count in (1, 2))
+
+    assert alone.totals.duplicates == 700
+    assert alone == together

@@ -136,6 +136,16 @@ window = "1h"
     assert "misses the last 23h, so write window = '1d' or more" in texts[1]
 
 
+def test_windows_behind_a_queue_and_before_a_replay(tmp_path: Path) -> None:
+    text = 'source = "sqs://q"\nwindow = "2d"\n[[rule]]\nname = "a"\nreplay = "dedupe"\n'
+    (queue_line, queue), (replay_line, replay) = [
+        (line, told) for line, level, told in found(tmp_path, text) if level == "warning"
+    ]
+    assert (queue_line, replay_line) == (3, 5)
+    assert "SQS keeps messages, dead letters that are redriven too, for up to 14d; it misses the last 12d" in queue
+    assert "those older than the window run again; it is 2d, from their first run" in replay
+
+
 def test_what_is_ignored_but_never_there(tmp_path: Path) -> None:
     checked = lint(tmp_path, GOOD + 'ignore = ["at", "**.trace", "gone.away"]\n')
     events = [{"id": "1", "source": "shop", "detail-type": "t", "detail": {"at": 1, "deep": [{"trace": 2}]}}]

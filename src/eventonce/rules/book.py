@@ -37,6 +37,7 @@ class CompiledRule:
 
     def __init__(self, consumer: str, rule: Rule) -> None:
         self.rule = rule
+        self.number = -1  # its place in a book
         self.name = rule.name
         self.refresh = rule.refresh
         self.remember = rule.remember
@@ -155,8 +156,12 @@ class Rulebook:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(f"rule {name!r} is there twice; give each rule a name of its own")
+        self.definition = (consumer, tuple(rules), identity)  # to make the same book in another process
         self._rules = [CompiledRule(consumer, rule) for rule in rules]
         self._identity = CompiledRule(consumer, identity)
+        self.all = [*self._rules, self._identity]
+        for number, rule in enumerate(self.all):
+            rule.number = number
         self._candidates: dict[tuple[str, str], list[CompiledRule]] = {}
 
     def key(self, event: Event) -> Keyed:

@@ -11,9 +11,9 @@ import msgspec
 from eventonce.difference import differences
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.rules import Rulebook
-from eventonce.rules.book import CompiledRule, Keyed
-from eventonce.study import fingerprint, report
+from eventonce.rules import CompiledRule, Rulebook
+from eventonce.study import report
+from eventonce.study.facts import Facts, all_facts
 from eventonce.study.gaps import EDGES, Gaps, readable, spelled
 from eventonce.study.ledger import Entry, Index, Ledger, Taken, Verdict
 from eventonce.study.traffic import Seen, Traffic
@@ -23,7 +23,6 @@ _MOST_GROUPS = 1000  # sources and types told apart; the rest is one group
 _MOST_REASONS = 50  # for each group
 _MOST_PAIRS, _MOST_PAIRS_IN_ALL = 50, 1000  # suspicious drops that are compared
 _MOST_EXAMPLES, _MOST_FIELDS = 3, 20  # that are shown
-_LONGEST_NAME = 200
 _SHARES = (990, 999, 1000)  # thousandths
 _NUMBER = re.compile(r"\d[\d,]*")
 _PIPE = (
@@ -106,27 +105,20 @@ class Audit:
         self._keys, self._ids, self._contents = Ledger(), Index(), Index()
         self._pairs = 0
 
-    def add(self, seen: Seen) -> None:
+    def add(self, seen: Facts) -> None:
         """The next event of the traffic, or what is none."""
-        event = seen.event
-        if isinstance(event, EventRejected):
-            self.no_events.add(str(event), seen.place)
-            return
-        group = self._group(event)
-        try:
-            keyed = self._book.find(event).key(event)
-        except EventRejected as error:
-            group.rejected.add(str(error), seen.place)
+        if seen.rejected is None:
+            self._count(self._group(seen), seen)
         else:
-            self._count(group, keyed, event, seen)
+            (self._group(seen).rejected if seen.known else self.no_events).add(seen.rejected, seen.place)
 
-    def _count(self, group: Group, keyed: Keyed, event: Event, seen: Seen) -> None:
-        content, own_id = fingerprint.of_content(keyed, event), fingerprint.of_id(event)
-        by_id, by_content = own_id is not None and self._ids.seen(own_id), self._contents.seen(content)
-        taken = self._keys.take(Entry(keyed, content, seen.time, seen.position))
+    def _count(self, group: Group, seen: Facts) -> None:
+        rule = self._book.all[seen.rule]
+        by_id, by_content = seen.own_id is not None and self._ids.seen(seen.own_id), self._contents.seen(seen.content)
+        taken = self._keys.take(Entry(rule, seen.key, seen.version, seen.content, seen.time, seen.position))
         group.verdicts[taken.verdict] += 1
-        group.rules[keyed.rule] += 1
-        if event.replay:
+        group.rules[rule] += 1
+        if seen.replayed:
             group.replayed += 1  # sent again on purpose: not what id or content should have stopped
         elif taken.verdict is Verdict.NEW and (by_id or by_content):
             group.missed[by_id, by_content] += 1
@@ -141,8 +133,8 @@ class Audit:
             group.pairs.append(pair)
             self._pairs += 1
 
-    def _group(self, event: Event) -> Group:
-        name = (event.source[:_LONGEST_NAME], event.type[:_LONGEST_NAME])
+    def _group(self, seen: Facts) -> Group:
+        name = (seen.source, seen.type)
         group = self.groups.get(name)
         if group is None:
             name = name if len(self.groups) < _MOST_GROUPS else (OTHERS, OTHERS)
@@ -162,10 +154,12 @@ def _measure(gaps: Gaps, taken: Taken, *, same_id: bool) -> None:
 # --- the two readings ---
 
 
-def audit(traffic: Traffic, book: Rulebook, step: Callable[[], object] = lambda: None) -> report.Report:
+def audit(
+    traffic: Traffic, book: Rulebook, step: Callable[[], object] = lambda: None, processes: int | None = None
+) -> report.Report:
     """Read the traffic, and the suspicious drops in it a second time. `step` is called for each event."""
     counted = Audit(book)
-    for seen in traffic:
+    for seen in all_facts(traffic, book, processes):
         counted.add(seen)
         step()
     inputs = report.Inputs(traffic.files, traffic.documents, _unreadable(traffic))

@@ -4,8 +4,7 @@ from array import array
 from enum import IntEnum, auto
 from typing import NamedTuple
 
-from eventonce.rules.book import Keyed
-from eventonce.study.fingerprint import of_key
+from eventonce.rules import CompiledRule
 
 NO_TIME = NO_VERSION = -(2**63)
 _FIRST_SLOTS = 1 << 10
@@ -64,8 +63,10 @@ class Verdict(IntEnum):
 class Entry(NamedTuple):
     """One event as it is entered."""
 
-    keyed: Keyed
-    content: int  # its fingerprint
+    rule: CompiledRule
+    key: int  # its fingerprint, as is the content's
+    version: int | None
+    content: int
     time: int | None
     position: int
 
@@ -101,7 +102,7 @@ class Ledger:
 
     def take(self, entry: Entry) -> Taken:
         """Enter one event."""
-        row = self._rows.row(of_key(entry.keyed.key))
+        row = self._rows.row(entry.key)
         if row == len(self._first):
             self._append(entry)
             return _NEW
@@ -123,19 +124,19 @@ class Ledger:
         return Taken(Verdict.DUPLICATE, gap, None if same else self._position[row])
 
     def _gap(self, row: int, entry: Entry) -> int | None:
-        since = (self._start if entry.keyed.rule.refresh else self._first)[row]
+        since = (self._start if entry.rule.refresh else self._first)[row]
         return None if entry.time is None or since == NO_TIME else abs(entry.time - since)
 
     def _is_late(self, row: int, entry: Entry) -> bool:
         start = self._start[row]
-        return entry.time is not None and start != NO_TIME and abs(entry.time - start) > entry.keyed.rule.window
+        return entry.time is not None and start != NO_TIME and abs(entry.time - start) > entry.rule.window
 
     def _note_time(self, row: int, entry: Entry) -> None:
         if entry.time is None:
             return
         if self._first[row] == NO_TIME:
             self._first[row] = self._start[row] = entry.time
-        elif entry.keyed.rule.refresh:
+        elif entry.rule.refresh:
             self._start[row] = max(self._start[row], entry.time)
 
     def _append(self, entry: Entry) -> None:
@@ -160,4 +161,4 @@ class Ledger:
 
 
 def _version(entry: Entry) -> int:
-    return NO_VERSION if entry.keyed.version is None else entry.keyed.version
+    return NO_VERSION if entry.version is None else entry.version

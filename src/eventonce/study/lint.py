@@ -13,7 +13,7 @@ from eventonce.event import Event
 from eventonce.key import canonical
 from eventonce.path import Ignored, ignored_path
 from eventonce.pipeline import Settings
-from eventonce.rule import Rule
+from eventonce.rule import DEFAULT_WINDOW, Rule
 from eventonce.rules import CompiledRule, Rulebook, identity
 from eventonce.rules.lines import Lines
 from eventonce.rules.preset import rules_of
@@ -187,9 +187,16 @@ class Lint:
                     break
 
     def _windows(self) -> None:
+        queued = str(self.table.get("source", "")).startswith("sqs://")
         for line, compiled in self.rules:
-            if short := shortfall(compiled):
+            if short := shortfall(compiled, horizon(compiled.rule, queued=queued)):
                 self._warn(line, f"rule {compiled.name!r}: {short}")
+        for number, table in enumerate(self._tables("rule"), 1):
+            if table.get("replay") == "dedupe":
+                line = self._lines.find("rule", number, "replay")
+                window = table.get("window", self.table.get("window", DEFAULT_WINDOW))
+                text = "an archive can replay events of any age, and those older than the window run again"
+                self._warn(line, f"rule {table.get('name')!r}: replay: {text}; it is {window}, from their first run")
 
     # --- findings ---
 
@@ -278,11 +285,14 @@ class Horizon(NamedTuple):
 
 
 _GENESYS = Horizon(5 * DAY, "4d of Genesys's own retries + 24h of the EventBridge rule's = 5d")
+_QUEUE = Horizon(14 * DAY, "SQS keeps messages, dead letters that are redriven too, for up to 14d")
 _EVENTBRIDGE = Horizon(DAY, "an EventBridge rule retries its target for up to 24h")
 
 
-def horizon(rule: Rule) -> Horizon | None:
-    """How late a copy of what this rule matches can come, as far as the rule tells."""
+def horizon(rule: Rule, *, queued: bool = False) -> Horizon | None:
+    """How late a copy of what this rule matches can come, as far as the rule and the source tell."""
+    if queued:
+        return _QUEUE
     if rule.match is None:
         return None
     named = canonical(rule.match.get("source", [])).decode()
@@ -291,9 +301,8 @@ def horizon(rule: Rule) -> Horizon | None:
     return _EVENTBRIDGE if "source" in rule.match or "detail-type" in rule.match else None
 
 
-def shortfall(compiled: CompiledRule) -> str | None:
+def shortfall(compiled: CompiledRule, latest: Horizon | None) -> str | None:
     """Why a window is too short, where it is."""
-    latest = horizon(compiled.rule)
     if latest is None or compiled.window >= latest.millis:
         return None
     missing = spelled(latest.millis - compiled.window)

@@ -11,6 +11,7 @@ from eventonce.event import Delivery, Event
 from eventonce.formats import read_events
 from eventonce.sources.documents import LONGEST
 from eventonce.sources.file import FileSource
+from eventonce.study.pieces import Piece
 
 SUFFIXES = ("", ".json", ".jsonl", ".ndjson", ".gz", ".txt")  # what is read of a folder
 _BATCH = 500
@@ -77,19 +78,37 @@ class Traffic:
         return all(_is_lasting(file) for file in self._files)
 
     def __iter__(self) -> Iterator[Seen]:
-        for number, delivery in self._numbered():
-            yield from _unpack(number, delivery)
-            self._progress()
+        for file in self._files:
+            yield from self.of(file)
 
     def again(self, positions: Collection[int]) -> Iterator[Seen]:
         """The events at these positions, by a second reading that opens only the documents they are in."""
         wanted = {position >> _NTH_BITS for position in positions}
         for number, delivery in Traffic(self._files)._numbered() if wanted else ():
             if number in wanted:
-                yield from (seen for seen in _unpack(number, delivery) if seen.position in positions)
+                yield from (seen for seen in unpack(number, delivery) if seen.position in positions)
                 wanted.remove(number)
                 if not wanted:
                     return
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The files to read, in order."""
+        return self._files
+
+    def of(self, file: str) -> Iterator[Seen]:
+        """The events of one file; for who takes the files one by one."""
+        for delivery in self._deliveries(file):
+            self.documents += 1
+            yield from unpack(self.documents, delivery)
+            self._progress()
+
+    def passed(self, piece: Piece, documents: int) -> int:
+        """A piece of a file was read elsewhere: what to add to the positions that were found in it."""
+        before = self.documents << _NTH_BITS
+        self.documents += documents
+        self._behind += piece.end - piece.begin
+        return before
 
     def _numbered(self) -> Iterator[tuple[int, Delivery]]:
         for file in self._files:
@@ -134,7 +153,8 @@ class Traffic:
         self.unreadable[_shown(str(error.filename))] = f"cannot be read: {error.strerror}"
 
 
-def _unpack(number: int, delivery: Delivery) -> Iterator[Seen]:
+def unpack(number: int, delivery: Delivery) -> Iterator[Seen]:
+    """The events of a document, in any carrier's shape."""
     if delivery.trouble is not None:
         events: Sequence[Event | EventRejected] = [EventRejected(delivery.trouble)]
     else:
