@@ -92,12 +92,14 @@ class Once:
         self._owns_store = isinstance(store, str)
         self._store = open_store(store, self._clock) if isinstance(store, str) else store
         self._keeper = Keeper(self._store, self._lease, self._clock)
+        self._decorated: str | None = None
 
     # --- the front door ---
 
     def __call__(self, handler: Callable[..., Returned]) -> Callable[[object], Returned]:
         """Decorate a handler: called with one event it returns its result, or the remembered one, or raises."""
         work = self._work(handler)
+        self._refuse_second(handler)
 
         def call(event: object) -> Any:
             return _value(drive(self._flow([event], work))[0])
@@ -147,6 +149,16 @@ class Once:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _refuse_second(self, handler: Handler) -> None:
+        """Two handlers under one consumer would each take the other's events for done."""
+        name = f"{getattr(handler, '__module__', '')}.{getattr(handler, '__qualname__', repr(handler))}"
+        if self._decorated not in (None, name):
+            raise ConfigError(
+                f"this Once decorates {self._decorated} already, and {name} would only get what that has not had; "
+                'give each handler an Once with a consumer of its own: Once(..., consumer="mail")'
+            )
+        self._decorated = name
 
     def _work(self, handler: Handler | Sink) -> Work:
         return Work(handler, self._concurrency, self._max_result)
@@ -273,7 +285,8 @@ class Once:
         job = Job()
         try:
             event = self._open(item)
-            job.take(event, self._rules.key(event))
+            job.rule = self._rules.find(event)
+            job.take(event, job.rule.key(event))
             self._check_age(job)
         except EventRejected as error:
             job.end(Kind.REJECTED, error)
@@ -289,7 +302,7 @@ class Once:
             return read_event(item, self._max_bytes)
         if item.trouble is not None:
             raise EventRejected(item.trouble)
-        return read_event(item.body, self._max_bytes)
+        return read_event(item.body if item.event is None else item.event, self._max_bytes)
 
     def _check_age(self, job: Job) -> None:
         oldest = job.rule.max_age

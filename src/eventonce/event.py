@@ -52,6 +52,7 @@ class Delivery(msgspec.Struct):
     offers: int = 1
     unanswered: int = 0  # offers that the store gave no answer to
     trouble: str | None = None  # why it cannot be read, where the source itself knows that already
+    event: Event | None = None  # where it was one of several in a document, and has been read already
 
     @property
     def place(self) -> str:

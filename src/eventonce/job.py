@@ -19,7 +19,7 @@ class Job:
     )  # fmt: skip
 
     event: Event
-    rule: CompiledRule
+    rule: CompiledRule  # as soon as it is known
     version: int | None
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Job:
         self.outcome = Outcome(
             kind=kind,
             key=self.key or None,
-            rule=self.rule.name if self.key else None,
+            rule=self.rule.name if hasattr(self, "rule") else None,
             error=error,
             attempt=self.attempt,
             **more,

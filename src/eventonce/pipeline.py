@@ -15,6 +15,7 @@ from eventonce.rules import Rulebook, identity, read_all
 from eventonce.rules.file import check_names, read_toml
 from eventonce.sinks import open_dead_letters, open_sink
 from eventonce.sources import open_source
+from eventonce.stores import store_file
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +41,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"batch: {self.batch} is not between 1 and 10,000")
         for name in ("window", "lease", "busy_wait"):
             duration(getattr(self, name), name)
+        if not duration(self.lease, "lease"):
+            raise ConfigError("lease: 0 would let every worker take over every claim at once")
+        if self.max_attempts < 1:
+            raise ConfigError(f"max_attempts: {self.max_attempts} is below 1")
+        if not self.consumer:
+            raise ConfigError("consumer: name the consumer; two consumers both get every event")
 
 
 def load(file: str | Path | None = None, **given: Any) -> Settings:
@@ -80,12 +87,24 @@ def open_once(settings: Settings) -> Once:
     )
 
 
+def check_places(settings: Settings) -> None:
+    """Refuse a pipeline that would read what it writes, or write one thing over another."""
+    if settings.sink == "-" and settings.dead_letter == "-":
+        raise ConfigError("sink and dead_letter are both stdout; send one of them to a file")
+    named = {"store": store_file(settings.store) or "-"}
+    named |= {name: getattr(settings, name) for name in ("source", "sink", "dead_letter")}
+    files = [(name, Path(place).resolve()) for name, place in named.items() if place != "-" and ":" not in place]
+    for at, (name, file) in enumerate(files):
+        for other, same in files[:at]:
+            if file == same and not file.is_char_device():
+                raise ConfigError(f"{other} and {name} are both {named[name]}; give each a file of its own")
+
+
 class Pipeline:
     """The wired parts of a pipeline."""
 
     def __init__(self, settings: Settings) -> None:
-        if settings.sink == "-" and settings.dead_letter == "-":
-            raise ConfigError("sink and dead_letter are both stdout; send one of them to a file")
+        check_places(settings)
         self.handler = open_sink(settings.sink)
         self.dead_letters = open_dead_letters(settings.dead_letter)
         self.source = open_source(settings.source)

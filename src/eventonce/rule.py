@@ -55,8 +55,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         where = f"rule {self.name!r}"
-        if not self.name:
+        if not self.name or not isinstance(self.name, str):
             raise ConfigError("a rule has no name; give each rule a name of its own")
+        self._check_types(where)
         for field, kind in _CHOICES:
             if getattr(self, field) not in get_args(kind):
                 choices = ", ".join(get_args(kind))
@@ -82,6 +83,19 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             changed = {"otherwise": None, "ignore": (), **changed}
         old: Rule = structs.replace(self, was=None, **changed)
         return old
+
+    def _check_types(self, where: str) -> None:
+        """What is written in Python: a text where a list belongs would be taken letter by letter."""
+        lists = [("ignore", self.ignore)] + ([] if isinstance(self.key, str) else [("key", self.key)])
+        for field, value in lists:
+            if (
+                isinstance(value, str)
+                or not isinstance(value, Sequence)
+                or not all(isinstance(each, str) for each in value)
+            ):
+                raise ConfigError(f"{where}: {field}: {value!r} is not a list of paths")
+        if not isinstance(self.version, str | None) or not isinstance(self.refresh, bool):
+            raise ConfigError(f"{where}: version is a path, and refresh is true or false")
 
     def _check_key(self, where: str) -> None:
         self._check_kind(where)

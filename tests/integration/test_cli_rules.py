@@ -143,3 +143,58 @@ def test_wrong_words(folder: Path, words: list[str]) -> None:
     done = run(folder, *words)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_run_peek_and_forget_take_documents_apart(folder: Path) -> None:
+    records = [{"messageId": f"m{n}", "body": json.dumps({"n": n % 2}), "eventSource": "aws:sqs"} for n in range(3)]
+    documents = [{"Records": [*records, {"messageId": "bad", "body": "{", "eventSource": "aws:sqs"}]}, [ORDER, ORDER]]
+    given = "\n".join(map(json.dumps, [*documents, [1], []]))
+    done = run(folder, "run", "--sink", "out.jsonl", "--json", given=given)
+    counts = json.loads(done.stderr)
+    assert (counts["processed"], counts["duplicate"], counts["rejected"]) == (4, 1, 3)
+    assert (folder / "out.jsonl").read_text().count("\n") == 4
+    dead = [json.loads(line) for line in (folder / "eventonce-dead.jsonl").read_text().splitlines()]
+    assert [(each["line"], each.get("record")) for each in dead] == [(1, 4), (3, None), (4, None)]
+    good = json.dumps({"Records": records})
+    assert run(folder, "peek", given=good).stdout.count('"state": "done"') == 3
+    assert run(folder, "forget", given=good).stdout.count('"forgotten": true') == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--source", "a.jsonl", "--sink", "a.jsonl"],
+        ["--source", "a.jsonl", "--sink", "b.jsonl", "--dead-letter", "./a.jsonl"],
+        ["--source", "a.jsonl", "--sink", "b.jsonl", "--dead-letter", "b.jsonl"],
+        ["--source", "a.jsonl", "--sink", "x.db", "--store", "sqlite:///x.db"],
+    ],
+)
+def test_one_file_cannot_be_two_things(folder: Path, words: list[str]) -> None:
+    (folder / "a.jsonl").write_text('{"id": "1"}\n')
+    done = run(folder, "run", *words)
+    assert done.returncode == 2
+    assert "give each a file of its own" in done.stderr
+    assert (folder / "a.jsonl").read_text() == '{"id": "1"}\n'
+
+
+def test_samples_that_are_not_there(folder: Path) -> None:
+    done = run(folder, "check", "pipeline.toml", "--samples", "nope")
+    assert done.returncode == 2
+    assert "nope" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["key"], ["audit", "--json"], ["advise"]])
+def test_a_full_stdout_is_told_in_one_sentence(folder: Path, words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "eventonce", *words],
+            cwd=folder,
+            input=json.dumps(ORDER) * 30,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "eventonce: stdout: No space left on device; mend that and run again\n"

@@ -237,7 +237,6 @@ ENDINGS = {
     "END": lambda tx: tx.execute("END"),
     "ROLLBACK": lambda tx: tx.execute("ROLLBACK"),
     "BEGIN": lambda tx: tx.execute("BEGIN"),
-    "with": lambda tx: tx.__exit__(None, None, None),
     "executescript": lambda tx: tx.executescript("INSERT INTO t VALUES ('script')"),
     "isolation_level": lambda tx: setattr(tx, "isolation_level", None),
 }
@@ -258,6 +257,18 @@ def test_a_handler_cannot_end_the_transaction(once: Once, file: Path, end: Any, 
     assert outcome.kind is (Kind.PROCESSED if swallow else Kind.FAILED)
     assert rows(file) == (["1"] if swallow else [])
     assert once.run([EVENT], insert)[0].kind is (Kind.DUPLICATE if swallow else Kind.PROCESSED)
+    assert rows(file) == ["1"]
+
+
+def test_a_with_block_ends_nothing(once: Once, file: Path) -> None:
+    def handle(event: Event, ctx: Any) -> None:
+        with ctx.tx:
+            insert(event, ctx)
+        if event.id == "2":
+            raise ValueError
+
+    kinds = [outcome.kind for outcome in once.run([EVENT, {"id": "2"}], handle)]
+    assert kinds == [Kind.PROCESSED, Kind.FAILED]
     assert rows(file) == ["1"]
 
 

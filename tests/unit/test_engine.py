@@ -497,7 +497,7 @@ def test_a_busy_copy_may_wait_for_the_end_of_the_other(bench: Bench) -> None:
     first = threading.Thread(target=lambda: results.append(once(slow)(A)))
     first.start()
     started.wait()
-    results.append(once(ok)(A2))
+    results.append(once.run([A2], ok)[0].result)
     first.join()
     assert results == ["by the first", "by the first"]
 
@@ -1025,3 +1025,25 @@ def test_a_missing_part_may_be_replaced(bench: Bench) -> None:
     by_id = bench.once(key=["key"], otherwise="id")
     assert kinds(by_id.run(events, ok)) == ["processed", "processed", "processed", "duplicate"]
     assert kinds(bench.once(key=["key"]).run([events[0], {"id": "3", "key": ""}], ok)) == ["rejected", "rejected"]
+
+
+def test_a_second_handler_needs_a_consumer_of_its_own(bench: Bench) -> None:
+    once = bench.once()
+    once(ok)
+    once(ok)
+    with pytest.raises(ConfigError, match=r"decorates .*ok already, and .*fail would only get"):
+        once(fail)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"ignore": "ts"}, {"ignore": [1]}, {"key": 5}, {"key": [1]}, {"version": 3}, {"refresh": "no"}, {"name": 5}],
+)
+def test_rules_written_in_python_are_checked_too(fields: Any) -> None:
+    with pytest.raises(ConfigError, match="rule"):
+        Rule(**{"name": "r", "key": "content", **fields})
+
+
+def test_a_rejected_event_tells_its_rule(bench: Bench) -> None:
+    (outcome,) = bench.once(name="orders", key=["detail.order"]).run([A], ok)
+    assert (outcome.kind, outcome.rule) == (Kind.REJECTED, "orders")

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from eventonce.errors import EventRejected
+from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
 from eventonce.formats import MAX_BYTES, read_event
 from eventonce.rules import Rulebook
-from eventonce.study import traffic
 from eventonce.study.lint import Case, Finding, Lint
+from eventonce.study.traffic import Traffic
 
 
 @click.command()
@@ -35,12 +35,20 @@ def check(pipeline: str, samples: tuple[str, ...], *, as_json: bool) -> None:
     if not lint.errors:
         failures = _failures(lint.book(), tests)
         if samples:
-            lint.against([seen.event for seen in traffic.read(samples) if isinstance(seen.event, Event)])
+            lint.against(_events(samples))
     for finding in sorted(lint.findings + failures):
         _tell(pipeline, finding, as_json=as_json)
     if not as_json:
         _close(lint, len(tests), len(failures))
     sys.exit(2 if lint.errors else 1 if failures else 0)
+
+
+def _events(samples: tuple[str, ...]) -> list[Event]:
+    recorded = Traffic(samples)
+    events = [seen.event for seen in recorded if isinstance(seen.event, Event)]
+    for path, reason in recorded.unreadable.items():
+        raise ConfigError(f"--samples: {path}: {reason}")
+    return events
 
 
 def _tell(pipeline: str, finding: Finding, *, as_json: bool) -> None:

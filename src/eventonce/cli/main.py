@@ -1,5 +1,6 @@
 """The entry point: errors become one sentence on stderr and an exit code."""
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -38,7 +39,7 @@ def main() -> None:
     """Run the command line."""
     signal.signal(signal.SIGTERM, _stop)
     try:
-        cli.main(standalone_mode=False)
+        _run()
     except EventOnceError as error:
         _fail(str(error), error.exit_code)
     except click.ClickException as error:
@@ -49,6 +50,17 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except OSError as error:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # what is left in it can no longer be written
+        _fail(f"{error.filename or 'stdout'}: {error.strerror}; mend that and run again", 2)
+
+
+def _run() -> None:
+    try:
+        cli.main(standalone_mode=False)
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()  # so that a full disk is told as any other error
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -15,6 +15,7 @@ from eventonce.pipeline import Settings, load, open_once
 from eventonce.rule import Rule
 from eventonce.sources import open_source
 from eventonce.stores import open_store
+from eventonce.worker.apart import apart
 
 Command = Callable[..., Any]
 _BATCH = 500
@@ -59,18 +60,20 @@ def keys_of(once: Once, keys: tuple[str, ...], events: str | None) -> Iterator[l
     source = open_source(events)
     try:
         while deliveries := source.receive(_BATCH):
-            yield [_key_of(once, delivery) for delivery in deliveries]
+            yield [key for delivery in deliveries for key in _keys(once, delivery)]
     finally:
         source.close()
 
 
-def _key_of(once: Once, delivery: Delivery) -> Key:
-    try:
-        if delivery.trouble is not None:
-            raise EventRejected(delivery.trouble)
-        return once.key(delivery.body)
-    except EventRejected as error:
-        raise ConfigError(f"{delivery.place}: {error}") from None
+def _keys(once: Once, delivery: Delivery) -> Iterator[Key]:
+    """The keys of all events that a document carries."""
+    for part in apart(delivery):
+        try:
+            if part.trouble is not None:
+                raise EventRejected(part.trouble)
+            yield once.key(part.event or part.body)
+        except EventRejected as error:
+            raise ConfigError(f"{part.place}: {error}") from None
 
 
 def events_or_keys(keys: tuple[str, ...], events: str | None) -> str | None:

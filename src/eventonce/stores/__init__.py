@@ -9,7 +9,7 @@ from eventonce.clock import Clock
 from eventonce.errors import ConfigError, StoreUnusable
 from eventonce.ports import Store
 
-__all__ = ["check_url", "open_store"]
+__all__ = ["check_url", "open_store", "store_file"]
 
 
 def open_store(url: str, clock: Clock | None = None, *, create: bool = True) -> Store:
@@ -23,6 +23,7 @@ def check_url(url: str) -> None:
     scheme, found, _ = url.partition(":")
     if not found or scheme not in _OPENERS:
         raise ConfigError(f"store: {_shown(url)!r} is not a store URL{_hint(scheme)}; use one of {_FORMS}")
+    store_file(url)
 
 
 def _memory(url: str, clock: Clock | None, create: bool) -> Store:
@@ -38,11 +39,8 @@ def _memory(url: str, clock: Clock | None, create: bool) -> Store:
 def _sqlite(url: str, clock: Clock | None, create: bool) -> Store:
     from eventonce.stores.sqlite import SQLiteStore
 
-    parts = urlsplit(url)
-    file = unquote(parts.path[1:])
-    if parts.netloc or not file or file == ":memory:":
-        raise ConfigError(f"store: {url!r} names no file; use sqlite:///FILE, sqlite:////ABSOLUTE/FILE or memory:")
-    options = _options(url, parts.query, "shared")
+    file = str(store_file(url))
+    options = _options(url, urlsplit(url).query, "shared")
     if not create and Path(file).parent.is_dir() and not Path(file).exists():
         raise StoreUnusable(f"store: {file}: there is no such file; check its name")
     return SQLiteStore(file, shared=_flag(url, options.get("shared", "false")), clock=clock)
@@ -50,6 +48,17 @@ def _sqlite(url: str, clock: Clock | None, create: bool) -> Store:
 
 _OPENERS: dict[str, Callable[[str, Clock | None, bool], Store]] = {"memory": _memory, "sqlite": _sqlite}
 _FORMS = "memory:, sqlite:///FILE"
+
+
+def store_file(url: str) -> str | None:
+    """The file of a store that has one."""
+    if not url.startswith("sqlite:"):
+        return None
+    parts = urlsplit(url)
+    file = unquote(parts.path[1:])
+    if parts.netloc or not file or file == ":memory:":
+        raise ConfigError(f"store: {url!r} names no file; use sqlite:///FILE, sqlite:////ABSOLUTE/FILE or memory:")
+    return file
 
 
 def _hint(scheme: str) -> str:

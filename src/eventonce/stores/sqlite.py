@@ -13,7 +13,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from types import TracebackType
+from typing import Any, Literal, Self
 
 from eventonce import claim as protocol
 from eventonce.claim import Claim, Finish, Record
@@ -267,6 +268,16 @@ class LentConnection(sqlite3.Connection):
     def close(self) -> None:
         self._refuse()
         super().close()
+
+    def executescript(self, *args: Any) -> Any:
+        self._refuse()  # it commits before it begins
+        return super().executescript(*args)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        """`with ctx.tx:` ends nothing: an error fails the handler, and that undoes all of it."""
+        return False if self.lent else super().__exit__(kind, error, trace)
 
     def _refuse(self) -> None:
         if self.lent:

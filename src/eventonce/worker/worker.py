@@ -11,6 +11,7 @@ from eventonce.event import Delivery
 from eventonce.outcome import Action, Kind, Outcome
 from eventonce.ports import Sink, Source
 from eventonce.sinks import DeadLetters
+from eventonce.worker.apart import apart
 from eventonce.worker.tally import Tally
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ class Worker:
     def run(self) -> None:
         """Work until the source ends."""
         try:
-            while deliveries := self._source.receive(self._batch):
+            while received := self._source.receive(self._batch):
+                deliveries = [part for delivery in received for part in apart(delivery)]
                 self._settle(deliveries, self._outcomes(deliveries))
         finally:
             if self._loop is not None:

@@ -1,0 +1,33 @@
+"""Taking a document apart that carries several events, as Lambda's batches and CloudEvents' do."""
+
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from eventonce.errors import EventRejected
+from eventonce.event import Delivery, Event
+from eventonce.formats import MAX_BYTES, read_events
+
+# What such a document has in it. To look is far cheaper than to parse every body twice.
+_MARKS = (b'"Records"', b'"records"', b'"Messages"', b'"Entries"')
+
+
+def apart(delivery: Delivery) -> Sequence[Delivery]:
+    """The deliveries in a delivery: one for each event that its document carries."""
+    if delivery.event is not None or delivery.trouble is not None or not _may_carry(delivery.body):
+        return [delivery]
+    found = read_events(delivery.body, MAX_BYTES)
+    if not any(isinstance(each, Event) for each in found):
+        return [delivery]  # the engine says what is wrong with the whole
+    return [_part(delivery, number, each) for number, each in enumerate(found, 1)]
+
+
+def _may_carry(body: bytes) -> bool:
+    return body[:1] == b"[" or any(mark in body for mark in _MARKS)
+
+
+def _part(whole: Delivery, number: int, found: Event | EventRejected) -> Delivery:
+    where = {**whole.where, "record": number}
+    if isinstance(found, Event):
+        return structs.replace(whole, body=found.line(), where=where, event=found)
+    return structs.replace(whole, where=where, trouble=str(found))  # with all of the document: better twice than lost
