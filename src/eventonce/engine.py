@@ -9,7 +9,7 @@ The order is written once, as a generator of steps (see `flow.py`), for one even
 import functools
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
@@ -89,6 +89,8 @@ class Once:
         self._max_bytes = max_bytes
         self._clock = clock or SystemClock()
         self._rules = Rulebook(consumer, _rules(rules), identity(window, store_trouble))
+        if not isinstance(store, str) and not hasattr(store, "claim"):
+            raise ConfigError(f"store: {store!r} is neither a URL nor a store; use sqlite:///FILE or memory:")
         self._owns_store = isinstance(store, str)
         self._store = open_store(store, self._clock) if isinstance(store, str) else store
         self._keeper = Keeper(self._store, self._lease, self._clock)
@@ -120,6 +122,8 @@ class Once:
         self, events: Iterable[object], handler: Handler | Sink
     ) -> list[Outcome] | Coroutine[Any, Any, list[Outcome]]:
         """Run a handler or a sink over many events: one outcome each, in order. Await it if the handler is async."""
+        if isinstance(events, Mapping | str | bytes | Event | Delivery):
+            raise ConfigError("run takes many events: give it a list, such as [event]")
         work = self._work(handler)
         flow = self._flow(list(events), work)
         return drive_async(flow) if work.is_async else drive(flow)

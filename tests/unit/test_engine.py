@@ -1047,3 +1047,15 @@ def test_rules_written_in_python_are_checked_too(fields: Any) -> None:
 def test_a_rejected_event_tells_its_rule(bench: Bench) -> None:
     (outcome,) = bench.once(name="orders", key=["detail.order"]).run([A], ok)
     assert (outcome.kind, outcome.rule) == (Kind.REJECTED, "orders")
+
+
+@pytest.mark.parametrize("one", [{"id": "1"}, '{"id": "1"}', b'{"id": "1"}', Event(id="1", data={})])
+def test_run_takes_many(bench: Bench, one: Any) -> None:
+    with pytest.raises(ConfigError, match="give it a list"):
+        bench.once().run(one, ok)
+
+
+@pytest.mark.parametrize("store", [5, None, object()])
+def test_a_store_is_a_store(store: Any) -> None:
+    with pytest.raises(ConfigError, match="neither a URL nor a store"):
+        Once(store)

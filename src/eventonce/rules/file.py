@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -25,9 +25,20 @@ def _rule(table: Mapping[str, Any], where: str) -> Rule:
     try:
         return msgspec.convert(table, Rule)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        raise ConfigError(f"{where}: {explain(error)}") from None
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+
+
+def explain(error: msgspec.ValidationError) -> str:
+    """What is wrong with a value, and what it may be where there are only a few."""
+    text = " ".join(str(error).split())
+    field = text.rpartition("$.")[2].rstrip("`")
+    choices = get_args(Rule.__annotations__.get(field))
+    if "Invalid enum value" not in text or not choices:
+        return text
+    named = [each for choice in choices for each in (get_args(choice) or (choice,)) if isinstance(each, str)]
+    return f"{field}: {text.split(chr(39))[1]!r} is not one of {', '.join(named)}"
 
 
 def read_toml(file: str | Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from eventonce.path import Ignored, ignored_path
 from eventonce.pipeline import Settings
 from eventonce.rule import DEFAULT_WINDOW, Rule
 from eventonce.rules import CompiledRule, Rulebook, identity
+from eventonce.rules.file import explain
 from eventonce.rules.lines import Lines
 from eventonce.rules.preset import rules_of
 from eventonce.sinks import open_sink
@@ -203,9 +204,11 @@ class Lint:
     def _try(self, line: int, act: Callable[..., Any], *args: Any) -> Any:
         try:
             return act(*args)
-        except (ConfigError, msgspec.ValidationError) as error:
+        except msgspec.ValidationError as error:
+            self._error(line, explain(error))
+        except ConfigError as error:
             self._error(line, " ".join(str(error).split()))
-            return None
+        return None
 
     def _error(self, line: int, text: str) -> None:
         self.findings.append(Finding(line, "error", text))

@@ -67,7 +67,7 @@ def _checked(advice: Advice) -> str:
     check = advice.check
     told = f"Tried on the sample: drops {count(check.dropped, 'event')}"
     told += ", each a copy" if check.dropped and not check.wrong else ""
-    return f"{told}; misses {count(check.missed, 'copy', 'copies')}."
+    return f"{told}; misses {count(check.missed, 'known copy', 'known copies')}."
 
 
 # --- warnings ---
