@@ -208,22 +208,38 @@ def test_a_change_in_a_table() -> None:
             "text": "x",
             "price": 1.1,
             "zero": 0,
-            "tiny": "1E-300",
-            "exact": "0.12345678901234567890",
+            "tiny": {"$number": "1E-300"},
+            "exact": {"$number": "0.12345678901234567890"},
             "large": 12345678901234567890123456789012345678,
-            "odd": "1_000",
+            "odd": {"$number": "1_000"},
             "yes": True,
             "none": None,
-            "bytes": "AAE=",
-            "tags": ["a", "b"],
-            "numbers": [1.5, 2],
-            "blobs": ["AQ==", "Ag=="],
+            "bytes": {"$binary": "AAE="},
+            "tags": {"$set": ["a", "b"]},
+            "numbers": {"$set": [1.5, 2]},
+            "blobs": {"$binary": {"$set": ["AQ==", "Ag=="]}},
             "map": {"list": ["x", 1, {}]},
             "untyped": {"a": 1, "b": 2},
             "unknown": {"X": 1},
             "bare": 7,
         },
     }
+
+
+def test_values_of_different_types_stay_different() -> None:
+    values: list[Any] = [
+        {"S": "YQ=="},
+        {"B": "YQ=="},
+        {"L": [{"S": "YQ=="}]},
+        {"SS": ["YQ=="]},
+        {"BS": ["YQ=="]},
+        {"S": "1e300"},
+        {"N": "1e300"},
+        {"N": "1"},
+        {"NS": ["1"]},
+    ]
+    found = [only({"Records": [change(dynamodb={"NewImage": {"v": value}})]}).data["new"]["v"] for value in values]
+    assert len({json.dumps(value) for value in found}) == len(values)
 
 
 @pytest.mark.parametrize(

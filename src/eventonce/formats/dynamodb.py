@@ -75,39 +75,42 @@ def _plain(typed: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    # DynamoDB keeps 38 digits. What a float would round stays text: rounding could make two values one.
+    # DynamoDB keeps 38 digits. What a float would round stays text, marked: rounding could make two values one.
     if not isinstance(value, str):
         return value
     if _WHOLE.fullmatch(value):
         return int(value)
     found = _DECIMAL.fullmatch(value)
     if found is None or len((found[1] + (found[2] or "")).strip("0")) > _SURE_DIGITS:
-        return value
+        return {"$number": value}
     number = float(value)
-    return number if number == 0 or 1e-200 < abs(number) < 1e200 else value
+    return number if number == 0 or 1e-200 < abs(number) < 1e200 else {"$number": value}
 
 
 def _set(values: Any) -> Any:
-    # A set has no order, so one is given to it.
-    return sorted(values) if isinstance(values, list) and all(isinstance(each, str) for each in values) else values
+    # A set has no order, so one is given to it; and a mark, since a list with the same items is another value.
+    if isinstance(values, list) and all(isinstance(each, str) for each in values):
+        return {"$set": sorted(values)}
+    return values
 
 
 def _numbers(values: Any) -> Any:
-    values = _set(values)
-    return [_number(each) for each in values] if isinstance(values, list) else values
+    marked = _set(values)
+    return {"$set": [_number(each) for each in marked["$set"]]} if isinstance(marked, dict) else values
 
 
 def _list(values: Any) -> Any:
     return [_plain(each) for each in values] if isinstance(values, list) else values
 
 
-_SIMPLE = frozenset(("S", "BOOL", "B"))  # binary stays base64 text
+_SIMPLE = frozenset(("S", "BOOL"))
 _CHANGES = {
+    "B": lambda value: {"$binary": value},  # base64 text, which a string could be too
     "N": _number,
     "NULL": lambda _: None,
     "M": _item,
     "L": _list,
     "SS": _set,
-    "BS": _set,
+    "BS": lambda values: {"$binary": _set(values)},
     "NS": _numbers,
 }
