@@ -1,4 +1,7 @@
-"""Taking a document apart that carries several events, as Lambda's batches and CloudEvents' do."""
+"""Taking a document apart that carries several events, as Lambda's batches do.
+
+A bare list is no event and stays one document, which is rejected: in a file of JSON lines it is most likely a mistake.
+"""
 
 from collections.abc import Sequence
 
@@ -23,7 +26,7 @@ def apart(delivery: Delivery) -> Sequence[Delivery]:
 
 
 def _may_carry(body: bytes) -> bool:
-    return body[:1] == b"[" or any(mark in body for mark in _MARKS)
+    return body[:1] == b"{" and any(mark in body for mark in _MARKS)
 
 
 def _part(whole: Delivery, number: int, found: Event | EventRejected) -> Delivery:
