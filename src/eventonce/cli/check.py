@@ -8,7 +8,7 @@ import click
 
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
-from eventonce.formats import MAX_BYTES, read_event
+from eventonce.formats import read_event
 from eventonce.rules import Rulebook
 from eventonce.study.lint import Case, Finding, Lint
 from eventonce.study.traffic import Traffic
@@ -72,7 +72,7 @@ def _failures(book: Rulebook, tests: list[Case]) -> list[Finding]:
 def _trouble(book: Rulebook, case: Case) -> str | None:
     """Why a test fails, if it does."""
     try:
-        keyed = [book.key(_event(each)) for each in case.events]
+        keyed = [book.key(read_event(each)) for each in case.events]
     except EventRejected as error:
         return f"an event {error}"
     keys = [each.key for each in keyed]
@@ -85,7 +85,3 @@ def _trouble(book: Rulebook, case: Case) -> str | None:
 
 def _named(keyed: list[Any]) -> str:
     return " and ".join(sorted({f"rule {each.rule.name!r}" for each in keyed}))
-
-
-def _event(given: Any) -> Event:
-    return read_event(given, MAX_BYTES)

@@ -58,6 +58,10 @@ def check_names(table: Mapping[str, Any], known: Sequence[str], where: str) -> N
     """Refuse a name that is not known, and say which one is nearest."""
     for name in table:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}"
-            raise ConfigError(f"{where}: {name!r} is not known; {hint}")
+            raise ConfigError(f"{where}: {unknown(name, known)}")
+
+
+def unknown(name: str, known: Sequence[str]) -> str:
+    """That a name is not known, and which one may have been meant."""
+    near = get_close_matches(name, known, n=1)
+    return f"{name!r} is not known; " + (f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}")

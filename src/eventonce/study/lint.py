@@ -2,7 +2,6 @@
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from eventonce.path import Ignored, ignored_path
 from eventonce.pipeline import Settings
 from eventonce.rule import DEFAULT_WINDOW, Rule
 from eventonce.rules import CompiledRule, Rulebook, identity
-from eventonce.rules.file import explain
+from eventonce.rules.file import explain, unknown
 from eventonce.rules.lines import Lines
 from eventonce.rules.preset import rules_of
 from eventonce.sinks import open_sink
@@ -95,7 +94,7 @@ class Lint:
             line = self._lines.find("test", number)
             name = str(table.get("name", f"test {number}"))
             for entry in table.keys() - {"name", "same", "different"}:
-                self._error(self._lines.find("test", number, entry), _unknown(entry, ("name", "same", "different")))
+                self._error(self._lines.find("test", number, entry), unknown(entry, ("name", "same", "different")))
             wanted = [entry for entry in ("same", "different") if entry in table]
             events = table.get(wanted[0]) if len(wanted) == 1 else None
             if not isinstance(events, list) or len(events) < 2:
@@ -109,7 +108,7 @@ class Lint:
         for name, value in self.table.items():
             line = self._lines.find(entry=name)
             if name not in Settings.__struct_fields__:
-                self._error(line, _unknown(name, Settings.__struct_fields__))
+                self._error(line, unknown(name, Settings.__struct_fields__))
             elif name not in ("rule", "test", "use"):
                 self._try(line, msgspec.convert, {name: value}, Settings)
         for name, check in _URLS.items():
@@ -145,7 +144,7 @@ class Lint:
         for name, value in table.items():
             line = self._lines.find("rule", number, name)
             if name not in Rule.__struct_fields__:
-                self._error(line, f"rule {number}: {_unknown(name, Rule.__struct_fields__)}")
+                self._error(line, f"rule {number}: {unknown(name, Rule.__struct_fields__)}")
                 continue
             before = len(self.findings)
             fields = {"name": table.get("name", "?"), name: value} if name in _CROSS else {**needed, name: value}
@@ -229,11 +228,6 @@ def _read(file: str) -> str:
 def _toml_line(error: Exception) -> int:
     digits = str(error).rpartition("line ")[2].split(",")[0]
     return int(digits) if digits.isdecimal() else 1
-
-
-def _unknown(name: str, known: Sequence[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    return f"{name!r} is not known; " + (f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}")
 
 
 def _sink(url: str) -> None:
