@@ -2,7 +2,6 @@
 
 EventOnceError
 ├── ConfigError              a setting, URL or option is wrong           exit 2
-│   └── MissingDriver        an optional package is not installed        exit 2
 ├── StoreError               the store did not answer; try again later
 │   ├── StoreBusy            others held it for too long; it did nothing
 │   └── StoreUnusable        it will not answer until someone acts       exit 2
@@ -40,10 +39,6 @@ class ConfigError(EventOnceError):
     """A setting is wrong."""
 
     exit_code = 2
-
-
-class MissingDriver(ConfigError):
-    """An optional package is not installed."""
 
 
 class StoreError(EventOnceError):
