@@ -5,13 +5,16 @@ PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.1
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format docs bench clean
+.PHONY: demo test servers lint format docs bench clean
 
 demo: $(VENV)/ready
 	@$(BIN)/eventonce demo
 
-test: $(VENV)/ready
+test: $(VENV)/ready servers
 	$(BIN)/python -m pytest
+
+servers: $(VENV)/ready
+	@tests/servers.sh $(BIN)/python
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -30,10 +33,10 @@ bench: $(VENV)/ready
 	$(BIN)/python benchmarks/audit.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .servers .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/ready: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "eventonce needs Python 3.11 or newer; install it, or name one: make PYTHON=/path/to/python3" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all,test,lint]'
 	@touch $@

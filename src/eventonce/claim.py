@@ -150,7 +150,7 @@ def _seen(record: Record, version: int | None) -> Done | Stale | None:
 def _refreshed(record: Record, want: Want, now: int) -> Record | None:
     if not want.refresh:
         return None
-    until = now + want.window
+    until = max(record.until, now + want.window)
     return record._replace(until=until, expires=max(record.expires, until))
 
 
@@ -217,4 +217,5 @@ def release(record: Record | None, given: Release, now: int) -> tuple[bool, Reco
     if not tries and not record.done_at:
         return True, None
     # Without a token nothing that the old owner still sends can touch what is kept.
-    return True, record._replace(token=b"", lease=0, tries=tries, trying=record.trying if tries else None)
+    trying, expires = (record.trying, record.expires) if tries else (None, record.until)
+    return True, record._replace(token=b"", lease=0, tries=tries, trying=trying, expires=expires)

@@ -57,7 +57,8 @@ class Context:
 
     def check(self) -> None:
         """Raise `LeaseLost` if another worker may have taken over, to stop before the next effect."""
-        if self._hold is not None and self.transaction is None:  # a transaction holds its key by itself
+        held = self.transaction is not None and self.transaction.holds
+        if self._hold is not None and not held:
             self._hold.check()
 
     @property
@@ -72,7 +73,8 @@ class Context:
             raise ConfigError("ctx.tx is for synchronous handlers: write this one with def instead of async def")
         if not isinstance(self._store, Transactional):
             raise ConfigError(
-                f"ctx.tx needs a store with transactions, and {type(self._store).__name__} has none; use sqlite:///FILE"
+                f"ctx.tx needs a store with transactions, and {type(self._store).__name__} has none; "
+                "use sqlite:///, postgresql:// or dynamodb://"
             )
         if threading.get_ident() != self._thread:
             raise ConfigError("ctx.tx belongs to the thread that runs the handler; use it there")

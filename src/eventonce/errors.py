@@ -2,6 +2,7 @@
 
 EventOnceError
 ├── ConfigError              a setting, URL or option is wrong           exit 2
+│   └── MissingDriver        a package that an extra brings is missing
 ├── StoreError               the store did not answer; try again later
 │   ├── StoreBusy            others held it for too long; it did nothing
 │   └── StoreUnusable        it will not answer until someone acts       exit 2
@@ -39,6 +40,10 @@ class ConfigError(EventOnceError):
     """A setting is wrong."""
 
     exit_code = 2
+
+
+class MissingDriver(ConfigError):
+    """A driver is not installed."""
 
 
 class StoreError(EventOnceError):

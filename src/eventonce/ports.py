@@ -37,6 +37,7 @@ class Transaction(Protocol):
     """The store's own transaction, begun for one claim and holding its key until it ends."""
 
     handle: Any  # what the handler writes through
+    holds: bool  # whether nobody can take the claim over while it lasts
 
     def commit(self, finish: Finish) -> bool: ...  # the effect and its record, together or not at all
     def rollback(self) -> None: ...
@@ -47,6 +48,13 @@ class Transactional(Protocol):
     """A store whose transactions can hold the handler's own writes."""
 
     def begin(self, claim: Claim) -> Transaction: ...  # raises LeaseLost where the claim is no longer held
+
+
+@runtime_checkable
+class Checkable(Protocol):
+    """A store with a server, which may be set up in a way that breaks promises."""
+
+    def check(self) -> list[str]: ...  # what to warn of; raises StoreError where it cannot be used at all
 
 
 class Source(Protocol):

@@ -3,6 +3,7 @@
 import heapq
 import threading
 from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
 
 from eventonce.claim import Answer, Record, Token, Want
 from eventonce.clock import Clock, SystemClock
@@ -11,10 +12,19 @@ from eventonce.forks import tell_of_forks
 from eventonce.key import Key
 from eventonce.ports import Swept
 from eventonce.stores.ledger import Ledger, Records, Result
+from eventonce.stores.url import count, options, wrong
 
 MAX_KEYS = 10_000_000
 _SLOT = 1000  # keys whose time ends within the same second wait together
 _SWEEP_MORE = 32  # beyond two keys for each claimed one, so that the sweep always gains on the claims
+
+
+def open_url(url: str, clock: Clock | None, create: bool) -> "MemoryStore":
+    """Open `memory:` or `memory:?max_keys=N`."""
+    parts = urlsplit(url)
+    if parts.netloc or parts.path:
+        wrong(url, "names a place, but a memory store has none; use memory: or sqlite:///FILE")
+    return MemoryStore(count(url, options(url, "max_keys"), "max_keys", MAX_KEYS), clock)
 
 
 class MemoryStore(Ledger):

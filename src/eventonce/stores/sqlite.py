@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
+from urllib.parse import unquote, urlsplit
 
 from eventonce import claim as protocol
 from eventonce.claim import Claim, Finish, Record
@@ -24,6 +25,7 @@ from eventonce.forks import tell_of_forks
 from eventonce.key import Key
 from eventonce.ports import Swept
 from eventonce.stores.ledger import Ledger, Records, Result
+from eventonce.stores.url import flag, options
 
 PATIENCE = 10.0  # seconds to wait for another process's transaction
 _SCHEMA = Path(__file__).with_name("sqlite_schema")
@@ -32,6 +34,15 @@ _PUT = f"INSERT OR REPLACE INTO eventonce_claims ({_COLUMNS}) VALUES ({', '.join
 _SCHEMA_TABLE = "eventonce_schema"
 _ROLLED_BACK = "SQLite has rolled the transaction back after an error; the handler must fail too"
 _CHUNK = 500  # keys in one SELECT
+
+
+def open_url(url: str, clock: Clock | None, create: bool) -> SQLiteStore:
+    """Open `sqlite:///FILE`; `?shared=true` allows other tables in it."""
+    file = Path(unquote(urlsplit(url).path[1:]))
+    found = options(url, "shared")
+    if not create and file.parent.is_dir() and not file.exists():
+        raise StoreUnusable(f"store: {file}: there is no such file; check its name")
+    return SQLiteStore(file, shared=flag(url, found, "shared"), clock=clock)
 
 
 class SQLiteStore(Ledger):
@@ -292,6 +303,8 @@ def _keep_open(action: int, *_: str | None) -> int:
 
 class SQLiteTransaction:
     """A transaction around one handler's writes, on a connection of its own that ends with it."""
+
+    holds = True
 
     def __init__(self, store: SQLiteStore, connection: sqlite3.Connection) -> None:
         self._store = store

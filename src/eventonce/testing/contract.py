@@ -102,8 +102,8 @@ class StoreContract:
         assert [claim(store, number, bytes(8)) for number in numbers] == [Won(1)] * 6
 
     def test_threads_that_race_for_keys_have_one_winner_each(self, store: Store) -> None:
-        winners = race(lambda token: store.claim([Want(each, LONG) for each in keys(200)], token, LONG), 16)
-        assert [len(owners) for owners in winners] == [1] * 200
+        winners = race(lambda token: store.claim([Want(each, LONG) for each in keys(500)], token, LONG), 16)
+        assert [len(owners) for owners in winners] == [1] * 500
 
     def test_threads_that_race_for_an_abandoned_key_have_one_winner(self, store: Store) -> None:
         for number in range(20):
@@ -117,8 +117,8 @@ class StoreContract:
         opener().close()
         with multiprocessing.get_context("spawn").Pool(4) as pool:
             tokens = [f"process{number}".encode() for number in range(4)]
-            answers = pool.map(functools.partial(_claim_all, opener, 200), tokens)
-        assert [sum(won) for won in zip(*answers, strict=True)] == [1] * 200
+            answers = pool.map(functools.partial(_claim_all, opener, 500), tokens)
+        assert [sum(won) for won in zip(*answers, strict=True)] == [1] * 500
 
     # --- lease, takeover and fencing ---
 

@@ -1,0 +1,51 @@
+"""What a store's URL says, and how it may be shown."""
+
+from collections.abc import Mapping
+from typing import NoReturn
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from eventonce.errors import ConfigError
+
+
+def shown(url: str) -> str:
+    """A URL without what may be secret in it."""
+    bare = url.partition("?")[0]
+    scheme, _, rest = bare.partition("://")
+    return f"{scheme}://***@{rest.rpartition('@')[2]}" if "@" in rest else bare
+
+
+def options(url: str, *known: str) -> dict[str, str]:
+    """The options behind the question mark, all of them known."""
+    found = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
+    for name in found:
+        if name not in known:
+            wrong(url, f"option {name!r} is not known; it takes {', '.join(known)}")
+    return found
+
+
+def flag(url: str, found: Mapping[str, str], name: str) -> bool:
+    """An option that is true or false, and false where it is not given."""
+    text = found.get(name, "false")
+    if text not in ("true", "false"):
+        wrong(url, f"{name}={text!r} is neither true nor false")
+    return text == "true"
+
+
+def count(url: str, found: Mapping[str, str], name: str, default: int) -> int:
+    """An option that is a whole number above 0."""
+    text = found.get(name, str(default))
+    if not text.isdecimal() or int(text) < 1:
+        wrong(url, f"{name}={text!r} is not a whole number above 0")
+    return int(text)
+
+
+def without(url: str, *names: str) -> str:
+    """The URL without these options: what is left is the driver's own."""
+    parts = urlsplit(url)
+    kept = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if name not in names]
+    return parts._replace(query=urlencode(kept)).geturl()
+
+
+def wrong(url: str, why: str) -> NoReturn:
+    """Say what is wrong with a URL."""
+    raise ConfigError(f"store: {shown(url)}: {why}")

@@ -1,0 +1,214 @@
+"""Faults that every store with a server must survive. Ours do, and so can yours:
+
+class TestMyStoreUnderFaults(StoreFaults):
+    @pytest.fixture
+    def server(self, my_server): ...     # has `port` and `restart`, `freeze` and `thaw`
+
+    @pytest.fixture
+    def opener(self, server): ...        # opener(port, clock) opens the store; at that port, with answers awaited
+                                         # for a second at most
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import pytest
+
+from eventonce.claim import Busy, Claim, Done, Release, Want, Won
+from eventonce.clock import Clock, SystemClock
+from eventonce.engine import Once
+from eventonce.event import Event
+from eventonce.outcome import Kind, Outcome
+from eventonce.ports import Store
+from eventonce.testing.contract import LONG, claim, finish, key, keys
+from eventonce.testing.proxy import FaultProxy
+from eventonce.testing.servers.process import free_port
+
+SKEW = 30_000
+LEASE = 20_000  # shorter than the skew
+
+
+class Server(Protocol):
+    """What is done to a server."""
+
+    port: int
+
+    def restart(self) -> None: ...
+    def freeze(self) -> None: ...
+    def thaw(self) -> None: ...
+
+
+class Skewed(SystemClock):
+    """A machine's clock that goes wrong by so many milliseconds."""
+
+    def __init__(self, skew: int) -> None:
+        self._skew = skew
+
+    def utc(self) -> int:
+        return super().utc() + self._skew
+
+
+StoreAt = Callable[[int, Clock], Store]
+
+
+class StoreFaults:
+    """Lost answers, restarts, slow and dead servers, clocks that differ: nothing is lost, nothing runs twice."""
+
+    @pytest.fixture
+    def server(self) -> Server:
+        raise NotImplementedError("give a fixture `server`")
+
+    @pytest.fixture
+    def opener(self) -> StoreAt:
+        raise NotImplementedError("give a fixture `opener`")
+
+    @pytest.fixture
+    def proxy(self, server: Server) -> Iterator[FaultProxy]:
+        with FaultProxy(server.port) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def store(self, opener: StoreAt, proxy: FaultProxy) -> Iterator[Store]:
+        store = opener(proxy.port, SystemClock())
+        store.peek(keys(1))  # connects
+        yield store
+        store.close()
+
+    # --- the answer is lost after the write ---
+
+    def test_a_claim_whose_answer_is_lost_is_ours(self, store: Store, proxy: FaultProxy) -> None:
+        for number in range(2):  # one key, and many
+            wants = keys(100 * number + 1)
+            store.forget(wants)
+            proxy.cut_answers()
+            answers = [claim(store, 0)] if number == 0 else _claim_all(store, len(wants))
+            assert answers == [Won(1)] * len(wants)
+            assert proxy.cut == number + 1
+
+    def test_a_commit_whose_answer_is_lost_is_done(self, store: Store, proxy: FaultProxy) -> None:
+        claim(store, 1)
+        proxy.cut_answers()
+        assert finish(store, 1)
+        assert proxy.cut == 1
+        assert isinstance(claim(store, 1, b"token--2"), Done)
+
+    def test_an_extension_whose_answer_is_lost_is_made(self, store: Store, proxy: FaultProxy) -> None:
+        claim(store, 1)
+        proxy.cut_answers()
+        assert store.extend([Claim(key(1), b"token--1")], LONG) == [True]
+        assert proxy.cut == 1
+
+    def test_a_release_whose_answer_is_lost_is_made(self, store: Store, proxy: FaultProxy) -> None:
+        claim(store, 1)
+        proxy.cut_answers()
+        assert store.release([Release(key(1), b"token--1", LONG, "failed")]) == [True]
+        assert proxy.cut == 1
+        assert claim(store, 1, b"token--2") == Won(2, "failed")
+
+    def test_connections_that_were_cut_are_made_again(self, store: Store, proxy: FaultProxy) -> None:
+        claim(store, 1)
+        proxy.cut_all()
+        assert finish(store, 1)
+        proxy.cut_all()
+        assert isinstance(claim(store, 1, b"token--2"), Done)
+
+    # --- restarts ---
+
+    def test_a_server_that_restarts_in_mid_batch_costs_nothing(self, store: Store, server: Server) -> None:
+        ran: list[str] = []
+
+        def handle(event: Event) -> None:
+            ran.append(event.id)
+            if len(ran) == 50:
+                server.restart()
+
+        outcomes = _run(store, 200, handle)
+        assert {outcome.kind for outcome in outcomes} == {Kind.PROCESSED}
+        assert sorted(ran) == sorted(_ids(200))
+        assert {outcome.kind for outcome in _run(store, 200, handle)} == {Kind.DUPLICATE}
+
+    def test_a_server_that_restarts_under_load_costs_nothing(self, store: Store, server: Server) -> None:
+        ran: list[str] = []
+        kinds: list[Kind] = []
+
+        def work() -> None:
+            with Once(store, lease="60s") as once:
+                for start in range(0, 400, 20):
+                    events = [{"id": each} for each in _ids(400)[start : start + 20]]
+                    kinds.extend(outcome.kind for outcome in once.run(events, lambda event: ran.append(event.id)))
+                    time.sleep(0.02)
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        for _ in range(3):
+            time.sleep(0.1)
+            server.restart()
+        worker.join()
+        assert set(kinds) == {Kind.PROCESSED}
+        assert sorted(ran) == sorted(_ids(400))
+
+    # --- a server that does not answer ---
+
+    def test_a_server_slower_than_the_lease_loses_nothing(self, store: Store, proxy: FaultProxy) -> None:
+        ran: list[str] = []
+        proxy.delay = 500
+        outcomes = _run(store, 3, lambda event: ran.append(event.id), lease="0.2s")
+        assert ran == []  # the claims were over before we knew of them
+        assert {outcome.kind for outcome in outcomes} <= {Kind.FAILED, Kind.UNKNOWN}
+        proxy.delay = 0
+        time.sleep(0.3)
+        assert {outcome.kind for outcome in _run(store, 3, lambda event: ran.append(event.id))} == {Kind.PROCESSED}
+        assert sorted(ran) == _ids(3)
+
+    def test_a_server_that_stands_still_is_unknown_and_loses_nothing(self, store: Store, server: Server) -> None:
+        ran: list[str] = []
+        server.freeze()
+        try:
+            outcomes = _run(store, 3, lambda event: ran.append(event.id), lease="0.5s")
+        finally:
+            server.thaw()
+        assert [outcome.kind for outcome in outcomes] == [Kind.UNKNOWN] * 3
+        assert ran == []
+        time.sleep(1)  # what it does late may hold the keys for the rest of a lease
+        assert {outcome.kind for outcome in _run(store, 3, lambda event: ran.append(event.id))} == {Kind.PROCESSED}
+
+    def test_a_server_that_is_not_there_is_unknown(self, opener: StoreAt) -> None:
+        ran: list[str] = []
+        store = opener(free_port(), SystemClock())
+        outcomes = _run(store, 3, lambda event: ran.append(event.id), lease="0.5s")
+        assert [outcome.kind for outcome in outcomes] == [Kind.UNKNOWN] * 3
+        assert "127.0.0.1" in str(outcomes[0].error)
+        assert ran == []
+        store.close()
+
+    # --- clocks ---
+
+    def test_a_worker_whose_clock_is_wrong_takes_nothing_over(self, opener: StoreAt, server: Server) -> None:
+        ahead, behind, right = (opener(server.port, Skewed(skew)) for skew in (SKEW, -SKEW, 0))
+        for number, (owner, others) in enumerate(
+            [(right, (ahead, behind)), (ahead, (right, behind)), (behind, (right, ahead))]
+        ):
+            assert claim(owner, number, lease=LEASE) == Won(1)
+            for other in others:
+                assert isinstance(claim(other, number, b"token--2", lease=LEASE), Busy)
+            assert finish(owner, number, window=LEASE)
+            for other in others:
+                assert isinstance(claim(other, number, b"token--2", lease=LEASE), Done)
+        for store in (ahead, behind, right):
+            store.close()
+
+
+def _ids(count: int) -> list[str]:
+    return [f"e{number:04}" for number in range(count)]
+
+
+def _claim_all(store: Store, count: int) -> list[Any]:
+    return store.claim([Want(each, LONG) for each in keys(count)], b"token--1", LONG)
+
+
+def _run(store: Store, count: int, handle: Callable[[Event], Any], lease: str = "60s") -> list[Outcome]:
+    with Once(store, lease=lease) as once:
+        outcomes: list[Outcome] = once.run([{"id": each} for each in _ids(count)], handle)
+        return outcomes

@@ -1,0 +1,107 @@
+"""A proxy between a store and its server that loses answers, holds them back, and cuts connections."""
+
+import contextlib
+import socket
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+_CHUNK = 65_536
+
+
+class FaultProxy:
+    """Listens on a free port and passes everything on, until told otherwise.
+
+    `cut_answers(n)`: for the next n answers, what was asked is done and the connection is cut in place of the answer.
+    `delay`: milliseconds by which answers are held back. `refusing`: whether new connections are cut at once.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._server = ("127.0.0.1", port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.delay = 0
+        self.refusing = False
+        self._cuts = 0
+        self.cut = 0  # how many answers were cut
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut_answers(self, count: int = 1) -> None:
+        with self._lock:
+            self._cuts = count
+
+    def cut_all(self) -> None:
+        """Cut every open connection."""
+        with self._lock:
+            for each in self._open:
+                _shut(each)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                client, _ = self._listener.accept()
+                self._connect(client)
+
+    def _connect(self, client: socket.socket) -> None:
+        if self.refusing:
+            _shut(client)
+            client.close()
+            return
+        try:
+            server = socket.create_connection(self._server)
+        except OSError:
+            client.close()
+            return
+        for each in (client, server):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self._lock:
+            self._open |= {client, server}
+        threading.Thread(target=self._pass_on, args=(client, server, False), daemon=True).start()
+        threading.Thread(target=self._pass_on, args=(server, client, True), daemon=True).start()
+
+    def _pass_on(self, here: socket.socket, there: socket.socket, answers: bool) -> None:
+        try:
+            while data := here.recv(_CHUNK):
+                if answers and self._hold_back():
+                    break
+                there.sendall(data)
+        except OSError:  # either end has gone
+            pass
+        finally:
+            _shut(here)
+            _shut(there)
+            with self._lock:
+                self._open.discard(here)
+            here.close()
+
+    def _hold_back(self) -> bool:
+        """Wait as told; whether this answer is to be cut."""
+        if self.delay:
+            time.sleep(self.delay / 1000)
+        with self._lock:
+            if not self._cuts:
+                return False
+            self._cuts -= 1
+            self.cut += 1
+            return True
+
+    def close(self) -> None:
+        _shut(self._listener)
+        self._listener.close()
+        self.cut_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _shut(each: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        each.shutdown(socket.SHUT_RDWR)

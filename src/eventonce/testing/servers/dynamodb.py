@@ -1,0 +1,43 @@
+"""Servers that speak DynamoDB's protocol: dynoxide, which is small, and ministack, which knows the rest of AWS too."""
+
+import os
+import urllib.error
+import urllib.request
+
+from eventonce.testing.servers.process import Process, find
+
+
+class Dynoxide(Process):
+    """DynamoDB alone, durable in one file."""
+
+    def command(self) -> list[str]:
+        file = self.folder / f"dynoxide-{self.port}.db"
+        return [find("dynoxide"), "--host", "127.0.0.1", "--port", str(self.port), "--db-path", str(file)]
+
+    def url(self, table: str, port: int | None = None) -> str:
+        return f"dynamodb://{table}?region=us-east-1&endpoint={self.endpoint(port)}"
+
+    def endpoint(self, port: int | None = None) -> str:
+        return f"http://127.0.0.1:{port or self.port}"
+
+
+class Ministack(Dynoxide):
+    """Many of AWS's services in one process, in memory."""
+
+    def command(self) -> list[str]:
+        return [find("ministack")]
+
+    def environment(self) -> dict[str, str] | None:
+        return {**os.environ, "BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(self.port)}
+
+    def ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.endpoint()}/_ministack/health", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def reset(self) -> None:
+        """Forget everything."""
+        request = urllib.request.Request(f"{self.endpoint()}/_ministack/reset", method="POST")
+        urllib.request.urlopen(request, timeout=10).close()

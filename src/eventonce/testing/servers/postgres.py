@@ -1,0 +1,59 @@
+"""PostgreSQL."""
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+from eventonce.testing.servers.process import Missing, Process, find
+
+_DEBIAN = "/usr/lib/postgresql"
+
+
+class Postgres(Process):
+    """One PostgreSQL with the user and the database `postgres`, and a password nobody asks for locally."""
+
+    hard = signal.SIGQUIT  # which ends its children too, without a checkpoint: the next start recovers from the log
+
+    def __init__(self, folder: Path, *settings: str) -> None:
+        super().__init__(folder)
+        self._settings = settings
+        self._data = folder / f"postgres-{self.port}"
+
+    def user(self) -> str | None:
+        return "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
+
+    def command(self) -> list[str]:
+        if not self._data.exists():
+            self._create()
+        fixed = [f"port={self.port}", "listen_addresses=127.0.0.1", f"unix_socket_directories={self._data}"]
+        return [
+            _find("postgres"),
+            "-D",
+            str(self._data),
+            *(word for each in (*fixed, *self._settings) for word in ("-c", each)),
+        ]
+
+    def _create(self) -> None:
+        self._data.mkdir(mode=0o700)
+        if user := self.user():
+            shutil.chown(self._data, user, user)
+        init = [_find("initdb"), "-D", str(self._data), "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8"]
+        subprocess.run([*init, "--locale=C"], check=True, capture_output=True, user=self.user(), cwd="/")
+
+    def ready(self) -> bool:
+        asked = [_find("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.run(asked, check=False).returncode == 0
+
+    def url(self, port: int | None = None) -> str:
+        return f"postgresql://postgres@127.0.0.1:{port or self.port}/postgres"
+
+
+def _find(program: str) -> str:
+    """A program of the newest PostgreSQL here; Debian keeps most of them off the path."""
+    versions = sorted(Path(_DEBIAN).glob("*/bin"), key=lambda at: float(at.parent.name), reverse=True)
+    try:
+        return find(program, *(str(at) for at in versions))
+    except Missing:
+        raise Missing("PostgreSQL is not installed; make servers installs it where it may") from None
