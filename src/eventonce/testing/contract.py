@@ -15,6 +15,7 @@ import functools
 import itertools
 import multiprocessing
 import os
+import random
 import signal
 import threading
 import time
@@ -24,12 +25,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from eventonce.claim import Answer, Busy, Claim, Done, Finish, Release, Stale, Token, Want, Won
+from eventonce.claim import Answer, Busy, Claim, Done, Finish, Record, Release, Stale, Token, Want, Won
 from eventonce.engine import Once
 from eventonce.key import Key
 from eventonce.outcome import Action, Kind
 from eventonce.ports import Store, Transactional
 from eventonce.rule import Rule
+from eventonce.stores.memory import MemoryStore
 
 LONG, SHORT = 60_000, 40  # leases and windows, in milliseconds
 OVER = 0.08  # seconds after which SHORT is surely over
@@ -342,6 +344,17 @@ class StoreContract:
         assert store.peek([]) == []
         assert store.forget([]) == []
 
+    # --- the protocol, step by step ---
+
+    @pytest.mark.parametrize("seed", range(8))
+    def test_random_histories_are_answered_as_the_protocol_says(self, store: Store, seed: int) -> None:
+        model = MemoryStore()
+        for step in _history(random.Random(seed), 40):
+            assert (step, _timeless(step(store))) == (step, _timeless(step(model)))
+            if step.waits:
+                time.sleep(OVER)
+        assert _timeless(store.peek(keys(4))) == _timeless(model.peek(keys(4)))
+
     # --- by hand ---
 
     def test_peek_tells_and_changes_nothing(self, store: Store) -> None:
@@ -457,6 +470,59 @@ class StoreContract:
     def _need(self, feature: str) -> None:
         if not getattr(self.features, feature):
             pytest.skip(f"this store has no {feature}")
+
+
+# --- histories ---
+
+
+class Step(NamedTuple):
+    """One call of a verb with a batch, to be made on any store."""
+
+    verb: str
+    batch: Sequence[Any]
+    more: Sequence[Any]
+    waits: bool  # until what is short is over
+
+    def __call__(self, store: Store) -> Any:
+        return getattr(store, self.verb)(self.batch, *self.more)
+
+
+def _history(chance: random.Random, steps: int) -> Iterator[Step]:
+    """Calls that few keys, tokens and versions make meet in every way."""
+    for _ in range(steps):
+        some = chance.sample(keys(4), chance.randint(1, 4))
+        token = b"token--%d" % chance.randint(1, 3)
+        window, lease = (chance.choice([SHORT, LONG, LONG]) for _ in range(2))
+        version = chance.choice([None, 1, 2, 3])
+        error = chance.choice([None, "no", "nö"])
+        refresh, shared = chance.random() < 0.2, chance.random() < 0.3
+        claim = [Want(each, window, version, refresh, shared) for each in some]
+        finish = [Finish(each, token, window, version, chance.choice([None, b"", b"memo"])) for each in some]
+        yield chance.choice(
+            [
+                Step("claim", claim, (token, lease), waits=lease == SHORT or (refresh and window == SHORT)),
+                Step("claim", claim, (token, LONG), waits=refresh and window == SHORT),
+                Step("commit", finish, (), waits=window == SHORT),
+                Step("release", [Release(each, token, window, error) for each in some], (), waits=False),
+                Step("extend", [Claim(each, token) for each in some], (lease,), waits=lease == SHORT),
+                Step("forget", some[:1], (), waits=False),
+            ]
+        )
+
+
+def _timeless(answers: Sequence[Any]) -> list[Any]:
+    """Answers and records without the moments in them, of which only the order counts."""
+    return [_without_times(answer) for answer in answers]
+
+
+def _without_times(answer: Any) -> Any:
+    if isinstance(answer, Busy):
+        return "busy"
+    if isinstance(answer, Done):
+        return "done", _without_times(answer.record)
+    if isinstance(answer, Record):
+        return answer._replace(lease=answer.lease > 0, done_at=answer.done_at > 0, until=answer.until > 0, expires=0)
+    return answer
 
 
 # --- racing and dying ---

@@ -1,0 +1,398 @@
+"""The Redis store: for many workers, on one server, behind Sentinel or in a cluster. Valkey is the same to it.
+
+A batch of claims is one script, decided on the server's clock; so are extend, commit and release. A key's record ends
+with the key itself, so Redis cleans up alone. In a cluster the keys live in 64 buckets spread evenly over its slots,
+and a batch is one script for each bucket, all sent together.
+"""
+
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+from urllib.parse import unquote, urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+from redis.exceptions import ConnectionError as NoConnection
+from redis.exceptions import NoPermissionError, NoScriptError, RedisError
+from redis.retry import Retry
+
+from eventonce.claim import Answer, Claim, Finish, Record, Release, Token, Want
+from eventonce.clock import Clock, SystemClock, duration
+from eventonce.errors import StoreError, StoreUnusable
+from eventonce.key import Key
+from eventonce.ports import Swept
+from eventonce.stores import redis_record as record
+from eventonce.stores.patience import ask
+from eventonce.stores.url import count, flag, options, shown, without, wrong
+
+_PREFIX = b"eventonce:"  # with the key, it fills what Redis sets aside for a name of 16 bytes anyway
+_BUCKETS = 64  # of a cluster; never to be changed, since keys are named after them
+_SLOTS = 16_384
+_CHUNK = 1000  # keys in one script, so that no script holds others up for long
+_OWN = ("cluster", "sentinel", "timeout", "wait")  # the options that are not redis-py's
+_SENTINEL_PORT = 26_379
+_UNLEASED = 5000  # milliseconds of patience before anything was claimed
+_OLDEST = (6, 2)
+_SCRIPTS = Path(__file__).with_name("redis_scripts")
+_log = logging.getLogger("eventonce")
+
+
+class Script(NamedTuple):
+    """A script of ours, and what Redis knows it by once it has seen it."""
+
+    text: str
+    digest: str
+
+
+@cache
+def script(verb: str) -> Script:
+    """The script of a verb."""
+    text = "\n".join((_SCRIPTS / f"{name}.lua").read_text() for name in ("record", verb))
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def open_url(url: str, clock: Clock | None, create: bool) -> "RedisStore":
+    """Open `redis://`, `rediss://` or `unix://`, with `?cluster=true` or `?sentinel=NAME`, `timeout=` and `wait=`."""
+    found = {name: value for name, value in _all_options(url).items() if name in _OWN}
+    timeout = duration(found.get("timeout", "5s"), f"store: {shown(url)}: timeout")
+    wait = count(url, found, "wait", 1) if "wait" in found else 0
+    cluster = flag(url, found, "cluster")
+    if cluster and (wait or "sentinel" in found):
+        wrong(url, "cluster=true goes neither with wait nor with sentinel")
+    connect = _connector(url, found.get("sentinel"), timeout, cluster=cluster)
+    return RedisStore(connect, shown(url), timeout=timeout, wait=wait, cluster=cluster, clock=clock)
+
+
+class Call(NamedTuple):
+    """One script to be run: over the keys at these places of the batch."""
+
+    places: Sequence[int]
+    names: list[bytes]
+    arguments: list[bytes | int]
+
+
+class RedisStore:
+    """Claims as strings under their keys.
+
+    `connect` makes the client, on first use: an application can start while Redis is away. With `wait`, a claim or a
+    commit counts only when so many replicas have it.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        place: str,
+        *,
+        timeout: int = 5000,
+        wait: int = 0,
+        cluster: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self.clock = clock or SystemClock()
+        self._connect = connect
+        self._place = place
+        self._timeout = timeout
+        self._wait = wait
+        self._name = _bucketed if cluster else _plain
+        self._cluster = cluster
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._lease = 2 * _UNLEASED
+
+    # --- the verbs ---
+
+    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+        self._lease = lease
+        packed = record.wants(wants)
+        keys = [want.key for want in wants]
+        replies = self._patiently("claim", keys, lambda places: [token, lease, packed.of(places)])
+        return [record.answer(reply) for reply in replies]
+
+    def extend(self, claims: Sequence[Claim], lease: int) -> list[bool]:
+        packed = record.tokens(claims)
+        # Without patience: the keeper asks again by itself.
+        return _yes(self._run("extend", [claim.key for claim in claims], lambda places: [lease, packed.of(places)]))
+
+    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+        packed = record.finishes(finishes)
+        memos = [finish.memo for finish in finishes]
+        keys = [finish.key for finish in finishes]
+        return _yes(self._patiently("commit", keys, lambda places: [packed.of(places), *record.texts(memos, places)]))
+
+    def release(self, releases: Sequence[Release]) -> list[bool]:
+        packed = record.releases(releases)
+        errors = [given.error for given in releases]
+        keys = [given.key for given in releases]
+        return _yes(self._patiently("release", keys, lambda places: [packed.of(places), *record.texts(errors, places)]))
+
+    def peek(self, keys: Sequence[Key]) -> list[Record | None]:
+        return [None if value is None else record.read(value) for value in self._ask(lambda: self._values(keys))]
+
+    def forget(self, keys: Sequence[Key]) -> list[bool]:
+        return _yes(self._patiently("forget", keys, lambda places: []))
+
+    def sweep(self, limit: int, cursor: bytes = b"") -> Swept:
+        """Nothing to do: Redis drops what is over by itself."""
+        return Swept(0, None)
+
+    def close(self) -> None:
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def check(self) -> list[str]:
+        """What to warn of: a server that may forget."""
+        return self._answered(lambda: _asked(self._connect()))
+
+    # --- asking ---
+
+    def _patiently(
+        self, verb: str, keys: Sequence[Key], arguments: Callable[[Sequence[int]], list[bytes | int]]
+    ) -> list[Any]:
+        return self._ask(lambda: self._run(verb, keys, arguments))
+
+    def _ask(self, act: Callable[[], list[Any]]) -> list[Any]:
+        return ask(lambda: self._answered(act), self.clock, self._lease // 2)
+
+    def _run(
+        self, verb: str, keys: Sequence[Key], arguments: Callable[[Sequence[int]], list[bytes | int]]
+    ) -> list[Any]:
+        """Run a verb's script over all keys; one reply for each key."""
+        if not keys:
+            return []
+        names = [self._name(key) for key in keys]
+        calls = [Call(places, [names[at] for at in places], arguments(places)) for places in self._groups(names)]
+        replies: list[Any] = [None] * len(keys)
+        wait = self._wait if verb in ("claim", "commit") else 0
+        for call, reply in zip(calls, self._answered(lambda: self._send(script(verb), calls, wait)), strict=True):
+            for at, one in zip(call.places, reply, strict=True):
+                replies[at] = one
+        return replies
+
+    def _groups(self, names: list[bytes]) -> Iterator[Sequence[int]]:
+        """Which keys go into one script: all of them, or in a cluster those of one bucket."""
+        if not self._cluster:
+            yield from _chunks(range(len(names)))
+            return
+        buckets: dict[bytes, list[int]] = {}
+        for at, name in enumerate(names):
+            buckets.setdefault(name.partition(b"}")[0], []).append(at)
+        for places in buckets.values():
+            yield from _chunks(places)
+
+    def _send(self, script: Script, calls: list[Call], wait: int) -> list[Any]:
+        client = self._ready()
+        if len(calls) == 1 and not wait:
+            return [_one(client, script, calls[0])]
+        with client.pipeline(transaction=False) if not self._cluster else client.pipeline() as pipeline:
+            for call in calls:
+                pipeline.execute_command("EVALSHA", script.digest, len(call.names), *call.names, *call.arguments)
+            if wait:
+                pipeline.execute_command("WAIT", wait, self._timeout)
+            replies = pipeline.execute(raise_on_error=False)
+        replies[: len(calls)] = [
+            _one(client, script, call) if isinstance(reply, NoScriptError) else reply
+            for call, reply in zip(calls, replies, strict=False)
+        ]
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        if wait:
+            self._check_replicas(replies.pop(), wait)
+        return cast(list[Any], replies)
+
+    def _check_replicas(self, have: int, wait: int) -> None:
+        if have < wait:
+            raise StoreError(f"{self._place}: only {have} of {wait} replicas have it within {self._timeout} ms")
+
+    def _values(self, keys: Sequence[Key]) -> list[bytes | None]:
+        if not keys:
+            return []
+        client, names = self._ready(), [self._name(key) for key in keys]
+        if self._cluster:
+            return cast(list[bytes | None], client.mget_nonatomic(names))
+        return cast(list[bytes | None], client.mget(names))
+
+    def _ready(self) -> Any:
+        """The client, made on first use; and then it is said loudly if the server may forget."""
+        with self._lock:
+            if self._client is None:
+                client = self._connect()
+                for warning in _warnings(client):
+                    _log.warning("%s: %s", self._place, warning)
+                self._client = client
+            return self._client
+
+    def _answered(self, act: Callable[[], list[Any]]) -> list[Any]:
+        try:
+            return act()
+        except (RedisError, OSError) as error:
+            raise self._trouble(error) from error
+
+    def _trouble(self, error: Exception) -> StoreError:
+        """What an error of Redis means to the engine."""
+        said = str(error) or type(error).__name__
+        for sign, why in _REMEDIES.items():
+            if said.startswith(sign) or type(error).__name__ == sign:
+                return StoreUnusable(f"{self._place}: {said}; {why}")
+        passing = not isinstance(error, redis.ResponseError) or said.startswith(_PASSING)
+        return (StoreError if passing else StoreUnusable)(f"{self._place}: {said}")
+
+
+# --- connecting ---
+
+
+def _connector(url: str, sentinel: str | None, timeout: int, *, cluster: bool) -> Callable[[], Any]:
+    settings = {
+        "socket_timeout": timeout / 1000,
+        "socket_connect_timeout": timeout / 1000,
+        "protocol": 2,
+        # A connection that a restart has cut is made again at once; all else is for our own patience.
+        "retry": Retry(NoBackoff(), 1, supported_errors=(NoConnection,)),
+    }
+    plain = without(url, *_OWN)
+    if sentinel is not None:
+        return lambda: _master(plain, sentinel, settings)
+    if cluster:
+        return lambda: redis.RedisCluster.from_url(plain, **settings)
+    return lambda: redis.Redis.from_url(plain, **settings)
+
+
+def _master(url: str, name: str, settings: dict[str, Any]) -> Any:
+    """The master that these sentinels name, now and after each failover."""
+    from redis.sentinel import Sentinel
+
+    parts = urlsplit(url)
+    user, _, places = parts.netloc.rpartition("@")
+    sentinels = [_host(place) for place in places.split(",")]
+    username, _, password = user.partition(":")
+    guards: Any = Sentinel  # which has no types
+    return guards(sentinels, sentinel_kwargs={"socket_timeout": settings["socket_timeout"]}).master_for(
+        name,
+        db=int(parts.path.strip("/") or 0),
+        username=unquote(username) or None,
+        password=unquote(password) or None,
+        ssl=parts.scheme == "rediss",
+        **settings,
+    )
+
+
+def _host(place: str) -> tuple[str, int]:
+    host, _, port = place.partition(":")
+    return host, int(port or _SENTINEL_PORT)
+
+
+def _all_options(url: str) -> dict[str, str]:
+    """The options of a URL: ours, and those that redis-py knows."""
+    from redis.connection import URL_QUERY_ARGUMENT_PARSERS
+
+    known = set(_OWN) | set(URL_QUERY_ARGUMENT_PARSERS) | {"username", "password"}
+    return options(url, *sorted(known), *(name for name in _names(url) if name.startswith("ssl_")))
+
+
+def _names(url: str) -> list[str]:
+    return [pair.partition("=")[0] for pair in urlsplit(url).query.split("&")]
+
+
+# --- keys ---
+
+
+def _plain(key: Key) -> bytes:
+    return _PREFIX + key
+
+
+def _bucketed(key: Key) -> bytes:
+    return _tags()[key[0] % _BUCKETS] + key
+
+
+@cache
+def _tags() -> list[bytes]:
+    """A name for each bucket, so that the buckets are spread evenly over the slots of a cluster."""
+    found: dict[int, bytes] = {}
+    number = 0
+    while len(found) < _BUCKETS:
+        tag = b"eo%d" % number
+        found.setdefault(key_slot(tag) * _BUCKETS // _SLOTS, b"{%s}" % tag)
+        number += 1
+    return [found[bucket] for bucket in range(_BUCKETS)]
+
+
+def _chunks(places: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (places[start : start + _CHUNK] for start in range(0, len(places), _CHUNK))
+
+
+# --- replies ---
+
+
+def _one(client: Any, script: Script, call: Call) -> Any:
+    """Run one script; with its text where the server does not know it, as after a restart or a failover."""
+    words = (len(call.names), *call.names, *call.arguments)
+    try:
+        return client.execute_command("EVALSHA", script.digest, *words)
+    except NoScriptError:
+        return client.execute_command("EVAL", script.text, *words)
+
+
+def _yes(replies: list[Any]) -> list[bool]:
+    return [reply == 49 for reply in replies]  # the byte of "1"
+
+
+# --- what the server is like ---
+
+
+def _asked(client: Any) -> list[str]:
+    try:
+        return _warnings(client)
+    finally:
+        client.close()
+
+
+def _warnings(client: Any) -> list[str]:
+    """What is wrong with a server that we may trust with keys, as far as it tells."""
+    try:
+        told = _told(client)
+    except NoPermissionError:
+        return ["may not be asked (INFO) whether it evicts keys; see that maxmemory-policy is noeviction"]
+    found = []
+    for info in told:
+        _check_version(info)
+        policy = str(info.get("maxmemory_policy", "noeviction"))
+        if policy != "noeviction" and info.get("maxmemory"):
+            found.append(
+                f"maxmemory-policy is {policy}: when memory is full, Redis forgets keys and their events run again; "
+                "set it to noeviction"
+            )
+        if info.get("role") == "master" and not info.get("aof_enabled") and not info.get("connected_slaves"):
+            found.append(
+                "keeps no append-only file and has no replica: a restart can forget what was done, "
+                "and those events run again; set appendonly yes"
+            )
+    return list(dict.fromkeys(found))
+
+
+def _told(client: Any) -> list[dict[str, Any]]:
+    if isinstance(client, redis.RedisCluster):
+        return list(client.info(target_nodes=redis.RedisCluster.PRIMARIES).values())
+    return [client.info()]
+
+
+def _check_version(info: dict[str, Any]) -> None:
+    version = tuple(int(part) for part in str(info.get("redis_version", "99")).split(".")[:2])
+    if version < _OLDEST:
+        raise StoreUnusable(f"Redis {info['redis_version']} is too old; eventonce needs 6.2 or newer")
+
+
+_PASSING = ("LOADING", "READONLY", "MISCONF", "OOM", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS")
+_REMEDIES = {
+    "AuthenticationError": "correct the user and password in the URL",
+    "NOAUTH": "add the password to the URL: redis://:PASSWORD@HOST",
+    "WRONGPASS": "correct the user and password in the URL",
+    "NoPermissionError": "allow this user EVALSHA, EVAL, SET, GET, MGET, DEL, TIME and INFO on the keys eventonce:*",
+    "WRONGTYPE": "something else writes keys that begin with eventonce:",
+}

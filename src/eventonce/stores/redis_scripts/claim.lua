@@ -1,0 +1,88 @@
+-- KEYS: what to claim. ARGV: token, lease, and for each key (or once for all) window 6, flags 1, version 8;
+-- flags: 1 version  2 refresh  4 shared.
+-- Answers 1 where it was won as new, and else a string: W won, D done, B busy, S stale.
+
+local token, lease = ARGV[1], tonumber(ARGV[2])
+local WANT = 15
+
+local function higher(version, other)
+  if not version or not other then return false end
+  local high, low = struct.unpack('>I4I4', version)
+  local other_high, other_low = struct.unpack('>I4I4', other)
+  return high > other_high or (high == other_high and low > other_low)
+end
+
+local function won(r, suspect)
+  return 'W' .. struct.pack('>I2', math.min(r.tries, MOST_TRIES)) .. (suspect and '1' or '0') .. (r.error and ('1' .. r.error) or '0')
+end
+
+local function take(key, r, want)
+  local tries, suspect, failed = 1, false, nil
+  if r.tries > 0 and not higher(want.version, r.trying) then
+    suspect = r.lease > 0
+    tries = r.tries + ((suspect and r.shared) and 0 or 1)
+    failed = r.error
+  end
+  if tries == 1 then r.trying = want.version end
+  r.token, r.lease, r.shared, r.tries, r.error = token, now + lease, want.shared, tries, failed
+  r.expires = math.max(r.ends, now + lease + keep(want.window))
+  write(key, packed(r), r.expires)
+  return won(r, suspect)
+end
+
+local function again(key, r, want)
+  r.lease = now + lease
+  r.expires = math.max(r.expires, now + lease + keep(want.window))
+  write(key, packed(r), r.expires)
+  return won(r, false)
+end
+
+local function seen(key, r, want, value)
+  if want.version and r.version and want.version ~= r.version then
+    return (not higher(want.version, r.version)) and ('S' .. r.version) or nil
+  end
+  if not want.refresh then return 'D' .. value end
+  r.ends = math.max(r.ends, now + want.window)
+  r.expires = math.max(r.expires, r.ends)
+  value = packed(r)
+  write(key, value, r.expires)
+  return 'D' .. value
+end
+
+local function contend(key, want)
+  local value = redis.call('GET', key)
+  if not value then -- its time ended this very moment
+    return take(key, { token = '', lease = 0, tries = 0, done_at = 0, ends = 0, took = 0 }, want)
+  end
+  local r = read(value)
+  if r.lease > 0 and r.token == token then return again(key, r, want) end
+  if r.lease > now then return 'B' .. struct.pack('>I6', r.lease) end
+  local answer = r.done_at > 0 and r.ends > now and seen(key, r, want, value)
+  return answer or take(key, r, want)
+end
+
+-- What a new claim looks like, once for all keys that want the same.
+local known, want, fresh, ttl
+
+local function wanted(text)
+  if text == known then return end
+  known = text
+  local window, flags, version = struct.unpack('>I6Bc8', text)
+  want = { window = window, refresh = flagged(flags, 2), shared = flagged(flags, 4), version = flagged(flags, 1) and version or nil }
+  ttl = lease + keep(window)
+  fresh = packed({
+    token = token, lease = now + lease, tries = 1, expires = now + ttl, shared = want.shared, trying = want.version,
+    done_at = 0, ends = 0, took = 0,
+  })
+end
+
+local answers = {}
+for place, key in ipairs(KEYS) do
+  wanted(own(ARGV[3], WANT, place))
+  if redis.call('SET', key, fresh, 'NX', 'PX', ttl) then
+    answers[place] = 1
+  else
+    answers[place] = contend(key, want)
+  end
+end
+return answers

@@ -1,0 +1,28 @@
+-- KEYS: what has taken effect. ARGV: for each key (or once for all) token 8, window 6, flags 1, version 8;
+-- then the memos, if there are any, one for each key. flags: 1 version  2 memo.
+-- Answers 1 or 0 for each key, as one string.
+
+local FINISH = 23
+
+local function done(key, value, finish, memo)
+  local token = string.sub(finish, 1, 8)
+  local flags = value and string.byte(value, 1) or 0
+  if not flagged(flags, 128) or string.sub(value, 2, 9) ~= token then return '0' end
+  local lease, tries = 0, 0
+  if flagged(flags, 1) then lease, tries = struct.unpack('>I6I2', value, 10) end
+  if lease == 0 then -- committed before and the reply was lost; or released, and then it is not ours
+    return (flagged(flags, 4) and tries == 0) and '1' or '0'
+  end
+  local window, wanted, version = struct.unpack('>I6Bc8', finish, 9)
+  local r = { token = token, lease = 0, tries = 0, done_at = now, ends = now + window, took = tries }
+  if flagged(wanted, 1) then r.version = version end
+  if flagged(wanted, 2) then r.memo = memo end
+  write(key, packed(r), r.ends)
+  return '1'
+end
+
+local answers = {}
+for place, key in ipairs(KEYS) do
+  answers[place] = done(key, redis.call('GET', key), own(ARGV[1], FINISH, place), ARGV[place + 1])
+end
+return table.concat(answers)
