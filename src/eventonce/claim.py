@@ -188,6 +188,7 @@ def _keep(window: int) -> int:
 
 def extend(record: Record | None, token: Token, lease: int, now: int) -> Record | None:
     """The record with a new lease, or None where the token no longer owns it."""
+    record = live(record, now)
     if record is None or not record.lease or record.token != token:
         return None
     end = now + lease
@@ -196,6 +197,7 @@ def extend(record: Record | None, token: Token, lease: int, now: int) -> Record 
 
 def commit(record: Record | None, finish: Finish, now: int) -> Record | None:
     """The record marked done, or None where the token no longer owns it."""
+    record = live(record, now)
     if record is None or record.token != finish.token:
         return None
     if not record.lease:  # committed before and the reply was lost; or released, and then it is not ours
@@ -206,6 +208,7 @@ def commit(record: Record | None, finish: Finish, now: int) -> Record | None:
 
 def release(record: Record | None, given: Release, now: int) -> tuple[bool, Record | None]:
     """Whether the token owned it, and the record to keep, or None to drop it."""
+    record = live(record, now)
     if record is None or record.token != given.token or (not record.lease and not record.tries):
         return False, record
     if not record.lease:  # released before and the reply was lost
