@@ -77,8 +77,8 @@ class Once:
         concurrency: int = CONCURRENCY,
         clock: Clock | None = None,
     ) -> None:
-        if not consumer:
-            raise ConfigError("consumer: name the consumer; two consumers both get every event")
+        if not consumer or not isinstance(consumer, str):
+            raise ConfigError(f"consumer: {consumer!r} is no name; write a text, two consumers both get every event")
         self._lease = duration(lease, "lease")
         if not self._lease:
             raise ConfigError("lease: 0 would let every worker take over every claim at once")
@@ -421,7 +421,10 @@ def _weightiest(answers: list[Answer]) -> Answer:
 def _rules(rules: Rule | Sequence[Rule] | str | Path) -> Sequence[Rule]:
     if isinstance(rules, str | Path):
         return load_rules(rules)
-    return [rules] if isinstance(rules, Rule) else rules
+    found = [rules] if isinstance(rules, Rule) else rules
+    if not isinstance(found, Sequence) or not all(isinstance(rule, Rule) for rule in found):
+        raise ConfigError(f"rules: {rules!r:.60} is no rule; give Rule(...), a list of them, or a TOML file's name")
+    return found
 
 
 def _at_least_one(name: str, value: int) -> int:

@@ -1,8 +1,9 @@
 """Paths: how a rule names what is inside an event, and what it leaves out."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
@@ -49,6 +50,23 @@ def value_at(document: Any, steps: Sequence[str]) -> Any:
     return document
 
 
+def constant(text: str) -> bool:
+    """Whether a path looks at nothing in an event, and so leads to the same value in all of them."""
+    if plain(text) is not None:
+        return False
+    import jmespath
+
+    return not any(node["type"] in ("field", "current", "identity") for node in _nodes(jmespath.compile(text).parsed))
+
+
+def unread_times(text: str, document: Any) -> list[Any]:
+    """The values that a path gives to floor_time and that are no times: why it leads nowhere."""
+    unread: list[Any] = []
+    if plain(text) is None:
+        _jmespath(text, "path", unread)(document)
+    return unread
+
+
 def quoted(name: str) -> str:
     """A name as a path writes it."""
     return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else msgspec.json.encode(name).decode()
@@ -59,14 +77,16 @@ def _unquoted(text: str) -> str:
     return name
 
 
-def _jmespath(text: str, what: str) -> Getter:
+def _jmespath(text: str, what: str, unread: list[Any] | None = None) -> Getter:
     import jmespath
     from jmespath.exceptions import JMESPathError
 
+    functions = _functions(unread)
+    options = jmespath.Options(custom_functions=functions)
     try:
         compiled = jmespath.compile(text)
-        options = jmespath.Options(custom_functions=_functions())
-        compiled.search({}, options)  # so that an unknown function is found now
+        _check_functions(compiled.parsed, functions.FUNCTION_TABLE, f"{what}: {text!r} is not a path")
+        compiled.search({}, options)  # so that a wrong number of arguments is found now
     except JMESPathError as error:
         if not _only_a_value(error):
             raise ConfigError(f"{what}: {text!r} is not a path{_why(error)}") from None
@@ -78,6 +98,22 @@ def _jmespath(text: str, what: str) -> Getter:
             return None
 
     return search
+
+
+def _nodes(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield tree
+    for child in tree["children"]:
+        if isinstance(child, Mapping):  # the children of a slice are numbers
+            yield from _nodes(child)
+
+
+def _check_functions(tree: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
+    """JMESPath itself finds an unknown function only when it comes to call it."""
+    for node in _nodes(tree):
+        if node["type"] == "function_expression" and node["value"] not in known:
+            near = get_close_matches(node["value"], known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
+            raise ConfigError(f"{where}: there is no function {node['value']!r}; {hint}")
 
 
 def _why(error: Exception) -> str:
@@ -94,15 +130,18 @@ def _only_a_value(error: Exception) -> bool:
     return type(error).__name__ == "JMESPathTypeError"
 
 
-def _functions() -> Any:
+def _functions(unread: list[Any] | None) -> Any:
     from jmespath import functions
 
     class Functions(functions.Functions):
         """Our functions beside JMESPath's own."""
 
-        @functions.signature({"types": ["string", "number", "null"]}, {"types": ["string"]})
+        @functions.signature({"types": []}, {"types": ["string"]})
         def _func_floor_time(self, value: Any, step: str) -> int | None:
-            return floor_time(value, step)
+            floored = floor_time(value, step)
+            if floored is None and value is not None and unread is not None:
+                unread.append(value)
+            return floored
 
     return Functions()
 
@@ -110,10 +149,17 @@ def _functions() -> Any:
 # --- times ---
 
 _SECONDS_BELOW, _MILLIS_BELOW = 10**11, 10**14  # later than the year 5000, in each unit
+_NUMBER = re.compile(r"-?([0-9]{1,17})(?:\.[0-9]+)?")
+_CALENDAR = (8, 12, 14, 17)  # so many digits are a date, to the minute, second or millisecond: 20260131235959
+_LEAP_SECOND = re.compile(r"(?<=[Tt ]\d\d:\d\d:)60")
 
 
 def floor_time(value: Any, step: str) -> int | None:
-    """A time (ISO 8601, or a number of seconds, milliseconds or microseconds since 1970) floored, in milliseconds."""
+    """A time floored, in milliseconds; None where it is none.
+
+    It is written in ISO 8601, or as seconds, milliseconds or microseconds since 1970, in a number or a text of digits.
+    A leap second counts as the first second of the next minute, as it does in POSIX.
+    """
     every = duration(step, "floor_time") or 1
     moment = _millis(value)
     return None if moment is None else moment // every * every
@@ -124,8 +170,16 @@ def _millis(value: Any) -> int | None:
         return None
     if isinstance(value, int | float):
         return _from_number(value)
-    time = read_time(value)
-    return None if time is None else int((time - _EPOCH).total_seconds() * 1000 // 1)
+    return _from_text(value) if isinstance(value, str) else None
+
+
+def _from_text(value: str) -> int | None:
+    number = _NUMBER.fullmatch(value)
+    if number and len(number[1]) not in _CALENDAR:
+        return _from_number(float(value) if "." in value else int(value))
+    text, leaps = _LEAP_SECOND.subn("59", value)
+    time = read_time(text)
+    return None if time is None else int((time - _EPOCH).total_seconds() * 1000 // 1) + 1000 * leaps
 
 
 def _from_number(value: float) -> int | None:

@@ -41,6 +41,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"batch: {self.batch} is not between 1 and 10,000")
         for name in ("window", "lease", "busy_wait"):
             duration(getattr(self, name), name)
+        if not duration(self.window, "window"):
+            raise ConfigError("window: 0 remembers nothing; write it like 24h or 14d")
         if not duration(self.lease, "lease"):
             raise ConfigError("lease: 0 would let every worker take over every claim at once")
         if self.max_attempts < 1:

@@ -73,7 +73,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         """The rule that this one replaces."""
         if self.was is None:
             return None
-        changed = {"name": self.was} if isinstance(self.was, str) else dict(self.was)
+        changed = dict(self.was) if isinstance(self.was, Mapping) else {"name": self.was}
         unknown = set(changed) - {"name", "key", "otherwise", "ignore"}
         if unknown or not changed.get("name"):
             raise ConfigError(
@@ -81,7 +81,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             )
         if "key" in changed:  # then the rest of the old key is what the table says
             changed = {"otherwise": None, "ignore": (), **changed}
-        old: Rule = structs.replace(self, was=None, **changed)
+        try:
+            old: Rule = structs.replace(self, was=None, **changed)
+        except ConfigError as error:
+            raise ConfigError(f"rule {self.name!r}: was: {error}") from None
         return old
 
     def _check_types(self, where: str) -> None:

@@ -114,6 +114,24 @@ def _check_handler(handler: Any) -> None:
         raise ConfigError(f"the handler is a {type(handler).__name__}; pass a function or a sink")
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise ConfigError("the handler is a generator, which would never run; return instead of yield")
+    _check_arguments(handler)
+
+
+def _check_arguments(handler: Any) -> None:
+    """Refuse now what would fail at every event."""
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):  # some built-in functions do not tell
+        return
+    context = wants_context(handler)
+    given = ("event", "ctx") if context == "second" else ("event",)
+    named = {"ctx": "ctx"} if context == "named" else {}
+    try:
+        signature.bind(*given, **named)
+    except TypeError as error:
+        raise ConfigError(
+            f"the handler takes {signature}, and it is called with (event) or (event, ctx): {error}"
+        ) from None
 
 
 def _check_result(job: Job, result: Any) -> None:

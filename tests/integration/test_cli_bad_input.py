@@ -209,6 +209,14 @@ def test_damaged_gzip_is_told_and_what_could_be_read_is_processed(cli: Command, 
     assert "gzip data is damaged" in letters(tmp_path)[-1]["reason"]
 
 
+@pytest.mark.parametrize("words", [["key"], ["advise", "-"], ["run"]])
+def test_a_closed_stdin_is_told_without_options_that_a_verb_does_not_have(cli: Command, words: list[str]) -> None:
+    done = cli(*words, before="os.close(0)")
+
+    assert done.returncode != 0
+    assert done.stderr.startswith("eventonce: stdin: is closed; give events on stdin, or name a file of them\n")
+
+
 def test_a_file_whose_name_is_not_utf_8(cli: Command, tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9.jsonl")
     (tmp_path / name).write_bytes(b"broken\n" + GOOD[0] + b"\n")

@@ -119,6 +119,16 @@ def test_check_of_a_wrong_file(folder: Path) -> None:
     assert done.stdout == "wrong.toml:7: error: rule 1: 'ignroe' is not known; did you mean 'ignore'?\n"
 
 
+def test_check_names_what_is_not_there(folder: Path) -> None:
+    (folder / "pipeline.toml").write_text(f'source = "in.jsonl"\nsink = "out/once.jsonl"\n{PIPELINE}')
+    done = run(folder, "check", "pipeline.toml")
+    assert done.returncode == 0
+    assert done.stdout == (
+        "pipeline.toml:1: warning: source: there is no file 'in.jsonl' here; make it, or run where it is\n"
+        "pipeline.toml:2: warning: sink: there is no folder 'out' here; make it, or run where it is\n"
+    )
+
+
 def test_check_runs_the_tests_in_the_file(folder: Path) -> None:
     (folder / "failing.toml").write_text(PIPELINE.replace('ignore = ["sentAt"]', ""))
     done = run(folder, "check", "failing.toml", "--json")

@@ -172,6 +172,31 @@ def test_what_cannot_be_called_is_refused(bench: Bench) -> None:
         bench.once().run([A], 42)  # type: ignore[call-overload]
 
 
+def three(event: Event, ctx: Context, more: int) -> None:
+    """Wants more than it can get."""
+
+
+@pytest.mark.parametrize(
+    ("handler", "why"),
+    [
+        (lambda: None, r"the handler takes \(\), .*: too many positional arguments"),
+        (lambda **named: None, "too many positional arguments"),
+        (lambda *, ctx: None, "too many positional arguments"),
+        (three, "missing a required argument: 'more'"),
+        (lambda event, *, more: None, "missing a required argument: 'more'"),
+    ],
+)
+def test_a_handler_that_cannot_take_an_event_is_refused(bench: Bench, handler: Any, why: str) -> None:
+    for use in (lambda: bench.once()(handler), lambda: bench.once().run([A], handler)):
+        with pytest.raises(ConfigError, match=why):
+            use()
+
+
+@pytest.mark.parametrize("handler", [print, str, type, [].append, functools.partial(three, more=1), lambda *all: all])
+def test_a_handler_that_can_or_does_not_tell_is_taken(bench: Bench, handler: Any) -> None:
+    assert kinds(bench.once().run([A], handler)) == ["processed"]
+
+
 # --- what a call returns or raises ---
 
 
@@ -752,7 +777,11 @@ def test_a_transaction_without_a_claim_is_refused(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        ({"consumer": ""}, "consumer"),
+        ({"consumer": ""}, "consumer: '' is no name"),
+        ({"consumer": 5}, "consumer: 5 is no name"),
+        ({"rules": {"name": "orders"}}, "rules: {'name': 'orders'} is no rule; give Rule"),
+        ({"rules": [{"name": "orders"}]}, "is no rule; give Rule"),
+        ({"rules": None}, "rules: None is no rule"),
         ({"lease": 0}, "lease"),
         ({"lease": "soon"}, "lease: 'soon' is not a duration"),
         ({"busy_wait": -1}, "busy_wait"),
@@ -1016,6 +1045,19 @@ def test_a_rule_that_replaces_another_fails_and_commits_with_both_keys(bench: Be
 def test_what_a_rule_was_must_be_a_rule(was: Any) -> None:
     with pytest.raises(ConfigError, match="rule"):
         Rule(name="r", was=was)
+
+
+@pytest.mark.parametrize("was", [5, {"name": 5}, {"name": "old", "key": "ids"}, {"name": "old", "ignore": "a"}])
+def test_what_is_wrong_with_was_is_told_with_the_rule_that_has_it(was: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^rule 'r': was: "):
+        Rule(name="r", was=was)
+
+
+@pytest.mark.parametrize("setting", [{"key": ["floor_time(at, '1s')"]}, {"version": "floor_time(at, '1s')"}])
+def test_what_cannot_be_read_as_a_time_is_told(bench: Bench, setting: Any) -> None:
+    unread, missing = bench.once(**setting).run([{"id": "1", "at": "xyz"}, {"id": "2"}], ok)
+    assert "cannot read 'xyz' as a time in floor_time(at, '1s'), which is " in str(unread.error)
+    assert str(missing.error).startswith("has no floor_time(at, '1s'), which is ")
 
 
 def test_a_missing_part_may_be_replaced(bench: Bench) -> None:

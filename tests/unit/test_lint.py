@@ -61,6 +61,15 @@ def test_a_good_pipeline_has_no_findings(tmp_path: Path) -> None:
         (3, "[[rule]]\nname = 'x'\n[[rule]]\nname = 'x'", "rule 'x' is there twice"),
         (1, 'use = ["genesis"]', "genesis"),
         (1, 'use = "genesys"', "write the names of presets in a list"),
+        (1, 'use = [["genesys"]]', "write the names of presets in a list"),
+        (3, '[[rule]]\nname = "x"\nmatch = { source = [{ prefx = "s" }] }', "'prefx'; did you mean 'prefix'?"),
+        (
+            3,
+            '[[rule]]\nname = "x"\nkey = ["detail.a && flor_time(detail.a)"]',
+            "no function 'flor_time'; did you mean 'floor_time'?",
+        ),
+        (3, '[[rule]]\nname = "x"\nwas = { name = "old", key = "ids" }', "rule 'x': was: rule 'old': key: 'ids'"),
+        (1, "window = 0", "window: 0 remembers nothing"),
         (2, "a = 1\nb = = 2", "is not TOML"),
     ],
 )
@@ -74,6 +83,15 @@ def test_mistakes_are_told_with_their_line(tmp_path: Path, line: int, text: str,
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     text = 'lease = "x"\n[[rule]]\nname = "a"\nwindow = "y"\n\n[[rule]]\nname = "b"\nkey = [\n  "c",\n  "d[",\n]\n'
     assert [finding.line for finding in lint(tmp_path, text).findings] == [1, 4, 8]
+
+
+def test_rules_in_the_wrong_brackets_are_told_once(tmp_path: Path) -> None:
+    assert len(found(tmp_path, "[rule]\nname = 'x'")) == 1
+
+
+def test_a_bad_key_is_told_once_wherever_it_stands(tmp_path: Path) -> None:
+    text = '[[rule]]\notherwise = "id"\nmatch = { source = ["x"] }\nkey = ["a["]\nnam = "r"\nname = "r"\n'
+    assert [(line, level) for line, level, _ in found(tmp_path, text)] == [(5, "error"), (4, "error")]
 
 
 def test_what_can_never_be_reached(tmp_path: Path) -> None:
@@ -131,7 +149,9 @@ name = "orders"
 match = { source = ["shop"] }
 window = "1h"
 """
-    texts = [text for _, level, text in found(tmp_path, rules) if level == "warning"]
+    warnings = [(line, text) for line, level, text in found(tmp_path, rules) if level == "warning"]
+    assert [line for line, _ in warnings] == [4, 8]
+    texts = [text for _, text in warnings]
     assert "4d of Genesys's own retries + 24h of the EventBridge rule's = 5d" in texts[0]
     assert "misses the last 4d, so write window = '5d' or more" in texts[0]
     assert "misses the last 23h, so write window = '1d' or more" in texts[1]
@@ -142,9 +162,63 @@ def test_windows_behind_a_queue_and_before_a_replay(tmp_path: Path) -> None:
     (queue_line, queue), (replay_line, replay) = [
         (line, told) for line, level, told in found(tmp_path, text) if level == "warning"
     ]
-    assert (queue_line, replay_line) == (3, 5)
+    assert (queue_line, replay_line) == (2, 5)
     assert "SQS keeps messages, dead letters that are redriven too, for up to 14d; it misses the last 12d" in queue
     assert "those older than the window run again; it is 2d, from their first run" in replay
+
+
+def test_a_bad_window_above_the_rules_is_told_once(tmp_path: Path) -> None:
+    rules = "".join(f'[[rule]]\nname = "{name}"\nmatch = {{ source = ["{name}"] }}\n' for name in "abc")
+    for window in ('"soon"', '"0s"'):
+        ((line, level, text),) = found(tmp_path, f'consumer = "c"\nwindow = {window}\n{rules}')
+        assert (line, level) == (2, "error")
+        assert text.startswith("window: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("key = [\"'x'\"]", "key: it is the same for all events"),
+        ("key = [\"'x'\", \"floor_time('2026-01-01', '1d')\"]", "key: it is the same for all events"),
+        ('max_age = "0s"', "max_age: 0 drops every event as too old"),
+        ('was = "r"', "was: it names the rule itself"),
+        ('was = { name = "r", key = "id" }', "was: it names the rule itself"),
+    ],
+)
+def test_what_is_hardly_meant(tmp_path: Path, line: str, told: str) -> None:
+    ((number, level, text),) = found(tmp_path, f'[[rule]]\nname = "r"\n{line}\n')
+    assert (number, level) == (3, "warning")
+    assert text.startswith(f"rule 'r': {told}")
+
+
+@pytest.mark.parametrize(
+    "line", ["key = [\"'x'\", 'id']", "key = ['@']", "key = ['[0]']", 'was = { name = "r", key = "content" }']
+)
+def test_what_may_well_be_meant(tmp_path: Path, line: str) -> None:
+    assert found(tmp_path, f'[[rule]]\nname = "r"\n{line}\n') == []
+
+
+def test_a_preset_that_is_named_twice(tmp_path: Path) -> None:
+    assert found(tmp_path, 'consumer = "c"\nuse = ["stripe", "okta", "stripe"]') == [
+        (2, "warning", "use: 'stripe' is there 2 times; once is enough")
+    ]
+
+
+def test_files_and_folders_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = 'source = "in.jsonl"\nsink = "out/x.jsonl"\ndead_letter = "dead/x.jsonl"\n'
+    assert found(tmp_path, text) == [
+        (1, "warning", "source: there is no file 'in.jsonl' here; make it, or run where it is"),
+        (2, "warning", "sink: there is no folder 'out' here; make it, or run where it is"),
+        (3, "warning", "dead_letter: there is no folder 'dead' here; make it, or run where it is"),
+    ]
+    (tmp_path / "in.jsonl").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "dead").write_text("")
+    assert [line for line, _, _ in found(tmp_path, text)] == [1, 3]
+    (tmp_path / "in.jsonl").rmdir()
+    (tmp_path / "in.jsonl").write_text("")
+    assert found(tmp_path, 'source = "in.jsonl"\nsink = "new.jsonl"\ndead_letter = "-"\n') == []
 
 
 def test_what_is_ignored_but_never_there(tmp_path: Path) -> None:

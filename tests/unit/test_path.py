@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventonce.errors import ConfigError
-from eventonce.path import Ignored, floor_time, getter, ignored_path, plain, quoted, value_at
+from eventonce.path import Ignored, constant, floor_time, getter, ignored_path, plain, quoted, unread_times, value_at
 
 DOCUMENT = {"detail": {"interaction-id": "x", "a.b": {"c": 0}, "list": [{"n": 1}, {"n": 2}], "empty": "", "no": None}}
 
@@ -29,6 +29,7 @@ DOCUMENT = {"detail": {"interaction-id": "x", "a.b": {"c": 0}, "list": [{"n": 1}
         ("floor_time('2026-01-05T09:00:01.999Z', '1s')", 1767603601000),
         ("floor_time(detail.missing, '1s')", None),
         ("floor_time(detail.list, '1s')", None),
+        ("floor_time(detail.list, '1s') || 'otherwise'", "otherwise"),
     ],
 )
 def test_paths_lead_to_values(text: str, value: Any) -> None:
@@ -41,6 +42,41 @@ def test_paths_lead_to_values(text: str, value: Any) -> None:
 def test_what_is_no_path_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"key: .* is not a path"):
         getter(text, "key")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("flor_time(a, '1s')", "there is no function 'flor_time'; did you mean 'floor_time'?"),
+        ("a && lenght(a)", "there is no function 'lenght'; did you mean 'length'?"),
+        ("a[?xyz(@)][1:2]", "there is no function 'xyz'; there are abs, avg, "),
+    ],
+)
+def test_a_function_that_is_not_known_is_told_wherever_it_stands(text: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        getter(text, "key")
+    assert f"key: {text!r} is not a path: {told}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [("'x'", True), ("join('-', ['a', 'b'])", True), ("x", False), ("'x' || y", False), ("@", False), ("*", False)],
+)
+def test_what_is_the_same_for_all_events(text: str, answer: bool) -> None:
+    assert constant(text) is answer
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("floor_time(detail.\"interaction-id\", '1s')", ["x"]),
+        ("floor_time(detail.list, '1s')", [DOCUMENT["detail"]["list"]]),
+        ("floor_time(detail.missing, '1s')", []),
+        ("detail.missing", []),
+    ],
+)
+def test_what_is_no_time_is_found(text: str, values: list[Any]) -> None:
+    assert unread_times(text, DOCUMENT) == values
 
 
 NAMES = st.sampled_from(["a", "b", "c-d", "e.f", ""])
@@ -70,6 +106,20 @@ def test_plain_paths_agree_with_jmespath(document: Any, names: list[str]) -> Non
         (1767603601999000, "1s", 1767603601000),
         (-1, "1s", -1000),
         (0, "1h", 0),
+        ("1767603601", "1s", 1767603601000),
+        ("1767603601.5", "100ms", 1767603601500),
+        ("1767603601999", "1s", 1767603601000),
+        ("1767603601999000", "1s", 1767603601000),
+        ("1712101500123", "1s", 1712101500000),  # not a day in 1712
+        ("-1", "1s", -1000),
+        ("20260105", "1s", 1767571200000),  # a day, as ISO 8601 writes it
+        ("202601050930", "1s", None),  # minutes without signs between, and no number of milliseconds
+        ("20260105093000", "1s", None),
+        ("20260105093000123", "1s", None),
+        ("2016-12-31T23:59:60Z", "1s", 1483228800000),
+        ("2017-01-01 00:59:60.5+01:00", "1ms", 1483228800500),
+        ("9" * 5000, "1s", None),
+        ("", "1s", None),
         ("yesterday", "1s", None),
         (None, "1s", None),
         (True, "1s", None),

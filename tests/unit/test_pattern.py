@@ -454,6 +454,8 @@ REFUSED: list[tuple[Any, str, str]] = [
     (leaf("ok", {"begins": "a"}), "detail.x[1]", "unknown operator 'begins'"),
     (leaf({"PREFIX": "a"}), "detail.x[0]", "unknown operator 'PREFIX'"),
     (leaf({3: "a"}), "detail.x[0]", "unknown operator 3"),
+    (leaf({"prefx": "a"}), "detail.x[0]", "unknown operator 'prefx'; did you mean 'prefix'?"),
+    (leaf({"anything-but": {"sufix": "a"}}), "detail.x[0].anything-but", "'sufix'; did you mean 'suffix'?"),
     (leaf({"prefix": 3}), "detail.x[0].prefix", "must be a string, not a number"),
     (leaf({"prefix": ["a"]}), "detail.x[0].prefix", "must be a string, not a list"),
     (leaf({"prefix": None}), "detail.x[0].prefix", "must be a string, not null"),

@@ -140,7 +140,6 @@ EVENTS: dict[str, dict[str, Any]] = {
     "amazon-connect contact lens rules": bridge("aws.connect", "Contact Lens Realtime Rules Matched", MATCHED),
     "amazon-connect cases": case("CASE.UPDATED", case={"caseId": "case-1"}, changedFieldIds=["status"]),
     "cloudevents events": CLOUD,
-    "cloudevents inside EventBridge": bridge("my.bus", "order.created", CLOUD),
     "cloudtrail records": bridge(
         "aws.s3", "AWS API Call via CloudTrail", {"eventID": "ct-1", "requestID": "r-1", "eventName": "CreateBucket"}
     ),
@@ -206,7 +205,6 @@ SAME: list[tuple[str, dict[str, Any]]] = [
     ("amazon-connect contact lens rules", {"detail/agentArn": "arn:a"}),
     ("amazon-connect cases", {"detail-type": "Amazon Connect Cases Event"}),
     ("cloudevents events", {"time": "2026-03-01T10:00:09Z", "data": {"n": 2}}),
-    ("cloudevents inside EventBridge", {"detail/time": "2026-03-01T10:00:09Z"}),
     ("cloudtrail records", {"region": "us-east-1", "detail/eventTime": "later"}),
     ("s3 objects", {"detail/request-id": "R2"}),
     ("s3 object changes", {"detail/requester": "someone"}),
@@ -275,8 +273,6 @@ DIFFERENT: list[tuple[str, dict[str, Any]]] = [
     ("amazon-connect cases", {"detail/case/caseId": "case-2"}),
     ("cloudevents events", {"id": "2"}),
     ("cloudevents events", {"source": "/other"}),
-    ("cloudevents inside EventBridge", {"detail/source": "/other"}),
-    ("cloudevents inside EventBridge", {"detail/id": "2"}),
     ("cloudtrail records", {"detail/eventID": "ct-2"}),
     ("s3 objects", {"detail/object/sequencer": "0065"}),
     ("s3 objects", {"detail/object/key": "a/c.txt"}),
@@ -395,6 +391,13 @@ STRANGERS = {
     ),
     "plain JSON": {"id": 1, "object": "event"},
     "an event of S3 itself": bridge("aws.s3", "Bucket Created", {}),
+    "a detail that names a version and is no CloudEvent": bridge(
+        "my.bus", "order.created", altered(CLOUD, {"type": GONE})
+    ),
+    "a detail without an id": bridge("my.bus", "order.created", altered(CLOUD, {"id": GONE})),
+    "a detail with id, source and type of its own": bridge(
+        "my.bus", "order.created", altered(CLOUD, {"specversion": GONE})
+    ),
 }
 
 
@@ -556,6 +559,22 @@ def test_cloudevents_with_an_equal_id_of_two_sources_are_distinct_and_one_withou
     assert key({**CLOUD, "source": "/a"}) != key({**CLOUD, "source": "/b"})
     with pytest.raises(EventRejected, match="has no id"):
         key({**CLOUD, "id": ""})
+
+
+def test_a_cloudevent_has_the_same_key_direct_and_inside_eventbridge() -> None:
+    over = bridge("my.bus", "order.created", CLOUD)
+    assert rule_of(CLOUD) == rule_of(over) == "cloudevents events"
+    assert key(CLOUD) == key(over) == key(again(over))
+    for changes in ({"id": "2"}, {"source": "/other"}):
+        direct = altered(CLOUD, changes)
+        assert key(direct) == key(bridge("my.bus", "order.created", direct)) != key(CLOUD)
+
+
+def test_a_cloudevent_is_known_by_its_own_id_and_not_by_that_of_its_data() -> None:
+    inner = altered(CLOUD, {"id": "inner"})
+    assert key(altered(CLOUD, {"data": inner})) == key(CLOUD) != key(inner)
+    with pytest.raises(EventRejected, match="has no id"):
+        key(altered(CLOUD, {"id": GONE, "data": inner}))
 
 
 def test_stripe_has_the_same_key_by_webhook_and_by_eventbridge() -> None:

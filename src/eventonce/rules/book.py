@@ -7,7 +7,7 @@ from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
 from eventonce.key import Key, Part, canonical, canonical_parsed, digester, part
-from eventonce.path import Ignored, getter, ignored_path
+from eventonce.path import Ignored, getter, ignored_path, unread_times
 from eventonce.rule import Rule, Trouble, version_number
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class CompiledRule:
         if self.rule.otherwise is not None:
             return self._digest_otherwise(self._whole(event, self.rule.otherwise), replay)
         missing = next(text for (text, _), value in zip(self._paths, values, strict=True) if _missing(value))
-        raise EventRejected(f"has no {missing}, which is in the key of rule {self.name!r}")
+        raise _without(missing, document, f"which is in the key of rule {self.name!r}")
 
     def _whole(self, event: Event, key: object) -> tuple[Part, ...]:
         if key == "content":
@@ -109,15 +109,23 @@ class CompiledRule:
     def _version_of(self, event: Event) -> int | None:
         if self._version is None:
             return None
-        value = self._version(event.document())
+        document, text = event.document(), str(self.rule.version)
+        value = self._version(document)
         if value is None:
-            raise EventRejected(f"has no {self.rule.version}, which is the version of rule {self.name!r}")
-        return version_number(value, str(self.rule.version))
+            raise _without(text, document, f"which is the version of rule {self.name!r}")
+        return version_number(value, text)
 
 
 def _missing(value: Any) -> bool:
     """An empty text names nothing: all events that have one would be the same."""
     return value is None or value == ""
+
+
+def _without(text: str, document: dict[str, Any], what: str) -> EventRejected:
+    """That a path leads nowhere, or to what should be a time and is none."""
+    if unread := unread_times(text, document):
+        return EventRejected(f"has no readable time: cannot read {unread[0]!r:.60} as a time in {text}, {what}")
+    return EventRejected(f"has no {text}, {what}")
 
 
 # What identifies an event of each form. CloudEvents are unique by source and id together only.

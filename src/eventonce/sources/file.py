@@ -154,7 +154,7 @@ class _Rest(io.RawIOBase):
 
 def _open(name: str) -> io.FileIO:
     if name == "-" and sys.stdin is None:  # its number may be another file's by now
-        raise SourceError("stdin: is closed; name a file with --source, or give events on stdin")
+        raise SourceError("stdin: is closed; give events on stdin, or name a file of them")
     try:
         if name == "-":
             return io.FileIO(sys.stdin.fileno(), closefd=False)

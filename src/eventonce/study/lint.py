@@ -1,16 +1,19 @@
 """Reading a pipeline file for mistakes: all of them at once, each with its line."""
 
+import os
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from eventonce.clock import duration
 from eventonce.errors import ConfigError
 from eventonce.event import Event
 from eventonce.key import canonical
-from eventonce.path import Ignored, ignored_path
+from eventonce.path import Ignored, constant, ignored_path
 from eventonce.pipeline import Settings
 from eventonce.rule import DEFAULT_WINDOW, Rule
 from eventonce.rules import CompiledRule, Rulebook, identity
@@ -34,6 +37,14 @@ class Finding(NamedTuple):
     text: str
 
 
+class Placed(NamedTuple):
+    """A rule, and the lines where it and its window stand; for a rule of a preset both are that of `use`."""
+
+    line: int
+    window: int
+    compiled: CompiledRule
+
+
 class Case(NamedTuple):
     """A `[[test]]`: events that must be the same, or different."""
 
@@ -48,8 +59,9 @@ class Lint:
 
     def __init__(self, file: str) -> None:
         self.findings: list[Finding] = []
-        self.rules: list[tuple[int, CompiledRule]] = []  # with their lines; those of presets stand at `use`
+        self.rules: list[Placed] = []
         self.table: Mapping[str, Any] = {}
+        self._defaults: dict[str, Any] = {}  # what rules take from above them, as far as it can be read
         self._lines = Lines("")
         text = _read(file)
         try:
@@ -72,7 +84,7 @@ class Lint:
     def book(self) -> Rulebook:
         """The rules that could be read."""
         consumer = self.table.get("consumer", "default")
-        rules = [compiled.rule for _, compiled in self.rules]
+        rules = [placed.compiled.rule for placed in self.rules]
         return Rulebook(consumer if isinstance(consumer, str) and consumer else "default", rules, self._identity())
 
     def against(self, samples: Sequence[Event]) -> None:
@@ -110,10 +122,25 @@ class Lint:
             if name not in Settings.__struct_fields__:
                 self._error(line, unknown(name, Settings.__struct_fields__))
             elif name not in ("rule", "test", "use"):
-                self._try(line, msgspec.convert, {name: value}, Settings)
+                good = self._try(line, msgspec.convert, {name: value}, Settings)
+                if good and name in _DEFAULTS:
+                    self._defaults[name] = value
         for name, check in _URLS.items():
             if isinstance(value := self.table.get(name), str):
                 self._try(self._lines.find(entry=name), check, value)
+        self._files()
+
+    def _files(self) -> None:
+        """Only warnings: a file may be meant for another folder or machine, or come later."""
+        for name in ("source", "sink", "dead_letter"):
+            file = self.table.get(name)
+            if not isinstance(file, str) or file == "-" or ":" in file:
+                continue
+            path = Path(file) if name == "source" else Path(file).parent
+            what = "file" if name == "source" else "folder"
+            if not os.access(path, os.F_OK) or path.is_dir() != (what == "folder"):
+                told = f"{name}: there is no {what} {str(path)!r} here; make it, or run where it is"
+                self._warn(self._lines.find(entry=name), told)
 
     def _identity(self) -> Rule:
         window = self.table.get("window", "14d")
@@ -129,20 +156,38 @@ class Lint:
         return tables
 
     def _own_rules(self) -> None:
-        defaults = {name: self.table[name] for name in _DEFAULTS if name in self.table}
         for number, table in enumerate(self._tables("rule"), 1):
             before = self.errors
             self._fields(number, table)
             line = self._lines.find("rule", number)
             if self.errors == before:
-                rule = self._try(line, msgspec.convert, {**defaults, **table}, Rule)
-                self._compile(self._lines.find("rule", number, "match"), line, rule)
+                rule = self._try(line, msgspec.convert, {**self._defaults, **table}, Rule)
+                self._compile(self._lines.find("rule", number, "match"), line, self._window_line(number, table), rule)
+                self._useless(number, rule)
+
+    def _window_line(self, number: int, table: Mapping[str, Any]) -> int:
+        inherited = "window" in self.table and "window" not in table
+        return self._lines.find(entry="window") if inherited else self._lines.find("rule", number, "window")
+
+    def _useless(self, number: int, rule: Rule | None) -> None:
+        """What can be read and is hardly meant."""
+        if rule is None:
+            return
+        told: dict[str, str] = {}
+        if not isinstance(rule.key, str) and all(map(constant, rule.key)):
+            told["key"] = "it is the same for all events, so all but the first are dropped; name a field of the event"
+        if rule.max_age is not None and not duration(rule.max_age):
+            told["max_age"] = "0 drops every event as too old; leave it out, or write it like 15m"
+        if rule.replaced() == msgspec.structs.replace(rule, was=None):
+            told["was"] = "it names the rule itself as it is now; give the old name or the old key, or leave it out"
+        for entry, text in told.items():
+            self._warn(self._lines.find("rule", number, entry), f"rule {rule.name!r}: {entry}: {text}")
 
     def _fields(self, number: int, table: Mapping[str, Any]) -> None:
         """Each field by itself, so that a mistake is told with its own line."""
         needed = {"name": "?"} | {name: table[name] for name in _CROSS if name in table}
-        for name, value in table.items():
-            line = self._lines.find("rule", number, name)
+        for name in sorted(table, key=_rank):
+            line, value = self._lines.find("rule", number, name), table[name]
             if name not in Rule.__struct_fields__:
                 self._error(line, f"rule {number}: {unknown(name, Rule.__struct_fields__)}")
                 continue
@@ -154,31 +199,33 @@ class Lint:
             if len(self.findings) > before and name in _CROSS:
                 return  # the other fields would only repeat it
 
-    def _compile(self, match_line: int, line: int, rule: Rule | None) -> None:
+    def _compile(self, match_line: int, line: int, window_line: int, rule: Rule | None) -> None:
         compiled = None if rule is None else self._try(match_line, CompiledRule, "check", rule)
         if compiled is not None:
-            self.rules.append((line, compiled))
+            self.rules.append(Placed(line, window_line, compiled))
 
     def _presets(self) -> None:
         used = self.table.get("use", [])
         line = self._lines.find(entry="use")
-        if not isinstance(used, list):
+        if not isinstance(used, list) or not all(isinstance(name, str) for name in used):
             self._error(line, 'use: write the names of presets in a list, such as use = ["genesys"]')
             return
-        for name in used:
+        for name, times in Counter(used).items():
+            if times > 1:
+                self._warn(line, f"use: {name!r} is there {times} times; once is enough")
             for rule in self._try(line, rules_of, [name]) or ():
-                self._compile(line, line, rule)
+                self._compile(line, line, line, rule)
 
     def _names_twice(self) -> None:
         seen: set[str] = set()
-        for line, compiled in self.rules:
+        for line, _, compiled in self.rules:
             if compiled.name in seen:
                 self._error(line, f"rule {compiled.name!r} is there twice; give each rule a name of its own")
             seen.add(compiled.name)
 
     def _unreachable(self) -> None:
-        for at, (line, later) in enumerate(self.rules):
-            for _, earlier in self.rules[:at]:
+        for at, (line, _, later) in enumerate(self.rules):
+            for _, _, earlier in self.rules[:at]:
                 if covers(earlier.rule.match, later.rule.match):
                     text = "has no match and takes every event" if earlier.rule.match is None else "matches all it does"
                     self._warn(
@@ -188,7 +235,7 @@ class Lint:
 
     def _windows(self) -> None:
         queued = str(self.table.get("source", "")).startswith("sqs://")
-        for line, compiled in self.rules:
+        for _, line, compiled in self.rules:
             if short := shortfall(compiled, horizon(compiled.rule, queued=queued)):
                 self._warn(line, f"rule {compiled.name!r}: {short}")
         for number, table in enumerate(self._tables("rule"), 1):
@@ -210,7 +257,9 @@ class Lint:
         return None
 
     def _error(self, line: int, text: str) -> None:
-        self.findings.append(Finding(line, "error", text))
+        finding = Finding(line, "error", text)
+        if finding not in self.findings:  # a table that is looked at for several reasons is wrong once
+            self.findings.append(finding)
 
     def _warn(self, line: int, text: str) -> None:
         self.findings.append(Finding(line, "warning", text))
@@ -228,6 +277,13 @@ def _read(file: str) -> str:
 def _toml_line(error: Exception) -> int:
     digits = str(error).rpartition("line ")[2].split(",")[0]
     return int(digits) if digits.isdecimal() else 1
+
+
+def _rank(name: str) -> int:
+    """Which fields of a rule to look at first: names that are not known, and then what other fields depend on."""
+    if name in _CROSS:
+        return _CROSS.index(name)
+    return len(_CROSS) if name in Rule.__struct_fields__ else -1
 
 
 def _sink(url: str) -> None:
