@@ -59,6 +59,7 @@ def script(verb: str) -> Script:
 def open_url(url: str, clock: Clock | None, create: bool) -> "RedisStore":
     """Open `redis://`, `rediss://` or `unix://`, with `?cluster=true` or `?sentinel=NAME`, `timeout=` and `wait=`."""
     found = {name: value for name, value in _all_options(url).items() if name in _OWN}
+    _check_place(url, found)
     timeout = duration(found.get("timeout", "5s"), f"store: {shown(url)}: timeout")
     wait = count(url, found, "wait", 1) if "wait" in found else 0
     cluster = flag(url, found, "cluster")
@@ -194,7 +195,7 @@ class RedisStore:
             for call in calls:
                 pipeline.execute_command("EVALSHA", script.digest, len(call.names), *call.names, *call.arguments)
             if wait:
-                pipeline.execute_command("WAIT", wait, self._timeout)
+                pipeline.execute_command("WAIT", wait, self._timeout // 2)
             replies = pipeline.execute(raise_on_error=False)
         replies[: len(calls)] = [
             _one(client, script, call) if isinstance(reply, NoScriptError) else reply
@@ -209,7 +210,7 @@ class RedisStore:
 
     def _check_replicas(self, have: int, wait: int) -> None:
         if have < wait:
-            raise StoreError(f"{self._place}: only {have} of {wait} replicas have it within {self._timeout} ms")
+            raise StoreError(f"{self._place}: only {have} of {wait} replicas have it within {self._timeout // 2} ms")
 
     def _values(self, keys: Sequence[Key]) -> list[bytes | None]:
         if not keys:
@@ -294,6 +295,22 @@ def _all_options(url: str) -> dict[str, str]:
 
     known = set(_OWN) | set(URL_QUERY_ARGUMENT_PARSERS) | {"username", "password"}
     return options(url, *sorted(known), *(name for name in _names(url) if name.startswith("ssl_")))
+
+
+def _check_place(url: str, found: dict[str, str]) -> None:
+    """redis-py would take a database that is no number for the first one."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return
+    if not parts.path.strip("/").isdecimal() and parts.path.strip("/"):
+        wrong(url, "the database is a number, as in redis://HOST:6379/0")
+    for place in parts.netloc.rpartition("@")[2].split(",") if "sentinel" in found else [parts.netloc]:
+        try:
+            port = urlsplit(f"//{place}").port
+        except ValueError:
+            wrong(url, "the port is a number, as in redis://HOST:6379/0")
+        if port is None and not urlsplit(f"//{place}").hostname:
+            wrong(url, "names no host, as in redis://HOST:6379/0")
 
 
 def _names(url: str) -> list[str]:

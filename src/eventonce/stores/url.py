@@ -41,9 +41,9 @@ def count(url: str, found: Mapping[str, str], name: str, default: int) -> int:
 
 def without(url: str, *names: str) -> str:
     """The URL without these options: what is left is the driver's own."""
-    parts = urlsplit(url)
-    kept = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if name not in names]
-    return parts._replace(query=urlencode(kept)).geturl()
+    bare, _, query = url.partition("?")
+    kept = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name not in names]
+    return f"{bare}?{urlencode(kept)}" if kept else bare
 
 
 def wrong(url: str, why: str) -> NoReturn:

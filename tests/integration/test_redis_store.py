@@ -1,0 +1,304 @@
+"""What is Redis's own: how it is reached, what it may forget, and what it says when it cannot."""
+
+import hashlib
+import logging
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import redis
+
+from eventonce import ConfigError, Once, StoreError, open_store
+from eventonce.claim import Claim, Done, Finish, Want, Won
+from eventonce.errors import StoreUnusable
+from eventonce.key import Key
+from eventonce.ports import Checkable, Store
+from eventonce.testing.contract import LONG, claim, finish, key, keys
+from eventonce.testing.servers import Redis, RedisCluster
+from eventonce.testing.servers.process import free_port
+
+Start = Callable[..., Redis]
+
+
+@pytest.fixture
+def start(redis_server: Redis, servers: Path) -> Iterator[Start]:
+    """Starts further servers for one test; `redis_server` has seen to it that Redis is here."""
+    with ExitStack() as stack:
+        yield lambda *options: stack.enter_context(Redis(servers, *options))
+
+
+@pytest.fixture
+def server(redis_server: Redis) -> Redis:
+    redis_server.cli("flushall")
+    return redis_server
+
+
+def warnings(store: Store) -> str:
+    assert isinstance(store, Checkable)
+    return "\n".join(store.check())
+
+
+# --- ways to reach it ---
+
+
+def test_a_unix_socket(server: Redis) -> None:
+    store = open_store(f"unix://{server.socket}?db=0")
+    assert claim(store, 1) == Won(1)
+    store.close()
+
+
+def test_tls(start: Start, servers: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    pair = ["-keyout", str(servers / "tls.key"), "-out", str(servers / "tls.crt")]
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost", *pair]
+    subprocess.run([*make, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    port = str(free_port())
+    files = ["--tls-cert-file", str(servers / "tls.crt"), "--tls-key-file", str(servers / "tls.key")]
+    start("--tls-port", port, *files, "--tls-ca-cert-file", str(servers / "tls.crt"), "--tls-auth-clients", "no")
+    store = open_store(f"rediss://127.0.0.1:{port}?ssl_ca_certs={servers / 'tls.crt'}")
+    assert claim(store, 1) == Won(1)
+    store.close()
+    stranger = open_store(f"rediss://127.0.0.1:{port}")
+    with Once(stranger, lease="0.2s") as once:
+        assert "certificate" in str(once.run([{"id": "1"}], lambda event: None)[0].error)
+
+
+def test_the_master_that_sentinels_name_also_after_a_failover(start: Start, servers: Path) -> None:
+    master = start("--appendonly", "no")
+    replica = start("--replicaof", "127.0.0.1", str(master.port))
+    _until(lambda: "master_link_status:up" in replica.cli("info", "replication"))
+    guard = Redis(servers)
+    config = servers / "sentinel.conf"
+    config.write_text(
+        f"port {guard.port}\nsentinel monitor main 127.0.0.1 {master.port} 1\n"
+        "sentinel down-after-milliseconds main 300\nsentinel failover-timeout main 2000\n"
+    )
+    process = subprocess.Popen(["redis-server", str(config), "--sentinel"], stdout=subprocess.DEVNULL)
+    try:
+        _until(lambda: guard.cli("ping") == "PONG")
+        _until(lambda: "slaves=1" in guard.cli("info", "sentinel"))
+        store = open_store(f"redis://127.0.0.1:{guard.port}/0?sentinel=main&timeout=1s")
+        assert claim(store, 1) == Won(1)
+        assert finish(store, 1)
+        _until(lambda: f"slave0:ip=127.0.0.1,port={replica.port}" in master.cli("info", "replication"))
+        time.sleep(0.2)  # a replica is told a moment later
+        master.kill()
+        assert isinstance(claim(store, 1, b"token--2"), Done)  # waits for the failover
+        assert claim(store, 2) == Won(1)  # on a server that has never seen the scripts
+        store.close()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_cluster_spreads_its_keys(redis_cluster: RedisCluster) -> None:
+    for node in redis_cluster.nodes:
+        node.cli("flushall")
+    store = open_store(redis_cluster.url())
+    assert store.claim([Want(each, LONG) for each in _random(600)], b"token--1", LONG) == [Won(1)] * 600
+    held = [int(node.cli("dbsize")) for node in redis_cluster.nodes]
+    assert sum(held) == 600
+    assert min(held) > 100
+    store.close()
+
+
+def test_a_cluster_that_lost_a_master_is_unknown_and_loses_nothing(redis_cluster: RedisCluster) -> None:
+    ran: list[str] = []
+    events = [{"id": str(number)} for number in range(50)]
+    for node in redis_cluster.nodes:
+        node.cli("flushall")
+    with Once(f"{redis_cluster.url()}&timeout=1s", lease="2s") as once:
+        redis_cluster.nodes[2].kill()
+        try:
+            outcomes = once.run(events, lambda event: ran.append(event.id))
+            assert {outcome.kind for outcome in outcomes} == {"unknown"}
+            assert ran == []
+        finally:
+            redis_cluster.nodes[2].start()
+        _until(lambda: all("cluster_state:ok" in node.cli("cluster", "info") for node in redis_cluster.nodes))
+        time.sleep(2)  # what the other masters had claimed is over
+        assert {outcome.kind for outcome in once.run(events, lambda event: ran.append(event.id))} == {"processed"}
+        assert sorted(ran) == sorted(str(number) for number in range(50))
+
+
+def test_scripts_come_back_after_they_were_flushed(server: Redis) -> None:
+    store = open_store(server.url())
+    claim(store, 1)
+    server.cli("script", "flush")
+    assert finish(store, 1)
+    server.cli("script", "flush")
+    wants = [Want(each, LONG) for each in keys(3000)]  # several scripts in one pipeline
+    assert store.claim(wants, b"token--2", LONG).count(Won(1)) == 2999
+    store.close()
+
+
+# --- what it may forget ---
+
+
+def test_keys_end_by_themselves(server: Redis) -> None:
+    store = open_store(server.url())
+    claim(store, 1, window=500)
+    with _client(server) as client:
+        assert 0 < client.pttl(_name(1)) <= 86_400_000 + LONG
+        finish(store, 1, window=500)
+        assert 0 < client.pttl(_name(1)) <= 500
+    _until(lambda: server.cli("dbsize") == "0")
+    store.close()
+
+
+def test_a_remembered_key_costs_little_more_than_a_plain_one(start: Start) -> None:
+    server = start("--appendonly", "no")
+    many = _random(20_000)
+
+    store = open_store(server.url())
+    claim(store, 1)
+    with _client(server) as client, client.pipeline(transaction=False) as pipeline:
+
+        def used() -> float:
+            return float(client.memory_stats()["keys.bytes-per-key"])
+
+        for at in range(0, len(many), 1000):
+            some = many[at : at + 1000]
+            store.claim([Want(each, LONG) for each in some], b"token--1", LONG)
+            store.commit([Finish(each, b"token--1", LONG) for each in some])
+        ours = used()
+        client.flushall()
+        for each in many:
+            pipeline.set(each, b"x" * 16, ex=60)
+        pipeline.execute()
+        assert ours <= used() + 16
+    store.close()
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+def test_a_server_that_may_evict_keys_is_warned_of(start: Start, policy: str, caplog: pytest.LogCaptureFixture) -> None:
+    server = start("--maxmemory", "100mb", "--maxmemory-policy", policy, "--appendonly", "yes")
+    store = open_store(server.url())
+    assert f"maxmemory-policy is {policy}" in warnings(store)
+    with caplog.at_level(logging.WARNING, "eventonce"):
+        claim(store, 1)
+        claim(store, 2)
+    assert [record.getMessage().count(policy) for record in caplog.records] == [1]  # once, at the start
+    store.close()
+
+
+def test_a_server_that_keeps_everything_is_not_warned_of(server: Redis) -> None:
+    store = open_store(server.url())
+    assert warnings(store) == ""
+    store.close()
+
+
+def test_a_server_that_keeps_nothing_is_warned_of(start: Start) -> None:
+    store = open_store(start("--appendonly", "no").url())
+    assert "no append-only file" in warnings(store)
+    store.close()
+
+
+def test_wait_counts_replicas(start: Start) -> None:
+    master = start("--appendonly", "no")
+    alone = open_store(f"{master.url()}?wait=1&timeout=200ms")
+    with Once(alone, lease="1s") as once:
+        assert "only 0 of 1 replicas" in str(once.run([{"id": "1"}], lambda event: None)[0].error)
+    alone.close()
+    replica = start("--replicaof", "127.0.0.1", str(master.port))
+    _until(lambda: "master_link_status:up" in replica.cli("info", "replication"))
+    store = open_store(f"{master.url()}?wait=1")
+    assert claim(store, 5) == Won(1)
+    assert finish(store, 5)
+    assert store.extend([Claim(key(5), b"token--1")], LONG) == [False]
+    store.close()
+
+
+# --- trouble ---
+
+
+def test_a_full_server_is_unknown_and_works_again_with_room(start: Start) -> None:
+    server = start("--appendonly", "yes")
+    ran: list[str] = []
+    with Once(server.url(), lease="0.5s") as once:
+        once.run([{"id": "0"}], lambda event: None)
+        server.cli("config", "set", "maxmemory", "1")
+        (outcome,) = once.run([{"id": "1"}], lambda event: ran.append(event.id))
+        assert (outcome.kind, ran) == ("unknown", [])
+        assert "memory" in str(outcome.error)
+        server.cli("config", "set", "maxmemory", "0")
+        assert once.run([{"id": "1"}], lambda event: ran.append(event.id))[0].kind == "processed"
+
+
+def test_a_read_only_replica_is_unknown(start: Start) -> None:
+    replica = start("--replicaof", "127.0.0.1", "1")
+    with Once(replica.url(), lease="0.2s") as once:
+        (outcome,) = once.run([{"id": "1"}], lambda event: pytest.fail("ran"))
+        assert outcome.kind == "unknown"
+        assert isinstance(outcome.error, StoreError)
+
+
+@pytest.mark.parametrize("credentials", [":hunter2@", "me:hunter2@", ""])
+def test_a_wrong_password_is_said_without_it(start: Start, credentials: str) -> None:
+    server = start("--requirepass", "right")
+    store = open_store(f"redis://{credentials}127.0.0.1:{server.port}/0")
+    with pytest.raises(StoreUnusable, match="password") as caught:
+        claim(store, 1)
+    assert "hunter2" not in str(caught.value)
+    store.close()
+
+
+def test_a_right_password(start: Start) -> None:
+    server = start("--requirepass", "p@ss/word")
+    store = open_store(f"redis://:p%40ss%2Fword@127.0.0.1:{server.port}/0")
+    assert claim(store, 1) == Won(1)
+    store.close()
+
+
+def test_a_key_of_something_else(server: Redis) -> None:
+    store = open_store(server.url())
+    with _client(server) as client:
+        client.lpush(_name(7), "x")
+    with pytest.raises(StoreUnusable, match="something else"):
+        claim(store, 7)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("redis://127.0.0.1?clutser=true", "option 'clutser' is not known"),
+        ("redis://127.0.0.1?cluster=yes", "neither true nor false"),
+        ("redis://127.0.0.1?timeout=soon", "'soon' is not a duration"),
+        ("redis://127.0.0.1?wait=0", "not a whole number above 0"),
+        ("redis://127.0.0.1?cluster=true&wait=1", "neither with wait"),
+        ("redis://:hunter2@127.0.0.1/zero", "database"),
+        ("redis://:hunter2@127.0.0.1:port/0", "port"),
+    ],
+)
+def test_a_bad_url(url: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as caught:
+        open_store(url)
+    assert "hunter2" not in str(caught.value)
+
+
+# --- small helpers ---
+
+
+def _client(server: Redis) -> redis.Redis:
+    return redis.Redis.from_url(server.url())
+
+
+def _name(number: int) -> bytes:
+    return b"eventonce:" + key(number)
+
+
+def _random(count: int) -> list[Key]:
+    return [Key(hashlib.md5(b"%d" % number).digest()) for number in range(count)]
+
+
+def _until(so: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 20
+    while not so():
+        assert time.monotonic() < give_up, "it did not come true"
+        time.sleep(0.05)
