@@ -37,7 +37,7 @@ from eventonce.job import Job, split
 from eventonce.keeper import Batch, Hold, Keeper
 from eventonce.key import Key
 from eventonce.outcome import Kind, Outcome
-from eventonce.ports import Sink, Store
+from eventonce.ports import Checkable, Sink, Store
 from eventonce.rule import DEFAULT_WINDOW, Rule, Trouble
 from eventonce.rules import Rulebook, identity, load_rules
 from eventonce.stores import open_store
@@ -139,6 +139,10 @@ class Once:
     def forget(self, keys: Sequence[Key]) -> list[bool]:
         """Forget these keys, so that the next copy of their events runs again; whether each was known."""
         return self._store.forget(keys)
+
+    def check(self) -> list[str]:
+        """What to warn of in the store's server; raises `StoreError` where it cannot be used."""
+        return self._store.check() if isinstance(self._store, Checkable) else []
 
     def close(self) -> None:
         """End the background thread, and close the store if it was opened here."""

@@ -1,5 +1,6 @@
 """A pipeline: one TOML file becomes typed settings, and those become a wired engine, source and sink."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from eventonce.rules.file import check_names, read_toml
 from eventonce.sinks import open_dead_letters, open_sink
 from eventonce.sources import open_source
 from eventonce.stores import store_file
+
+_log = logging.getLogger("eventonce")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +114,8 @@ class Pipeline:
         self.dead_letters = open_dead_letters(settings.dead_letter)
         self.source = open_source(settings.source)
         self.once = open_once(settings)
+        for warning in self.once.check():
+            _log.warning("%s", warning)
 
     def close(self) -> None:
         """Close every part."""

@@ -55,6 +55,7 @@ class Checkable(Protocol):
     """A store with a server, which may be set up in a way that breaks promises."""
 
     def check(self) -> list[str]: ...  # what to warn of; raises StoreError where it cannot be used at all
+    def close(self) -> None: ...
 
 
 class Source(Protocol):

@@ -180,6 +180,8 @@ def test_a_server_that_may_evict_keys_is_warned_of(start: Start, policy: str, ca
     server = start("--maxmemory", "100mb", "--maxmemory-policy", policy, "--appendonly", "yes")
     store = open_store(server.url())
     assert f"maxmemory-policy is {policy}" in warnings(store)
+    store.close()
+    store = open_store(server.url())
     with caplog.at_level(logging.WARNING, "eventonce"):
         claim(store, 1)
         claim(store, 2)

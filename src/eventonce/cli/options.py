@@ -12,6 +12,7 @@ from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Delivery
 from eventonce.key import KEY_BYTES, Key
 from eventonce.pipeline import Settings, load, open_once
+from eventonce.ports import Checkable, Store
 from eventonce.rule import Rule
 from eventonce.sources import open_source
 from eventonce.stores import open_store
@@ -26,7 +27,7 @@ def pipeline_options(command: Command) -> Command:
     for option in (
         click.option("--key", type=click.Choice(["id", "content"]), help="Without rules: what two copies share."),
         click.option("--consumer", help="The scope of claims; two consumers both get every event."),
-        click.option("--store", help="memory: or sqlite:///FILE  [default: sqlite:///eventonce.db]"),
+        click.option("--store", help="A store's URL, such as sqlite:///FILE or redis://HOST.  [default: sqlite:///eventonce.db]"),
         click.option("-c", "--config", type=click.Path(dir_okay=False), help="A pipeline file (TOML)."),
     ):
         command = option(command)
@@ -47,8 +48,20 @@ def read_settings(config: str | None, key: str | None = None, **given: Any) -> S
 
 def open_existing(settings: Settings) -> Once:
     """The engine of a pipeline whose store is there already: to look is not to make one."""
-    open_store(settings.store, create=False).close()
+    existing_store(settings).close()
     return open_once(settings)
+
+
+def existing_store(settings: Settings) -> Store:
+    """The store of a pipeline, which is there already and answers."""
+    store = open_store(settings.store, create=False)
+    try:
+        if isinstance(store, Checkable):
+            store.check()
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 def keys_of(once: Once, keys: tuple[str, ...], events: str | None) -> Iterator[list[Key]]:

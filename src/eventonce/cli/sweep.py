@@ -5,8 +5,7 @@ from typing import Any
 
 import click
 
-from eventonce.cli.options import pipeline_options, read_settings
-from eventonce.stores import open_store
+from eventonce.cli.options import existing_store, pipeline_options, read_settings
 
 _STEP = 10_000
 
@@ -19,7 +18,7 @@ def sweep(config: str | None, **given: Any) -> None:
     \b
       eventonce sweep --store sqlite:///billing.db
     """
-    store = open_store(read_settings(config, **given).store, create=False)
+    store = existing_store(read_settings(config, **given))
     removed = 0
     cursor: bytes | None = b""
     try:

@@ -10,7 +10,7 @@ from eventonce.errors import ConfigError, MissingDriver
 from eventonce.ports import Store
 from eventonce.stores.url import shown
 
-__all__ = ["check_url", "open_store", "store_file"]
+__all__ = ["check_url", "has_server", "open_store", "store_file"]
 
 # The module of each scheme, whose `open_url(url, clock, create)` opens the store; and the extra that brings its driver.
 _MODULES = {
@@ -47,6 +47,11 @@ def check_url(url: str) -> None:
     if not found or scheme not in _MODULES:
         raise ConfigError(f"store: {shown(url)!r} is not a store URL{_hint(scheme)}; use one of {_FORMS}")
     store_file(url)
+
+
+def has_server(url: str) -> bool:
+    """Whether the store of a URL lives in a server."""
+    return bool(_MODULES.get(url.partition(":")[0], ("", ""))[1])
 
 
 def store_file(url: str) -> str | None:

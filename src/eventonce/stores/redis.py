@@ -103,6 +103,7 @@ class RedisStore:
         self._cluster = cluster
         self._lock = threading.Lock()
         self._client: Any = None
+        self._told = False  # of what may be forgotten
         self._lease = 2 * _UNLEASED
 
     # --- the verbs ---
@@ -149,7 +150,9 @@ class RedisStore:
 
     def check(self) -> list[str]:
         """What to warn of: a server that may forget."""
-        return self._answered(lambda: _asked(self._connect()))
+        warnings = self._answered(lambda: _asked(self._connect()))
+        self._told = True
+        return [f"{self._place}: {warning}" for warning in warnings]
 
     # --- asking ---
 
@@ -225,9 +228,9 @@ class RedisStore:
         with self._lock:
             if self._client is None:
                 client = self._connect()
-                for warning in _warnings(client):
+                for warning in () if self._told else _warnings(client):
                     _log.warning("%s: %s", self._place, warning)
-                self._client = client
+                self._client, self._told = client, True
             return self._client
 
     def _answered(self, act: Callable[[], list[Any]]) -> list[Any]:

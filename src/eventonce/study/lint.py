@@ -4,17 +4,19 @@ import os
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from eventonce.clock import duration
-from eventonce.errors import ConfigError
+from eventonce.errors import ConfigError, StoreError
 from eventonce.event import Event
 from eventonce.key import canonical
 from eventonce.path import Ignored, constant, ignored_path
 from eventonce.pipeline import Settings
+from eventonce.ports import Checkable
 from eventonce.rule import DEFAULT_WINDOW, Rule
 from eventonce.rules import CompiledRule, Rulebook, identity
 from eventonce.rules.file import explain, unknown
@@ -22,7 +24,7 @@ from eventonce.rules.lines import Lines
 from eventonce.rules.preset import rules_of
 from eventonce.sinks import open_sink
 from eventonce.sources import check_source
-from eventonce.stores import check_url
+from eventonce.stores import check_url, has_server, open_store
 from eventonce.study.gaps import DAY, spelled
 
 _DEFAULTS = ("window", "store_trouble")  # what rules take from above them
@@ -99,6 +101,22 @@ class Lint:
                 if events and not any(_occurs(text, event) for event in events):
                     line = self._lines.find("rule", number, "ignore")
                     self._warn(line, f"rule {rule.get('name')!r}: ignore: {text} is in none of {len(events)} samples")
+
+    def ask_store(self) -> None:
+        """Ask a store that has a server whether it is fit; one that cannot be reached from here is only warned of."""
+        url, line = self.table.get("store"), self._lines.find(entry="store")
+        if not isinstance(url, str) or not has_server(url):
+            return
+        store = self._try(line, partial(open_store, create=False), url)
+        if not isinstance(store, Checkable):
+            return
+        try:
+            for warning in store.check():
+                self._warn(line, f"store: {warning}")
+        except StoreError as error:
+            self._warn(line, f"store: could not be asked: {error}")
+        finally:
+            store.close()
 
     def cases(self) -> Iterator[Case]:
         """The `[[test]]` tables; what is wrong with them becomes a finding."""
