@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,26 @@ def test_a_proposal_that_loads_and_finds_the_copies(cli: Command, tmp_path: Path
     run = cli("run", "proposal.toml", "--json", given=LINES)
     counts = json.loads(run.stderr)
     assert (counts["processed"], counts["duplicate"]) == (len(ORDERS), len(AGAIN))
+
+
+def test_orders_sent_again_minutes_later(cli: Command, tmp_path: Path) -> None:
+    def sent(number: int, seconds: int, own: str) -> dict[str, Any]:
+        at = (datetime(2026, 3, 2, tzinfo=UTC) + timedelta(seconds=60 * number + seconds)).isoformat()
+        order = {"orderId": f"o-{number}", "cents": number * 7919 % 5000, "sentAt": at, "traceId": own}
+        return {"id": own, "source": "shop", "detail-type": "Order Placed", "time": at, "detail": order}
+
+    first = [sent(number, 0, f"e-{number}") for number in range(600)]
+    again = [sent(number, 1 + number * 37 % 600, f"again-{number}") for number in range(0, 600, 6)]
+    lines = "".join(json.dumps(each) + "\n" for each in sorted(first + again, key=lambda each: each["time"])).encode()
+
+    done = cli("advise", given=lines)
+
+    (tmp_path / "proposal.toml").write_text(done.stdout)
+    (rule,) = load_rules(tmp_path / "proposal.toml")
+    assert list(rule.key) == ["detail.orderId"]
+    assert "# How sure: medium." in done.stdout
+    counts = json.loads(cli("run", "proposal.toml", "--json", given=lines).stderr)
+    assert (counts["processed"], counts["duplicate"]) == (600, 100)
 
 
 def test_the_proposal_passes_the_check(cli: Command, tmp_path: Path) -> None:

@@ -529,6 +529,338 @@ def test_the_subject_of_a_cloudevent_tells_events_apart() -> None:
     assert (advice.check.dropped, advice.check.wrong) == (12, 0)
 
 
+# --- sent again late, without a time of its own in the data ---
+
+
+def resend(traffic: Traffic, event: Raw, after: float, *anew: str, **changes: Any) -> None:
+    """A copy under a new id, with these fields made anew: times and ids."""
+    at = (datetime.fromisoformat(event["time"]) - BEGIN).total_seconds() + after
+    made = {name: traffic.uuid() if name.lower().endswith("id") else stamp(at) for name in anew}
+    traffic.anew(event, after, **made, **changes)
+
+
+def stamped(traffic: Traffic, at: float) -> Raw:
+    return {"sentAt": stamp(at), "traceId": traffic.uuid()}
+
+
+def resent(
+    kind: str,
+    make: Callable[[Traffic, int], Raw],
+    *,
+    count: int = 300,
+    step: float = 60,
+    late: tuple[float, float] = (1, 600),
+    anew: Sequence[str] = ("sentAt", "traceId"),
+) -> Traffic:
+    """Events of which every sixth is sent again by its producer, some minutes later."""
+    traffic = Traffic(kind=kind)
+    for number in range(count):
+        at = step * number
+        fresh = {name: traffic.uuid() if name.lower().endswith("id") else stamp(at) for name in anew}
+        event = traffic.send(at, {**make(traffic, number), **fresh})
+        if number % 6 == 0:
+            resend(traffic, event, traffic.dice.uniform(*late), *anew)
+    return traffic
+
+
+def an_order(traffic: Traffic, number: int) -> Raw:
+    customer = {"id": f"c-{traffic.dice.randrange(80)}"}
+    return {"orderId": f"o-{number:05}", "cents": traffic.dice.randrange(90_000), "customer": customer}
+
+
+@pytest.mark.parametrize("step", [60, 5, 1])
+@pytest.mark.parametrize("kind", ["Order Placed", "OrderCreated", "shop.order.created.v1"])
+def test_orders_sent_again_minutes_later_are_found_by_their_id(tmp_path: Path, kind: str, step: int) -> None:
+    (advice,) = check(tmp_path, resent(kind, an_order, count=600, step=step))
+
+    assert (advice.rule.key, advice.confidence) == (("detail.orderId",), "medium")
+    assert advice.study.copies.new_id == 100
+    told = " ".join(evidence(advice))
+    assert "differ only in detail.sentAt, detail.traceId, time, not under one id: taken for copies" in told
+    assert "whenever detail.orderId came again (100 times) they agreed on all else" in told
+    assert any("would be dropped; ask the producer" in each for each in warnings(advice))
+
+
+@pytest.mark.parametrize(("kind", "step"), [("Payment Received", 60), ("payment.succeeded", 2), ("Money Moved", 60)])
+def test_payments_sent_again_are_found_by_their_id(tmp_path: Path, kind: str, step: int) -> None:
+    def payment(traffic: Traffic, number: int) -> Raw:
+        return {"paymentId": traffic.uuid(), "amount": traffic.dice.randrange(500), "method": "card"}
+
+    (advice,) = check(tmp_path, resent(kind, payment, step=step))
+
+    assert (advice.rule.key, advice.confidence) == (("detail.paymentId",), "medium")
+
+
+def test_a_kind_whose_name_does_not_say_that_it_happens_once_needs_nearness() -> None:
+    traffic = resent("Money Moved", an_order, step=2)
+
+    advice = only(traffic)
+
+    assert (advice.rule.key, advice.confidence) == ("id", "low")
+    assert any("may be copies under new ids" in each for each in warnings(advice))
+    assert '# if those are copies: key = "content", ignore = ["sentAt", "traceId"]' in toml([advice], Totals(1))
+
+
+def test_an_id_alone_is_that_of_what_the_event_is_about(tmp_path: Path) -> None:
+    def invoice(traffic: Traffic, number: int) -> Raw:
+        return {"object": {"id": f"in_{number}", "total": traffic.dice.randrange(9_000)}}
+
+    (advice,) = check(tmp_path, resent("invoice.issued", invoice, late=(60, 9_000), anew=["deliveryId"]))
+
+    assert advice.rule.key == ("detail.object.id",)
+
+
+@pytest.mark.parametrize("anew", [["timestamp"], ["messageId", "sentAt"], ["eventId", "time"]])
+def test_what_the_producer_makes_anew_with_each_try(tmp_path: Path, anew: Sequence[str]) -> None:
+    (advice,) = check(tmp_path, resent("Order Placed", an_order, anew=anew))
+
+    assert advice.rule.key == ("detail.orderId",)
+    assert {f"detail.{name}" for name in anew} <= {column.path for column in advice.study.copies.volatile.values()}
+
+
+@pytest.mark.parametrize("anew", [["placedAt"], ["shipmentId"], ["amountRef"]])
+def test_another_time_or_thing_makes_another_event(anew: Sequence[str]) -> None:
+    advice = only(resent("Order Placed", an_order, anew=anew))
+
+    assert advice.rule.key == "id"
+    assert advice.study.copies.new_id == 0
+
+
+def test_events_without_times_by_an_id_that_comes_once() -> None:
+    traffic = resent("Order Placed", an_order, anew=["traceId"])
+    for _, event, _ in traffic.sent:
+        del event["time"]
+
+    advice = only(traffic)
+
+    assert (advice.rule.key, advice.check.missed) == (("detail.orderId",), 0)
+
+
+def test_a_change_is_never_told_by_the_id_of_what_is_changed(tmp_path: Path) -> None:
+    (advice,) = check(tmp_path, resent("Order Updated", an_order))
+
+    assert (advice.rule.key, advice.rule.ignore) == ("content", ("sentAt", "traceId"))
+
+
+def statuses(hours: float) -> Traffic:
+    traffic = Traffic(kind="Order Status Changed")
+    for number in range(150):
+        order = an_order(traffic, number)
+        for step, status in enumerate(("PLACED", "PAID", "SHIPPED")):
+            at = 120 * number + 3600 * hours * step * traffic.dice.uniform(0.8, 1.2)
+            event = traffic.send(at, {**order, "status": status, **stamped(traffic, at)})
+            if traffic.dice.random() < 0.2:
+                resend(traffic, event, traffic.dice.uniform(1, 600), "sentAt", "traceId")
+    return traffic
+
+
+def test_orders_whose_status_changes_are_told_by_id_and_status(tmp_path: Path) -> None:
+    (advice,) = check(tmp_path, statuses(hours=2))
+
+    assert (advice.rule.key, advice.confidence) == (("detail.orderId", "detail.status"), "medium")
+    assert any("several about one thing" in each for each in evidence(advice))
+
+
+def test_a_status_that_comes_after_another_one_again_is_told(tmp_path: Path) -> None:
+    (advice,) = check(tmp_path, statuses(hours=0.2))
+
+    assert advice.rule.key == ("detail.orderId", "detail.status")
+    assert any("came after another one about the same thing" in each for each in warnings(advice))
+
+
+def test_a_status_that_comes_back_is_no_copy(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Order Status Changed")
+    for number in range(150):
+        order, at = an_order(traffic, number), 120.0 * number
+        for status in ("OPEN", "HELD", "OPEN", "PAID") if number % 4 == 0 else ("OPEN", "PAID"):
+            traffic.send(at, {**order, "status": status, **stamped(traffic, at)})
+            at += traffic.dice.uniform(60, 300)
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert (advice.rule.key, advice.confidence) == ("id", "low")
+
+
+def test_an_id_with_one_event_that_says_something_else_is_not_trusted() -> None:
+    traffic = resent("Order Placed", an_order)
+    at, event, _ = traffic.sent[0]
+    traffic.send(at + 200, {**event["detail"], "cents": -1, **stamped(traffic, at + 200)})
+
+    advice = only(traffic)
+
+    assert advice.check.wrong == 0
+    assert not any(traffic.sent[-1][1] is each for each, drop in dropped(advice, traffic) if drop)
+
+
+def dropped(advice: Advice, traffic: Traffic) -> list[tuple[Raw, bool]]:
+    events = [event for event, _ in traffic.arrived]
+    return list(zip(events, drops([advice.rule], events), strict=True))
+
+
+# --- equal content that is no copy ---
+
+
+def again_and_again(kind: str, make: Callable[[random.Random, int], Raw], *, count: int = 300) -> Traffic:
+    """Things to which the same happens once or a few times within minutes, each time for real."""
+    traffic = Traffic(kind=kind)
+    for number in range(count):
+        at, detail = traffic.dice.uniform(0, 86_400), make(traffic.dice, number)
+        for _ in range(traffic.dice.choice([1, 1, 1, 2, 3])):
+            traffic.send(at, {**detail, **stamped(traffic, at)})
+            at += traffic.dice.uniform(5, 400)
+    return traffic
+
+
+@pytest.mark.parametrize(
+    ("kind", "thing"),
+    [
+        ("Product Viewed", "productId"),
+        ("Catalogue", "productId"),
+        ("Order Viewed", "orderId"),
+        ("Payment Failed", "paymentId"),
+        ("payment.attempt", "paymentId"),
+        ("Customer Order Created", "customerId"),
+        ("Session Login", "userId"),
+        ("Button Clicked", "buttonId"),
+        ("Jammed", "boltId"),
+        ("Room Booked", "roomNumber"),
+    ],
+)
+def test_what_happens_to_a_thing_again_stays_distinct(tmp_path: Path, kind: str, thing: str) -> None:
+    def make(dice: random.Random, number: int) -> Raw:
+        return {thing: f"t-{number * 7919 % 1000}", "price": number * 31 % 997, "label": f"l-{number % 50}"}
+
+    (advice,) = check(tmp_path, again_and_again(kind, make))
+
+    assert (advice.rule.key, advice.confidence) == ("id", "low")
+    assert any("may be copies under new ids" in each for each in warnings(advice))
+
+
+def test_the_id_of_a_click_is_one_clicks_own(tmp_path: Path) -> None:
+    def click(traffic: Traffic, number: int) -> Raw:
+        return {"clickId": traffic.uuid(), "userId": f"u-{traffic.dice.randrange(40)}", "button": "buy"}
+
+    (advice,) = check(tmp_path, resent("Click", click))
+
+    assert advice.rule.key == ("detail.clickId",)
+
+
+def test_one_coupon_may_be_issued_to_many(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Coupon Issued")
+    for number in range(600):
+        coupon = traffic.dice.randrange(2000)
+        traffic.send(15 * number, {"couponId": f"k-{coupon}", "value": coupon % 90, **stamped(traffic, 15 * number)})
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == "id"
+
+
+@pytest.mark.parametrize("kind", ["Temperature Reading", "Temperature"])
+def test_sensors_that_send_the_same_again(tmp_path: Path, kind: str) -> None:
+    traffic = Traffic(kind=kind)
+    for number in range(600):
+        at = 10 * number + traffic.dice.uniform(0, 3)
+        reading = {"sensorId": f"s-{traffic.dice.randrange(30)}", "celsius": 20 + traffic.dice.randrange(3)}
+        traffic.send(at, {**reading, **stamped(traffic, at)})
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert (advice.rule.key, advice.confidence) == ("id", "low")
+
+
+def test_a_counter_that_stands_still(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Counter")
+    for number in range(400):
+        traffic.send(15 * number, {"meter": "m1", "total": number * 3 // 4, **stamped(traffic, 15 * number)})
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == "id"
+    assert any("they follow each other as any two events do" in each for each in evidence(advice))
+
+
+def test_a_batch_that_a_machine_is_still_at(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Machine State")
+    for machine in range(12):
+        at = traffic.dice.uniform(0, 60)
+        for batch in range(40):
+            detail = {"batchNo": f"b-{batch:03}-{machine}", "machine": f"m{machine}", "speed": traffic.dice.random()}
+            for _ in range(traffic.dice.choice([1, 1, 2, 3])):
+                traffic.send(at, {**detail, **stamped(traffic, at)})
+                at += traffic.dice.uniform(50, 70)
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == "id"
+
+
+def test_things_that_report_at_one_distance(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Report")
+    for number in range(300):
+        at = 100.0 * number
+        for _ in range(1 + (number % 3 == 0)):
+            traffic.send(at, {"boxRef": f"b-{number}", "load": number * 31 % 97, **stamped(traffic, at)})
+            at += 300 + traffic.dice.uniform(0, 2)
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert advice.rule.key == "id"
+    assert any("they all come at the same distance" in each for each in evidence(advice))
+
+
+def test_too_few_orders_sent_again_are_left_to_their_ids() -> None:
+    advice = only(resent("Order Placed", an_order, count=14))
+
+    assert (advice.rule.key, advice.confidence) == ("id", "low")
+    assert any("too little traffic" in each for each in warnings(advice))
+
+
+NAMES = (
+    *("orderId", "paymentId", "id", "ref", "eventId", "userId", "messageId", "traceId", "hash"),
+    *("status", "amount", "attempt", "sentAt", "timestamp"),
+)
+KINDS = ("Order Placed", "Payment Received", "order", "Reading", "Moved", "Status Changed", "User Created", "", "Click")
+
+
+def anything(seed: int) -> Traffic:
+    """Traffic without any sense: fields that repeat or not, copies of which some differ in what they say."""
+    dice = random.Random(seed)
+    traffic = Traffic(kind=dice.choice(KINDS), seed=seed)
+    fields, many = dice.sample(NAMES, dice.randrange(1, 7)), dice.choice([5, 40, 10_000])
+
+    def value(name: str, at: float) -> Any:
+        if name in {"sentAt", "timestamp"}:
+            return stamp(at)
+        return traffic.uuid() if name in {"ref", "messageId", "hash", "traceId"} else dice.randrange(many)
+
+    for number in range(dice.choice([10, 30, 120])):
+        at = 30.0 * number
+        event = traffic.send(at, {name: value(name, at) for name in fields})
+        if dice.random() < 0.2:
+            after = dice.uniform(0, dice.choice([2, 600]))
+            changes = {name: value(name, at + after) for name in fields if dice.random() < 0.4}
+            own = {} if dice.random() < 0.3 else {"id": traffic.uuid(), "time": stamp(at + after)}
+            traffic.again(event, after, **own, detail={**event["detail"], **changes})
+    return traffic
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_no_key_drops_what_differs_without_saying_so(seed: int) -> None:
+    traffic = anything(seed)
+    advice = only(traffic)
+    volatile = {column.path for column in advice.study.copies.volatile.values()}
+    book = Rulebook("test", [advice.rule], Rule(name="none"))
+    first: dict[bytes, Raw] = {}
+    differing = 0
+    for event, _ in traffic.arrived:
+        kept = first.setdefault(book.key(read_event(event)).key, event)["detail"]
+        differing += any(kept[name] != event["detail"][name] and f"detail.{name}" not in volatile for name in kept)
+
+    assert differing <= advice.check.wrong
+    assert not advice.check.wrong or any("DROPS" in each for each in warnings(advice))
+
+
 # --- ids that are not there, or prove nothing ---
 
 

@@ -3,8 +3,9 @@
 For each source and type, in this order:
 
 1. `sample` keeps a bounded number of events, `fields` lays them out as a table.
-2. `copies` finds which events are one, from the same id over equal content to what differs in little, and so which
-   fields differ between copies. What might be the same thing happening again is not called a copy.
+2. `copies` finds which events are one, from the same id over equal content to what differs in little or shares an id
+   that all else depends on, and so which fields differ between copies. What might be the same thing happening again
+   is not called a copy.
 3. Keys are tried, the best first: the id, if copies never come under another one; the fields that identify an event
    (`identity`); the content without what differs between copies; content and time; and the id all the same.
 4. **Each key is put to the test on the sample, as a real rule.** A key that drops an event which is no copy, or cannot
@@ -27,6 +28,7 @@ from eventonce.event import Event
 from eventonce.path import ITEM
 from eventonce.rule import Rule
 from eventonce.rules import Rulebook
+from eventonce.study import names
 from eventonce.study.copies import Copies, Record, find
 from eventonce.study.fields import Column, Table
 from eventonce.study.identity import Fields, choose
@@ -111,7 +113,7 @@ def study(kind: Kind) -> Study:
         records.append(Record(_vouched(event), _moment(event, len(records))))
         ids, times = ids and bool(event.id), times and event.time is not None
     table.settle()
-    copies = find(table, records)
+    copies = find(table, records, kind.type)
     return Study(kind, table, copies, choose(table, copies, f"{kind.source} {kind.type}"), ids, times)
 
 
@@ -142,11 +144,16 @@ def _choices(found: Study) -> Iterator[Choice]:
         yield Choice("id")
     # Fields are trusted where copies under new ids have shown that they hold, on enough events that none clashed.
     enough = found.copies.new_id and not found.little and found.fields
-    if found.fields and enough and (found.fields.sure or found.copies.distinct >= _MANY):
+    if found.fields and enough and (found.fields.sure or (found.copies.distinct >= _MANY and not _may_change(found))):
         yield Choice(tuple(found.fields.paths))
     yield Choice("content", () if found.little else ignorable(found.copies.volatile.values()))
     if found.times:
         yield Choice(("detail", "time"))
+
+
+def _may_change(found: Study) -> bool:
+    """Whether the next change of a thing would be dropped, though none was in the sample."""
+    return names.of_change(found.kind.type) and found.fields is not None and not found.fields.series
 
 
 def ignorable(columns: Iterable[Column]) -> tuple[str, ...]:

@@ -1,27 +1,30 @@
 """Finding copies in a table of events, and the fields that differ between them.
 
-Three steps, from what is certain to what is likely:
+Four steps, from what is certain to what is likely:
 
 1. Events with the same envelope id are copies, as EventBridge and CloudEvents promise. A field that differs between
    them belongs to the delivery. Where they differ in what they say, the id is used twice and proves nothing.
 2. Events with ids of their own and equal content (`judge` says whether they are copies or repeats).
 3. Events that differ in nothing but what `excuse` lets pass, judged the same way. Fields that differ between the
    copies found here belong to the delivery, too.
+4. Where no anchor has settled it: events that agree on an id which all else depends on (`dependence`).
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import NamedTuple
 
 from eventonce.study import names
+from eventonce.study.dependence import Dependence, depend
 from eventonce.study.excuse import Excuses, belongs_to_delivery
-from eventonce.study.fields import Cells, Column, Table
+from eventonce.study.fields import Column, Table
 from eventonce.study.fresh import fresh_columns
 from eventonce.study.gaps import MINUTE
+from eventonce.study.groups import agree, differing, grouped, only
 from eventonce.study.judge import MANY, Moment, Question, Verdict, judge, runs
-from eventonce.study.series import objection
+from eventonce.study.pace import in_step
+from eventonce.study.series import between, objection
 
 _LOOK_BACK = 4  # neighbours in time that an event is compared with
 _OFTEN = 3
@@ -42,6 +45,7 @@ class Copies:
     volatile: dict[int, Column] = field(default_factory=dict)  # what differs between copies
     same_id: int = 0  # copies with their first one's id
     new_id: int = 0  # copies with an id of their own
+    between: int = 0  # copies that came after another event about the same thing
     apart: int = 0  # events like others, but too far from them to be copies
     reused: int = 0  # events with the id of another one
     exact: Verdict | None = None  # of equal content under several ids
@@ -60,28 +64,36 @@ class Copies:
         return all(verdict.anchored for verdict in (self.exact, self.near) if verdict and verdict.answer == "copies")
 
     @property
+    def found(self) -> bool:
+        """Whether some with ids of their own were taken for copies."""
+        return any(verdict is not None and verdict.answer == "copies" for verdict in (self.exact, self.near))
+
+    @property
+    def settled(self) -> bool:
+        """Whether an anchor has told what are copies."""
+        return any(verdict is not None and verdict.anchored for verdict in (self.exact, self.near))
+
+    @property
     def doubtful(self) -> bool:
         """Whether some equal events might be copies, and were not taken for such."""
         return any(verdict is not None and verdict.answer == "unclear" for verdict in (self.exact, self.near))
 
+    def start_over(self) -> None:
+        """Forget what likeness told: something better is known."""
+        self.exact = self.near = None
+        self.apart = self.between = 0
 
-def find(table: Table, records: Sequence[Record]) -> Copies:
-    """Find the copies."""
+
+def find(table: Table, records: Sequence[Record], about: str) -> Copies:
+    """Find the copies; `about` is what the events are called."""
     copies = Copies(labels=list(range(len(records))))
     _by_id(table, records, copies)
     rows = _firsts(copies.labels)
     said = {column.number for column in table.columns if column.steps != ("time",)} - copies.volatile.keys()
-    equal = _grouped(rows, lambda row: _said(table.rows[row], said))
-    heads = [group[0] for group in equal]
-    fresh = fresh_columns(table, heads, [records[row].moment for row in heads])
-    if not _settle(table, records, copies, _Tier(rows, equal, fresh, said, near=False)):
-        return copies
-    excuses = Excuses((table.columns[number] for number in said), len(rows), fresh)
-    alike = _grouped(heads, lambda row: _said(table.rows[row], said, excuses))
-    near = [_near(table, records, excuses, group) for group in alike]
-    clusters = [cluster for each in near for cluster in each]
-    essential = {number for number in said if number not in excuses}
-    _settle(table, records, copies, _Tier(heads, clusters, fresh, essential, near=True, recurring=_recur(near)))
+    _by_likeness(table, records, copies, _Tier(rows, said, about))
+    own = None if copies.settled else depend(table, rows, said, about)
+    if own is not None:
+        _settle(table, records, copies, _Tier(rows, said - own.excused, about, own.groups, near=True, own=own))
     copies.new_id = len(records) - copies.distinct - copies.same_id
     return copies
 
@@ -91,17 +103,17 @@ def find(table: Table, records: Sequence[Record]) -> Copies:
 
 def _by_id(table: Table, records: Sequence[Record], copies: Copies) -> None:
     groups = [
-        (group, _differing(table.rows, group))
-        for group in _grouped(range(len(records)), lambda row: records[row].id or row)
+        (group, differing(table.rows, group))
+        for group in grouped(range(len(records)), lambda row: records[row].id or row)
         if len(group) > 1
     ]
-    counted = Counter(number for _, differing in groups for number in differing)
+    counted = Counter(number for _, differ in groups for number in differ)
     volatile = {number for number, count in counted.items() if _made_anew(table, number, count, len(groups))}
-    for group, differing in groups:
-        if differing <= volatile:
+    for group, differ in groups:
+        if differ <= volatile:
             _join(copies.labels, [group])
             copies.same_id += len(group) - 1
-            copies.volatile |= {number: table.columns[number] for number in differing}
+            copies.volatile |= {number: table.columns[number] for number in differ}
         else:
             copies.reused += len(group) - 1
 
@@ -120,63 +132,108 @@ def _made_anew(table: Table, number: int, groups: int, of: int) -> bool:
 
 class _Tier(NamedTuple):
     rows: Sequence[int]  # of which each stands for one event
-    groups: Sequence[Sequence[int]]
-    fresh: Sequence[Column]
     said: set[int]  # what each group agrees on
-    near: bool
+    about: str
+    groups: Sequence[Sequence[int]] = ()
+    fresh: Sequence[Column] = ()
+    near: bool = False
     recurring: bool = False
+    own: Dependence | None = None
+
+    @property
+    def several(self) -> list[Sequence[int]]:
+        return [group for group in self.groups if len(group) > 1]
+
+
+def _by_likeness(table: Table, records: Sequence[Record], copies: Copies, tier: _Tier) -> None:
+    equal = grouped(tier.rows, lambda row: only(table.rows[row], tier.said))
+    heads = [group[0] for group in equal]
+    fresh = fresh_columns(table, heads, [records[row].moment for row in heads])
+    if not _settle(table, records, copies, tier._replace(groups=equal, fresh=fresh)):
+        return
+    excuses = Excuses((table.columns[number] for number in tier.said), len(tier.rows), fresh)
+    essential = {number for number in tier.said if number not in excuses}
+    alike = grouped(heads, lambda row: only(table.rows[row], essential))
+    near = [_near(table, records, excuses, group) for group in alike]
+    clusters = [cluster for each in near for cluster in each]
+    nearly = _Tier(heads, essential, tier.about, clusters, fresh, near=True, recurring=_recur(near))
+    _settle(table, records, copies, nearly)
 
 
 def _settle(table: Table, records: Sequence[Record], copies: Copies, tier: _Tier) -> bool:
     """Judge the groups and join those that are copies; False where nothing more should be joined."""
-    groups = [group for group in tier.groups if len(group) > 1]
-    if not groups:
+    if not tier.several:
         return True
-    asked = _question(table, records, tier, groups)
+    asked = _question(table, records, tier)
     verdict = judge(asked)
-    differing = {number for group in groups for number in _differing(table.rows, group)}
-    columns = {number: table.columns[number] for number in differing if number not in copies.volatile}
-    if tier.near:
-        copies.near, copies.nears, copies.differing = verdict, sum(map(len, groups)), columns
-    else:
-        copies.exact, copies.equals = verdict, sum(map(len, groups))
+    if tier.own is not None and copies.found and verdict.answer != "copies":
+        return False  # likeness told more
+    if tier.own is not None:
+        copies.start_over()
+    _enter(table, copies, tier, verdict)
     if verdict.answer == "copies":
-        split = [run for group, at in zip(groups, asked.groups, strict=True) for run in _split(asked, group, at)]
-        copies.apart += len(split) - len(groups)
-        copies.volatile |= columns
-        _join(copies.labels, split)
+        _join_runs(copies, tier, runs(asked))
+        copies.between += 0 if asked.anchor else between(table, _moments(records), tier.groups, tier.said)
     return verdict.answer == "copies"
 
 
-def _question(table: Table, records: Sequence[Record], tier: _Tier, groups: Sequence[Sequence[int]]) -> Question:
-    moments = [record.moment for record in records]
-    anchor = _anchor(table, groups, tier)
+def _enter(table: Table, copies: Copies, tier: _Tier, verdict: Verdict) -> None:
+    """Take down what was found."""
+    numbers = {number for group in tier.several for number in differing(table.rows, group)}
+    columns = {number: table.columns[number] for number in numbers}
+    events = sum(map(len, tier.several))
+    if tier.near and columns:
+        copies.near, copies.nears, copies.differing = verdict, events, columns
+    else:
+        copies.exact, copies.equals = verdict, events
+    if verdict.answer == "copies":
+        copies.volatile |= columns
+
+
+def _join_runs(copies: Copies, tier: _Tier, split: Sequence[Sequence[Sequence[int]]]) -> None:
+    copies.apart += sum(len(each) - 1 for each in split)
+    placed = zip(tier.several, split, strict=True)
+    _join(copies.labels, [[group[place] for place in run] for group, each in placed for run in each])
+
+
+def _moments(records: Sequence[Record]) -> list[Moment]:
+    return [record.moment for record in records]
+
+
+def _question(table: Table, records: Sequence[Record], tier: _Tier) -> Question:
+    moments = _moments(records)
+    anchor = _anchor(table, tier)
     return Question(
-        groups=[[moments[row] for row in group] for group in groups],
+        groups=[[moments[row] for row in group] for group in tier.several],
         span=[moments[row] for row in tier.rows],
         anchor=anchor,
-        within=MINUTE if tier.near else 15 * MINUTE,
+        within=MINUTE if tier.near and tier.own is None else 15 * MINUTE,
         objection=None if anchor else _objection(table, moments, tier),
+        own=tier.own.told if tier.own else None,
+        sure=tier.own is not None and tier.own.sure,
     )
 
 
 def _objection(table: Table, moments: Sequence[Moment], tier: _Tier) -> str | None:
+    if names.happens_again(tier.about) and tier.own is None:
+        return "events of this name happen again and again"
     if tier.recurring:
         return "events like these come at other times, too"
-    return objection(table, moments, tier.groups, tier.said)
+    told = objection(table, moments, tier.groups, tier.said)
+    sure = tier.own is not None and tier.own.sure
+    if told is None and not sure and in_step(table, moments, tier.groups, tier.said):
+        return "they follow each other as any two events do"
+    return told
 
 
-def _split(asked: Question, group: Sequence[int], at: Sequence[Moment]) -> list[list[int]]:
-    return [[group[place] for place in run] for run in runs(asked, at)]
-
-
-def _anchor(table: Table, groups: Sequence[Sequence[int]], tier: _Tier) -> str | None:
+def _anchor(table: Table, tier: _Tier) -> str | None:
     """A field that is one event's own, and on which the members of each group agree."""
     own = [column for column in table.columns if _is_own(column, table, len(tier.groups))]
+    groups = tier.several
     if sum(map(len, groups)) > MANY * len(groups):  # so many share it that it rather is the id of a thing
         own = [column for column in own if column.looks == "opaque"]
     for column in [*tier.fresh, *own]:
-        if all(_agree(table.rows, group, column.number) for group in groups):
+        if all(agree(table.rows, group, column.number) for group in groups):
             return column.path
     return None
 
@@ -206,30 +263,6 @@ def _recur(alike: Sequence[Sequence[Sequence[int]]]) -> bool:
 
 
 # --- tools ---
-
-
-def _said(cells: Cells, numbers: set[int], excuses: Excuses | None = None) -> Hashable:
-    return frozenset(
-        (number, cell) for number, cell in cells.items() if number in numbers and not (excuses and number in excuses)
-    )
-
-
-def _grouped(rows: Iterable[int], by: Callable[[int], Hashable]) -> list[list[int]]:
-    groups: defaultdict[Hashable, list[int]] = defaultdict(list)
-    for row in rows:
-        groups[by(row)].append(row)
-    return list(groups.values())
-
-
-def _differing(rows: Sequence[Cells], group: Sequence[int]) -> set[int]:
-    found: set[int] = set()
-    for one, other in pairwise(group):
-        found |= {number for number, _ in rows[one].items() ^ rows[other].items()}
-    return found
-
-
-def _agree(rows: Sequence[Cells], group: Sequence[int], number: int) -> bool:
-    return len({rows[row].get(number) for row in group}) == 1
 
 
 def _firsts(labels: Sequence[int]) -> list[int]:

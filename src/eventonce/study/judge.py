@@ -7,8 +7,10 @@ opened twice. What tells them apart, in this order:
    differ there; those that agree are copies however often and however late they come.
 2. **Many, or a beat.** Without an anchor: more than a handful of equals, or equals in a steady beat, are repeats.
    Senders try again a few times, and wait longer each time.
-3. **A series.** Signs that events come again because what they are about does (`series`) make it unclear.
-4. **Chance.** Two unrelated events out of a recording of length S lie within g of each other with a probability of
+3. **A dependence** (`dependence`): an id which the names and the rest of the traffic show to be one event's own. Those
+   that agree on it are copies though they come late, but not days late, nor out of all proportion to the others.
+4. **A series.** Signs that events come again because what they are about does (`series`) make it unclear.
+5. **Chance.** Two unrelated events out of a recording of length S lie within g of each other with a probability of
    about p = 2g / S. Where all p together make less than one in ten thousand, nearness is no chance, and if the gaps
    are also as short as retries are (15 minutes, or one where the events are not quite equal), we call them copies.
    Where half of them are as far apart as chance would have them, or a tenth is farther than any redelivery, they are
@@ -24,7 +26,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from eventonce.study.gaps import DAY, spelled
+from eventonce.study.gaps import DAY, MINUTE, spelled
 
 Answer = Literal["copies", "repeats", "unclear"]
 
@@ -33,6 +35,7 @@ _STEADY = 0.2  # the deviation of gaps as a share of their mean
 _BEATS = 4
 _CHANCE = -4.0  # the logarithm of one in ten thousand
 _LIKELY = 0.25
+_OUT_OF_PROPORTION = 10
 
 
 class Question(NamedTuple):
@@ -43,6 +46,8 @@ class Question(NamedTuple):
     anchor: str | None  # a field that proves the groups to be copies
     within: int  # how soon a sender tries again
     objection: str | None = None  # what speaks against copies
+    own: str | None = None  # what tells that they share an id of their own
+    sure: bool = False  # that this will do unless something speaks against it
 
 
 class Verdict(NamedTuple):
@@ -51,6 +56,7 @@ class Verdict(NamedTuple):
     answer: Answer
     why: str
     anchored: bool = False
+    own: bool = False  # it rests on an id of their own
 
 
 class Moment(NamedTuple):
@@ -76,32 +82,67 @@ def judge(asked: Question) -> Verdict:
 
 
 def _by_chance(asked: Question, gaps: list[int], clock: Callable[[Moment], int]) -> Verdict:
-    length = max(map(clock, asked.span)) - min(map(clock, asked.span)) or 1
+    length = _length(asked, clock)
     chances = [min(1.0, max(2 * gap / length, 1 / len(asked.span))) for gap in gaps]
-    latest = gaps[int(0.9 * (len(gaps) - 1))]
-    told = _told(gaps, clock)
-    if statistics.median(chances) > _LIKELY or (clock is _time and latest > DAY):
-        return Verdict("repeats", f"they are as far apart as unrelated events are{told}")
+    told = _told(gaps, clock) + ("" if asked.own is None else f"; {asked.own}")
+    late = clock is _time and _latest(gaps) > DAY
+    if asked.sure and asked.objection is None and not late:
+        return Verdict("copies", f"they share an id of their own{told}", own=True)
+    if statistics.median(chances) > _LIKELY or late:
+        answer: Answer = "repeats" if asked.own is None else "unclear"
+        return Verdict(answer, f"they are as far apart as unrelated events are{told}")
     if clock is not _time:
         return Verdict("unclear", "without times it cannot be told")
-    if asked.objection is not None:
-        return Verdict("unclear", f"{asked.objection}{told}")
-    if sum(map(math.log10, chances)) <= _CHANCE and latest <= asked.within:
-        return Verdict("copies", f"they are far nearer to each other than chance would have them{told}")
-    return Verdict("unclear", f"they are too few or too far apart to tell{told}")
+    doubt = asked.objection or _doubt(asked, gaps, chances)
+    if doubt is not None:
+        return Verdict("unclear", f"{doubt}{told}")
+    why = f"they are far nearer to each other than chance would have them{told}"
+    return Verdict("copies", why, own=asked.own is not None)
 
 
-def runs(asked: Question, group: Sequence[Moment]) -> list[list[int]]:
-    """The places in a group, split where the next is as far as unrelated events are; with an anchor nothing is."""
+def _doubt(asked: Question, gaps: list[int], chances: list[float]) -> str | None:
+    if _is_beat(gaps) and _latest(gaps) > MINUTE:
+        return "they all come at the same distance"
+    if sum(map(math.log10, chances)) > _CHANCE or _latest(gaps) > asked.within:
+        return "they are too few or too far apart to tell"
+    return None
+
+
+def runs(asked: Question) -> list[list[list[int]]]:
+    """The places in each group, split where the next is too far to be a copy; with an anchor nothing is."""
     clock = _clock(asked.span)
-    length = max(map(clock, asked.span)) - min(map(clock, asked.span)) or 1
+    reach = _reach(asked, clock)
+    return [_split(group, clock, reach) for group in asked.groups]
+
+
+def _reach(asked: Question, clock: Callable[[Moment], int]) -> float:
+    """How far from its like a copy may be."""
+    if asked.anchor is not None:
+        return math.inf
+    unrelated = _LIKELY * _length(asked, clock) / 2
+    if not asked.sure:
+        return unrelated
+    gaps = sorted(gap for group in asked.groups for gap in _gaps(group, clock))
+    return max(unrelated, _OUT_OF_PROPORTION * _latest(gaps))
+
+
+def _split(group: Sequence[Moment], clock: Callable[[Moment], int], reach: float) -> list[list[int]]:
     ordered = sorted(range(len(group)), key=lambda place: clock(group[place]))
     split = [ordered[:1]]
     for earlier, later in pairwise(ordered):
-        far = asked.anchor is None and 2 * (clock(group[later]) - clock(group[earlier])) > _LIKELY * length
+        far = clock(group[later]) - clock(group[earlier]) > reach
         split += [[later]] if far else []
         split[-1] += [] if far else [later]
     return split
+
+
+def _length(asked: Question, clock: Callable[[Moment], int]) -> int:
+    return max(map(clock, asked.span)) - min(map(clock, asked.span)) or 1
+
+
+def _latest(gaps: Sequence[int]) -> int:
+    """The gap that nine of ten do not exceed."""
+    return gaps[int(0.9 * (len(gaps) - 1))]
 
 
 def _clock(span: Sequence[Moment]) -> Callable[[Moment], int]:

@@ -66,7 +66,8 @@ def _key(advice: Advice) -> Iterator[str]:
 def _checked(advice: Advice) -> str:
     check = advice.check
     told = f"Tried on the sample: drops {count(check.dropped, 'event')}"
-    told += ", each a copy" if check.dropped and not check.wrong else ""
+    sure = "a copy" if advice.study.copies.anchored else "taken for a copy"
+    told += f", each {sure}" if check.dropped and not check.wrong else ""
     return f"{told}; misses {count(check.missed, 'known copy', 'known copies')}."
 
 
@@ -78,6 +79,8 @@ def _little(advice: Advice) -> Iterator[str]:
     seen = found.copies.same_id + found.copies.new_id
     if found.little:
         yield f"too little traffic to learn from: {len(found.table.rows)} of at least {ENOUGH} events."
+    elif found.copies.doubtful and not seen:
+        yield "no event is shown to be a copy, so there is nothing to learn from what copies share."
     elif not seen:
         yield "no copies were seen, so there is nothing to learn from what copies share. Record for longer."
     else:
@@ -95,6 +98,11 @@ def _doubts(advice: Advice) -> Iterator[str]:
         if verdict is None or (advice.study.little and verdict.answer == "copies"):
             continue
         yield from _doubt(verdict, events)
+    if copies.between:
+        yield (
+            f"{count(copies.between, 'event')} taken for copies came after another one about the same thing: "
+            "late copies, or it came to the same again."
+        )
     if copies.apart:
         yield f"{count(copies.apart, 'event')} came as far from their like as unrelated ones do: taken for repeats."
     if copies.reused:
@@ -104,6 +112,11 @@ def _doubts(advice: Advice) -> Iterator[str]:
 def _doubt(verdict: Verdict, events: int) -> Iterator[str]:
     if verdict.answer == "unclear":
         yield f"{count(events, 'event')} may be copies under new ids: ask the producer before you choose another key."
+    elif verdict.answer == "copies" and verdict.own:
+        yield (
+            "what really happens again with the same id and says the same would be dropped; "
+            "ask the producer whether that can be."
+        )
     elif verdict.answer == "copies" and not verdict.anchored:
         yield (
             "nothing in these events tells a copy from the same thing happening again within moments; "

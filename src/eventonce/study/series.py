@@ -14,7 +14,8 @@ from collections.abc import Hashable, Sequence
 
 from eventonce.study import names
 from eventonce.study.excuse import belongs_to_delivery
-from eventonce.study.fields import Cells, Column, Table
+from eventonce.study.fields import Column, Table
+from eventonce.study.groups import only
 from eventonce.study.judge import Moment
 
 _FEW = 20
@@ -24,15 +25,20 @@ _LEAST = 5  # events that a share is drawn from
 
 def objection(table: Table, moments: Sequence[Moment], groups: Sequence[Sequence[int]], said: set[int]) -> str | None:
     """What speaks against copies, in words; `groups` are rows that say the same, those alone of their kind too."""
-    few = [table.columns[number] for number in said if _is_few(table.columns[number])]
-    state = next((column for column in few if names.of_state(column.name) and _favours(table, groups, column)), None)
+    state = next(
+        (column for column in _few(table, said) if names.of_state(column.name) and _favours(table, groups, column)),
+        None,
+    )
     if state is not None:
         return f"it depends on {state.path} whether an event comes again"
-    several = [group for group in groups if len(group) > 1]
-    between = _between(table, moments, groups, said - {column.number for column in few})
-    if 2 * between > len(several):
+    several = sum(len(group) > 1 for group in groups)
+    if 2 * between(table, moments, groups, said) > several:
         return "other events about the same thing come in between"
     return None
+
+
+def _few(table: Table, said: set[int]) -> list[Column]:
+    return [table.columns[number] for number in said if _is_few(table.columns[number])]
 
 
 def _is_few(column: Column) -> bool:
@@ -54,11 +60,12 @@ def _is_off(again: int, count: int, share: float) -> bool:
     return off and max(again, expected) >= _LEAST
 
 
-def _between(table: Table, moments: Sequence[Moment], groups: Sequence[Sequence[int]], thing: set[int]) -> int:
+def between(table: Table, moments: Sequence[Moment], groups: Sequence[Sequence[int]], said: set[int]) -> int:
     """How many groups have an event of another group about the same thing between their first and last."""
+    thing = said - {column.number for column in _few(table, said)}
     about: defaultdict[Hashable, list[int]] = defaultdict(list)
     for number, group in enumerate(groups):
-        about[_only(table.rows[group[0]], thing)].append(number)
+        about[only(table.rows[group[0]], thing)].append(number)
     return sum(
         _is_between(moments, groups, number, others)
         for others in about.values()
@@ -78,7 +85,3 @@ def _is_between(moments: Sequence[Moment], groups: Sequence[Sequence[int]], numb
 
 def _at(moment: Moment) -> tuple[int, int]:
     return (moment.time or 0, moment.position)
-
-
-def _only(cells: Cells, numbers: set[int]) -> Hashable:
-    return frozenset((number, cell) for number, cell in cells.items() if number in numbers)
