@@ -53,6 +53,8 @@ class Delivery(msgspec.Struct):
     unanswered: int = 0  # offers that the store gave no answer to
     trouble: str | None = None  # why it cannot be read, where the source itself knows that already
     event: Event | None = None  # where it was one of several in a document, and has been read already
+    group: str | None = None  # deliveries of one group run in order, and none after one that is not done
+    handle: Any = None  # what the source settles it by
 
     @property
     def place(self) -> str:

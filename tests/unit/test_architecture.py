@@ -12,7 +12,7 @@ SRC = Path(eventonce.__file__).parent
 FLOORS = [
     {"errors", "forks"},
     {"clock"},
-    {"key", "path"},
+    {"key", "path", "aws"},
     {"event", "rule", "difference"},
     {"claim", "outcome"},
     {"ports"},

@@ -1,0 +1,73 @@
+"""Clients of AWS, made on use: with the usual environment and profiles, and what a URL says beside them."""
+
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from eventonce.clock import duration
+from eventonce.errors import ConfigError, MissingDriver
+
+_TIMEOUT = "10s"  # beyond the longest poll of a queue, a client adds this
+
+
+class Place:
+    """What a URL such as `sqs://orders?region=eu-west-1&endpoint=http://localhost:4566` names."""
+
+    def __init__(self, url: str, what: str, *known: str) -> None:
+        parts = urlsplit(url)
+        self.url = url
+        self.what = what  # source, sink or dead_letter
+        self.scheme = parts.scheme
+        self.name = f"{parts.netloc}{parts.path}".strip("/")
+        self.options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        known = ("region", "endpoint", "timeout", *known)
+        for option in self.options:
+            if option not in known:
+                raise self.wrong(f"option {option!r} is not known; it takes {', '.join(known)}")
+        if not self.name:
+            raise self.wrong(f"names nothing; write {self.scheme}://NAME")
+        self.timeout = duration(self.options.get("timeout", _TIMEOUT), f"{what}: timeout")
+
+    def wrong(self, why: str) -> ConfigError:
+        """What is wrong with it."""
+        return ConfigError(f"{self.what}: {self.scheme}://{self.name}: {why}")
+
+    def client(self, service: str, *, connections: int = 10, longer: int = 0) -> Any:
+        """A client of this service; `longer` is how many milliseconds an answer may take beyond the timeout."""
+        return client(
+            service,
+            region=self.options.get("region"),
+            endpoint=self.options.get("endpoint"),
+            timeout=self.timeout + longer,
+            connections=connections,
+        )
+
+
+def client(
+    service: str,
+    *,
+    region: str | None = None,
+    endpoint: str | None = None,
+    timeout: int = 10_000,
+    connections: int = 10,
+) -> Any:
+    """A client of one service of AWS. `AWS_ENDPOINT_URL`, `AWS_PROFILE` and the like are honoured."""
+    try:
+        import boto3
+        from botocore.config import Config
+    except ModuleNotFoundError as error:
+        raise MissingDriver(
+            f"{service}: needs the Python package {error.name}; install it with pip install 'eventonce[aws]'"
+        ) from error
+    config = Config(
+        connect_timeout=min(timeout, 5000) / 1000,
+        read_timeout=timeout / 1000,
+        retries={"mode": "standard", "total_max_attempts": 3},
+        max_pool_connections=connections,
+        tcp_keepalive=True,
+        user_agent_extra="eventonce",
+    )
+    session = boto3.session.Session(region_name=region)
+    try:
+        return session.client(service, endpoint_url=endpoint, config=config)
+    except Exception as error:  # no region, no such profile, a URL that is none
+        raise ConfigError(f"{service}: {error}") from error
