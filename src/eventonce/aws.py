@@ -66,8 +66,8 @@ def client(
         tcp_keepalive=True,
         user_agent_extra="eventonce",
     )
-    session = boto3.session.Session(region_name=region)
     try:
+        session: Any = boto3.session.Session(region_name=region)
         return session.client(service, endpoint_url=endpoint, config=config)
     except Exception as error:  # no region, no such profile, a URL that is none
         raise ConfigError(f"{service}: {error}") from error

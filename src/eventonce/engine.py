@@ -41,7 +41,7 @@ from eventonce.ports import Checkable, Sink, Store
 from eventonce.rule import DEFAULT_WINDOW, Rule, Trouble
 from eventonce.rules import Rulebook, identity, load_rules
 from eventonce.stores import open_store
-from eventonce.work import Work
+from eventonce.work import Run, Work
 
 BATCH = 500  # events that are claimed together
 CONCURRENCY = 16  # async handlers at a time
@@ -104,10 +104,10 @@ class Once:
         self._refuse_second(handler)
 
         def call(event: object) -> Any:
-            return _value(drive(self._flow([event], work))[0])
+            return _value(drive(self._flow([event], Run(work, self._lease)))[0])
 
         async def call_async(event: object) -> Any:
-            return _value((await drive_async(self._flow([event], work)))[0])
+            return _value((await drive_async(self._flow([event], Run(work, self._lease))))[0])
 
         wrapper: Any = functools.wraps(handler)(call_async if work.is_async else call)
         wrapper.eventonce_handler = handler
@@ -125,7 +125,7 @@ class Once:
         if isinstance(events, Mapping | str | bytes | Event | Delivery):
             raise ConfigError("run takes many events: give it a list, such as [event]")
         work = self._work(handler)
-        flow = self._flow(list(events), work)
+        flow = self._flow(list(events), Run(work, self._lease))
         return drive_async(flow) if work.is_async else drive(flow)
 
     def key(self, event: object) -> Key:
@@ -173,65 +173,74 @@ class Once:
 
     # --- the order of the steps ---
 
-    def _flow(self, items: Sequence[object], work: Work) -> Flow[list[Outcome]]:
+    def _flow(self, items: Sequence[object], run: Run) -> Flow[list[Outcome]]:
         outcomes: list[Outcome] = []
         for start in range(0, len(items), BATCH):
             jobs = [self._read(item) for item in items[start : start + BATCH]]
-            yield from self._batch([job for job in jobs if job.outcome is None], work)
+            yield from self._batch(run.hold_back(jobs), run)
+            run.stop(jobs)
             outcomes += [job.outcome for job in jobs if job.outcome is not None]
         return outcomes
 
-    def _batch(self, jobs: list[Job], work: Work) -> Flow[None]:
+    def _batch(self, jobs: list[Job], run: Run) -> Flow[None]:
         if not jobs:
             return
-        batch = Batch(self._store, self._clock)
+        batch = Batch(self._store, self._clock, renewed=run.renewed)
         self._keeper.watch(batch, len(jobs))
         try:
             while jobs:
-                leaders, copies, jobs = split(jobs)
-                yield from self._until_free(batch, leaders, work)
+                leaders, copies, later = split(jobs)
+                yield from self._until_free(batch, leaders, run)
                 for copy, leader in copies:
                     self._follow(copy, leader)
+                run.stop(leaders + [copy for copy, _ in copies])
+                jobs = run.hold_back(later)
         finally:
             self._keeper.leave(batch)
 
-    def _until_free(self, batch: Batch, jobs: list[Job], work: Work) -> Flow[None]:
+    def _until_free(self, batch: Batch, jobs: list[Job], run: Run) -> Flow[None]:
         """Claim and run, and again those that are busy elsewhere for as long as we may wait."""
         give_up, pause = self._clock.steady() + self._busy_wait, _FIRST_PAUSE
         while True:
-            yield from self._together_or_alone(batch, jobs, work)
-            jobs = [job for job in jobs if job.outcome is not None and job.outcome.kind is Kind.BUSY]
+            yield from self._together_or_alone(batch, jobs, run)
+            busy = [job for job in jobs if job.outcome is not None and job.outcome.kind is Kind.BUSY]
+            run.stop([job for job in jobs if job not in busy] if busy else ())
+            jobs = [job for job in busy if job.group not in run.stopped]
             left = give_up - self._clock.steady()
             if not jobs or left <= 0:
                 return
             yield Pause(self._clock.sleep, min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _together_or_alone(self, batch: Batch, jobs: list[Job], work: Work) -> Flow[None]:
+    def _together_or_alone(self, batch: Batch, jobs: list[Job], run: Run) -> Flow[None]:
         """Claim and run, but alone what a worker may have died of: a batch must not share that fate again."""
-        suspects = yield from self._claim_and_run(batch, jobs, work)
-        for job in suspects:
-            yield from self._claim_and_run(batch, [job], work)
+        while jobs:
+            suspects, held = yield from self._claim_and_run(batch, jobs, run)
+            for job in suspects:
+                yield from self._claim_and_run(batch, [job], run)
+            free = {job.group for job in suspects if job.ended_well}
+            jobs = [job for job in held if job.group in free]
 
-    def _claim_and_run(self, batch: Batch, jobs: list[Job], work: Work) -> Flow[list[Job]]:
+    def _claim_and_run(self, batch: Batch, jobs: list[Job], run: Run) -> Flow[tuple[list[Job], list[Job]]]:
+        """Claim these and run what was won; what is to be run alone, and what waits for that, is left."""
         token, sent, shared = os.urandom(TOKEN_BYTES), self._clock.steady(), len(jobs) > 1
         wants = [Want(key, job.rule.window, job.version, job.rule.refresh, shared) for job in jobs for key in job.keys]
         try:
-            answers = yield Call(self._store.claim, wants, token, self._lease)
-            won, lost = self._take(batch, jobs, iter(answers), token, sent, work)
-            runnable, unrun, suspects = self._sort(won, shared=shared)
+            answers = yield Call(self._store.claim, wants, token, run.lease)
+            won, lost = self._take(batch, jobs, iter(answers), token, sent, run)
+            runnable, unrun, suspects, held = self._sort(jobs, won, shared=shared)
             yield from self._give_back(unrun + lost, token)
             batch.drop(key for job in unrun for key in job.keys)
-            yield from self._run(batch, runnable, token, work)
+            yield from self._run(batch, runnable, token, run.work)
         except StoreError as error:  # of the claim: the other steps deal with theirs
             if not isinstance(error, StoreBusy):  # it may have claimed, with only its answer lost
                 yield from self._give_back(jobs, token)
-            yield from self._without_store(batch, jobs, work, error)
-            return []
+            yield from self._without_store(batch, jobs, run.work, error)
+            return [], []
         except BaseException:  # whatever the claim did, the token undoes it
-            yield from self._interrupted(batch, jobs, token, work)
+            yield from self._interrupted(batch, jobs, token, run.work)
             raise
-        return suspects
+        return suspects, held
 
     def _run(self, batch: Batch, jobs: list[Job], token: Token, work: Work) -> Flow[None]:
         if not jobs:
@@ -290,7 +299,7 @@ class Once:
     # --- each step for one job ---
 
     def _read(self, item: object) -> Job:
-        job = Job()
+        job = Job(item.group, item.mark) if isinstance(item, Delivery) else Job()
         try:
             event = self._open(item)
             job.rule = self._rules.find(event)
@@ -323,41 +332,66 @@ class Once:
             raise EventExpired(f"is {age / 1000:.0f} s old, over the max_age of rule {job.rule.name!r}")
 
     def _take(
-        self, batch: Batch, jobs: list[Job], answers: Iterator[Answer], token: Token, sent: int, work: Work
-    ) -> tuple[list[tuple[Job, Won]], list[Job]]:
+        self, batch: Batch, jobs: list[Job], answers: Iterator[Answer], token: Token, sent: int, run: Run
+    ) -> tuple[dict[Job, Won], list[Job]]:
         """Answer what needs no run; the others' claims are ours from now on.
 
         A job with two keys is won with both; where only one was won, that one is to be given back.
         """
-        won, lost = [], []
+        won, lost = {}, []
         for job in jobs:
             answer = _weightiest([next(answers) for _ in job.keys])
+            job.error, job.waits = None, False
             if isinstance(answer, Won):
-                won.append((job, answer))
+                hold, *_ = batch.hold([Claim(key, token) for key in job.keys], sent + run.lease)
+                won[job] = self._begin(job, answer, hold, run)
                 continue
-            self._answer(job, answer)
             if len(job.keys) > 1:
                 lost.append(job)
-        for job, answer in won:
-            hold, *_ = batch.hold([Claim(key, token) for key in job.keys], sent + self._lease)
-            job.attempt, job.error, job.outcome = answer.attempt, None, None
-            job.context = self._context(job, hold.claim, hold, work)
+            if isinstance(answer, Done) and job.mark and memo.mark(answer.record.memo) == job.mark:
+                job.recorded = True  # by an earlier run, after which its carrier sent it again
+                won[job] = self._begin(job, Won(answer.record.took), None, run)
+            else:
+                self._answer(job, answer)
         return won, lost
 
-    def _sort(self, won: list[tuple[Job, Won]], *, shared: bool) -> tuple[list[Job], list[Job], list[Job]]:
-        """Which jobs to run now, which claims to give back unused, and which of those to run alone."""
-        runnable, unrun, suspects = [], [], []
-        for job, answer in won:
-            if shared and answer.suspect:
-                suspects.append(job)
+    def _begin(self, job: Job, answer: Won, hold: Hold | None, run: Run) -> Won:
+        job.attempt, job.outcome = answer.attempt, None
+        job.context = self._context(job, None if hold is None else hold.claim, hold, run.work)
+        return answer
+
+    def _sort(
+        self, jobs: list[Job], won: Mapping[Job, Won], *, shared: bool
+    ) -> tuple[list[Job], list[Job], list[Job], list[Job]]:
+        """Which jobs to run now, which claims to give back unused, which of those to run alone, what waits for that."""
+        runnable, unrun, held = [], [], []
+        suspects: list[Job] = []
+        blocked: set[str | None] = set()  # groups
+        alone: set[str | None] = set()  # those that only wait for one to be run alone
+        for job in jobs:
+            answer = won.get(job)
+            if job.group in blocked and answer is not None:
+                job.wait()
                 unrun.append(job)
-            elif answer.attempt > self._max_attempts:
-                job.attempt = answer.attempt - 1
-                job.end(Kind.FAILED, _gave_up(answer, self._max_attempts), final=True)
-                unrun.append(job)
-            else:
+                held += [job] if job.group in alone else []
+                continue
+            if answer is not None and answer.attempt <= self._max_attempts and not (shared and answer.suspect):
                 runnable.append(job)
-        return runnable, unrun, suspects
+                continue
+            if answer is not None:
+                unrun.append(job)
+                self._set_aside(job, answer, suspects, shared=shared)
+            if job.group is not None and not job.ended_well:
+                blocked.add(job.group)
+                alone |= {job.group} if job in suspects else set()
+        return runnable, unrun, suspects, held
+
+    def _set_aside(self, job: Job, answer: Won, suspects: list[Job], *, shared: bool) -> None:
+        if shared and answer.suspect:
+            suspects.append(job)
+        else:
+            job.attempt = answer.attempt - 1
+            job.end(Kind.FAILED, _gave_up(answer, self._max_attempts), final=True)
 
     def _answer(self, job: Job, answer: Answer) -> None:
         if isinstance(answer, Done):
@@ -404,7 +438,9 @@ class Once:
             job.end(Kind.UNKNOWN, trouble)
 
     def _conclude_failure(self, job: Job, error: Exception) -> None:
-        if isinstance(error, StoreError):
+        if job.waits:
+            job.end(Kind.BUSY, error)
+        elif isinstance(error, StoreError):
             job.end(Kind.UNKNOWN, error)
         elif isinstance(error, EventRejected):
             job.end(Kind.REJECTED, error)
@@ -451,7 +487,7 @@ def _gave_up(answer: Won, most: int) -> TooManyAttempts:
 
 def _last_words(job: Job) -> str | None:
     """The error to remember of a failed attempt; None where the event is not to blame."""
-    blameless = job.error is None or isinstance(job.error, StoreError | LeaseLost)
+    blameless = job.error is None or job.waits or isinstance(job.error, StoreError | LeaseLost)
     return None if blameless else _text(job.error)
 
 

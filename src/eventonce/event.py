@@ -54,6 +54,7 @@ class Delivery(msgspec.Struct):
     trouble: str | None = None  # why it cannot be read, where the source itself knows that already
     event: Event | None = None  # where it was one of several in a document, and has been read already
     group: str | None = None  # deliveries of one group run in order, and none after one that is not done
+    mark: str | None = None  # names the message where its carrier may send it again after it was passed on
     handle: Any = None  # what the source settles it by
 
     @property

@@ -4,9 +4,10 @@ from typing import Any
 
 from eventonce.claim import Done
 from eventonce.context import Context
+from eventonce.errors import EventBusy
 from eventonce.event import Event
 from eventonce.key import Key
-from eventonce.outcome import Kind, Outcome
+from eventonce.outcome import Action, Kind, Outcome
 from eventonce.rules import CompiledRule, Keyed
 
 
@@ -14,15 +15,18 @@ class Job:
     """One event, what is known of it so far, and in the end its outcome."""
 
     __slots__ = (
-        "attempt", "content", "context", "done", "error", "event", "finished", "key", "keys", "memo", "outcome",
-        "recorded", "result", "rule", "version",
+        "attempt", "content", "context", "done", "error", "event", "finished", "group", "key", "keys", "mark", "memo",
+        "outcome", "recorded", "result", "rule", "version", "waits",
     )  # fmt: skip
 
     event: Event
     rule: CompiledRule  # as soon as it is known
     version: int | None
 
-    def __init__(self) -> None:
+    def __init__(self, group: str | None = None, mark: str | None = None) -> None:
+        self.group = group
+        self.mark = mark
+        self.waits = False  # for one of its group before it
         self.key = Key(b"")
         self.keys: tuple[Key, ...] = ()  # it, and the one under the rule that its rule replaces: claimed together
         self.content = b""  # its canonical content, where the rule remembers a note of it
@@ -55,17 +59,43 @@ class Job:
             **more,
         )
 
+    def wait(self) -> None:
+        """One of its group before it is not done, so this one is not run."""
+        self.waits = True
+        self.error = EventBusy("an event of its group before it is not done yet")
+        self.end(Kind.BUSY, self.error)
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether those behind it in its group may go on."""
+        return self.outcome is not None and self.outcome.action is Action.ACK
+
 
 def split(jobs: list[Job]) -> tuple[list[Job], list[tuple[Job, Job]], list[Job]]:
-    """The first job of each key, the copies with the job they follow, and other versions, which must wait."""
+    """The first job of each key, the copies with the job they follow, and what must wait for another round.
+
+    Another version of a key waits for the first. What is behind it in its group waits too, and what is behind a copy
+    whose first is of another group.
+    """
     first: dict[Key, Job] = {}
     copies, later = [], []
+    held: set[str | None] = set()
     for job in jobs:
-        leader = first.setdefault(job.key, job)
-        if leader is job:
-            continue
-        if leader.version == job.version:
-            copies.append((job, leader))
-        else:
+        leader = first.get(job.key)
+        if job.group in held or (leader is not None and leader.version != job.version):
             later.append(job)
+            held |= {job.group} - {None}
+        elif leader is None:
+            first[job.key] = job
+        else:
+            copies.append((job, leader))
+            held |= {job.group} - {None, leader.group}
     return list(first.values()), copies, later
+
+
+def lanes(jobs: list[Job]) -> list[list[Job]]:
+    """Jobs that run one after the other: those of one group together, every other by itself."""
+    groups: dict[object, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(job if job.group is None else job.group, []).append(job)
+    return list(groups.values())

@@ -40,9 +40,10 @@ class Hold:
 class Batch:
     """The open claims of one batch and the effects whose commits wait to go out together."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, *, renewed: bool = True) -> None:
         self._store = store
         self._clock = clock
+        self._renewed = renewed  # or the claims end with their first lease
         self._lock = threading.RLock()  # held while commits are under way, so that none goes out twice
         self._holds: dict[Key, Hold] = {}
         self._ready: dict[Key, Finish] = {}
@@ -92,7 +93,8 @@ class Batch:
     def due(self, by: int) -> list[Hold]:
         """The claims whose lease we know to last no longer than this."""
         with self._lock:
-            return [hold for hold in self._holds.values() if hold.until <= by and not hold.lost]
+            held = self._holds.values() if self._renewed else ()
+            return [hold for hold in held if hold.until <= by and not hold.lost]
 
     def owns(self, hold: Hold) -> bool:
         return self._holds.get(hold.claim.key) is hold

@@ -21,12 +21,13 @@ _MAX_DEPTH = 100
 
 
 def write(
-    remember: Remember, event: Event, content: bytes, result: Any, max_result: int
+    remember: Remember, event: Event, content: bytes, result: Any, max_result: int, mark: str | None = None
 ) -> tuple[bytes | None, str | None]:
     """The memo of a run, and why its result could not be kept where it could not."""
+    memo: dict[str, Any] = {} if mark is None else {"mark": mark}
     if remember == "seen":
-        return None, None
-    memo: dict[str, Any] = {"id": event.id, "fingerprint": fingerprint(content)}
+        return _dump(memo).encode() if memo else None, None
+    memo |= {"id": event.id, "fingerprint": fingerprint(content)}
     if event.time is not None:
         memo["time"] = event.time.isoformat()
     trouble = _add_result(memo, result, max_result) if remember == "result" else None
@@ -64,6 +65,12 @@ def read(
         why = notes.get("not_kept", "its rule did not remember results then")
         return first, None, ResultNotKept(f"processed before, but {why}")
     return first, unpack(notes.get("result")), None
+
+
+def mark(memo: bytes | None) -> str | None:
+    """The message that a carrier brought it in, where that was remembered."""
+    found: str | None = json.loads(memo).get("mark") if memo else None
+    return found
 
 
 def fingerprint(content: bytes) -> str:

@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ from eventonce.claim import Finish
 from eventonce.context import Handler, is_async, wants_context
 from eventonce.errors import ConfigError, LeaseLost, SinkError
 from eventonce.flow import Call, Each
-from eventonce.job import Job
+from eventonce.job import Job, lanes
 from eventonce.keeper import Batch
 from eventonce.ports import Sink
 
@@ -33,9 +34,17 @@ class Work:
     def step(self, batch: Batch, jobs: list[Job]) -> Call:
         """The step that runs these jobs."""
         if self._sink is not None:
-            return Call(self._send, self._sink, batch, jobs)
-        one = self._perform_async if self.is_async else self._perform
-        return Each(partial(one, batch), jobs, self._concurrency)
+            return Call(self._send_in_order, self._sink, batch, lanes(jobs))
+        one = self._perform_lane_async if self.is_async else self._perform_lane
+        return Each(partial(one, batch), lanes(jobs), self._concurrency)
+
+    def _perform_lane(self, batch: Batch, lane: list[Job]) -> None:
+        for job in _until_failure(lane):
+            self._perform(batch, job)
+
+    async def _perform_lane_async(self, batch: Batch, lane: list[Job]) -> None:
+        for job in _until_failure(lane):
+            await self._perform_async(batch, job)
 
     def _perform(self, batch: Batch, job: Job) -> None:
         try:
@@ -67,6 +76,12 @@ class Work:
             return self._handler(job.event, ctx=context)
         return self._handler(job.event, context) if self._context == "second" else self._handler(job.event)
 
+    def _send_in_order(self, sink: Sink, batch: Batch, lanes: list[list[Job]]) -> None:
+        """Send the first of each lane together, then the second of those that go on, and so forth."""
+        going = [_until_failure(lane) for lane in lanes]
+        while jobs := [job for job in (next(lane, None) for lane in going) if job is not None]:
+            self._send(sink, batch, jobs)
+
     def _send(self, sink: Sink, batch: Batch, jobs: list[Job]) -> None:
         held = [job for job in jobs if _still_held(job)]
         keys = [job.context.idempotency_key for job in held if job.context is not None]
@@ -91,7 +106,9 @@ class Work:
 
     def record(self, batch: Batch, job: Job) -> None:
         """Have it remembered: at once in its own transaction, else together with others."""
-        job.memo, trouble = memo.write(job.rule.remember, job.event, job.content, job.result, self._max_result)
+        job.memo, trouble = memo.write(
+            job.rule.remember, job.event, job.content, job.result, self._max_result, job.mark
+        )
         if trouble:
             _log.warning("rule %s: the result is not kept, duplicates will not get it: %s", job.rule.name, trouble)
         if job.context is None or job.context.claim is None:
@@ -107,6 +124,43 @@ class Work:
             batch.drop([job.key])
         for other in others:
             batch.finish(other)
+
+
+class Run:
+    """One call of the front door: the work, how long its claims live, and the groups that have come to a stop.
+
+    `renewed` says whether the claims' leases are kept alive; in Lambda they end with the function's time instead.
+    """
+
+    def __init__(self, work: Work, lease: int, *, renewed: bool = True) -> None:
+        self.work = work
+        self.lease = lease
+        self.renewed = renewed
+        self.stopped: set[str] = set()
+
+    def stop(self, jobs: Iterable[Job]) -> None:
+        """Nothing goes on behind those that did not end well."""
+        self.stopped.update(job.group for job in jobs if job.group is not None and not job.ended_well)
+
+    def hold_back(self, jobs: list[Job]) -> list[Job]:
+        """Those that may run; what is behind one that did not end well waits."""
+        stopped: set[str | None] = set(self.stopped)
+        for job in jobs:
+            if job.outcome is None and job.group in stopped:
+                job.wait()
+            elif job.outcome is not None and not job.ended_well:
+                stopped |= {job.group} - {None}
+        return [job for job in jobs if job.outcome is None]
+
+
+def _until_failure(lane: list[Job]) -> Iterator[Job]:
+    """The jobs of a lane, of which none runs behind one that failed."""
+    for at, job in enumerate(lane):
+        yield job
+        if job.error is not None:
+            for other in lane[at + 1 :]:
+                other.wait()
+            return
 
 
 def _check_handler(handler: Any) -> None:

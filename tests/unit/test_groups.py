@@ -1,0 +1,176 @@
+"""Deliveries of one group: in order, and none behind one that is not done."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from eventonce import Once, Rule
+from eventonce.claim import Want
+from eventonce.event import Delivery, Event
+from eventonce.stores.memory import MemoryStore
+from tests.unit.conftest import Bench
+
+
+def deliver(text: str, **more: Any) -> list[Delivery]:
+    """`"a1 b1 a2"`: events 1 and 2 of group a, and one of group b; without a letter, of no group."""
+    return [
+        Delivery(body=b'{"id": "%s"}' % each.encode(), group=each[0] if each[0].isalpha() else None, **more)
+        for each in text.split()
+    ]
+
+
+class Handler:
+    """Fails for some."""
+
+    def __init__(self, *fails: str) -> None:
+        self.fails = set(fails)
+        self.ran: list[str] = []
+
+    def __call__(self, event: Event) -> None:
+        self.ran.append(event.id)
+        if event.id in self.fails:
+            raise ValueError("no")
+
+    async def later(self, event: Event) -> None:
+        await asyncio.sleep(0.01 if event.id.endswith("1") else 0)
+        self(event)
+
+
+class Sink:
+    """Sends in batches, and fails for some."""
+
+    def __init__(self, *fails: str) -> None:
+        self.fails = set(fails)
+        self.sent: list[list[str]] = []
+
+    def send(self, events: Sequence[Event], idempotency_keys: Sequence[str]) -> list[Exception | None]:
+        self.sent.append([event.id for event in events])
+        return [ValueError("no") if event.id in self.fails else None for event in events]
+
+    def close(self) -> None: ...
+
+
+def kinds(outcomes: Sequence[Any]) -> list[str]:
+    return [str(outcome.kind) for outcome in outcomes]
+
+
+def test_nothing_runs_behind_a_failure_and_other_groups_go_on(bench: Bench) -> None:
+    handler, once = Handler("a2"), bench.once()
+    found = once.run(deliver("a1 a2 b1 a3 9 b2 a4"), handler)
+    assert kinds(found) == ["processed", "failed", "processed", "busy", "processed", "processed", "busy"]
+    assert sorted(handler.ran) == ["9", "a1", "a2", "b1", "b2"]
+    assert [outcome.action for outcome in found][3] == "retry"
+    handler.fails.clear()
+    again = once.run(deliver("a1 a2 b1 a3 9 b2 a4"), handler)
+    assert kinds(again) == ["duplicate", "processed", "duplicate", "processed", "duplicate", "duplicate", "processed"]
+    assert again[3].attempt == 1  # it had not run before
+    assert [each for each in handler.ran if each[0] == "a"] == ["a1", "a2", "a2", "a3", "a4"]
+
+
+def test_async_handlers_keep_the_order_of_a_group(bench: Bench) -> None:
+    handler, once = Handler("b2"), bench.once()
+    found = asyncio.run(once.run(deliver("a1 a2 a3 b1 b2 b3"), handler.later))
+    assert kinds(found) == ["processed"] * 3 + ["processed", "failed", "busy"]
+    assert [each for each in handler.ran if each[0] == "a"] == ["a1", "a2", "a3"]
+
+
+def test_a_sink_is_sent_one_of_each_group_at_a_time(bench: Bench) -> None:
+    sink, once = Sink("a2"), bench.once()
+    found = once.run(deliver("a1 a2 a3 b1 b2 9 8"), sink)
+    assert kinds(found) == ["processed", "failed", "busy", "processed", "processed", "processed", "processed"]
+    assert sink.sent == [["a1", "b1", "9", "8"], ["a2", "b2"]]
+
+
+def test_what_cannot_be_read_stops_its_group(bench: Bench) -> None:
+    handler, once = Handler(), bench.once()
+    deliveries = deliver("a1 a2 a3 b1")
+    deliveries[1].body = b"{"
+    assert kinds(once.run(deliveries, handler)) == ["processed", "rejected", "busy", "processed"]
+    assert sorted(handler.ran) == ["a1", "b1"]
+
+
+def test_a_busy_one_stops_its_group_until_it_is_free(bench: Bench) -> None:
+    store = MemoryStore()
+    handler, once = Handler(), bench.once(store)
+    other = once.key({"id": "a2"})
+    store.claim([Want(other, 60_000)], b"another1", 60_000)
+    assert kinds(once.run(deliver("a1 a2 a3"), handler)) == ["processed", "busy", "busy"]
+    assert handler.ran == ["a1"]
+
+    waiting = Once(store, busy_wait="30s")
+    threading.Timer(0.1, store.forget, [[other]]).start()
+    assert kinds(waiting.run(deliver("a1 a2 a3"), handler)) == ["duplicate", "processed", "processed"]
+    assert handler.ran == ["a1", "a2", "a3"]
+    waiting.close()
+
+
+def test_a_failure_is_not_waited_for(bench: Bench) -> None:
+    handler = Handler("a1")
+    once = bench.once(busy_wait="60s")
+    assert kinds(once.run(deliver("a1 a2"), handler)) == ["failed", "busy"]
+
+
+def test_what_a_worker_may_have_died_of_runs_alone_and_in_its_place(bench: Bench) -> None:
+    store = MemoryStore()
+    handler, once = Handler(), bench.once(store)
+    store.claim([Want(once.key({"id": "a2"}), 60_000, shared=True)], b"another1", 0)
+    assert kinds(once.run(deliver("a1 a2 a3 b1"), handler)) == ["processed"] * 4
+    assert [each for each in handler.ran if each[0] == "a"] == ["a1", "a2", "a3"]
+
+
+def test_versions_of_one_key_keep_the_order_of_their_group() -> None:
+    ran: list[tuple[str, int]] = []
+    rule = Rule(name="r", key=["detail.k"], version="detail.v")
+    once = Once("memory:", rules=rule)
+    pairs = [("x", 1), ("y", 1), ("x", 2), ("z", 1), ("x", 3)]
+    deliveries = [Delivery(body=b'{"k": "%s", "v": %d}' % (key.encode(), v), group="g") for key, v in pairs]
+    found = once.run(deliveries, lambda event: ran.append((event.data["k"], event.data["v"])))
+    assert kinds(found) == ["processed"] * 5
+    assert ran == pairs
+    once.close()
+
+
+def test_a_copy_of_what_failed_in_another_group_stops_its_own(bench: Bench) -> None:
+    handler, once = Handler("x"), bench.once()
+    deliveries = deliver("x x b2")
+    deliveries[0].group, deliveries[1].group, deliveries[2].group = "a", "b", "b"
+    assert kinds(once.run(deliveries, handler)) == ["failed", "failed", "busy"]
+    assert handler.ran == ["x"]
+
+
+def test_more_than_one_batch(bench: Bench) -> None:
+    handler, once = Handler("a0100"), bench.once()
+    found = once.run(deliver(" ".join(f"a{number:04}" for number in range(1200))), handler)
+    assert kinds(found) == ["processed"] * 100 + ["failed"] + ["busy"] * 1099
+    assert len(handler.ran) == 101
+
+
+# --- marks ---
+
+
+def test_a_message_that_its_carrier_sends_again_is_passed_on_again(bench: Bench) -> None:
+    handler, once = Handler(), bench.once()
+    assert kinds(once.run(deliver("1", mark="m-1"), handler)) == ["processed"]
+    assert kinds(once.run(deliver("1", mark="m-1"), handler)) == ["processed"]
+    assert kinds(once.run(deliver("1", mark="m-2"), handler)) == ["duplicate"]
+    assert kinds(once.run(deliver("1"), handler)) == ["duplicate"]
+    assert handler.ran == ["1", "1"]
+
+
+def test_a_message_that_fails_when_it_comes_again_is_a_failure(bench: Bench) -> None:
+    handler, once = Handler(), bench.once()
+    once.run(deliver("1", mark="m-1"), handler)
+    handler.fails.add("1")
+    assert kinds(once.run(deliver("1", mark="m-1"), handler)) == ["failed"]
+    handler.fails.clear()
+    assert kinds(once.run(deliver("1", mark="m-1"), handler)) == ["processed"]
+
+
+@pytest.mark.parametrize("remember", ["seen", "note", "result"])
+def test_a_mark_goes_with_every_way_to_remember(bench: Bench, remember: str) -> None:
+    once = bench.once(remember=remember, key="id")
+    assert once.run(deliver("1", mark="m-1"), lambda event: 7)[0].result == 7
+    assert once.run(deliver("1", mark="m-1"), lambda event: 8)[0].result == 8
