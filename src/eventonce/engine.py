@@ -12,9 +12,10 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from eventonce import memo
+from eventonce.aws_lambda import LambdaHandler
 from eventonce.claim import TOKEN_BYTES, Answer, Busy, Claim, Done, Record, Release, Stale, Token, Want, Won
 from eventonce.clock import Clock, SystemClock, duration, moment
 from eventonce.context import AsyncHandler, Context, Handler
@@ -42,6 +43,9 @@ from eventonce.rule import DEFAULT_WINDOW, Rule, Trouble
 from eventonce.rules import Rulebook, identity, load_rules
 from eventonce.stores import open_store
 from eventonce.work import Run, Work
+
+if TYPE_CHECKING:
+    from asyncio import Runner
 
 BATCH = 500  # events that are claimed together
 CONCURRENCY = 16  # async handlers at a time
@@ -94,7 +98,9 @@ class Once:
         self._owns_store = isinstance(store, str)
         self._store = open_store(store, self._clock) if isinstance(store, str) else store
         self._keeper = Keeper(self._store, self._lease, self._clock)
+        self._consumer = consumer
         self._decorated: str | None = None
+        self._loop: Runner | None = None
 
     # --- the front door ---
 
@@ -128,6 +134,19 @@ class Once:
         flow = self._flow(list(events), Run(work, self._lease))
         return drive_async(flow) if work.is_async else drive(flow)
 
+    def aws_lambda(self, handler: Handler | Sink, *, enrichment: bool = False) -> LambdaHandler:
+        """A Lambda function's handler for everything that AWS invokes one with, which answers as its carrier expects.
+
+        With `enrichment` it stands inside a pipe: it hands on what is new, as the handler returns it or as it came.
+        """
+        work = self._work(handler)
+
+        def run(deliveries: Sequence[Delivery], lease: int | None) -> list[Outcome]:
+            flow = self._flow(deliveries, Run(work, lease or self._lease, renewed=lease is None))
+            return self._in_loop(drive_async(flow)) if work.is_async else drive(flow)
+
+        return LambdaHandler(run, self._consumer, self._max_bytes, self._clock, enrichment=enrichment)
+
     def key(self, event: object) -> Key:
         """The key of an event, or `EventRejected`."""
         return self._rules.key(read_event(event, self._max_bytes)).key
@@ -147,6 +166,8 @@ class Once:
     def close(self) -> None:
         """End the background thread, and close the store if it was opened here."""
         self._keeper.stop()
+        if self._loop is not None:
+            self._loop.close()
         if self._owns_store:
             self._store.close()
 
@@ -157,6 +178,14 @@ class Once:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _in_loop(self, found: Coroutine[Any, Any, list[Outcome]]) -> list[Outcome]:
+        """One loop for all invocations, so that the handlers' own connections live on."""
+        if self._loop is None:
+            from asyncio import Runner
+
+            self._loop = Runner()
+        return self._loop.run(found)
 
     def _refuse_second(self, handler: Handler) -> None:
         """Two handlers under one consumer would each take the other's events for done."""

@@ -2,7 +2,16 @@
 
 from eventonce.formats.carriers import Carried, unpack
 from eventonce.formats.cloudevents import read_binary
-from eventonce.formats.reader import read_carried, read_event, read_events
+from eventonce.formats.reader import read_carried, read_event, read_events, read_message
 from eventonce.formats.text import MAX_BYTES
 
-__all__ = ["MAX_BYTES", "Carried", "read_binary", "read_carried", "read_event", "read_events", "unpack"]
+__all__ = [
+    "MAX_BYTES",
+    "Carried",
+    "read_binary",
+    "read_carried",
+    "read_event",
+    "read_events",
+    "read_message",
+    "unpack",
+]

@@ -63,6 +63,11 @@ def read_carried(carried: Carried, max_bytes: int = MAX_BYTES) -> Event:
     return _only(_Reader(max_bytes).carried(carried, 0))
 
 
+def read_message(carried: Carried, max_bytes: int = MAX_BYTES) -> list[Event | EventRejected]:
+    """Read all events of what `unpack` found, nearly always one; in the place of one that cannot be read, why."""
+    return list(_Reader(max_bytes).carried(carried, 0))
+
+
 def _checked(event: Event) -> Event:
     """An event made by hand: its fields are what they say they are, and a time without a zone is UTC."""
     for name in ("id", "source", "type"):

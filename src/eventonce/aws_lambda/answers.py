@@ -1,0 +1,127 @@
+"""What each carrier is told: its own words for what became of its messages."""
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from eventonce.aws_lambda.envelope import Envelope, Message, Reply, unknown
+from eventonce.errors import EventRejected, describe
+from eventonce.outcome import Action, Kind, Outcome
+
+_STATUS = {Kind.BUSY: 409, Kind.UNKNOWN: 503, Kind.FAILED: 500, Kind.REJECTED: 400}
+_RETRY_AFTER = "5"  # seconds
+
+
+class Settled(NamedTuple):
+    """A message and what became of each of its events, nearly always one."""
+
+    message: Message
+    outcomes: Sequence[Outcome]
+
+    @property
+    def failure(self) -> Outcome | None:
+        """Why the message must come again, if it must."""
+        return next((outcome for outcome in self.outcomes if outcome.action is not Action.ACK), None)
+
+    @property
+    def processed(self) -> bool:
+        return any(outcome.kind is Kind.PROCESSED for outcome in self.outcomes)
+
+    @property
+    def result(self) -> Any:
+        """What the handler returned, where the message had one event."""
+        return self.outcomes[0].result if len(self.outcomes) == 1 else None
+
+
+def answer(envelope: Envelope, settled: Sequence[Settled]) -> Any:
+    """The answer to an invocation; raises where an exception is the carrier's way to be told."""
+    return _ANSWERS[envelope.reply](envelope, settled)
+
+
+def enriched(envelope: Envelope, settled: Sequence[Settled]) -> list[Any]:
+    """What a pipe's enrichment hands on: what is new, as the handler returns it or else as it came.
+
+    A pipe cannot be told of single failures, so that one of them brings back all; those that were handed on before
+    are known by their carrier's name for them, and handed on again.
+    """
+    _raise_failure(envelope, settled)
+    return [each.message.item if each.result is None else each.result for each in settled if each.processed]
+
+
+def _messages(envelope: Envelope, settled: Sequence[Settled]) -> dict[str, Any]:
+    return {"batchItemFailures": [_failure(each) for each in settled if each.failure is not None]}
+
+
+def _checkpoint(envelope: Envelope, settled: Sequence[Settled]) -> dict[str, Any]:
+    first = next((each for each in settled if each.failure is not None), None)
+    told: dict[str, Any] = {"batchItemFailures": [] if first is None else [_failure(first)]}
+    if "window" in envelope.document:  # a tumbling one, whose state is the function's answer
+        told["state"] = envelope.document.get("state") or {}
+    return told
+
+
+def _failure(settled: Settled) -> dict[str, str]:
+    return {"itemIdentifier": settled.message.name}
+
+
+def _records(envelope: Envelope, settled: Sequence[Settled]) -> dict[str, Any]:
+    return {"records": [_record(each) for each in settled]}
+
+
+def _record(settled: Settled) -> dict[str, Any]:
+    told = {"recordId": settled.message.name, "data": settled.message.item.get("data", "")}
+    if settled.failure is not None:
+        return {**told, "result": "ProcessingFailed"}
+    if not settled.processed:
+        return {**told, "result": "Dropped"}
+    return {**told, "result": "Ok"} | ({} if settled.result is None else {"data": _packed(settled.result)})
+
+
+def _packed(result: Any) -> str:
+    text = result.encode() if isinstance(result, str) else result
+    return b64encode(text if isinstance(text, bytes) else msgspec.json.encode(text)).decode()
+
+
+def _response(envelope: Envelope, settled: Sequence[Settled]) -> Any:
+    outcomes = [outcome for each in settled for outcome in each.outcomes]
+    failure = next((each.failure for each in settled if each.failure is not None), None)
+    told = failure or outcomes[0]
+    headers = {"content-type": "application/json", "eventonce-outcome": str(told.kind)}
+    if failure is None and len(outcomes) == 1 and isinstance(told.result, Mapping) and "statusCode" in told.result:
+        return {**told.result, "headers": {**(told.result.get("headers") or {}), "eventonce-outcome": str(told.kind)}}
+    if told.kind in (Kind.BUSY, Kind.UNKNOWN):
+        headers["retry-after"] = _RETRY_AFTER
+    body: dict[str, Any] = {"outcome": told.kind}
+    if told.kind is Kind.REJECTED:  # the sender can mend it; what else fails is not the sender's to know
+        body["error"] = describe(told.error)
+    status = 200 if failure is None else _STATUS[failure.kind]
+    return {"statusCode": status, "headers": headers, "body": msgspec.json.encode(body).decode()}
+
+
+def _nothing(envelope: Envelope, settled: Sequence[Settled]) -> Any:
+    _raise_failure(envelope, settled)
+    if isinstance(envelope.document, Mapping) and len(settled) == 1:
+        return settled[0].result
+    return None
+
+
+def _raise_failure(envelope: Envelope, settled: Sequence[Settled]) -> None:
+    """Raise the first failure, so that Lambda or the pipe sends all of it again."""
+    for each in settled:
+        failure = each.failure
+        if failure is None or failure.error is None:
+            continue
+        if isinstance(failure.error, EventRejected) and each.message.carried.carrier == "none":
+            raise unknown(envelope.document, describe(failure.error)) from failure.error
+        raise failure.error
+
+
+_ANSWERS: dict[Reply, Callable[[Envelope, Sequence[Settled]], Any]] = {
+    Reply.MESSAGES: _messages,
+    Reply.CHECKPOINT: _checkpoint,
+    Reply.RECORDS: _records,
+    Reply.RESPONSE: _response,
+    Reply.RAISE: _nothing,
+}

@@ -1,0 +1,79 @@
+"""The handler that AWS Lambda calls."""
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from eventonce.aws_lambda.answers import Settled, answer, enriched
+from eventonce.aws_lambda.envelope import Envelope, Message, Reply, recognise
+from eventonce.clock import Clock
+from eventonce.errors import describe
+from eventonce.event import Delivery, Event
+from eventonce.formats import read_message
+from eventonce.observe import emf
+from eventonce.outcome import Action, Outcome
+
+Runner = Callable[[Sequence[Delivery], int | None], list[Outcome]]
+_BEYOND = 1000  # milliseconds by which a claim outlives the function, whose end is not as punctual as its start
+_MOST_COMPLAINTS = 5
+_log = logging.getLogger("eventonce")
+
+
+class LambdaHandler:
+    """Runs what Lambda brings, each event once, and answers as its carrier wants to be told.
+
+    `run` takes deliveries and the lease of their claims: the time that the function has left. With `enrichment` the
+    function stands inside a pipe and hands on what is new.
+    """
+
+    def __init__(self, run: Runner, consumer: str, max_bytes: int, clock: Clock, *, enrichment: bool) -> None:
+        self._run = run
+        self._consumer = consumer
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._enrichment = enrichment
+
+    def __call__(self, event: Any, context: Any = None) -> Any:
+        envelope = recognise(event)
+        parts = [self._deliveries(envelope, message) for message in envelope.messages]
+        outcomes = iter(self._run([delivery for part in parts for delivery in part], _lease(context)))
+        settled = [
+            Settled(message, [next(outcomes) for _ in part])
+            for message, part in zip(envelope.messages, parts, strict=True)
+        ]
+        self._tell(envelope, settled)
+        return enriched(envelope, settled) if self._enrichment else answer(envelope, settled)
+
+    def _deliveries(self, envelope: Envelope, message: Message) -> list[Delivery]:
+        where = {"source": envelope.carrier, "message": message.name}
+        # What is passed on is done with it, but its carrier may still send it again: then it must pass again.
+        passed_on = self._enrichment or envelope.reply is Reply.RECORDS
+        mark = f"{envelope.carrier}:{message.name}" if passed_on and message.name else None
+        return [
+            Delivery(
+                body=b"",
+                where=where,
+                event=each if isinstance(each, Event) else None,
+                trouble=None if isinstance(each, Event) else describe(each),
+                group=message.group,
+                mark=mark,
+            )
+            for each in read_message(message.carried, self._max_bytes)
+        ]
+
+    def _tell(self, envelope: Envelope, settled: Sequence[Settled]) -> None:
+        outcomes = [outcome for each in settled for outcome in each.outcomes]
+        sys.stdout.write(emf.line(self._consumer, envelope.carrier, outcomes, self._clock.utc()) + "\n")
+        failed = [(each.message, each.failure) for each in settled if each.failure is not None]
+        for message, failure in failed[:_MOST_COMPLAINTS]:
+            kept = "" if failure.action is Action.RETRY else "; it cannot succeed as it is"
+            _log.warning("%s %s: %s: %s%s", envelope.carrier, message.name, failure.kind, describe(failure.error), kept)
+        if len(failed) > _MOST_COMPLAINTS:
+            _log.warning("%d more failed", len(failed) - _MOST_COMPLAINTS)
+
+
+def _lease(context: Any) -> int | None:
+    """The time the function has left, and a little: then a claim of a function that was stopped is free at once."""
+    left = getattr(context, "get_remaining_time_in_millis", None)
+    return None if left is None else max(int(left()), 0) + _BEYOND

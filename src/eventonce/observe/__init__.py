@@ -1,0 +1,1 @@
+"""Ways to see what happens."""

@@ -1,0 +1,527 @@
+"""The Lambda handler: every shape is recognised by itself and answered in its carrier's own words."""
+
+import asyncio
+import gzip
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventonce import EventRejected, Once, Rule
+from eventonce.claim import Want
+from eventonce.errors import EventBusy, StoreError
+from eventonce.event import Event
+from eventonce.stores.memory import MemoryStore
+from tests.unit.conftest import Faulty
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "events"
+
+
+class Function:
+    """A Lambda function whose handler fails for some events."""
+
+    def __init__(self, store: Any = None, **settings: Any) -> None:
+        rule = Rule(name="r", key=["id"], remember=settings.pop("remember", "seen"))
+        self.store = store or MemoryStore()
+        self.once = Once(self.store, rules=rule, consumer="billing", **settings)
+        self.ran: list[str] = []
+        self.fails: set[str] = set()
+        self.returns: Any = None
+        self.handler = self.once.aws_lambda(self._handle)
+        self.enrichment = self.once.aws_lambda(self._handle, enrichment=True)
+
+    def _handle(self, event: Event) -> Any:
+        self.ran.append(event.id)
+        if event.id in self.fails:
+            raise ValueError(f"no {event.id}")
+        return self.returns(event) if callable(self.returns) else self.returns
+
+
+@pytest.fixture
+def function() -> Iterator[Function]:
+    made = Function()
+    yield made
+    made.once.close()
+
+
+def bridge(number: object, **more: Any) -> dict[str, Any]:
+    return {
+        "version": "0", "id": str(number), "detail-type": "Order", "source": "shop", "account": "1",
+        "time": "2026-01-01T00:00:00Z", "region": "eu-west-1", "resources": [], "detail": {"n": str(number)}, **more,
+    }  # fmt: skip
+
+
+def packed(value: Any) -> str:
+    return b64encode(value if isinstance(value, bytes) else json.dumps(value).encode()).decode()
+
+
+def sqs(*numbers: object, groups: str = "", **more: Any) -> dict[str, Any]:
+    """Messages m-1, m-2 and so on; `groups` has a letter for each where the queue is FIFO."""
+    return {
+        "Records": [
+            {
+                "messageId": f"m-{place}",
+                "receiptHandle": "r",
+                "body": number if isinstance(number, str) else json.dumps(bridge(number)),
+                "attributes": {"MessageGroupId": groups[place - 1]} if groups else {},
+                "eventSource": "aws:sqs",
+                "eventSourceARN": "arn:aws:sqs:eu-west-1:1:q" + (".fifo" if groups else ""),
+                **more,
+            }
+            for place, number in enumerate(numbers, 1)
+        ]
+    }
+
+
+def kinesis(*numbers: object) -> dict[str, Any]:
+    return {
+        "Records": [
+            {
+                "eventID": f"shardId-0:{place}",
+                "eventSource": "aws:kinesis",
+                "kinesis": {"sequenceNumber": f"s-{place}", "partitionKey": "p", "data": packed(bridge(number))},
+            }
+            for place, number in enumerate(numbers, 1)
+        ]
+    }
+
+
+def dynamodb(*numbers: int) -> dict[str, Any]:
+    return {
+        "Records": [
+            {
+                "eventID": f"{number}",
+                "eventName": "INSERT",
+                "eventSource": "aws:dynamodb",
+                "dynamodb": {
+                    "Keys": {"pk": {"S": str(number)}},
+                    "NewImage": {"pk": {"S": str(number)}},
+                    "SequenceNumber": f"s-{number}",
+                    "StreamViewType": "NEW_AND_OLD_IMAGES",
+                },
+            }
+            for number in numbers
+        ]
+    }
+
+
+def sns(number: object) -> dict[str, Any]:
+    notice = {"Type": "Notification", "MessageId": "n-1", "TopicArn": "arn", "Message": json.dumps(bridge(number))}
+    return {"Records": [{"EventSource": "aws:sns", "EventVersion": "1.0", "Sns": notice}]}
+
+
+def firehose(*numbers: object) -> dict[str, Any]:
+    records = [{"recordId": f"f-{number}", "data": packed(bridge(number))} for number in numbers]
+    return {"invocationId": "i", "deliveryStreamArn": "arn", "region": "eu-west-1", "records": records}
+
+
+def pipe(*numbers: object, place: int = 1) -> list[dict[str, Any]]:
+    return [{**record, "messageId": f"m-{at}"} for at, record in enumerate(sqs(*numbers)["Records"], place)]
+
+
+def request(body: Any, **more: Any) -> dict[str, Any]:
+    context = {"http": {"method": "POST"}}
+    text = body if isinstance(body, str) else json.dumps(body)
+    return {"version": "2.0", "rawPath": "/", "headers": {}, "requestContext": context, "body": text, **more}
+
+
+def failures(answer: dict[str, Any]) -> list[str]:
+    return [each["itemIdentifier"] for each in answer["batchItemFailures"]]
+
+
+# --- direct ---
+
+
+def test_an_event_of_eventbridge(function: Function) -> None:
+    function.returns = {"charged": 1}
+    assert function.handler(bridge(1), None) == {"charged": 1}
+    assert function.handler(bridge(1), None) is None  # a duplicate, whose result is not remembered
+    assert function.ran == ["1"]
+
+
+def test_a_remembered_result_is_the_answer_to_a_duplicate() -> None:
+    function = Function(remember="result")
+    function.returns = {"charged": 1}
+    assert [function.handler(bridge(1), None) for _ in range(2)] == [{"charged": 1}] * 2
+    function.once.close()
+
+
+def test_a_direct_failure_is_raised_so_that_lambda_retries(function: Function) -> None:
+    function.fails.add("1")
+    with pytest.raises(ValueError, match="no 1"):
+        function.handler(bridge(1), None)
+    function.fails.clear()
+    function.handler(bridge(1), None)
+    assert function.ran == ["1", "1"]
+
+
+def test_a_busy_copy_is_raised(function: Function) -> None:
+    function.store.claim([Want(function.once.key(bridge(1)), 60_000)], b"another1", 60_000)
+    with pytest.raises(EventBusy):
+        function.handler(bridge(1), None)
+
+
+def test_a_list_of_events_is_raised_as_a_whole_after_all_have_run(function: Function) -> None:
+    function.fails.add("1")
+    with pytest.raises(ValueError, match="no 1"):
+        function.handler([bridge(1), bridge(2), bridge(1)], None)
+    assert function.ran == ["1", "2"]
+    function.fails.clear()
+    assert function.handler([bridge(1), bridge(2)], None) is None
+    assert function.ran == ["1", "2", "1"]
+
+
+def test_the_new_bus_with_metadata(function: Function) -> None:
+    event = {"Data": bridge(1), "SystemMetadata": {"aws:EventId": "e", "aws:DeliveryType": "LIVE"}}
+    function.handler(event, None)
+    function.handler(bridge(1), None)
+    assert function.ran == ["1"]
+
+
+def test_an_async_handler(function: Function) -> None:
+    ran = []
+
+    async def handle(event: Event) -> None:
+        await asyncio.sleep(0)
+        ran.append(event.id)
+
+    handler = function.once.aws_lambda(handle)
+    assert handler(sqs(1, 2, 1), None) == {"batchItemFailures": []}
+    assert handler(sqs(3), None) == {"batchItemFailures": []}
+    assert sorted(ran) == ["1", "2", "3"]
+
+
+# --- SQS ---
+
+
+def test_messages_that_failed_are_named(function: Function) -> None:
+    function.fails.add("2")
+    assert failures(function.handler(sqs(1, 2, 3, 1), None)) == ["m-2"]
+    assert function.ran == ["1", "2", "3"]
+
+
+def test_a_copy_of_what_failed_comes_back_too(function: Function) -> None:
+    function.fails.add("1")
+    assert failures(function.handler(sqs(1, 2, 1), None)) == ["m-1", "m-3"]
+
+
+def test_a_busy_message_comes_back(function: Function) -> None:
+    function.store.claim([Want(function.once.key(bridge(2)), 60_000)], b"another1", 60_000)
+    assert failures(function.handler(sqs(1, 2, 3), None)) == ["m-2"]
+
+
+def test_messages_come_back_when_the_store_does_not_answer() -> None:
+    function = Function(Faulty("claim"))
+    assert failures(function.handler(sqs(1, 2), None)) == ["m-1", "m-2"]
+    assert function.ran == []
+    function.once.close()
+
+
+@pytest.mark.parametrize("body", ["{", "", "[]", '{"Type": "Notification", "TopicArn": "a", "Message": "{"}', "{}"])
+def test_a_malformed_message_comes_back_and_the_others_go_on(function: Function, body: str) -> None:
+    event = sqs(1, "x", 3)
+    event["Records"][1]["body"] = body
+    found = failures(function.handler(event, None))
+    if body == "{}":  # an object without an id goes by its message's
+        assert found == []
+    else:
+        assert found == ["m-2"]
+    assert function.ran[0] == "1"
+    assert function.ran[-1] == "3"
+
+
+def test_sns_inside_sqs(function: Function) -> None:
+    notice = {"Type": "Notification", "MessageId": "n", "TopicArn": "arn", "Message": json.dumps(bridge(1))}
+    function.handler(sqs(json.dumps(notice), 1), None)
+    assert function.ran == ["1"]
+
+
+def test_a_message_with_several_events_is_done_when_all_are(function: Function) -> None:
+    function.fails.add("2")
+    batch = json.dumps([bridge(1), bridge(2)])
+    assert failures(function.handler(sqs(batch, 3), None)) == ["m-1"]
+    function.fails.clear()
+    assert failures(function.handler(sqs(batch, 3), None)) == []
+    assert function.ran == ["1", "2", "3", "2"]
+
+
+def test_fifo_stops_a_group_at_its_first_failure_and_others_go_on(function: Function) -> None:
+    function.fails.add("2")
+    assert failures(function.handler(sqs(1, 2, 3, 4, 5, groups="aabab"), None)) == ["m-2", "m-4"]
+    assert sorted(function.ran) == ["1", "2", "3", "5"]
+
+
+def test_fifo_stops_a_group_at_a_busy_message(function: Function) -> None:
+    function.store.claim([Want(function.once.key(bridge(1)), 60_000)], b"another1", 60_000)
+    assert failures(function.handler(sqs(1, 2, 3, groups="aab"), None)) == ["m-1", "m-2"]
+    assert function.ran == ["3"]
+
+
+def test_groups_of_a_standard_queue_have_no_order(function: Function) -> None:
+    event = sqs(1, 2, groups="aa", eventSourceARN="arn:aws:sqs:eu-west-1:1:q")
+    function.fails.add("1")
+    assert failures(function.handler(event, None)) == ["m-1"]
+
+
+def test_a_message_without_an_id_cannot_be_told(function: Function) -> None:
+    event = sqs(1)
+    del event["Records"][0]["messageId"]
+    with pytest.raises(EventRejected, match="has no id"):
+        function.handler(event, None)
+    assert function.ran == []
+
+
+# --- streams ---
+
+
+@pytest.mark.parametrize("stream", [kinesis, dynamodb])
+def test_a_stream_stops_at_one_checkpoint(function: Function, stream: Callable[..., dict[str, Any]]) -> None:
+    function.fails.add("2")
+    assert failures(function.handler(stream(1, 2, 3), None)) == ["s-2"]
+    assert function.ran == ["1", "2"]
+    function.fails.clear()
+    assert function.handler(stream(2, 3), None) == {"batchItemFailures": []}
+    assert function.ran == ["1", "2", "2", "3"]
+
+
+def test_a_broken_record_of_a_stream_is_the_checkpoint(function: Function) -> None:
+    event = kinesis(1, 2, 3)
+    event["Records"][1]["kinesis"]["data"] = "%%%"
+    assert failures(function.handler(event, None)) == ["s-2"]
+    assert function.ran == ["1"]
+
+
+def test_gzip_inside_a_stream(function: Function) -> None:
+    event = kinesis(1)
+    event["Records"][0]["kinesis"]["data"] = packed(gzip.compress(json.dumps(bridge(1)).encode()))
+    assert failures(function.handler(event, None)) == []
+    assert function.ran == ["1"]
+
+
+def test_a_tumbling_window_keeps_its_state(function: Function) -> None:
+    event = {**kinesis(1), "window": {"start": "a", "end": "b"}, "state": {"sum": 3}}
+    assert function.handler(event, None) == {"batchItemFailures": [], "state": {"sum": 3}}
+
+
+# --- SNS ---
+
+
+def test_a_notification_is_raised(function: Function) -> None:
+    function.fails.add("1")
+    with pytest.raises(ValueError, match="no 1"):
+        function.handler(sns(1), None)
+    function.fails.clear()
+    function.handler(sns(1), None)
+    function.handler(bridge(1), None)
+    assert function.ran == ["1", "1"]
+
+
+# --- Firehose ---
+
+
+def test_firehose_keeps_drops_and_fails_records(function: Function) -> None:
+    function.handler(bridge(2), None)
+    function.fails.add("3")
+    found = function.handler(firehose(1, 2, 3), None)["records"]
+    assert [(each["recordId"], each["result"]) for each in found] == [
+        ("f-1", "Ok"),
+        ("f-2", "Dropped"),
+        ("f-3", "ProcessingFailed"),
+    ]
+    assert json.loads(b64decode(found[0]["data"])) == bridge(1)
+
+
+def test_firehose_takes_what_the_handler_returns(function: Function) -> None:
+    for returned, data in (({"n": 1}, b'{"n":1}'), ("line\n", b"line\n"), (b"\xff", b"\xff")):
+        function.returns = returned
+        (record,) = function.handler(firehose(len(function.ran)), None)["records"]
+        assert b64decode(record["data"]) == data
+
+
+def test_firehose_that_sends_its_records_again_gets_them_again(function: Function) -> None:
+    first = function.handler(firehose(1, 2), None)
+    assert function.handler(firehose(1, 2), None) == first  # the answer was lost
+    again = firehose(1)
+    again["records"][0]["recordId"] = "f-9"
+    assert function.handler(again, None)["records"][0]["result"] == "Dropped"
+
+
+# --- Pipes ---
+
+
+def test_a_pipe_is_told_of_messages(function: Function) -> None:
+    function.fails.add("2")
+    assert failures(function.handler(pipe(1, 2, 3), None)) == ["m-2"]
+
+
+def test_a_pipe_of_a_stream_is_told_by_event_id(function: Function) -> None:
+    function.fails.add("2")
+    items = [
+        {
+            "eventSource": "aws:kinesis",
+            "eventID": f"shardId-0:{n}",
+            "sequenceNumber": f"s-{n}",
+            "data": packed(bridge(n)),
+        }
+        for n in (1, 2, 3)
+    ]
+    assert failures(function.handler(items, None)) == ["shardId-0:2", "shardId-0:3"]
+    assert function.ran == ["1", "2"]
+
+
+def test_an_enrichment_hands_on_what_is_new(function: Function) -> None:
+    items = pipe(1, 2, 1)
+    assert function.enrichment(items, None) == items[:2]
+    assert function.enrichment(pipe(1, 2, place=7), None) == []
+
+
+def test_an_enrichment_hands_on_what_the_handler_returns(function: Function) -> None:
+    function.returns = lambda event: {"order": event.data["n"]}
+    assert function.enrichment(pipe(1, 2), None) == [{"order": "1"}, {"order": "2"}]
+
+
+def test_an_enrichment_hands_on_again_what_the_pipe_sends_again(function: Function) -> None:
+    items = pipe(1, 2)
+    assert function.enrichment(items, None) == items
+    assert function.enrichment(items[1:], None) == items[1:]  # the target failed on it
+
+
+def test_an_enrichment_that_fails_gets_all_of_it_again(function: Function) -> None:
+    function.fails.add("2")
+    items = pipe(1, 2, 3)
+    with pytest.raises(ValueError, match="no 2"):
+        function.enrichment(items, None)
+    function.fails.clear()
+    assert function.enrichment(items, None) == items
+
+
+# --- HTTP ---
+
+
+def test_a_webhook(function: Function) -> None:
+    first, second = (function.handler(request(bridge(1)), None) for _ in range(2))
+    assert (first["statusCode"], json.loads(first["body"])) == (200, {"outcome": "processed"})
+    assert (second["statusCode"], second["headers"]["eventonce-outcome"]) == (200, "duplicate")
+    assert function.ran == ["1"]
+
+
+def test_a_webhook_answers_with_the_handlers_own_response() -> None:
+    function = Function(remember="result")
+    function.returns = {"statusCode": 202, "headers": {"x": "y"}, "body": "ok"}
+    first, second = (function.handler(request(bridge(1)), None) for _ in range(2))
+    assert first == {"statusCode": 202, "headers": {"x": "y", "eventonce-outcome": "processed"}, "body": "ok"}
+    assert second == {"statusCode": 202, "headers": {"x": "y", "eventonce-outcome": "duplicate"}, "body": "ok"}
+    function.once.close()
+
+
+def test_a_webhook_says_what_is_wrong(function: Function) -> None:
+    assert function.handler(request("{"), None)["statusCode"] == 400
+    function.fails.add("1")
+    failed = function.handler(request(bridge(1)), None)
+    assert failed["statusCode"] == 500
+    assert "no 1" not in failed["body"]
+    function.store.claim([Want(function.once.key(bridge(2)), 60_000)], b"another1", 60_000)
+    busy = function.handler(request(bridge(2)), None)
+    assert (busy["statusCode"], busy["headers"]["retry-after"]) == (409, "5")
+
+
+def test_a_webhook_waits_for_a_store_that_does_not_answer() -> None:
+    function = Function(Faulty("claim"))
+    assert function.handler(request(bridge(1)), None)["statusCode"] == 503
+    function.once.close()
+
+
+# --- shapes that are none ---
+
+
+@pytest.mark.parametrize(
+    ("event", "seen"),
+    [
+        (None, "nothing"),
+        ("text", "a text"),
+        (7, "a number"),
+        ({}, "an empty object"),
+        ([], "an empty list"),
+        ([1, 2], "a list of 2 items"),
+        ({"Records": [{"foo": 1}]}, "'Records'"),
+        ({"records": [{"foo": 1}]}, "'records'"),
+        ({"triggerSource": "PreSignUp", "userName": "x"}, "'triggerSource', 'userName'"),
+    ],
+)
+def test_what_is_no_carrier_is_refused_with_what_was_seen(function: Function, event: Any, seen: str) -> None:
+    with pytest.raises(EventRejected, match=seen) as caught:
+        function.handler(event, None)
+    assert "expected an EventBridge event" in str(caught.value)
+    assert function.ran == []
+
+
+# --- time, and telling ---
+
+
+class Context:
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def get_remaining_time_in_millis(self) -> int:
+        return self._left
+
+
+def test_the_lease_follows_the_time_that_is_left(function: Function) -> None:
+    deadlines = []
+    handler = function.once.aws_lambda(lambda event, ctx: deadlines.append(ctx.deadline.timestamp()))
+    handler(bridge(1), Context(3000))
+    handler(bridge(2), Context(600_000))
+    assert 590 < deadlines[1] - deadlines[0] < 605
+
+
+def test_one_line_tells_what_became_of_a_batch(function: Function, capsys: pytest.CaptureFixture[str]) -> None:
+    function.fails.add("2")
+    function.handler(sqs(1, 2, 1), None)
+    (line,) = capsys.readouterr().out.splitlines()
+    told = json.loads(line)
+    assert {name: told[name] for name in ("consumer", "carrier", "events", "processed", "duplicate", "failed")} == {
+        "consumer": "billing", "carrier": "sqs", "events": 3, "processed": 1, "duplicate": 1, "failed": 1,
+    }  # fmt: skip
+    (metrics,) = told["_aws"]["CloudWatchMetrics"]
+    assert all(each["Name"] in told for each in metrics["Metrics"])
+    assert told["_aws"]["Timestamp"] > 1_700_000_000_000
+
+
+def test_failures_are_logged_but_not_a_thousand_times(function: Function, caplog: pytest.LogCaptureFixture) -> None:
+    function.fails.update(str(number) for number in range(100))
+    function.handler(sqs(*range(100)), None)
+    assert len(caplog.records) == 6
+    assert "no 0" in caplog.text
+    assert "95 more failed" in caplog.text
+
+
+def test_store_trouble_that_is_raised_is_a_store_error() -> None:
+    function = Function(Faulty("claim"))
+    with pytest.raises(StoreError):
+        function.handler(bridge(1), None)
+    function.once.close()
+
+
+# --- recorded invocations of other projects ---
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared events are not here")
+@pytest.mark.parametrize(
+    "folder",
+    ["sqs", "sns", "sns_sqs", "eventbridge_sqs", "kinesis", "dynamodb", "firehose", "pipes", "http", "eventbridge"],
+)
+def test_recorded_invocations_are_answered(folder: str) -> None:
+    once = Once("memory:")
+    handler = once.aws_lambda(lambda event: None)
+    answered = 0
+    for file in sorted((SHARED / folder).rglob("*.json")):
+        try:
+            handler(json.loads(file.read_bytes()), None)
+            answered += 1
+        except (EventRejected, json.JSONDecodeError):
+            continue
+    assert answered
+    once.close()
