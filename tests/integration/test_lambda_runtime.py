@@ -1,0 +1,195 @@
+"""The Lambda handler under AWS's own runtime client: cold and warm starts, errors, and a time-out that kills it."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from queue import Queue
+from typing import Any, NamedTuple
+
+import pytest
+
+APP = """
+import json, os, sys, time
+from eventonce import Once
+
+once = Once("sqlite:///claims.db", consumer="billing")
+started = time.time()
+
+
+def handle(event):
+    with open("effects.txt", "a") as file:
+        file.write(f"begin {event.id}\\n")
+    if event.data.get("hangs") and os.environ["ROUND"] == "1":
+        time.sleep(60)
+    if event.data.get("fails"):
+        raise ValueError("no money")
+    with open("effects.txt", "a") as file:
+        file.write(f"end {event.id}\\n")
+    return {"started": started, "drivers": sorted({"boto3", "botocore", "asyncio"} & set(sys.modules))}
+
+
+handler = once.aws_lambda(handle)
+"""
+
+
+class Reply(NamedTuple):
+    """What the function answered: a result, or an error."""
+
+    kind: str
+    body: Any
+
+
+class Runtime:
+    """Lambda's Runtime API and its way to treat a function: one invocation at a time, killed when its time is over."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._invocations: Queue[tuple[str, bytes, int]] = Queue()
+        self._replies: dict[str, Reply] = {}
+        self._replied = threading.Condition()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.rounds = 0
+
+    def invoke(self, event: Any, seconds: float = 60) -> Reply | None:
+        """The function's answer, or None where its time was over; it is started if it is not there."""
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        name = str(uuid.uuid4())
+        self._invocations.put((name, json.dumps(event).encode(), int((time.time() + seconds) * 1000)))
+        with self._replied:
+            if not self._replied.wait_for(lambda: name in self._replies, seconds):
+                self.kill()
+                return None
+            return self._replies.pop(name)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def close(self) -> None:
+        self.kill()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _start(self) -> None:
+        self.rounds += 1
+        port = self._server.server_address[1]
+        own = {"AWS_LAMBDA_RUNTIME_API": f"127.0.0.1:{port}", "ROUND": str(self.rounds), "LAMBDA_TASK_ROOT": "."}
+        with (self._folder / "log.txt").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "awslambdaric", "app.handler"],
+                cwd=self._folder,
+                env={**os.environ, **own},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        runtime = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def do_GET(self) -> None:
+                name, body, deadline = runtime._invocations.get()
+                self._send(200, body, name, deadline)
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                *_, name, kind = self.path.split("/")
+                with runtime._replied:
+                    runtime._replies[name] = Reply(kind, json.loads(body or b"null"))
+                    runtime._replied.notify_all()
+                self._send(202, b"{}")
+
+            def _send(self, status: int, body: bytes, name: str = "", deadline: int = 0) -> None:
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")  # without it the runtime client crashes
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Lambda-Runtime-Aws-Request-Id", name)
+                self.send_header("Lambda-Runtime-Deadline-Ms", str(deadline))
+                self.send_header("Lambda-Runtime-Invoked-Function-Arn", "arn:aws:lambda:eu-west-1:1:function:f")
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None: ...  # noqa: A002
+
+        return Handler
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Iterator[Runtime]:
+    pytest.importorskip("awslambdaric")
+    (tmp_path / "app.py").write_text(APP)
+    runtime = Runtime(tmp_path)
+    yield runtime
+    runtime.close()
+
+
+Effects = Callable[[], list[str]]
+
+
+@pytest.fixture
+def effects(tmp_path: Path) -> Effects:
+    return lambda: (tmp_path / "effects.txt").read_text().splitlines()
+
+
+def bridge(name: str, **detail: Any) -> dict[str, Any]:
+    return {"version": "0", "id": name, "detail-type": "Order", "source": "shop", "detail": detail}
+
+
+def sqs(*events: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "Records": [
+            {"messageId": f"m-{event['id']}", "body": json.dumps(event), "eventSource": "aws:sqs", "attributes": {}}
+            for event in events
+        ]
+    }
+
+
+def test_cold_and_warm_starts_and_no_driver_is_loaded(runtime: Runtime, effects: Effects) -> None:
+    first, second = runtime.invoke(bridge("1")), runtime.invoke(bridge("2"))
+    assert first is not None
+    assert second is not None
+    assert first.kind == second.kind == "response"
+    assert first.body["started"] == second.body["started"]
+    assert first.body["drivers"] == []
+    runtime.kill()
+    assert runtime.invoke(bridge("2")) == Reply("response", None)  # a duplicate, in a new process
+    assert effects() == ["begin 1", "end 1", "begin 2", "end 2"]
+
+
+def test_an_error_reaches_lambda_as_one(runtime: Runtime) -> None:
+    failed = runtime.invoke(bridge("1", fails=True))
+    assert failed is not None
+    assert (failed.kind, failed.body["errorType"], failed.body["errorMessage"]) == ("error", "ValueError", "no money")
+
+
+def test_a_partial_answer_reaches_lambda(runtime: Runtime, tmp_path: Path) -> None:
+    answer = runtime.invoke(sqs(bridge("1"), bridge("2", fails=True), bridge("3")))
+    assert answer == Reply("response", {"batchItemFailures": [{"itemIdentifier": "m-2"}]})
+    told = [json.loads(line) for line in (tmp_path / "log.txt").read_text().splitlines() if line.startswith('{"_aws"')]
+    assert [(each["processed"], each["failed"]) for each in told] == [(2, 1)]
+
+
+def test_what_a_time_out_killed_runs_again_soon(runtime: Runtime, effects: Effects) -> None:
+    batch = sqs(bridge("1"), bridge("2", hangs=True), bridge("3"))
+    assert runtime.invoke(batch, seconds=4) is None
+    assert effects() == ["begin 1", "end 1", "begin 2"]
+    time.sleep(1.5)  # its claims end with the function's time, and not with a lease of a minute
+    assert runtime.invoke(batch) == Reply("response", {"batchItemFailures": []})
+    assert effects().count("end 1") == 1  # it was committed before the time was over
+    assert [each for each in effects() if each.startswith("end")] == ["end 1", "end 2", "end 3"]
