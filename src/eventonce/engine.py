@@ -26,6 +26,7 @@ from eventonce.errors import (
     EventRejected,
     EventStale,
     LeaseLost,
+    SinkDown,
     StoreBusy,
     StoreError,
     TooManyAttempts,
@@ -52,6 +53,7 @@ CONCURRENCY = 16  # async handlers at a time
 _FIRST_PAUSE, _LONGEST_PAUSE = 10, 250  # between looks at a busy key
 _LONGEST_ERROR = 500
 _FLUSH_PAUSES = (20, 100, 400, None)  # after each try to commit
+_BLAMELESS = (StoreError, LeaseLost, SinkDown)  # no fault of the event, so no attempt of it
 _WEIGHTS: dict[type, int] = {Done: 0, Stale: 1, Busy: 2, Won: 3}
 _log = logging.getLogger("eventonce")
 
@@ -474,7 +476,7 @@ class Once:
         elif isinstance(error, EventRejected):
             job.end(Kind.REJECTED, error)
         else:
-            last = job.attempt >= self._max_attempts and not isinstance(error, LeaseLost)
+            last = job.attempt >= self._max_attempts and not isinstance(error, _BLAMELESS)
             job.end(Kind.FAILED, error, final=last)
 
     def _context(self, job: Job, claim: Claim | None, hold: Hold | None, work: Work) -> Context:
@@ -516,7 +518,7 @@ def _gave_up(answer: Won, most: int) -> TooManyAttempts:
 
 def _last_words(job: Job) -> str | None:
     """The error to remember of a failed attempt; None where the event is not to blame."""
-    blameless = job.error is None or job.waits or isinstance(job.error, StoreError | LeaseLost)
+    blameless = job.error is None or job.waits or isinstance(job.error, _BLAMELESS)
     return None if blameless else _text(job.error)
 
 

@@ -8,6 +8,7 @@ EventOnceError
 │   └── StoreUnusable        it will not answer until someone acts       exit 2
 ├── SourceError              a way in cannot be read                     exit 2
 ├── SinkError                a way out cannot be written                 exit 2
+│   └── SinkDown             it did not answer at all: no fault of the event
 ├── EventRejected            this event can never be processed
 ├── EventBusy                another worker is running this event now
 ├── EventStale               a newer version of it has been processed
@@ -73,6 +74,10 @@ class SinkError(EventOnceError):
     """The sink cannot be written."""
 
     exit_code = 2
+
+
+class SinkDown(SinkError):
+    """The sink did not answer, whatever it was sent."""
 
 
 class EventRejected(EventOnceError):

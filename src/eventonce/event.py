@@ -37,10 +37,16 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
         named = {"id": self.id, "source": self.source, "type": self.type}
         return {**self.attributes, **named} if self.data is None else {**self.attributes, **named, "data": self.data}
 
+    def _written(self) -> Any:
+        if self.form == "cloudevents":
+            return self._cloudevent()
+        bare = self.form == "plain" and isinstance(self.data, Mapping) and self.attributes
+        return self.data if bare and all(name in self.data for name in self.attributes) else self.document()
+
     def line(self) -> bytes:
         """The event as one line of JSON: its own bytes where they are one line, else written anew."""
         if not self.raw:
-            return msgspec.json.encode(self._cloudevent() if self.form == "cloudevents" else self.document())
+            return msgspec.json.encode(self._written())
         return self.raw if b"\n" not in self.raw else msgspec.json.format(self.raw, indent=-1)
 
 

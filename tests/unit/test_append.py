@@ -14,6 +14,7 @@ import pytest
 
 from eventonce.errors import ConfigError, EventRejected, SinkError
 from eventonce.event import Delivery, Event
+from eventonce.formats import read_event
 from eventonce.key import Key
 from eventonce.outcome import Kind, Outcome
 from eventonce.sinks import DeadLetters, open_dead_letters, open_sink
@@ -319,9 +320,15 @@ def test_an_event_without_bytes_is_written_as_a_document(file: Path) -> None:
     assert json.loads(line) == {"id": "1", "source": "shop", "detail-type": "Order", "detail": {"n": 1}}
 
 
+def test_a_plain_object_without_bytes_is_written_as_it_came(file: Path) -> None:
+    (line,) = send(file, read_event({"id": "1", "n": 1}))
+
+    assert json.loads(line) == {"id": "1", "n": 1}
+
+
 def test_an_unknown_way_out_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"^sink: https:// is not a known way out; use a file"):
-        open_sink("https://example.com")
+    with pytest.raises(ConfigError, match=r"^sink: ftp:// is not a known way out; use a file"):
+        open_sink("ftp://example.com")
     with pytest.raises(ConfigError, match=r"^dead_letter: sqs:// is not a known way out; use a file"):
         open_dead_letters("sqs://dead")
 

@@ -5,6 +5,7 @@ import functools
 import os
 import threading
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -30,6 +31,7 @@ from eventonce import (
     TooManyAttempts,
 )
 from eventonce.claim import Claim, Want
+from eventonce.errors import SinkDown
 from eventonce.key import Key
 from eventonce.stores.memory import MemoryStore
 from eventonce.stores.sqlite import SQLiteStore
@@ -1101,3 +1103,21 @@ def test_run_takes_many(bench: Bench, one: Any) -> None:
 def test_a_store_is_a_store(store: Any) -> None:
     with pytest.raises(ConfigError, match="neither a URL nor a store"):
         Once(store)
+
+
+def test_a_sink_that_is_down_costs_no_attempts(bench: Bench) -> None:
+    class Down:
+        def __init__(self) -> None:
+            self.error: Exception | None = SinkDown("nobody listens")
+
+        def send(self, events: Sequence[Event], idempotency_keys: Sequence[str]) -> list[Exception | None]:
+            return [self.error] * len(events)
+
+        def close(self) -> None: ...
+
+    sink, once = Down(), bench.once(max_attempts=2)
+    for _ in range(5):
+        (outcome,) = once.run([{"id": "1"}], sink)
+        assert (outcome.kind, outcome.final, outcome.attempt) == (Kind.FAILED, False, 1)
+    sink.error = None
+    assert once.run([{"id": "1"}], sink)[0].kind is Kind.PROCESSED

@@ -1,0 +1,129 @@
+"""Events onto a bus of EventBridge, Classic or new."""
+
+import logging
+from typing import Any
+
+import msgspec
+from botocore.exceptions import ClientError
+from botocore.session import Session
+
+from eventonce.aws import Place
+from eventonce.clock import Clock
+from eventonce.errors import EventRejected, MissingDriver
+from eventonce.event import Event
+from eventonce.sinks.entries import MIB, Entry, EntrySink, Limits, Refusal
+from eventonce.sinks.group import Group
+
+_RESERVED = "aws."  # how the sources of AWS and its partners begin, and nobody else's may
+_NEW = ":event-busv2/"
+_log = logging.getLogger("eventonce")
+
+
+def open_url(url: str) -> EntrySink:
+    """`events://BUS` is Classic, by name or ARN; a new bus is known by its ARN, which is its only address."""
+    return NewBusSink(url) if _NEW in url else ClassicSink(url)
+
+
+class _BusSink(EntrySink):
+    def __init__(self, url: str, clock: Clock | None, *options: str) -> None:
+        super().__init__(Place(url, "sink", "source", "detail-type", *options), clock)
+        self._source = self.place.options.get("source", "")
+        self._type = self.place.options.get("detail-type", "")
+        if self._source.startswith(_RESERVED):
+            raise self.place.wrong(f"source={self._source} is reserved: choose one that does not begin with aws.")
+
+    def _entry(self, event: Event, key: str) -> Entry:
+        own = "" if event.source.startswith(_RESERVED) else event.source
+        body: dict[str, Any] = {
+            "Source": self._named(own or self._source, "source of its own", "source"),
+            "DetailType": self._named(event.type or self._type, "type", "detail-type"),
+            "Detail": _detail(event.data),
+        }
+        if event.time is not None:
+            body["Time"] = event.time
+        if resources := _resources(event):
+            body["Resources"] = resources
+        return Entry(body, _size(body))
+
+    def _named(self, value: str, what: str, option: str) -> str:
+        most = 128 if option == "detail-type" else 256
+        if not value:
+            raise EventRejected(f"has no {what}, which an event on a bus needs; add {option}= to the sink's URL")
+        if len(value) > most:  # Classic says yes to such a type, and drops the event
+            raise EventRejected(f"has a {option} of {len(value)} characters, and EventBridge takes {most}")
+        return value
+
+
+class ClassicSink(_BusSink):
+    """A bus of the first kind. It knows no deduplication: where an answer is lost, an event may be there twice."""
+
+    service = "events"
+    limits = Limits(10, 1_000_000, MIB)  # "less than 1 MB", and only AWS knows which
+
+    def __init__(self, url: str, clock: Clock | None = None) -> None:
+        super().__init__(url, clock)
+
+    def _prepare(self) -> None:
+        """PutEvents says yes to events for a bus that is missing, and drops them: github.com/aws/aws-sdk/issues/186."""
+        if self.place.name == "default":
+            return
+        try:
+            self.client().describe_event_bus(Name=self.place.name)
+        except ClientError as error:
+            if not error.response.get("Error", {}).get("Code", "").startswith("AccessDenied"):
+                raise
+            _log.warning(
+                "%s: this role may not events:DescribeEventBus, so nobody checks whether the bus is there; "
+                "EventBridge drops events for one that is not, and says nothing",
+                self.where,
+            )
+
+    def _put(self, bodies: list[dict[str, Any]]) -> list[Refusal | None]:
+        entries = [{"EventBusName": self.place.name, **body} for body in bodies]
+        return _refusals(self.client().put_events(Entries=entries), len(bodies))
+
+
+class NewBusSink(_BusSink):
+    """A bus of the second kind: it drops a repeated deduplication id for five minutes, and that is a success too."""
+
+    service = "eventbridgev2"
+    limits = Limits(100, 1_000_000, MIB)
+
+    def __init__(self, url: str, clock: Clock | None = None) -> None:
+        super().__init__(url, clock, "group")
+        self._group = Group(self.place) if "group" in self.place.options else None
+        if self.service not in Session().get_available_services():
+            raise MissingDriver(f"{self.where}: needs a boto3 that knows {self.service}; pip install --upgrade boto3")
+
+    def _entry(self, event: Event, key: str) -> Entry:
+        body, size, *_ = super()._entry(event, key)
+        group = None if self._group is None else self._group.of(event)
+        named = {} if group is None else {"EventGroupId": group}
+        return Entry({**body, "SystemMetadata": {"DeduplicationId": key, **named}}, size, group)
+
+    def _put(self, bodies: list[dict[str, Any]]) -> list[Refusal | None]:
+        return _refusals(self.client().put_events(EventBusArn=self.place.name, Entries=bodies), len(bodies))
+
+
+def _refusals(answer: dict[str, Any], count: int) -> list[Refusal | None]:
+    """What was said of each, by its place; one that is not spoken of was not taken."""
+    said = answer.get("Entries", [])
+    found = [
+        Refusal(each["ErrorCode"], each.get("ErrorMessage", "")) if each.get("ErrorCode") else None for each in said
+    ]
+    return found + [Refusal("NoAnswer", "nothing was said of it")] * (count - len(found))
+
+
+def _detail(data: Any) -> str:
+    return msgspec.json.encode(data if isinstance(data, dict) else {"data": data}).decode()
+
+
+def _resources(event: Event) -> list[str]:
+    found = event.attributes.get("resources") if event.form == "eventbridge" else None
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+
+
+def _size(body: dict[str, Any]) -> int:
+    """As AWS counts it."""
+    texts = [body["Source"], body["DetailType"], body["Detail"], *body.get("Resources", ())]
+    return sum(len(text.encode()) for text in texts) + (14 if "Time" in body else 0)

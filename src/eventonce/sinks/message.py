@@ -1,0 +1,44 @@
+"""Messages: events as SQS and SNS take them."""
+
+from typing import Any
+
+from eventonce.aws import Place
+from eventonce.event import Event
+from eventonce.sinks.entries import Entry, Refusal
+from eventonce.sinks.group import Group
+
+KEY = "eventonce-key"  # the attribute that carries the idempotency key where there is no deduplication id
+
+
+class Message:
+    """How an event becomes a message: with a deduplication id and a group where the name ends in `.fifo`."""
+
+    def __init__(self, place: Place, body: str) -> None:
+        self._body = body  # what the API calls it
+        fifo = place.name.endswith(".fifo")
+        if "group" in place.options and not fifo:
+            raise place.wrong("group is for what keeps order, and such names end in .fifo; leave it out")
+        self._group = Group(place) if fifo else None
+
+    def entry(self, event: Event, key: str) -> Entry:
+        """The event as an entry of a batch."""
+        line = event.line()
+        text, size = line.decode(), len(line)
+        if self._group is None:
+            attribute = {"DataType": "String", "StringValue": key}
+            size += len(KEY) + sum(map(len, attribute.values()))
+            return Entry({self._body: text, "MessageAttributes": {KEY: attribute}}, size)
+        group = self._group.of(event)
+        return Entry({self._body: text, "MessageDeduplicationId": key, "MessageGroupId": group}, size, group)
+
+
+def numbered(bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With an id each, by which the answer names them."""
+    return [{"Id": str(number), **body} for number, body in enumerate(bodies)]
+
+
+def refusals(answer: dict[str, Any], count: int) -> list[Refusal | None]:
+    """What was said of each; one that is not spoken of was not taken."""
+    found: dict[str, Refusal | None] = {each["Id"]: None for each in answer.get("Successful", ())}
+    found |= {each["Id"]: Refusal(each["Code"], each.get("Message", "")) for each in answer.get("Failed", ())}
+    return [found.get(str(number), Refusal("NoAnswer", "nothing was said of it")) for number in range(count)]

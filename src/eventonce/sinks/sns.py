@@ -1,0 +1,40 @@
+"""Events to a topic of SNS, and so to all its subscribers."""
+
+from typing import Any
+
+from eventonce.aws import Place
+from eventonce.clock import Clock
+from eventonce.event import Event
+from eventonce.sinks.entries import MIB, Entry, EntrySink, Limits, Refusal
+from eventonce.sinks.message import Message, numbered, refusals
+
+
+class SnsSink(EntrySink):
+    """`sns://TOPIC`, by name or ARN; a FIFO topic takes `?group=PATH`."""
+
+    service = "sns"
+    limits = Limits(10, MIB // 4, MIB)  # a topic may be set to take more than a quarter
+
+    def __init__(self, url: str, clock: Clock | None = None) -> None:
+        super().__init__(Place(url, "sink", "group"), clock)
+        self._message = Message(self.place, "Message")
+        self._arn = self.place.name
+
+    def _prepare(self) -> None:
+        if not self._arn.startswith("arn:"):
+            meta, sts = self.client().meta, self.place.client("sts")
+            try:
+                account = sts.get_caller_identity()["Account"]
+            finally:
+                sts.close()
+            self._arn = f"arn:{meta.partition}:sns:{meta.region_name}:{account}:{self._arn}"
+
+    def _entry(self, event: Event, key: str) -> Entry:
+        return self._message.entry(event, key)
+
+    def _put(self, bodies: list[dict[str, Any]]) -> list[Refusal | None]:
+        answer = self.client().publish_batch(TopicArn=self._arn, PublishBatchRequestEntries=numbered(bodies))
+        return refusals(answer, len(bodies))
+
+
+open_url = SnsSink

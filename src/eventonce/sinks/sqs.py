@@ -1,0 +1,38 @@
+"""Events into a queue of SQS."""
+
+from typing import Any
+
+from eventonce.aws import Place
+from eventonce.clock import Clock
+from eventonce.event import Event
+from eventonce.sinks.entries import MIB, Entry, EntrySink, Limits, Refusal
+from eventonce.sinks.message import Message, numbered, refusals
+
+
+class SqsSink(EntrySink):
+    """`sqs://QUEUE` or `sqs://ACCOUNT/QUEUE`; a FIFO queue takes `?group=PATH`."""
+
+    service = "sqs"
+    limits = Limits(10, MIB, MIB)
+
+    def __init__(self, url: str, clock: Clock | None = None) -> None:
+        super().__init__(Place(url, "sink", "group"), clock)
+        self._owner, _, self._name = self.place.name.rpartition("/")
+        if self._owner and not self._owner.isdecimal():
+            raise self.place.wrong("names no queue; write sqs://QUEUE, or sqs://ACCOUNT/QUEUE for another account's")
+        self._message = Message(self.place, "MessageBody")
+        self._queue_url = ""
+
+    def _prepare(self) -> None:
+        owner = {"QueueOwnerAWSAccountId": self._owner} if self._owner else {}
+        self._queue_url = self.client().get_queue_url(QueueName=self._name, **owner)["QueueUrl"]
+
+    def _entry(self, event: Event, key: str) -> Entry:
+        return self._message.entry(event, key)
+
+    def _put(self, bodies: list[dict[str, Any]]) -> list[Refusal | None]:
+        answer = self.client().send_message_batch(QueueUrl=self._queue_url, Entries=numbered(bodies))
+        return refusals(answer, len(bodies))
+
+
+open_url = SqsSink

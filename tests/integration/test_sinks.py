@@ -1,0 +1,369 @@
+"""The sinks of AWS over the wire: on ministack, through a proxy that loses answers, and against a bus of our own."""
+
+import json
+import threading
+import uuid
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from eventonce import Once, Rule
+from eventonce.aws import client
+from eventonce.errors import SinkDown, SinkError
+from eventonce.event import Event
+from eventonce.formats import read_event
+from eventonce.outcome import Kind
+from eventonce.pipeline import Pipeline, settings
+from eventonce.ports import Sink
+from eventonce.sinks import open_sink
+from eventonce.testing.proxy import FaultProxy
+from eventonce.testing.servers import Ministack
+from eventonce.worker import Worker
+
+NEW_BUS = "arn:aws:events:us-east-1:123456789012:event-busv2/orders/abcdefghijklmnopqrstuvwxy"
+
+
+class Account:
+    """Queues, topics and buses with names of their own, and clients to look at them."""
+
+    def __init__(self, server: Ministack) -> None:
+        self.server = server
+        self.unique = uuid.uuid4().hex[:12]
+        self.where = f"region=us-east-1&endpoint={server.endpoint()}"
+        self._clients: dict[str, Any] = {}
+        self._sinks: list[Sink] = []
+
+    def client(self, service: str) -> Any:
+        if service not in self._clients:
+            self._clients[service] = client(service, region="us-east-1", endpoint=self.server.endpoint())
+        return self._clients[service]
+
+    def sink(self, url: str) -> Sink:
+        opened = open_sink(f"{url}{'&' if '?' in url else '?'}{self.where}")
+        assert isinstance(opened, Sink)
+        self._sinks.append(opened)
+        return opened
+
+    def queue(self, ending: str = "") -> str:
+        name = f"queue-{self.unique}{ending}"
+        self.client("sqs").create_queue(QueueName=name, Attributes={"FifoQueue": "true"} if ending else {})
+        return name
+
+    def topic(self, queue: str, ending: str = "") -> str:
+        """A topic with this queue behind it."""
+        name = f"topic-{self.unique}{ending}"
+        arn = self.client("sns").create_topic(Name=name, Attributes={"FifoTopic": "true"} if ending else {})["TopicArn"]
+        raw = {"RawMessageDelivery": "true"}
+        self.client("sns").subscribe(TopicArn=arn, Protocol="sqs", Endpoint=self.arn(queue), Attributes=raw)
+        return name
+
+    def bus(self, queue: str) -> str:
+        """A bus with this queue behind it."""
+        name, events = f"bus-{self.unique}", self.client("events")
+        events.create_event_bus(Name=name)
+        events.put_rule(Name="all", EventBusName=name, EventPattern=json.dumps({"account": [{"exists": True}]}))
+        events.put_targets(Rule="all", EventBusName=name, Targets=[{"Id": "1", "Arn": self.arn(queue)}])
+        return name
+
+    def arn(self, queue: str) -> str:
+        sqs = self.client("sqs")
+        asked = sqs.get_queue_attributes(QueueUrl=self.url(queue), AttributeNames=["QueueArn"])
+        return str(asked["Attributes"]["QueueArn"])
+
+    def url(self, queue: str) -> str:
+        return str(self.client("sqs").get_queue_url(QueueName=queue)["QueueUrl"])
+
+    def messages(self, queue: str, wait: int = 1) -> list[dict[str, Any]]:
+        """All that is in a queue by now."""
+        found: list[dict[str, Any]] = []
+        while (
+            received := self.client("sqs")
+            .receive_message(
+                QueueUrl=self.url(queue),
+                MaxNumberOfMessages=10,
+                WaitTimeSeconds=wait,
+                MessageAttributeNames=["All"],
+                AttributeNames=["All"],
+            )
+            .get("Messages")
+        ):
+            for message in received:
+                self.client("sqs").delete_message(QueueUrl=self.url(queue), ReceiptHandle=message["ReceiptHandle"])
+            found += received
+        return found
+
+    def close(self) -> None:
+        for each in (*self._sinks, *self._clients.values()):
+            each.close()
+
+
+@pytest.fixture
+def account(ministack: Ministack) -> Iterator[Account]:
+    account = Account(ministack)
+    yield account
+    account.close()
+
+
+def order(number: int, customer: str = "c-1") -> Event:
+    envelope = {
+        "id": f"e-{number}",
+        "source": "com.example.shop",
+        "detail-type": "Order Placed",
+        "time": "2026-01-31T12:00:00Z",
+        "resources": [],
+        "detail": {"order": number, "customer": customer},
+    }
+    return read_event(json.dumps(envelope).encode())
+
+
+def orders(count: int) -> list[Event]:
+    return [order(number) for number in range(count)]
+
+
+def keys(count: int) -> list[str]:
+    return [f"key-{number}" for number in range(count)]
+
+
+def numbers(messages: list[dict[str, Any]]) -> list[int]:
+    return [json.loads(message["Body"])["detail"]["order"] for message in messages]
+
+
+# --- SQS ---
+
+
+def test_a_standard_queue(account: Account) -> None:
+    queue = account.queue()
+
+    assert account.sink(f"sqs://{queue}").send(orders(25), keys(25)) == [None] * 25
+    found = account.messages(queue)
+    assert sorted(numbers(found)) == list(range(25))
+    named = {
+        json.loads(each["Body"])["id"]: each["MessageAttributes"]["eventonce-key"]["StringValue"] for each in found
+    }
+    assert named == {f"e-{number}": f"key-{number}" for number in range(25)}
+
+
+def test_a_fifo_queue_keeps_order_and_drops_what_comes_twice(account: Account) -> None:
+    queue = account.queue(".fifo")
+    sink = account.sink(f"sqs://{queue}?group=detail.customer")
+    events = [order(number, f"c-{number % 3}") for number in range(9)]
+
+    assert sink.send(events, keys(9)) == [None] * 9
+    assert sink.send(events, keys(9)) == [None] * 9
+    found = account.messages(queue)
+    groups: dict[str, list[int]] = {}
+    for each in found:
+        groups.setdefault(each["Attributes"]["MessageGroupId"], []).extend(numbers([each]))
+    assert groups == {"c-0": [0, 3, 6], "c-1": [1, 4, 7], "c-2": [2, 5, 8]}
+    assert account.messages(queue) == []
+
+
+def test_a_queue_that_is_missing(account: Account) -> None:
+    with pytest.raises(SinkError, match=r"^sqs://nowhere cannot be used .*NonExistentQueue"):
+        account.sink("sqs://nowhere").send(orders(1), keys(1))
+
+
+def test_a_queue_that_is_deleted_meanwhile(account: Account) -> None:
+    queue = account.queue()
+    sink = account.sink(f"sqs://{queue}")
+    assert sink.send(orders(1), keys(1)) == [None]
+    account.client("sqs").delete_queue(QueueUrl=account.url(queue))
+
+    with pytest.raises(SinkError, match="cannot be used"):
+        sink.send(orders(1), keys(1))
+
+
+def test_a_lost_answer_is_asked_for_again_under_the_same_key(account: Account) -> None:
+    queue = account.queue(".fifo")
+    with FaultProxy(account.server.port) as proxy:
+        sink = open_sink(f"sqs://{queue}?region=us-east-1&endpoint=http://127.0.0.1:{proxy.port}")
+        assert isinstance(sink, Sink)
+        assert sink.send([order(1)], ["key-1"]) == [None]
+        proxy.cut_answers()
+        assert sink.send([order(2)], ["key-2"]) == [None]
+        sink.close()
+
+    assert proxy.cut == 1
+    assert numbers(account.messages(queue)) == [1, 2]
+
+
+def test_a_service_that_is_away_is_an_answer_and_comes_back(account: Account) -> None:
+    queue = account.queue()
+    with FaultProxy(account.server.port) as proxy:
+        sink = open_sink(f"sqs://{queue}?region=us-east-1&timeout=200ms&endpoint=http://127.0.0.1:{proxy.port}")
+        assert isinstance(sink, Sink)
+        proxy.refusing = True
+        answers = sink.send(orders(3), keys(3))
+        assert {type(answer) for answer in answers} == {SinkDown}
+        assert "did not answer" in str(answers[0])
+
+        proxy.refusing = False
+        assert sink.send(orders(3), keys(3)) == [None] * 3
+        sink.close()
+
+
+def test_a_service_that_hangs_is_not_waited_for(account: Account) -> None:
+    queue = account.queue()
+    with FaultProxy(account.server.port) as proxy:
+        sink = open_sink(f"sqs://{queue}?region=us-east-1&timeout=100ms&endpoint=http://127.0.0.1:{proxy.port}")
+        assert isinstance(sink, Sink)
+        proxy.delay = 5000
+        (answer,) = sink.send(orders(1), keys(1))
+        sink.close()
+
+    assert str(answer) == f"sqs://{queue} did not answer (ReadTimeoutError); trying again later may help"
+
+
+# --- SNS ---
+
+
+def test_a_topic(account: Account) -> None:
+    queue = account.queue()
+    topic = account.topic(queue)
+
+    assert account.sink(f"sns://{topic}").send(orders(12), keys(12)) == [None] * 12
+    found = account.messages(queue)
+    assert sorted(numbers(found)) == list(range(12))
+    assert {each["MessageAttributes"]["eventonce-key"]["StringValue"] for each in found} == set(keys(12))
+
+
+def test_a_fifo_topic_drops_what_comes_twice(account: Account) -> None:
+    queue = account.queue(".fifo")
+    topic = account.topic(queue, ".fifo")
+    for _ in range(2):
+        assert account.sink(f"sns://{topic}").send(orders(3), keys(3)) == [None] * 3
+
+    assert numbers(account.messages(queue)) == [0, 1, 2]
+
+
+def test_a_topic_that_is_missing(account: Account) -> None:
+    with pytest.raises(SinkError, match=r"^sns://nowhere cannot be used \(NotFound"):
+        account.sink("sns://nowhere").send(orders(1), keys(1))
+
+
+# --- EventBridge ---
+
+
+def test_a_classic_bus(account: Account) -> None:
+    queue = account.queue()
+    bus = account.bus(queue)
+
+    assert account.sink(f"events://{bus}").send(orders(12), keys(12)) == [None] * 12
+    found = [json.loads(each["Body"]) for each in account.messages(queue)]
+    assert sorted(each["detail"]["order"] for each in found) == list(range(12))
+    assert {(each["source"], each["detail-type"]) for each in found} == {("com.example.shop", "Order Placed")}
+
+
+def test_a_classic_bus_that_is_missing(account: Account) -> None:
+    with pytest.raises(SinkError, match=r"^events://nowhere cannot be used \(ResourceNotFoundException"):
+        account.sink("events://nowhere").send(orders(1), keys(1))
+
+
+class NewBus:
+    """As much of a new bus as PutEvents needs: it keeps requests, and answers in CBOR."""
+
+    def __init__(self, answer: Any) -> None:
+        self.paths: list[str] = []
+        self.bodies: list[bytes] = []
+        bus = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                bus.paths.append(self.path)
+                bus.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+                said = cbor(answer)
+                self.send_response(200)
+                self.send_header("Content-Type", "application/cbor")
+                self.send_header("smithy-protocol", "rpc-v2-cbor")
+                self.send_header("Content-Length", str(len(said)))
+                self.end_headers()
+                self.wfile.write(said)
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def cbor(value: Any) -> bytes:
+    """The little of RFC 8949 that an answer needs."""
+    if isinstance(value, dict):
+        return _head(5, len(value)) + b"".join(cbor(each) for pair in value.items() for each in pair)
+    if isinstance(value, list):
+        return _head(4, len(value)) + b"".join(map(cbor, value))
+    return _head(3, len(value)) + value.encode() if isinstance(value, str) else _head(0, value)
+
+
+def _head(major: int, number: int) -> bytes:
+    return bytes([major << 5 | number]) if number < 24 else bytes([major << 5 | 24, number])
+
+
+def test_a_new_bus() -> None:
+    said = [
+        {"EventId": "1", "SuccessCode": "PUBLISHED"},
+        {"EventId": "2", "SuccessCode": "DEDUPLICATED"},
+        {"ErrorCode": "InvalidInputException", "ErrorMessage": "no"},
+    ]
+    with NewBus({"FailedEntryCount": 1, "Entries": said}) as bus:
+        sink = open_sink(f"events://{NEW_BUS}?endpoint=http://127.0.0.1:{bus.server.server_port}")
+        assert isinstance(sink, Sink)
+        first, second, third = sink.send(orders(3), keys(3))
+        sink.close()
+
+    assert (first, second) == (None, None)
+    assert "InvalidInputException: no" in str(third)
+    assert bus.paths == ["/service/AWSEventsV2/operation/PutEvents"]
+    (body,) = bus.bodies
+    assert NEW_BUS.encode() in body
+    for number in range(3):
+        assert b"DeduplicationId\x65key-%d" % number in body
+
+
+# --- with the engine ---
+
+
+def test_every_event_is_in_the_queue_once(account: Account, tmp_path: Path) -> None:
+    queue = account.queue()
+    sink = account.sink(f"sqs://{queue}")
+    rule = Rule(name="orders", key=["detail.order"])
+    copies = [order(number % 20) for number in range(60)]
+    with Once(f"sqlite:///{tmp_path / 'store.db'}", rules=rule) as once:
+        kinds = [outcome.kind for _ in range(2) for outcome in once.run(copies, sink)]
+
+    assert kinds.count(Kind.PROCESSED) == 20
+    assert kinds.count(Kind.DUPLICATE) == 100
+    assert sorted(numbers(account.messages(queue))) == list(range(20))
+
+
+def test_a_pipeline_from_a_file_to_a_queue(account: Account, tmp_path: Path) -> None:
+    queue = account.queue(".fifo")
+    source = tmp_path / "events.jsonl"
+    lines = [order(number % 5).line() for number in range(15)] + [b'{"id": "no customer"}']
+    source.write_bytes(b"\n".join(lines) + b"\n")
+    wired = settings(
+        {
+            "store": f"sqlite:///{tmp_path / 'store.db'}",
+            "source": str(source),
+            "sink": f"sqs://{queue}?group=detail.customer&{account.where}",
+            "dead_letter": str(tmp_path / "dead.jsonl"),
+        },
+        "test",
+    )
+    pipeline = Pipeline(wired)
+    Worker(pipeline.once, pipeline.source, pipeline.handler, pipeline.dead_letters, batch=wired.batch).run()
+    pipeline.close()
+
+    assert numbers(account.messages(queue)) == [0, 1, 2, 3, 4]
+    (dead,) = (tmp_path / "dead.jsonl").read_text().splitlines()
+    assert json.loads(dead)["reason"] == "has nothing at detail.customer, which names its group in the sink"
