@@ -160,6 +160,7 @@ def test_hostile_words_do_not_reach_the_terminal(audit: Command) -> None:
         (["--html", "no/such/page.html", "traffic.jsonl"], "is no folder that can be written to"),
         (["--html", "traffic.jsonl", "traffic.jsonl"], "is the traffic itself"),
         (["--html", ".", "traffic.jsonl"], "is a directory"),
+        (["nowhere.jsonl", "nor/here"], "nowhere.jsonl, nor/here: no such file or folder"),
     ],
 )
 def test_wrong_options_exit_2(audit: Command, recorded: Path, args: list[str], said: str) -> None:

@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 from eventonce.clock import duration
 from eventonce.errors import EventRejected
 from eventonce.event import Event
+from eventonce.key import canonical
 from eventonce.rule import Rule
 from eventonce.rules import Rulebook
-from eventonce.study import fingerprint
+from eventonce.study import fingerprint, pieces
 from eventonce.study.audit import audit
+from eventonce.study.content import of_content
 from eventonce.study.gaps import DAY, EDGES, HOUR, MINUTE, SECOND, Gaps, readable, spelled
 from eventonce.study.ledger import Entry, Index, Ledger, Taken, Verdict
 from eventonce.study.report import Counts, Group, Report
@@ -106,6 +108,12 @@ def test_an_id_is_looked_for_across_rules(file: Path) -> None:
     assert counts == Counts(events=2, distinct=2, only_id=1)
 
 
+def test_events_without_an_id_are_not_copies_by_id(file: Path) -> None:
+    traffic = [event(number, id="") for number in (1, 2, 3)]
+
+    assert only(report_on(file, traffic, ORDERS)).counts == Counts(events=3, distinct=3)
+
+
 def test_every_source_and_type_is_counted_apart_and_the_largest_comes_first(file: Path) -> None:
     paid = {"detail-type": "Paid"}
     traffic = [event(1), event(2), event(2, 1), event(3, **paid), event(4, source="bank"), event(4, 2, source="bank")]
@@ -155,6 +163,29 @@ def test_a_replay_that_may_run_again_is_not_told_as_missed(file: Path) -> None:
     counts = only(report_on(file, [event(1), event(1, **{"replay-name": "r1"})], rule)).counts
 
     assert counts == Counts(events=2, distinct=2, replayed=1)
+
+
+def test_a_replay_that_is_a_copy_like_any_other_is_dropped(file: Path) -> None:
+    counts = only(report_on(file, [event(1), event(1, **{"replay-name": "r1"})])).counts
+
+    assert counts == Counts(events=2, distinct=1, duplicates=1, replayed=1)
+
+
+def test_each_named_replay_is_dropped_the_second_time(file: Path) -> None:
+    rule = Rule(name="again", key="id", replay="reprocess")
+    traffic = [event(1, **{"replay-name": name} if name else {}) for name in ("", "r1", "r2", "r1", "")]
+
+    counts = only(report_on(file, traffic, rule)).counts
+
+    assert counts == Counts(events=5, distinct=3, duplicates=2, replayed=3)
+
+
+def test_versions_of_an_id(file: Path) -> None:
+    rule = Rule(name="v", key="id", version="detail.v")
+
+    counts = only(report_on(file, [event(1, detail={"v": v}) for v in (1, 2, 1, 2)], rule)).counts
+
+    assert (counts.distinct, counts.stale, counts.duplicates) == (2, 1, 1)
 
 
 def test_versions(file: Path) -> None:
@@ -443,23 +474,30 @@ def test_each_gap_is_in_the_bar_it_ends_with() -> None:
 def test_the_index_is_a_dictionary(fingerprints: list[int]) -> None:
     index, model = Index(), dict[int, int]()
 
-    for each in fingerprints:
-        assert index.row(each) == model.setdefault(each, len(model))
+    assert index.rows(fingerprints) == [model.setdefault(each, len(model)) for each in fingerprints]
     assert len(index) == len(model)
 
 
 def test_the_index_grows() -> None:
     index = Index()
 
-    assert not any(index.seen(number * 0x9E3779B97F4A7C15 % 2**64) for number in range(50_000))
-    assert all(index.seen(number * 0x9E3779B97F4A7C15 % 2**64) for number in range(50_000))
+    many = [number * 0x9E3779B97F4A7C15 % 2**64 for number in range(50_000)]
+    assert not any(index.all_seen(many))
+    assert all(index.all_seen(many))
+
+
+def test_the_index_knows_what_came_in_the_same_go() -> None:
+    index = Index()
+
+    assert index.all_seen([5, 6, 5, 7]) == [False, False, True, False]
+    assert index.all_seen([7, 8, 6]) == [True, False, True]
 
 
 def test_a_copy_that_ran_again_is_what_later_copies_are_compared_with() -> None:
     ledger, rule = Ledger(), book(ORDERS).find(Event(data={}))
 
     def take(content: int, time: int, position: int) -> Taken:
-        return ledger.take(Entry(rule, 1, None, content, time, position))
+        return ledger.take_all([Entry(rule, 1, None, content, time, position)])[0]
 
     assert take(7, 0, 1) == Taken(Verdict.NEW)
     assert take(8, 5, 2) == Taken(Verdict.DUPLICATE, 5, 1)
@@ -477,6 +515,42 @@ def test_content_without_a_canonical_form_stops_nothing() -> None:
     keyed = book().key(odd)
 
     assert fingerprint.of_content(keyed, odd) == fingerprint.of_content(keyed, Event(id="2", data={"a": {1, 2}}))
+
+
+NUMBERS = (
+    st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.floats(-1e25, 1e25).map(round).map(float)
+)
+DATA = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+)
+
+
+def respelt(value: Any) -> Any:
+    """The same, with other numbers and names in another order."""
+    if isinstance(value, dict):
+        return {name: respelt(item) for name, item in reversed(value.items())}
+    if isinstance(value, list):
+        return [respelt(item) for item in value]
+    if type(value) is float and value.is_integer():
+        return int(canonical(value)) if abs(value) < 1e21 else int(f"{value:.0f}")
+    return value
+
+
+@given(DATA, DATA)
+def test_contents_are_the_same_where_their_canonical_forms_are(one: Any, other: Any) -> None:
+    rule = book().find(Event(data=1))
+
+    for more in (other, respelt(one)):
+        prints = {of_content(rule, Event(data=data)) for data in (one, more)}
+        assert len(prints) == len({canonical(one), canonical(more)})
+
+
+@pytest.mark.parametrize("odd", [{"a": "\ud800"}, {"a": 10**30}])
+def test_a_content_that_has_no_short_form_has_a_fingerprint(odd: Any) -> None:
+    keyed = book().key(Event(id="1", data=odd))
+
+    assert of_content(keyed.rule, Event(data=odd)) == fingerprint.of_content(keyed, Event(data=odd))
 
 
 @pytest.mark.parametrize(
@@ -761,3 +835,28 @@ def test_several_processes_find_the_same(tmp_path: Path) -> None:
 
     assert alone.totals.duplicates == 700
     assert alone == together
+
+
+def test_several_processes_find_the_same_in_many_pieces_and_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "SIZE", 2000)
+    chance = random.Random(5)
+    traffic: list[Any] = []
+    for number in range(3000):
+        order = number if number % 3 else chance.randrange(number + 1)
+        source = f"s{chance.randrange(1100)}" if number % 7 == 0 else "shop"
+        extra = {"replay-name": "r"} if number % 50 == 0 else {}
+        traffic.append(event(order, number, source=source, detail={"order": order, "v": chance.randrange(3)}, **extra))
+    traffic += [event(1, detail={}), [event(2), event(3, None)], {"Records": []}, "text"]
+    names = ["a.jsonl", "b.jsonl.gz", "c.jsonl", "missing.jsonl"]
+    for name, part in zip(names, (traffic[::3], traffic[1::3], traffic[2::3]), strict=False):
+        (tmp_path / name).write_bytes(gzip.compress(lines(*part)) if name.endswith("gz") else lines(*part))
+    rules = book(Rule(name="orders", key=["detail.order"], version="detail.v", window="20m"))
+
+    alone, together = (audit(Traffic([str(tmp_path / each) for each in names]), rules, processes=n) for n in (1, 3))
+
+    assert alone == together
+    assert alone.inputs.documents == len(traffic)
+    assert min(alone.totals.duplicates, alone.totals.stale, alone.totals.late, alone.totals.suspicious) > 10
+    assert alone.totals.rejected > 1

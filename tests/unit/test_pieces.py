@@ -50,10 +50,26 @@ def test_pieces_hold_what_the_whole_does(
         assert [(each.body, each.where) for piece in cut for each in piece.deliveries()] == whole(file)
 
 
+@pytest.mark.parametrize(
+    "text", [messy(random.Random(9)), "{}\n" * 50, '{"a": 1}\n{"a": 2}', '{"a": 1} \n\n{"a": {}}{}\n']
+)
+@pytest.mark.parametrize("longest", [10, 10**6])
+def test_a_piece_may_be_longer_than_what_is_kept_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, longest: int
+) -> None:
+    monkeypatch.setattr(pieces, "LONGEST", longest)
+    file = tmp_path / "traffic.jsonl"
+    file.write_text(text)
+    cut = Pieces.of(str(file))
+    assert cut is not None
+    assert [(each.body, each.where) for piece in cut for each in piece.deliveries()] == whole(file)
+
+
 def test_what_cannot_be_cut(tmp_path: Path) -> None:
     (tmp_path / "packed.gz").write_bytes(b"\x1f\x8b\x08")
     (tmp_path / "wide.json").write_bytes(b"\xff\xfe{\x00")
     (tmp_path / "empty").touch()
-    names = ["packed.gz", "wide.json", "empty", "missing", "."]
-    assert [Pieces.of(str(tmp_path / name)) for name in names] == [None] * 5
+    (tmp_path / "no-lines.json").write_bytes(b'{"a": 1}' * 200_000)
+    names = ["packed.gz", "wide.json", "empty", "no-lines.json", "missing", "."]
+    assert [Pieces.of(str(tmp_path / name)) for name in names] == [None] * 6
     assert Pieces.of("-") is None

@@ -57,6 +57,8 @@ def _paths(traffic: Sequence[str]) -> Sequence[str]:
     paths = traffic or ("-",)
     if "-" in paths and (sys.stdin is None or (not traffic and sys.stdin.isatty())):
         raise click.UsageError("name files or folders of traffic, or give it on stdin")
+    if not any(path == "-" or os.path.lexists(path) for path in paths):
+        raise click.UsageError(f"{', '.join(paths)}: no such file or folder; name files or folders of traffic")
     return paths
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,9 +13,10 @@ from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.rules import CompiledRule, Rulebook
 from eventonce.study import report
-from eventonce.study.facts import Facts, all_facts
+from eventonce.study.facts import NO_ID, Facts
 from eventonce.study.gaps import EDGES, Gaps, readable, spelled
-from eventonce.study.ledger import Entry, Index, Ledger, Taken, Verdict
+from eventonce.study.ledger import Index, Ledger, Taken, Verdict
+from eventonce.study.shares import all_facts
 from eventonce.study.traffic import Seen, Traffic
 
 OTHERS = "(others)"
@@ -68,7 +69,7 @@ class Reasons:
 class Group:
     """What has been counted of one source and type."""
 
-    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    verdicts: list[int] = field(default_factory=lambda: [0] * (len(Verdict) + 1))
     missed: Counter[tuple[bool, bool]] = field(default_factory=Counter)  # found by id, by content
     rules: Counter[CompiledRule] = field(default_factory=Counter)
     gaps: Gaps = field(default_factory=Gaps)
@@ -81,7 +82,7 @@ class Group:
         """The numbers alone."""
         verdicts = self.verdicts
         return report.Counts(
-            events=verdicts.total() + self.rejected.events,
+            events=sum(verdicts) + self.rejected.events,
             distinct=verdicts[Verdict.NEW] + verdicts[Verdict.NEWER],
             duplicates=verdicts[Verdict.DUPLICATE],
             stale=verdicts[Verdict.STALE],
@@ -96,7 +97,7 @@ class Group:
 
 
 class Audit:
-    """Takes events one by one. What it keeps grows with distinct keys, ids and contents, not with events."""
+    """Takes events as they come. What it keeps grows with distinct keys, ids and contents, not with events."""
 
     def __init__(self, book: Rulebook) -> None:
         self.no_events = Reasons()
@@ -105,27 +106,33 @@ class Audit:
         self._keys, self._ids, self._contents = Ledger(), Index(), Index()
         self._pairs = 0
 
-    def add(self, seen: Facts) -> None:
-        """The next event of the traffic, or what is none."""
-        if seen.rejected is None:
-            self._count(self._group(seen), seen)
-        else:
-            (self._group(seen).rejected if seen.known else self.no_events).add(seen.rejected, seen.place)
+    def add(self, facts: Facts) -> None:
+        """The next events of the traffic, and what is none."""
+        groups = [self._group(name) for name in facts.names]
+        for number, reason, place in facts.rejected:
+            (self.no_events if number is None else groups[number].rejected).add(reason, place)
+        for (number, rule), count in Counter(zip(facts.groups, facts.rules, strict=True)).items():
+            groups[number].rules[self._book.all[rule]] += count
+        self._count([groups[number] for number in facts.groups], facts)
 
-    def _count(self, group: Group, seen: Facts) -> None:
-        rule = self._book.all[seen.rule]
-        by_id, by_content = seen.own_id is not None and self._ids.seen(seen.own_id), self._contents.seen(seen.content)
-        taken = self._keys.take(Entry(rule, seen.key, seen.version, seen.content, seen.time, seen.position))
-        group.verdicts[taken.verdict] += 1
-        group.rules[rule] += 1
-        if seen.replayed:
-            group.replayed += 1  # sent again on purpose: not what id or content should have stopped
-        elif taken.verdict is Verdict.NEW and (by_id or by_content):
-            group.missed[by_id, by_content] += 1
-        if taken.verdict in (Verdict.DUPLICATE, Verdict.LATE, Verdict.STALE):
-            _measure(group.gaps, taken, same_id=by_id)
+    def _count(self, groups: Sequence[Group], facts: Facts) -> None:
+        by_id = [seen and own != NO_ID for seen, own in zip(self._ids.all_seen(facts.ids), facts.ids, strict=True)]
+        by_content = self._contents.all_seen(facts.contents)
+        taken = self._keys.take_all(facts.entries(self._book.all))
+        columns = zip(groups, taken, by_id, by_content, facts.replayed, facts.positions, strict=True)
+        for group, each, same_id, same_content, replayed, position in columns:
+            group.verdicts[each.verdict] += 1
+            group.replayed += replayed
+            if each.verdict is not Verdict.NEW:
+                self._count_known(group, each, position, same_id=same_id)
+            elif (same_id or same_content) and not replayed:  # a replay was sent again on purpose
+                group.missed[same_id, same_content] += 1
+
+    def _count_known(self, group: Group, taken: Taken, position: int, *, same_id: bool) -> None:
+        if taken.verdict is not Verdict.NEWER:
+            _measure(group.gaps, taken, same_id=same_id)
         if taken.differs_from is not None:
-            self._suspect(group, Pair(taken.differs_from, seen.position))
+            self._suspect(group, Pair(taken.differs_from, position))
 
     def _suspect(self, group: Group, pair: Pair) -> None:
         group.suspicious += 1
@@ -133,8 +140,7 @@ class Audit:
             group.pairs.append(pair)
             self._pairs += 1
 
-    def _group(self, seen: Facts) -> Group:
-        name = (seen.source, seen.type)
+    def _group(self, name: tuple[str, str]) -> Group:
         group = self.groups.get(name)
         if group is None:
             name = name if len(self.groups) < _MOST_GROUPS else (OTHERS, OTHERS)
@@ -159,9 +165,10 @@ def audit(
 ) -> report.Report:
     """Read the traffic, and the suspicious drops in it a second time. `step` is called for each event."""
     counted = Audit(book)
-    for seen in all_facts(traffic, book, processes):
-        counted.add(seen)
-        step()
+    for facts in all_facts(traffic, book, processes):
+        counted.add(facts)
+        for _ in range(len(facts)):
+            step()
     inputs = report.Inputs(traffic.files, traffic.documents, _unreadable(traffic))
     compared = dict(_compare(traffic, book, counted.groups.values())) if traffic.lasting else None
     return _report(counted, inputs, compared)

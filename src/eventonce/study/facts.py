@@ -1,126 +1,99 @@
-"""Facts: what an audit needs to know of an event, small enough to pass from one process to another.
+"""Facts: what an audit needs to know of events, in columns: few steps for each event, and quick to hand over."""
 
-Finding them is nearly all of an audit's work, so large traffic is shared out to processes. Counting stays in one.
-"""
-
-import os
-from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from eventonce.errors import EventRejected
-from eventonce.rules import Rulebook
+from eventonce.event import Delivery, Event
+from eventonce.rules import CompiledRule, Rulebook
 from eventonce.study import fingerprint
-from eventonce.study.pieces import Piece, Pieces
-from eventonce.study.traffic import Seen, Traffic, unpack
+from eventonce.study.content import of_content
+from eventonce.study.ledger import NO_TIME, NO_VERSION, Entry
+from eventonce.study.traffic import millis
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future, ProcessPoolExecutor
-
-WORTH_IT = 32 * 1024 * 1024  # bytes of traffic below which starting processes costs more than it saves
-_AHEAD = 3  # pieces for each process that wait or are under way
-Found = tuple[int, list[tuple[Any, ...]]]  # how many documents, and the facts of what is in them
+NO_ID = 0
 _LONGEST_NAME = 200
 
 
-class Facts(NamedTuple):
-    """One event, or why it is none."""
+class Rejected(NamedTuple):
+    """Why there is no event, or no key to it."""
 
-    source: str
-    type: str
-    position: int
-    time: int | None = None
-    rule: int = -1  # its number in the book
-    key: int = 0
-    version: int | None = None
-    content: int = 0
-    own_id: int | None = None
-    replayed: bool = False
-    rejected: str | None = None
-    place: str = ""
-    known: bool = True  # whether there was an event to reject
+    group: int | None  # none where there is no event
+    reason: str
+    place: str
 
 
-def facts(book: Rulebook, seen: Seen) -> Facts:
-    """The facts of one event."""
-    event = seen.event
-    if isinstance(event, EventRejected):
-        return Facts("", "", seen.position, rejected=str(event), place=seen.place, known=False)
-    source, kind = event.source[:_LONGEST_NAME], event.type[:_LONGEST_NAME]
-    try:
-        keyed = book.find(event).key(event)
-    except EventRejected as error:
-        return Facts(source, kind, seen.position, rejected=str(error), place=seen.place)
-    return Facts(
-        source,
-        kind,
-        seen.position,
-        seen.time,
-        keyed.rule.number,
-        fingerprint.of_key(keyed.key),
-        keyed.version,
-        fingerprint.of_content(keyed, event),
-        fingerprint.of_id(event),
-        bool(event.replay),
-    )
+class Facts:
+    """Some events, in their order. A group is a source and type, by its number among `names`."""
+
+    def __init__(self) -> None:
+        self.names: dict[tuple[str, str], int] = {}
+        self.rejected: list[Rejected] = []
+        self.groups = array("I")
+        self.rules = array("I")  # by their number in the book
+        self.keys = array("Q")  # fingerprints, as are contents and ids
+        self.versions = array("q")
+        self.contents = array("Q")
+        self.times = array("q")
+        self.positions = array("Q")
+        self.ids = array("Q")
+        self.replayed = bytearray()
+
+    def add(self, event: Event | EventRejected, delivery: Delivery, position: int, book: Rulebook) -> None:
+        """One more event, or what is none."""
+        if isinstance(event, EventRejected):
+            self.rejected.append(Rejected(None, str(event), delivery.place))
+            return
+        name = (event.source[:_LONGEST_NAME], event.type[:_LONGEST_NAME])
+        group = self.names.setdefault(name, len(self.names))
+        try:
+            self._enter(event, book.find(event))
+        except EventRejected as error:
+            self.rejected.append(Rejected(group, str(error), delivery.place))
+        else:
+            self.groups.append(group)
+            self.positions.append(position)
+
+    def __len__(self) -> int:
+        return len(self.keys) + len(self.rejected)
+
+    def shift(self, positions: int) -> None:
+        """They were found in a part of the traffic, with so much before it."""
+        self.positions = array("Q", [position + positions for position in self.positions])
+
+    def entries(self, rules: Sequence[CompiledRule]) -> list[Entry]:
+        """As a ledger takes them."""
+        columns = zip(self.rules, self.keys, self.versions, self.contents, self.times, self.positions, strict=True)
+        return [
+            Entry(
+                rules[rule],
+                key,
+                None if version == NO_VERSION else version,
+                content,
+                None if time == NO_TIME else time,
+                position,
+            )
+            for rule, key, version, content, time, position in columns
+        ]
+
+    def _enter(self, event: Event, rule: CompiledRule) -> None:
+        own_id, time = fingerprint.of_id(event), millis(event)
+        key, version = _key(event, rule, own_id)
+        self.rules.append(rule.number)
+        self.keys.append(key)
+        self.versions.append(NO_VERSION if version is None else version)
+        self.contents.append(key if rule.rule.key == "content" else of_content(rule, event))
+        self.times.append(NO_TIME if time is None else time)
+        self.ids.append(NO_ID if own_id is None else own_id)
+        self.replayed.append(bool(event.replay))
 
 
-def all_facts(traffic: Traffic, book: Rulebook, processes: int | None = None) -> Iterator[Facts]:
-    """The facts of all traffic, in its order."""
-    count = _processes(traffic) if processes is None else processes
-    if count < 2:
-        return (facts(book, seen) for seen in traffic)
-    return _shared_out(traffic, book, count)
-
-
-def _processes(traffic: Traffic) -> int:
-    size = traffic.size
-    return (os.cpu_count() or 1) if size is not None and size >= WORTH_IT else 1
-
-
-def _shared_out(traffic: Traffic, book: Rulebook, processes: int) -> Iterator[Facts]:
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    with ProcessPoolExecutor(processes, get_context("spawn"), _prepare, (book.definition,)) as pool:
-        for file in traffic.names:
-            pieces = Pieces.of(file)
-            if pieces is None:  # gzip, a pipe, or not there: read here
-                yield from (facts(book, seen) for seen in traffic.of(file))
-            else:
-                yield from _in_order(traffic, pool, pieces, _AHEAD * processes)
-
-
-def _in_order(traffic: Traffic, pool: "ProcessPoolExecutor", pieces: Pieces, ahead: int) -> Iterator[Facts]:
-    under_way: deque[tuple[Piece, Future[Found]]] = deque()
-    for piece in pieces:
-        under_way.append((piece, pool.submit(_find, piece)))
-        if len(under_way) >= ahead:
-            yield from _taken(traffic, *under_way.popleft())
-    while under_way:
-        yield from _taken(traffic, *under_way.popleft())
-
-
-def _taken(traffic: Traffic, piece: Piece, found: "Future[Found]") -> Iterator[Facts]:
-    documents, rows = found.result()
-    before = traffic.passed(piece, documents)
-    for source, kind, position, *rest in rows:
-        yield Facts(source, kind, position + before, *rest)
-
-
-# --- in a process of its own ---
-
-_book: Rulebook
-
-
-def _prepare(definition: tuple[Any, ...]) -> None:
-    global _book  # noqa: PLW0603  # a process of a pool has no other place
-    _book = Rulebook(*definition)
-
-
-def _find(piece: Piece) -> "Found":
-    rows = []
-    documents = 0
-    for documents, delivery in enumerate(piece.deliveries(), 1):
-        rows += [tuple(facts(_book, seen)) for seen in unpack(documents, delivery)]
-    return documents, rows
+def _key(event: Event, rule: CompiledRule, own_id: int | None) -> tuple[int, int | None]:
+    """The fingerprint of the key, and the version. A key by id needs no digest: under one rule its id says the same."""
+    told = rule.rule
+    apart = told.replay == "reprocess" and event.replay
+    if told.key == "id" and told.version is None and own_id is not None and not apart:
+        return own_id ^ rule.number, None
+    keyed = rule.key(event)
+    return fingerprint.of_key(keyed.key), keyed.version

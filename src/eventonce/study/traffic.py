@@ -33,8 +33,7 @@ class Seen(NamedTuple):
     @property
     def time(self) -> int | None:
         """The event's own time in milliseconds since 1970, where it has one."""
-        time = None if isinstance(self.event, EventRejected) else self.event.time
-        return None if time is None else round(time.timestamp() * 1000)
+        return None if isinstance(self.event, EventRejected) else millis(self.event)
 
 
 def read(paths: Sequence[str], progress: Callable[[], object] | None = None) -> Iterator[Seen]:
@@ -79,14 +78,16 @@ class Traffic:
 
     def __iter__(self) -> Iterator[Seen]:
         for file in self._files:
-            yield from self.of(file)
+            for batch in self.batches(file):
+                yield from batch
 
     def again(self, positions: Collection[int]) -> Iterator[Seen]:
         """The events at these positions, by a second reading that opens only the documents they are in."""
         wanted = {position >> _NTH_BITS for position in positions}
         for number, delivery in Traffic(self._files)._numbered() if wanted else ():
             if number in wanted:
-                yield from (seen for seen in unpack(number, delivery) if seen.position in positions)
+                found = unpack(number, delivery)
+                yield from (Seen(event, delivery, position) for position, event in found if position in positions)
                 wanted.remove(number)
                 if not wanted:
                     return
@@ -96,11 +97,15 @@ class Traffic:
         """The files to read, in order."""
         return self._files
 
-    def of(self, file: str) -> Iterator[Seen]:
-        """The events of one file; for who takes the files one by one."""
-        for delivery in self._deliveries(file):
+    def batches(self, file: str) -> Iterator[Iterator[Seen]]:
+        """The events of one file, as many at once as are at hand; for who takes the files one by one."""
+        return map(self._of, self._received(file))
+
+    def _of(self, deliveries: Iterable[Delivery]) -> Iterator[Seen]:
+        for delivery in deliveries:
             self.documents += 1
-            yield from unpack(self.documents, delivery)
+            for position, event in unpack(self.documents, delivery):
+                yield Seen(event, delivery, position)
             self._progress()
 
     def passed(self, piece: Piece, documents: int) -> int:
@@ -112,15 +117,16 @@ class Traffic:
 
     def _numbered(self) -> Iterator[tuple[int, Delivery]]:
         for file in self._files:
-            for delivery in self._deliveries(file):
-                self.documents += 1
-                yield self.documents, delivery
+            for deliveries in self._received(file):
+                for delivery in deliveries:
+                    self.documents += 1
+                    yield self.documents, delivery
 
-    def _deliveries(self, file: str) -> Iterator[Delivery]:
+    def _received(self, file: str) -> Iterator[Sequence[Delivery]]:
         try:
             self._source = FileSource(file)
             while deliveries := self._source.receive(_BATCH):
-                yield from deliveries
+                yield deliveries
         except SourceError as error:
             self.unreadable[_shown(file)] = _reason(file, error)
         finally:
@@ -153,14 +159,18 @@ class Traffic:
         self.unreadable[_shown(str(error.filename))] = f"cannot be read: {error.strerror}"
 
 
-def unpack(number: int, delivery: Delivery) -> Iterator[Seen]:
-    """The events of a document, in any carrier's shape."""
+def unpack(number: int, delivery: Delivery) -> Iterable[tuple[int, Event | EventRejected]]:
+    """The events of a document, in any carrier's shape, and the position of each."""
     if delivery.trouble is not None:
         events: Sequence[Event | EventRejected] = [EventRejected(delivery.trouble)]
     else:
         events = read_events(delivery.body, LONGEST)  # an export is often one long list
-    for nth, event in enumerate(events):
-        yield Seen(event, delivery, number << _NTH_BITS | nth)
+    return enumerate(events, number << _NTH_BITS)
+
+
+def millis(event: Event) -> int | None:
+    """An event's own time in milliseconds since 1970, where it has one."""
+    return None if event.time is None else round(event.time.timestamp() * 1000)
 
 
 def _once(files: Iterable[str]) -> Iterator[str]:
