@@ -60,5 +60,10 @@ def dynoxide(servers: Path) -> Iterator[Dynoxide]:
 
 
 @pytest.fixture(scope="session")
+def dynoxide_in_memory(servers: Path) -> Iterator[Dynoxide]:
+    yield from running(lambda: Dynoxide(servers, durable=False))
+
+
+@pytest.fixture(scope="session")
 def ministack(servers: Path) -> Iterator[Ministack]:
     yield from running(lambda: Ministack(servers))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the servers that the tests and benchmarks talk to: into .servers, or with apt where that is allowed.
+# Installs the servers and checkers that the tests and benchmarks talk to: into .servers, or with apt where that is allowed.
 # What cannot be installed is said, and its tests are skipped (with CI=true they fail).
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -34,11 +34,11 @@ with_npm() {  # PROGRAM PACKAGE VERSION
 }
 
 with_pip() {  # PROGRAM REQUIREMENT...: in an environment of its own
-    [ -x ".servers/bin/$1" ] && return
+    [ -x ".servers/bin/$1" ] && [ "$(cat ".servers/$1/wanted" 2>/dev/null)" = "$*" ] && return
     echo "servers: installing $1"
     "$python" -m venv ".servers/$1" &&
         ".servers/$1/bin/python" -m pip install --quiet --disable-pip-version-check "${@:2}" &&
-        ln -sf "../$1/bin/$1" ".servers/bin/$1" ||
+        ln -sf "../$1/bin/$1" ".servers/bin/$1" && echo "$*" >".servers/$1/wanted" ||
         echo "servers: $1 could not be installed; its tests are skipped" >&2
 }
 
@@ -51,5 +51,6 @@ esac
 with_apt redis-server redis-server
 with_apt initdb postgresql
 with_npm dynoxide "@dynoxide/$platform" 1.2.1
-with_pip ministack ministack==1.5.33
+with_pip ministack ministack==1.5.33 aws-sam-translator
+with_pip cfn-lint 'cfn-lint>=1.20'
 exit 0

@@ -1,5 +1,6 @@
 """Clients of AWS, made on use: with the usual environment and profiles, and what a URL says beside them."""
 
+import os
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -67,7 +68,7 @@ def client(
         user_agent_extra="eventonce",
     )
     try:
-        session: Any = boto3.session.Session(region_name=region)
+        session: Any = boto3.session.Session(region_name=region or os.environ.get("AWS_REGION"))  # boto3 does not look
         return session.client(service, endpoint_url=endpoint, config=config)
     except Exception as error:  # no region, no such profile, a URL that is none
         raise ConfigError(f"{service}: {error}") from error

@@ -15,6 +15,7 @@ EventOnceError
 ├── EventExpired             it is older than its rule's max_age
 ├── TooManyAttempts          it failed max_attempts times
 ├── LeaseLost                another worker has taken the claim over
+├── TransactionRefused       the database refused what a handler wrote through ctx.tx
 └── ResultNotKept            it was processed, but its result was not kept
 """
 
@@ -110,3 +111,7 @@ class LeaseLost(EventOnceError):
 
 class ResultNotKept(EventOnceError):
     """This event was processed before, but its result was not kept."""
+
+
+class TransactionRefused(EventOnceError):
+    """The database refused the handler's own writes, so none of them was made."""

@@ -1,6 +1,7 @@
 """Keys: the canonical form of JSON, and the digest a store sees."""
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, NewType
@@ -165,3 +166,9 @@ def digester(consumer: str, rule: str, kind: str) -> Callable[[Iterable[Part], s
         return Key(state.digest()[:KEY_BYTES])
 
     return digest
+
+
+def powertools_key(values: list[Any], replay: str = "") -> Key:
+    """What Powertools for AWS Lambda makes of the same values: one as it is, several as a list."""
+    text = json.dumps(values[0] if len(values) == 1 else values, sort_keys=True)
+    return Key(hashlib.md5((text + replay).encode(), usedforsecurity=False).digest())

@@ -29,6 +29,10 @@ Trouble = Literal[
     "retry",  # the store does not answer: try again later
     "process",  # run it now, at the risk of running it twice
 ]
+Digest = Literal[
+    "eventonce",  # of consumer, rule and typed parts
+    "powertools",  # as Powertools for AWS Lambda makes it, so that both meet in one table
+]
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +55,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     replay: Replay = "dedupe"
     remember: Remember = "seen"
     store_trouble: Trouble = "retry"
+    digest: Digest = "eventonce"
     was: str | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -74,10 +79,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         if self.was is None:
             return None
         changed = dict(self.was) if isinstance(self.was, Mapping) else {"name": self.was}
-        unknown = set(changed) - {"name", "key", "otherwise", "ignore"}
+        unknown = set(changed) - {"name", "key", "otherwise", "ignore", "digest"}
         if unknown or not changed.get("name"):
             raise ConfigError(
-                f"rule {self.name!r}: was: give the old name, or a table of name, key, otherwise and ignore"
+                f"rule {self.name!r}: was: give the old name, or a table of name, key, otherwise, ignore and digest"
             )
         if "key" in changed:  # then the rest of the old key is what the table says
             changed = {"otherwise": None, "ignore": (), **changed}
@@ -120,9 +125,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f'{where}: otherwise: {self.otherwise!r} is not known; use "content" or "id"')
         if self.otherwise is not None and isinstance(self.key, str):
             raise ConfigError(f"{where}: otherwise only means something with a key of paths")
+        if self.digest == "powertools" and (isinstance(self.key, str) or self.otherwise is not None):
+            raise ConfigError(f'{where}: digest = "powertools" needs a key of paths, and no otherwise')
 
 
-_CHOICES = (("replay", Replay), ("remember", Remember), ("store_trouble", Trouble))
+_CHOICES = (("replay", Replay), ("remember", Remember), ("store_trouble", Trouble), ("digest", Digest))
 
 
 def version_number(value: Any, where: str) -> int:

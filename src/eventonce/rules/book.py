@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
-from eventonce.key import Key, Part, canonical, canonical_parsed, digester, part
+from eventonce.key import Key, Part, canonical, canonical_parsed, digester, part, powertools_key
 from eventonce.path import Ignored, getter, ignored_path, unread_times
 from eventonce.rule import Rule, Trouble, version_number
 
@@ -95,6 +95,8 @@ class CompiledRule:
         document = event.document()
         values = [get(document) for _, get in self._paths]
         if not any(map(_missing, values)):
+            if self.rule.digest == "powertools":
+                return powertools_key(values, replay)
             return self._digest(map(part, values), replay)
         if self.rule.otherwise is not None:
             return self._digest_otherwise(self._whole(event, self.rule.otherwise), replay)

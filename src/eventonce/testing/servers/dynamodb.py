@@ -3,16 +3,21 @@
 import os
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 from eventonce.testing.servers.process import Process, find
 
 
 class Dynoxide(Process):
-    """DynamoDB alone, durable in one file."""
+    """DynamoDB alone, durable in one file or in memory."""
+
+    def __init__(self, folder: Path, *, durable: bool = True) -> None:
+        super().__init__(folder)
+        self._durable = durable
 
     def command(self) -> list[str]:
-        file = self.folder / f"dynoxide-{self.port}.db"
-        return [find("dynoxide"), "--host", "127.0.0.1", "--port", str(self.port), "--db-path", str(file)]
+        file = ["--db-path", str(self.folder / f"dynoxide-{self.port}.db")] if self._durable else []
+        return [find("dynoxide"), "--host", "127.0.0.1", "--port", str(self.port), *file]
 
     def url(self, table: str, port: int | None = None) -> str:
         return f"dynamodb://{table}?region=us-east-1&endpoint={self.endpoint(port)}"
