@@ -1,0 +1,180 @@
+"""Making what a pipeline needs: look at what is there, say what is to be done, do it. All of it may be repeated."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from eventonce.aws_setup.account import Account
+from eventonce.aws_setup.plan import RETRY, Bus, EventRule, Plan, Queue, Table, Topic, compact, foreign
+from eventonce.aws_setup.queue import admission, changes, description, wanted
+from eventonce.errors import ConfigError, EventOnceError
+from eventonce.stores import open_store
+
+Act = Callable[[], object]
+# What a rule would lose that is put anew without it. Who disabled one had a reason.
+_KEPT = ("Description", "RoleArn", "ScheduleExpression", "State")
+
+
+class Step(NamedTuple):
+    """One thing to be made or changed, or that is as it should be."""
+
+    verb: Literal["create", "change", "keep"]
+    what: str
+    act: Act | None = None
+
+
+def look(plan: Plan, account: Account) -> Iterator[Step]:
+    """What is to be done, in the order in which it can be done."""
+    for queue in plan.queues:
+        yield _queue(queue, plan.rule, account)
+    for bus in plan.buses:
+        yield _bus(bus, account)
+    if isinstance(plan.sink, Topic) and not foreign(plan.sink):
+        yield _topic(plan.sink, account)
+    if plan.rule is not None:
+        yield from _rule(plan.rule, account)
+    if plan.table is not None:
+        yield _table(plan.table, account)
+
+
+# --- queues and topics ---
+
+
+def _queue(queue: Queue, rule: EventRule | None, account: Account) -> Step:
+    place, name = queue.place, queue.name
+    dead_arn = account.arn(place, "sqs", queue.dead.name) if queue.dead else None
+    admits = None
+    if rule is not None and queue in (rule.target, rule.undelivered):
+        admits = admission(rule, account.arn(place, "sqs", name), _rule_arn(rule, account))
+    want = wanted(queue, dead_arn, admits)
+    found = account.look(place, "sqs", "get_queue_url", QueueName=name)
+    if found is None:
+        return Step(
+            "create",
+            f"queue {name}: {description(want)}",
+            lambda: account.call(place, "sqs", "create_queue", QueueName=name, Attributes=want),
+        )
+    url = found["QueueUrl"]
+    has = account.call(place, "sqs", "get_queue_attributes", QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    change = changes(has, want)
+    if not change:
+        return Step("keep", f"queue {name}")
+    return Step(
+        "change",
+        f"queue {name}: {description(change)}",
+        lambda: account.call(place, "sqs", "set_queue_attributes", QueueUrl=url, Attributes=change),
+    )
+
+
+def _topic(topic: Topic, account: Account) -> Step:
+    arn = account.arn(topic.place, "sns", topic.name)
+    if account.look(topic.place, "sns", "get_topic_attributes", TopicArn=arn) is not None:
+        return Step("keep", f"topic {topic.name}")
+    attributes = {"FifoTopic": "true"} if topic.fifo else {}
+    return Step(
+        "create",
+        f"topic {topic.name}",
+        lambda: account.call(topic.place, "sns", "create_topic", Name=topic.name, Attributes=attributes),
+    )
+
+
+# --- bus, rule and target ---
+
+
+def _bus(bus: Bus, account: Account) -> Step:
+    if account.look(bus.place, "events", "describe_event_bus", Name=bus.name) is not None:
+        return Step("keep", f"bus {bus.name}")
+    partner = {"EventSourceName": bus.name} if bus.partner else {}
+    if partner and account.look(bus.place, "events", "describe_event_source", Name=bus.name) is None:
+        raise ConfigError(
+            f"bus {bus.name}: the partner has set up no such event source for this account and region; "
+            "have it set up there first, and run this again"
+        )
+    return Step(
+        "create",
+        f"bus {bus.name}" + (", for the partner's event source of that name" if partner else ""),
+        lambda: account.call(bus.place, "events", "create_event_bus", Name=bus.name, **partner),
+    )
+
+
+def _rule_arn(rule: EventRule, account: Account) -> str:
+    bus = "" if rule.bus.name == "default" else f"{rule.bus.name}/"
+    return account.arn(rule.bus.place, "events", f"rule/{bus}{rule.name}")
+
+
+def _rule(rule: EventRule, account: Account) -> Iterator[Step]:
+    place, named = rule.bus.place, {"Name": rule.name, "EventBusName": rule.bus.name}
+    has = account.look(place, "events", "describe_rule", **named)
+    told = f"rule {rule.name} on bus {rule.bus.name}"
+    if has is not None and json.loads(has.get("EventPattern") or "null") == json.loads(compact(rule.pattern)):
+        disabled = has.get("State") == "DISABLED"
+        yield Step("keep", f"{told}, which is disabled: enable it when events are to come" if disabled else told)
+    else:
+        kept = {name: value for name, value in (has or {}).items() if name in _KEPT}
+        put = {**kept, **named, "EventPattern": compact(rule.pattern)}
+        verb: Literal["create", "change"] = "create" if has is None else "change"
+        yield Step(verb, f"{told}: {compact(rule.pattern)}", lambda: account.call(place, "events", "put_rule", **put))
+    yield _target(rule, account, exists=has is not None)
+
+
+def _target(rule: EventRule, account: Account, *, exists: bool) -> Step:
+    place, told = rule.bus.place, f"target of rule {rule.name}: queue {rule.target.name}"
+    where = {"Rule": rule.name, "EventBusName": rule.bus.name}
+    arn = account.arn(place, "sqs", rule.target.name)
+    listed = account.look(place, "events", "list_targets_by_rule", **where) if exists else None
+    has = next((each for each in (listed or {}).get("Targets", []) if each["Arn"] == arn), None)
+    want: dict[str, Any] = {
+        "RetryPolicy": RETRY,
+        "DeadLetterConfig": {"Arn": account.arn(place, "sqs", rule.undelivered.name)},
+    }
+    if rule.target.fifo:
+        want["SqsParameters"] = {"MessageGroupId": rule.group}
+    if has is not None and all(has.get(name) == value for name, value in want.items()):
+        return Step("keep", told)
+    target = {"Id": "eventonce", "Arn": arn, **(has or {}), **want}
+    return Step(
+        "create" if has is None else "change",
+        f"{told}, tried for 24 h and up to 185 times, and then in queue {rule.undelivered.name}",
+        lambda: _put_target(account, place, where, target),
+    )
+
+
+def _put_target(account: Account, place: Any, where: Mapping[str, str], target: Mapping[str, Any]) -> None:
+    answer = account.call(place, "events", "put_targets", **where, Targets=[target])
+    for failed in answer.get("FailedEntries", []):
+        raise EventOnceError(f"rule {where['Rule']}: its target was refused ({failed.get('ErrorMessage')})")
+
+
+# --- the table ---
+
+
+def _table(table: Table, account: Account) -> Step:
+    place, told = table.place, f"table {table.name}"
+    if account.look(place, "dynamodb", "describe_table", TableName=table.name) is None:
+        key = table.key if table.sort is None else f"{table.key} and {table.sort}"
+        return Step(
+            "create",
+            f"{told}: key {key}, paid per request, time to live on {table.ttl}",
+            lambda: _as_store(table, "create_table"),
+        )
+    warnings = _as_store(table, "check")  # raises where its key is another
+    has = account.call(place, "dynamodb", "describe_time_to_live", TableName=table.name)["TimeToLiveDescription"]
+    if has.get("TimeToLiveStatus") in ("ENABLED", "ENABLING"):
+        return Step("keep", ": ".join([told, *warnings]))
+    setting = {"Enabled": True, "AttributeName": table.ttl}
+    return Step(
+        "change",
+        f"{told}: time to live on {table.ttl}",
+        lambda: account.call(
+            place, "dynamodb", "update_time_to_live", TableName=table.name, TimeToLiveSpecification=setting
+        ),
+    )
+
+
+def _as_store(table: Table, verb: str) -> Any:
+    """What the store itself knows about its table."""
+    store = open_store(table.url, create=False)
+    try:
+        return getattr(store, verb)()
+    finally:
+        store.close()

@@ -1,0 +1,171 @@
+"""What a pipeline needs, as a template of CloudFormation or SAM. It is JSON, which both of them read."""
+
+import json
+from typing import Any
+
+from eventonce.aws_setup.plan import FUNCTION_TIMEOUT, RETENTION, RETRY, Bus, Plan, Queue, Table, Topic, foreign
+from eventonce.aws_setup.queue import admission
+from eventonce.aws_setup.role import Resource, policy, trust
+
+_SERVICES = ["ecs-tasks.amazonaws.com", "ec2.amazonaws.com", "pods.eks.amazonaws.com"]
+# What must not go with the stack: events that nobody has looked at, and what has been done already.
+_KEPT = {"DeletionPolicy": "RetainExceptOnCreate", "UpdateReplacePolicy": "Retain"}
+_LOG_DAYS = 30
+_BATCH = 10  # the most of a FIFO queue, and of any queue without waiting for more
+
+
+def cloudformation(plan: Plan, *, function: bool = False) -> str:
+    """A template with the role of a worker, or of a function."""
+    template = _Template(plan)
+    template.common()
+    if function:
+        template.function_role()
+    else:
+        template.worker_role()
+    return template.text()
+
+
+def sam(plan: Plan) -> str:
+    """A template with a function that the queue feeds."""
+    template = _Template(plan)
+    template.common()
+    template.function_role()
+    template.function()
+    return template.text()
+
+
+class _Template:
+    """Collects the resources."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._head: dict[str, Any] = {
+            "AWSTemplateFormatVersion": "2010-09-09",
+            "Description": f"What the eventonce pipeline of consumer {plan.consumer} needs",
+        }
+        self._resources: dict[str, Any] = {}
+
+    def text(self) -> str:
+        return json.dumps({**self._head, "Resources": self._resources}, indent=2)
+
+    def common(self) -> None:
+        """All but who uses it."""
+        for queue in self._plan.queues:
+            self._queue(queue)
+        for bus in self._plan.buses:
+            source = {"EventSourceName": bus.name} if bus.partner else {}
+            self._add(_id(bus), "AWS::Events::EventBus", {"Name": bus.name, **source})
+        if isinstance(sink := self._plan.sink, Topic) and not foreign(sink):
+            fifo = {"FifoTopic": True} if sink.fifo else {}
+            self._add(_id(sink), "AWS::SNS::Topic", {"TopicName": sink.name, **fifo})
+        self._rule()
+        if self._plan.table is not None:
+            self._table(self._plan.table)
+
+    def _add(self, name: str, kind: str, properties: dict[str, Any], **more: Any) -> None:
+        self._resources[name] = {"Type": kind, **more, "Properties": properties}
+
+    def _queue(self, queue: Queue) -> None:
+        properties: dict[str, Any] = {
+            "QueueName": queue.name,
+            "MessageRetentionPeriod": RETENTION,
+            "VisibilityTimeout": queue.visibility,
+        }
+        if queue.fifo:
+            properties["FifoQueue"] = True
+        if queue.by_content:
+            properties["ContentBasedDeduplication"] = True
+        if queue.dead is not None:
+            properties["RedrivePolicy"] = {"deadLetterTargetArn": _arn(queue.dead), "maxReceiveCount": queue.receives}
+        self._add(_id(queue), "AWS::SQS::Queue", properties, **_KEPT)
+
+    def _rule(self) -> None:
+        rule = self._plan.rule
+        if rule is None:
+            return
+        target: dict[str, Any] = {
+            "Id": "eventonce",
+            "Arn": _arn(rule.target),
+            "RetryPolicy": RETRY,
+            "DeadLetterConfig": {"Arn": _arn(rule.undelivered)},
+        }
+        if rule.target.fifo:
+            target["SqsParameters"] = {"MessageGroupId": rule.group}
+        bus = rule.bus.name if rule.bus not in self._plan.buses else {"Ref": _id(rule.bus)}
+        properties = {"Name": rule.name, "EventBusName": bus, "EventPattern": rule.pattern, "Targets": [target]}
+        self._add("EventRule", "AWS::Events::Rule", properties)
+        for queue in (rule.target, rule.undelivered):
+            admits = admission(rule, _arn(queue), {"Fn::GetAtt": ["EventRule", "Arn"]})
+            document = {"Version": "2012-10-17", "Statement": [admits]}
+            properties = {"Queues": [{"Ref": _id(queue)}], "PolicyDocument": document}
+            self._add(f"{_id(queue)}Policy", "AWS::SQS::QueuePolicy", properties)
+
+    def _table(self, table: Table) -> None:
+        keys = [(name, kind) for name, kind in ((table.key, "HASH"), (table.sort, "RANGE")) if name]
+        properties = {
+            "TableName": table.name,
+            "BillingMode": "PAY_PER_REQUEST",
+            "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name, _ in keys],
+            "KeySchema": [{"AttributeName": name, "KeyType": kind} for name, kind in keys],
+            "TimeToLiveSpecification": {"AttributeName": table.ttl, "Enabled": True},
+        }
+        self._add(_id(table), "AWS::DynamoDB::Table", properties, **_KEPT)
+
+    # --- who uses it ---
+
+    def worker_role(self) -> None:
+        parameter = {"Type": "String", "Default": _SERVICES[0], "AllowedValues": _SERVICES}
+        self._head["Parameters"] = {"WorkerService": {**parameter, "Description": "What the worker runs on"}}
+        self._role("WorkerRole", {"Ref": "WorkerService"})
+
+    def function_role(self) -> None:
+        self._add("LogGroup", "AWS::Logs::LogGroup", {"RetentionInDays": _LOG_DAYS}, **_KEPT)
+        self._role("FunctionRole", "lambda.amazonaws.com", {"Fn::GetAtt": ["LogGroup", "Arn"]})
+
+    def _role(self, name: str, service: Any, logs: Any = None) -> None:
+        allowed = {"PolicyName": "eventonce", "PolicyDocument": policy(self._plan, _arn, logs)}
+        self._add(name, "AWS::IAM::Role", {"AssumeRolePolicyDocument": trust(service), "Policies": [allowed]})
+        self._head["Outputs"] = {name: {"Value": {"Fn::GetAtt": [name, "Arn"]}}}
+
+    def function(self) -> None:
+        self._head["Transform"] = "AWS::Serverless-2016-10-31"
+        properties: dict[str, Any] = {
+            "Runtime": "python3.13",
+            "Handler": "app.handler",
+            "CodeUri": ".",
+            "Timeout": FUNCTION_TIMEOUT,
+            "Role": {"Fn::GetAtt": ["FunctionRole", "Arn"]},
+            "LoggingConfig": {"LogGroup": {"Ref": "LogGroup"}},
+        }
+        if self._plan.source is not None:
+            properties["Events"] = {"Queue": {"Type": "SQS", "Properties": _mapping(self._plan.source)}}
+        self._add("Function", "AWS::Serverless::Function", properties)
+
+
+def _mapping(queue: Queue) -> dict[str, Any]:
+    # Without ReportBatchItemFailures one event that fails brings back all of its batch.
+    return {"Queue": _arn(queue), "BatchSize": _BATCH, "FunctionResponseTypes": ["ReportBatchItemFailures"]}
+
+
+# --- names ---
+
+
+def _id(resource: Resource) -> str:
+    """The logical id of something."""
+    if isinstance(resource, Queue):
+        return f"{resource.purpose.capitalize()}Queue"
+    if isinstance(resource, Bus):
+        return "PartnerBus" if resource.partner else "".join(filter(str.isalnum, f"Bus{resource.name.title()}"))
+    return type(resource).__name__
+
+
+def _arn(resource: Resource) -> Any:
+    if isinstance(resource, Queue) and foreign(resource):
+        owner, _, name = resource.name.partition("/")
+        region = resource.place.options.get("region", "${AWS::Region}")
+        return {"Fn::Sub": f"arn:${{AWS::Partition}}:sqs:{region}:{owner}:{name}"}
+    if not isinstance(resource, Table) and foreign(resource):
+        return resource.name
+    if isinstance(resource, Bus) and resource.name == "default":
+        return {"Fn::Sub": "arn:${AWS::Partition}:events:${AWS::Region}:${AWS::AccountId}:event-bus/default"}
+    return {"Ref": _id(resource)} if isinstance(resource, Topic) else {"Fn::GetAtt": [_id(resource), "Arn"]}

@@ -1,0 +1,414 @@
+"""What a pipeline needs of AWS: the plan, what is changed about what is there, templates, and errors in our words."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.stub import Stubber
+
+from eventonce import ConfigError
+from eventonce.aws import Place
+from eventonce.aws_setup.account import Account
+from eventonce.aws_setup.apply import look
+from eventonce.aws_setup.cloudformation import cloudformation, sam
+from eventonce.aws_setup.hcl import Block, Reference, block, encoded
+from eventonce.aws_setup.plan import Bus, Plan, Queue, Topic, make_plan
+from eventonce.aws_setup.queue import changes, wanted
+from eventonce.aws_setup.terraform import terraform
+from eventonce.errors import EventOnceError
+from eventonce.pipeline import settings
+
+ORDERS = {"name": "orders", "match": {"source": ["com.example.orders"]}}
+RIDES = {"name": "rides", "match": {"source": ["com.example.rides"]}}
+
+
+def planned(*, function: bool = False, **table: Any) -> Plan:
+    return make_plan(settings({"source": "sqs://in", **table}, "pipeline.toml"), function=function)
+
+
+def dead(plan: Plan) -> str:
+    assert plan.source is not None
+    assert plan.source.dead is not None
+    return plan.source.dead.name
+
+
+# --- the plan ---
+
+
+def test_a_queue_comes_after_its_dead_letters() -> None:
+    plan = planned(rule=[ORDERS], aws={})
+    assert [queue.name for queue in plan.queues] == ["in-undelivered", "in-dead", "in"]
+
+
+def test_a_pipeline_without_aws_needs_nothing() -> None:
+    plan = planned(source="events.jsonl", sink="https://example.com")
+    assert plan.places == []
+    assert not plan.buses
+
+
+def test_the_dead_letters_of_the_pipeline_are_those_of_its_queue() -> None:
+    plan = planned(dead_letter="sqs://morgue")
+    assert dead(plan) == "morgue"
+    assert [queue.name for queue in plan.queues] == ["morgue", "in"]
+
+
+@pytest.mark.parametrize(
+    ("source", "letters", "expected"),
+    [
+        ("sqs://in.fifo", "sqs://morgue", "in-dead.fifo"),  # SQS wants both to be FIFO, or none
+        ("sqs://in.fifo", "sqs://morgue.fifo", "morgue.fifo"),
+        ("sqs://in", "sqs://morgue?region=eu-west-1", "in-dead"),  # and in one region
+        ("sqs://in", "sqs://123456789012/morgue", "in-dead"),  # and account
+        ("sqs://in", "dead.jsonl", "in-dead"),
+    ],
+)
+def test_dead_letters_that_sqs_would_not_take(source: str, letters: str, expected: str) -> None:
+    assert dead(planned(source=source, dead_letter=letters)) == expected
+
+
+@pytest.mark.parametrize(
+    ("lease", "function", "expected"),
+    [("60s", False, 60), ("1500ms", False, 30), ("90.5s", False, 91), ("60s", True, 180), ("10m", True, 600)],
+)
+def test_messages_are_hidden_for_a_lease_and_for_six_timeouts_of_a_function(
+    lease: str, function: bool, expected: int
+) -> None:
+    source = planned(lease=lease, function=function).source
+    assert source is not None
+    assert source.visibility == expected
+
+
+def test_a_lease_beyond_what_sqs_can_hide() -> None:
+    source = planned(lease="2d").source
+    assert source is not None
+    assert source.visibility == 43_200
+
+
+@pytest.mark.parametrize(("attempts", "receives"), [(1, 10), (5, 10), (8, 16), (5000, 1000)])
+def test_sqs_is_more_patient_than_the_worker(attempts: int, receives: int) -> None:
+    source = planned(max_attempts=attempts).source
+    assert source is not None
+    assert source.receives == receives
+
+
+def test_the_rule_takes_all_that_the_pipeline_s_rules_match() -> None:
+    again = {**ORDERS, "name": "again"}
+    plan = planned(consumer="billing", rule=[ORDERS, RIDES, again], aws={})
+    assert plan.rule is not None
+    assert plan.rule.name == "eventonce-billing"
+    assert plan.rule.pattern == {"$or": [ORDERS["match"], RIDES["match"]]}
+    alone = planned(rule=[ORDERS], aws={}).rule
+    assert alone is not None
+    assert alone.pattern == ORDERS["match"]
+
+
+@pytest.mark.parametrize("preset", ["genesys", "amazon-connect", "guardduty", "s3"])
+def test_the_patterns_of_a_preset_fit_into_a_rule(preset: str) -> None:
+    assert planned(use=[preset], aws={}).rule is not None
+
+
+def test_a_pattern_of_its_own_counts_more() -> None:
+    rule = planned(rule=[{"name": "all"}], aws={"pattern": {"source": ["x"]}, "rule": "r", "bus": "b"}).rule
+    assert rule is not None
+    assert (rule.pattern, rule.name, rule.bus.name) == ({"source": ["x"]}, "r", "b")
+
+
+LONG = [{"name": f"r{number}", "match": {"source": [f"com.example.{number:040}"]}} for number in range(50)]
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"aws": {}}, "no rule that says which events are wanted"),
+        ({"aws": {}, "rule": [ORDERS, {"name": "all"}]}, "rule 'all' matches every event; say in .aws."),
+        ({"aws": {}, "rule": LONG}, "of 2048 characters together; say in .aws."),
+        ({"aws": {}, "rule": [ORDERS], "source": "-"}, 'write source = "sqs://QUEUE"'),
+        ({"aws": {}, "rule": [ORDERS], "source": "sqs://123456789012/theirs"}, "a queue of this account"),
+        ({"aws": {}, "rule": [ORDERS], "consumer": "my shop"}, "'eventonce-my shop' is no name of a rule"),
+        ({"aws": {"bus": "my shop"}}, "aws: bus: 'my shop' is no name of a bus"),
+        ({"aws": {"rule": "my shop"}}, "aws: rule: 'my shop' is no name of a rule"),
+        ({"aws": {"pattern": {"source": "x"}}}, "aws: pattern: source: must be a list"),
+        ({"aws": {"buss": "x"}}, "unknown field `buss`"),
+        ({"source": "sqs://a.b"}, "is no name of a queue"),
+        ({"source": f"sqs://{'a' * 78}"}, "its name is too long"),
+        ({"sink": "sqs://in"}, "is the queue for sink and source"),
+        ({"aws": {}, "rule": [ORDERS], "dead_letter": "sqs://in-undelivered"}, "for undelivered and letters"),
+    ],
+)
+def test_what_cannot_be_planned(table: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        planned(**table)
+
+
+@pytest.mark.parametrize(
+    ("sink", "kind", "queues"),
+    [
+        ("sqs://next?group=source", Queue, ["in-dead", "next", "in"]),
+        ("sqs://123456789012/next", Queue, ["in-dead", "in"]),
+        ("sns://next", Topic, ["in-dead", "in"]),
+        ("events://next", Bus, ["in-dead", "in"]),
+    ],
+)
+def test_sinks(sink: str, kind: type, queues: list[str]) -> None:
+    plan = planned(sink=sink)
+    assert isinstance(plan.sink, kind)
+    assert [queue.name for queue in plan.queues] == queues
+
+
+def test_which_buses_are_made() -> None:
+    assert planned(sink="events://default", rule=[ORDERS], aws={}).buses == []
+    assert planned(sink="events://arn:aws:events:us-east-1:123456789012:event-bus/x").buses == []
+    both = planned(sink="events://next", rule=[ORDERS], aws={"bus": "shop"}).buses
+    assert [bus.name for bus in both] == ["next", "shop"]
+    same = planned(sink="events://shop", rule=[ORDERS], aws={"bus": "shop"}).buses
+    assert [bus.name for bus in same] == ["shop"]
+
+
+def test_the_table_is_as_its_url_says() -> None:
+    usual, special = planned(store="dynamodb://t").table, planned(store="dynamodb://t?key=a&sort=b&ttl=c").table
+    assert usual is not None
+    assert special is not None
+    assert (usual.name, usual.key, usual.sort, usual.ttl) == ("t", "id", None, "expiration")
+    assert (special.key, special.sort, special.ttl) == ("a", "b", "c")
+
+
+# --- what is changed about a queue ---
+
+DEAD = "arn:aws:sqs:us-east-1:123456789012:in-dead"
+OURS = {"Sid": "eventonce_r", "Resource": "in", "Condition": {"ArnEquals": {"aws:SourceArn": "rule"}}}
+
+
+def in_wanted() -> dict[str, str]:
+    source = planned().source
+    assert source is not None
+    return wanted(source, DEAD, OURS)
+
+
+def test_a_queue_as_it_should_be_is_left_alone() -> None:
+    assert changes(in_wanted(), in_wanted()) == {}
+
+
+def test_what_is_more_generous_is_left_alone() -> None:
+    redrive = json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": "20"})
+    assert changes({**in_wanted(), "VisibilityTimeout": "900", "RedrivePolicy": redrive}, in_wanted()) == {}
+
+
+def test_what_is_too_little_is_raised() -> None:
+    has = {**in_wanted(), "VisibilityTimeout": "30", "MessageRetentionPeriod": "345600"}
+    assert changes(has, in_wanted()) == {"VisibilityTimeout": "60", "MessageRetentionPeriod": "1209600"}
+
+
+@pytest.mark.parametrize("policy", [{}, {"deadLetterTargetArn": "x", "maxReceiveCount": 50}])
+def test_dead_letters_elsewhere(policy: dict[str, Any]) -> None:
+    assert list(changes({**in_wanted(), "RedrivePolicy": json.dumps(policy)}, in_wanted())) == ["RedrivePolicy"]
+
+
+THEIRS = {"Sid": "theirs", "Effect": "Deny"}
+
+
+@pytest.mark.parametrize("statement", [THEIRS, [THEIRS], [THEIRS, {"Sid": OURS["Sid"], "Resource": "old"}]])
+def test_what_others_allow_or_deny_stays(statement: Any) -> None:
+    has = {**in_wanted(), "Policy": json.dumps({"Version": "2008-10-17", "Statement": statement})}
+    changed = json.loads(changes(has, in_wanted())["Policy"])
+    assert changed == {"Version": "2008-10-17", "Statement": [THEIRS, OURS]}
+
+
+# --- templates ---
+
+FULL: dict[str, Any] = {
+    "consumer": "billing",
+    "sink": "sns://next",
+    "store": "dynamodb://claims",
+    "rule": [ORDERS, RIDES],
+    "aws": {"bus": "shop"},
+}
+PIPELINES = {
+    "full": FULL,
+    "fifo": {
+        **FULL,
+        "source": "sqs://in.fifo",
+        "sink": "sns://next.fifo",
+        "store": "dynamodb://claims?key=pk&sort=sk&ttl=gone",
+        "dead_letter": "sqs://letters",
+    },
+    "partner": {**FULL, "sink": "events://default", "aws": {"bus": "aws.partner/genesys.com/cloud/1/x"}},
+    "theirs": {"source": "sqs://123456789012/in", "sink": "sqs://210987654321/next?region=eu-west-1"},
+    "strange": {"consumer": "what's ${this}?", "aws": {"rule": "r", "pattern": {"detail": {"a.b": ["${c}", "%{d}"]}}}},
+    "bus": {**FULL, "sink": "events://shop"},
+}
+
+
+def resources(text: str, kind: str) -> list[dict[str, Any]]:
+    return [each["Properties"] for each in json.loads(text)["Resources"].values() if each["Type"] == kind]
+
+
+def test_the_role_allows_what_is_needed_and_no_more() -> None:
+    (role,) = resources(cloudformation(planned(**FULL)), "AWS::IAM::Role")
+    statements = role["Policies"][0]["PolicyDocument"]["Statement"]
+    allowed = {json.dumps(each["Resource"]): each["Action"] for each in statements}
+    assert list(allowed) == [
+        '{"Fn::GetAtt": ["SourceQueue", "Arn"]}',
+        '{"Ref": "Topic"}',
+        '{"Fn::GetAtt": ["Table", "Arn"]}',
+    ]
+    assert "*" not in json.dumps(statements)
+    assert allowed['{"Ref": "Topic"}'] == ["sns:Publish"]
+    assert "dynamodb:Scan" not in json.dumps(statements)
+
+
+def test_only_the_rule_may_send_to_the_queues() -> None:
+    policies = resources(cloudformation(planned(**FULL)), "AWS::SQS::QueuePolicy")
+    assert len(policies) == 2
+    for each in policies:
+        (statement,) = each["PolicyDocument"]["Statement"]
+        assert statement["Principal"] == {"Service": "events.amazonaws.com"}
+        assert statement["Condition"] == {"ArnEquals": {"aws:SourceArn": {"Fn::GetAtt": ["EventRule", "Arn"]}}}
+
+
+def test_a_target_is_tried_for_a_day_and_then_kept() -> None:
+    (rule,) = resources(cloudformation(planned(**PIPELINES["fifo"])), "AWS::Events::Rule")
+    (target,) = rule["Targets"]
+    assert target["RetryPolicy"] == {"MaximumRetryAttempts": 185, "MaximumEventAgeInSeconds": 86_400}
+    assert target["DeadLetterConfig"] == {"Arn": {"Fn::GetAtt": ["UndeliveredQueue", "Arn"]}}
+    assert target["SqsParameters"] == {"MessageGroupId": "eventonce-billing"}
+
+
+def test_a_function_answers_for_each_event_of_its_batch() -> None:
+    text = sam(planned(function=True, **FULL))
+    (function,) = resources(text, "AWS::Serverless::Function")
+    assert function["Events"]["Queue"]["Properties"]["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    source = next(each for each in resources(text, "AWS::SQS::Queue") if each["QueueName"] == "in")
+    assert source["VisibilityTimeout"] >= 6 * function["Timeout"]
+
+
+def checked(program: str, *args: str) -> None:
+    """Have a tool look at what was written, where it is installed."""
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    done = subprocess.run([program, *args], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_cfn_lint_finds_nothing(tmp_path: Path) -> None:
+    for name, table in PIPELINES.items():
+        function = planned(**table, function=True)
+        (tmp_path / f"{name}-worker.json").write_text(cloudformation(planned(**table)))
+        (tmp_path / f"{name}-function.json").write_text(cloudformation(function, function=True))
+        (tmp_path / f"{name}-sam.json").write_text(sam(function))
+    checked("cfn-lint", *map(str, tmp_path.iterdir()))
+
+
+def test_terraform_would_write_it_so(tmp_path: Path) -> None:
+    for name, table in PIPELINES.items():
+        (tmp_path / f"{name}-worker.tf").write_text(terraform(planned(**table)) + "\n")
+        function = planned(**table, function=True)
+        (tmp_path / f"{name}-function.tf").write_text(terraform(function, function=True) + "\n")
+    checked("terraform", "fmt", "-check", "-diff", str(tmp_path))
+
+
+def test_terraform_refers_only_to_what_is_there() -> None:
+    for table in PIPELINES.values():
+        text = terraform(planned(**table))
+        for kind in ("aws_sqs_queue", "aws_sns_topic", "aws_cloudwatch_event_bus", "aws_dynamodb_table"):
+            made = {line.split('"')[3] for line in text.splitlines() if line.startswith(f'resource "{kind}"')}
+            used = {part.split(".")[1] for part in text.split() if part.startswith(f"{kind}.")}
+            assert used <= made
+
+
+def test_hcl() -> None:
+    body = {
+        "a": 1,
+        "longer": "${x}",
+        "many": encoded({"a-b": True, "c": [Reference("d.e"), "f"]}),
+        "nested": [Block(g="h"), Block(i="j")],
+    }
+    assert block("resource", "k", "l", body=body).splitlines() == [
+        'resource "k" "l" {',
+        "  a      = 1",
+        '  longer = "$${x}"',
+        "  many = jsonencode({",
+        '    "a-b" = true',
+        '    c     = [d.e, "f"]',
+        "  })",
+        "",
+        "  nested {",
+        '    g = "h"',
+        "  }",
+        "",
+        "  nested {",
+        '    i = "j"',
+        "  }",
+        "}",
+    ]
+
+
+# --- errors ---
+
+PLACE = Place("sqs://in?region=us-east-1", "source")
+Services = tuple[Account, dict[str, Stubber]]
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
+    """An account whose services answer as they are told."""
+    stubs: dict[str, Stubber] = {}
+
+    def client(self: Place, service: str) -> Any:
+        made: Any = boto3.session.Session().client(service, region_name="us-east-1")  # type: ignore[call-overload]
+        stubs[service] = Stubber(made)
+        stubs[service].activate()
+        return made
+
+    monkeypatch.setattr(Place, "client", client)
+    account = Account()
+    for service in ("sqs", "events", "sts"):
+        account._client(PLACE, service)
+    yield account, stubs
+    account.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        ("AccessDenied", ConfigError, "sqs:CreateQueue is not allowed on in "),
+        ("InvalidClientTokenId", ConfigError, "does not accept the credentials"),
+        ("AWS.SimpleQueueService.QueueDeletedRecently", EventOnceError, "in was deleted a moment ago.* in 60 s"),
+        ("OverLimit", EventOnceError, "sqs:CreateQueue failed on in .OverLimit"),
+    ],
+)
+def test_refusals(account: Services, code: str, kind: type, words: str) -> None:
+    made, stubs = account
+    stubs["sqs"].add_client_error("create_queue", code, "they said")
+    with pytest.raises(kind, match=words):
+        made.call(PLACE, "sqs", "create_queue", QueueName="in")
+
+
+def test_a_partner_that_has_set_up_nothing(account: Services) -> None:
+    made, stubs = account
+    plan = planned(**PIPELINES["partner"] | {"source": PLACE.url})._replace(queues=[], table=None)
+    stubs["events"].add_client_error("describe_event_bus", "ResourceNotFoundException")
+    stubs["events"].add_client_error("describe_event_source", "ResourceNotFoundException")
+    with pytest.raises(ConfigError, match="the partner has set up no such event source"):
+        list(look(plan, made))
+
+
+def test_a_rule_that_someone_has_disabled_stays_so(account: Services) -> None:
+    made, stubs = account
+    plan = planned(source=PLACE.url, rule=[ORDERS], aws={"rule": "r"})._replace(queues=[])
+    arn = "arn:aws:events:us-east-1:123456789012:rule/r"
+    has = {"Description": "ours", "State": "DISABLED"}
+    stubs["events"].add_response("describe_rule", {"Arn": arn, "EventPattern": '{"source":["x"]}', **has})
+    stubs["sts"].add_response("get_caller_identity", {"Account": "123456789012", "Arn": "arn:aws:iam::123456789012:x"})
+    stubs["events"].add_response("list_targets_by_rule", {})
+    rule, _ = look(plan, made)
+    assert rule.verb == "change"
+    pattern = {"Name": "r", "EventBusName": "default", "EventPattern": '{"source":["com.example.orders"]}'}
+    stubs["events"].add_response("put_rule", {"RuleArn": arn}, {**pattern, **has})
+    assert rule.act is not None
+    rule.act()
+    stubs["events"].assert_no_pending_responses()
