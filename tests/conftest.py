@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import pytest
@@ -31,12 +32,11 @@ def running(make: Callable[[], AbstractContextManager[Server]]) -> Iterator[Serv
 
 
 @pytest.fixture(scope="session")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def servers() -> Iterator[Path]:
     """Where servers keep their data. Everyone may look in, since PostgreSQL does not run as root."""
-    folder = tmp_path_factory.mktemp("servers")
-    for each in (folder, *folder.parents[:2]):
-        each.chmod(0o755)
-    return folder
+    with TemporaryDirectory(prefix="eventonce-servers-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

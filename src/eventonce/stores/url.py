@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping
 from typing import NoReturn
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from eventonce.errors import ConfigError
 
 
 def shown(url: str) -> str:
     """A URL without what may be secret in it."""
-    bare = url.partition("?")[0]
-    scheme, _, rest = bare.partition("://")
-    return f"{scheme}://***@{rest.rpartition('@')[2]}" if "@" in rest else bare
+    scheme, between, rest = url.partition("://")
+    if "@" in rest:  # the last one, since a password may hold one too
+        rest = f"***@{rest.rpartition('@')[2]}"
+    return f"{scheme}{between}{rest}".partition("?")[0]
 
 
 def options(url: str, *known: str) -> dict[str, str]:
@@ -43,7 +44,7 @@ def without(url: str, *names: str) -> str:
     """The URL without these options: what is left is the driver's own."""
     bare, _, query = url.partition("?")
     kept = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name not in names]
-    return f"{bare}?{urlencode(kept)}" if kept else bare
+    return f"{bare}?{urlencode(kept, quote_via=quote)}" if kept else bare
 
 
 def wrong(url: str, why: str) -> NoReturn:

@@ -136,7 +136,7 @@ class Lint:
 
     def _settings(self) -> None:
         for name, value in self.table.items():
-            line = self._lines.find(entry=name)
+            line = self._lines.find("aws", 1) if name == "aws" else self._lines.find(entry=name)
             if name not in Settings.__struct_fields__:
                 self._error(line, unknown(name, Settings.__struct_fields__))
             elif name not in ("rule", "test", "use"):

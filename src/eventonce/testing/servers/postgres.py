@@ -1,5 +1,6 @@
 """PostgreSQL."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -45,6 +46,25 @@ class Postgres(Process):
     def ready(self) -> bool:
         asked = [_find("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         return subprocess.run(asked, check=False).returncode == 0
+
+    def freeze(self) -> None:
+        """Let it stand still, with its connections open: first the postmaster, so that no new backend begins."""
+        super().freeze()
+        self._signal_backends(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal_backends(signal.SIGCONT)
+        super().thaw()
+
+    def _signal_backends(self, number: int) -> None:
+        if self.process is None:
+            return
+        found = subprocess.run(
+            [find("pgrep"), "-P", str(self.process.pid)], capture_output=True, text=True, check=False
+        )
+        for pid in found.stdout.split():
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(int(pid), number)
 
     def url(self, port: int | None = None) -> str:
         return f"postgresql://postgres@127.0.0.1:{port or self.port}/postgres"

@@ -1,0 +1,400 @@
+"""The PostgreSQL store: claims in a table, one statement and one round trip for each verb and batch.
+
+The server's clock decides. Every statement takes its rows in the order of their keys and waits for no row that it does
+not need, so batches cannot block each other. The protocol of `claim.py` is written once more, in SQL, in
+`postgres_sql/`; a test drives both and compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from eventonce.claim import FAILURES_FOR, Answer, Busy, Claim, Done, Finish, Record, Release, Stale, Token, Want, Won
+from eventonce.clock import Clock, SystemClock, duration
+from eventonce.errors import ConfigError, StoreBusy, StoreError, StoreUnusable
+from eventonce.forks import tell_of_forks
+from eventonce.key import Key
+from eventonce.ports import Swept
+from eventonce.stores.patience import ask
+from eventonce.stores.postgres_batch import ADAPTERS, byte_strings, longs
+from eventonce.stores.postgres_connection import Connection, Link, Pool
+from eventonce.stores.postgres_schema import prepare, statement
+from eventonce.stores.postgres_transaction import LentConnection, PostgresTransaction
+from eventonce.stores.postgres_trouble import READ_ONLY, trouble
+
+TIMEOUT = 5000  # an answer is awaited so long
+_CONNECTIONS = 8  # for the verbs of one process; each holds one for one statement
+_TRANSACTIONS = 64  # handlers inside ctx.tx at a time
+_FIRST_LEASE = 10_000  # what to be patient for before any claim has been made
+_HELD_FOR = 1000  # when to look again at a row that a transaction holds beyond its lease
+_ROWS_A_BLOCK = 16  # fewer than there are, so that a sweep looks at no fewer rows than it is asked to
+_LOOKS, _MORE_LOOKS, _PAUSE = 2, 20, 50  # how often to look at rows that others hold right now, and how long between
+_LARGE = 128  # blocks, from which on a plan by the index is certainly the cheapest
+_RARELY = 1000  # psycopg prepares a statement of itself after so many times; None would prevent it altogether
+_WON = Won(1)
+
+_CLAIM, _EXTEND, _COMMIT, _RELEASE = (statement(name) for name in ("claim", "extend", "commit", "release"))
+_PEEK, _FORGET, _SWEEP, _SETTLED = (statement(name) for name in ("peek", "forget", "sweep", "settled"))
+_CHECK = statement("check")
+Owned = TypeVar("Owned", Claim, Finish, Release)
+Result = TypeVar("Result")
+Rows = list[tuple[Any, ...]]
+
+
+def open_url(url: str, clock: Clock | None, create: bool) -> PostgresStore:
+    """Open `postgresql://...`; `timeout=5s` and `prepare=false` are ours, every other parameter is libpq's."""
+    bare, _, query = url.partition("?")
+    parts = [(each.partition("=")[0], each) for each in query.split("&") if each]
+    ours = {name: unquote(each.partition("=")[2]) for name, each in parts if name in ("timeout", "prepare")}
+    # Not decoded and encoded again: libpq does not take a plus for a space.
+    rest = "&".join(each for name, each in parts if name not in ours)
+    timeout = duration(ours.get("timeout", TIMEOUT / 1000), "store: timeout")
+    if not timeout:
+        raise ConfigError("store: timeout=0 would give no server time to answer")
+    if ours.get("prepare", "true") not in ("true", "false"):
+        raise ConfigError(f"store: prepare={ours['prepare']!r} is neither true nor false")
+    return PostgresStore(
+        f"{bare}?{rest}" if rest else bare,
+        timeout=timeout,
+        prepare=ours.get("prepare") != "false",
+        create=create,
+        clock=clock,
+    )
+
+
+class Tally:
+    """How often a batch was sent, lost answers included."""
+
+    count = 0
+
+
+class PostgresStore:
+    """Claims in a table of a PostgreSQL database. Nothing is connected before it is needed."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: int = TIMEOUT,
+        prepare: bool = True,
+        create: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        self._settings = _settings(url, timeout)
+        self._place = _place(self._settings)
+        self._timeout = timeout / 1000
+        self._create = create
+        self._clock = clock or SystemClock()
+        self._lease = _FIRST_LEASE
+        self._ready = False  # the tables
+        self._may_prepare = prepare
+        self._large = False  # the table, so that statements are prepared
+        self._inside: set[Claim] = set()  # whose rows are locked by transactions of ours
+        self._pool = Pool(lambda: self._connect(Connection), _CONNECTIONS, self._timeout)
+        self._lent = Pool(lambda: self._connect(LentConnection), _TRANSACTIONS, self._timeout)
+        tell_of_forks(self)
+
+    # --- the verbs ---
+
+    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+        self._lease = lease
+        asked = {want.key: want for want in reversed(wants)}
+        left = [asked[key] for key in sorted(asked)]
+        answers: dict[Key, Answer] = {}
+        looks, tries = 0, Tally()
+        while left:
+            if looks > 1:
+                self._clock.sleep(_PAUSE)
+            rows, looks = self._look(left, token, lease, tries), looks + 1
+            answers |= dict.fromkeys([want.key for want in left], _WON)
+            answers |= {left[row[0] - 1].key: _answer(row) for row in rows}
+            # What others are changing is looked at again; with more patience where it may have been ourselves, at an
+            # earlier try whose answer was lost.
+            most = _LOOKS if tries.count == looks else _MORE_LOOKS
+            left = [left[row[0] - 1] for row in rows if row[2] == "absent" or (row[2] == "free" and looks < most)]
+        return [answers[want.key] for want in wants]
+
+    def _look(self, wants: Sequence[Want], token: Token, lease: int, tries: Tally) -> Rows:
+        parameters = _wanted(wants, token, lease)
+
+        def act(connection: Connection) -> Rows:
+            tries.count += 1
+            return self._run(connection, _CLAIM, parameters)
+
+        try:
+            return self._patiently(act)
+        except StoreBusy as busy:
+            if tries.count > 1:  # it would say that nothing was done
+                raise StoreError(str(busy)) from busy
+            raise
+
+    def extend(self, claims: Sequence[Claim], lease: int) -> list[bool]:
+        held: set[Claim] = set()
+        left = sorted(set(claims))
+        for looks in range(_MORE_LOOKS):
+            # A row that a transaction of ours has locked cannot be taken over, nor be written before that ends.
+            held |= self._inside.intersection(left)
+            left = [claim for claim in left if claim not in held]
+            if not left:
+                break
+            if looks > 1:
+                self._clock.sleep(_PAUSE)
+            rows = self._translated(partial(self._run, sql=_EXTEND, parameters={**_owners(left), "lease": lease}))
+            held |= {left[place - 1] for place, got in rows if got}
+            left = [left[place - 1] for place, got in rows if not got]
+        if left:
+            raise StoreError(f"{self._place}: another transaction holds {len(left)} rows of ours")
+        return [claim in held for claim in claims]
+
+    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+        rows = _distinct(finishes)
+        columns = {
+            "windows": longs([each.window for each in rows]),
+            "versions": longs([each.version for each in rows]),
+            "memos": byte_strings([each.memo for each in rows]),
+        }
+        return self._owned(_COMMIT, finishes, rows, columns)
+
+    def release(self, releases: Sequence[Release]) -> list[bool]:
+        rows = _distinct(releases)
+        columns = {
+            "windows": longs([each.window for each in rows]),
+            "errors": byte_strings([_encoded(each.error) for each in rows]),
+            "failures_for": FAILURES_FOR,
+        }
+        return self._owned(_RELEASE, releases, rows, columns)
+
+    def _owned(
+        self, sql: str, asked: Sequence[Owned], rows: Sequence[Owned], columns: Mapping[str, object]
+    ) -> list[bool]:
+        """Do something to claims where they are still owned, and say where that is."""
+        if not rows:
+            return []
+        parameters = {**columns, **_owners(rows)}
+        places = self._patiently(lambda connection: self._run(connection, sql, parameters))
+        done = {rows[place - 1][:2] for (place,) in places}
+        return [each[:2] in done for each in asked]
+
+    def peek(self, keys: Sequence[Key]) -> list[Record | None]:
+        found = {row[0]: _record(row[1:]) for row in self._by_key(_PEEK, keys)}
+        return [found.get(key) for key in keys]
+
+    def forget(self, keys: Sequence[Key]) -> list[bool]:
+        if not {claim.key for claim in self._inside.copy()}.isdisjoint(keys):
+            raise ConfigError(f"{self._place}: a key cannot be forgotten while ctx.tx holds it")
+        known = {key for (key,) in self._by_key(_FORGET, keys)}
+        return [key in known for key in keys]
+
+    def _by_key(self, sql: str, keys: Sequence[Key]) -> Rows:
+        if not keys:
+            return []
+        columns = {"keys": byte_strings(sorted(set(keys)))}
+        return self._patiently(lambda connection: _rows(connection, sql, columns))
+
+    def sweep(self, limit: int, cursor: bytes = b"") -> Swept:
+        """Remove what is over in the next blocks of the table: a walk, so no index is needed."""
+        first = int.from_bytes(cursor, "big")
+        end = first + max(1, limit // _ROWS_A_BLOCK)
+        bounds = {"first": f"({first},0)", "end": f"({end},0)", "limit": limit}
+        ((removed, last, blocks),) = self._patiently(lambda connection: _rows(connection, _SWEEP, bounds))
+        self._learn_size(blocks)
+        upto = last if removed and removed == limit else end  # there may be more in the last block
+        return Swept(removed, upto.to_bytes(8, "big") if upto < blocks else None)
+
+    def _learn_size(self, blocks: int) -> None:
+        # A plan that was made for a small table reads all of it for each key, and would go on so while it grows.
+        large = blocks >= _LARGE
+        if self._large and not large:
+            self._pool.close()
+        self._large = large
+
+    def close(self) -> None:
+        self._pool.close()
+        self._lent.close()
+
+    def check(self) -> list[str]:
+        """Whether the server takes writes, and keeps what it has said yes to."""
+
+        def look() -> Rows:
+            return self._told(lambda: self._pool.use(lambda connection: _rows(connection, _CHECK, {})))
+
+        ((standby, read_only, *lax),) = ask(look, self._clock, self._lease // 2)
+        if standby or read_only:
+            raise StoreUnusable(f"{self._place}: is {'a standby server' if standby else 'read-only'}; {READ_ONLY}")
+        ask(self._prepare, self._clock, self._lease // 2)
+        return [f"{self._place}: {words}" for found, words in zip(lax, _LAX, strict=True) if found]
+
+    # --- transactions ---
+
+    def begin(self, claim: Claim) -> PostgresTransaction:
+        """Begin the transaction that will hold a handler's writes and the record of them."""
+        return ask(lambda: self._begin(claim), self._clock, self._lease // 2)
+
+    def _begin(self, claim: Claim) -> PostgresTransaction:
+        self._prepare()
+        connection, _ = self._told(self._lent.take)
+        self._inside.add(claim)
+        transaction = PostgresTransaction(self, claim, connection)
+        try:
+            self._told(transaction.begin)
+        except BaseException:
+            transaction.rollback()
+            raise
+        return transaction
+
+    def settled(self, claim: Claim) -> bool | None:
+        """Whether a claim is done by its token, once no transaction holds it any more; None where it is another's."""
+        rows = self._patiently(lambda connection: _rows(connection, _SETTLED, claim._asdict()))
+        return bool(rows[0][0]) if rows else None
+
+    def leave(self, claim: Claim, connection: LentConnection) -> None:
+        """A transaction has ended."""
+        self._inside.discard(claim)
+        self._lent.give(connection)
+
+    # --- asking ---
+
+    def _patiently(self, act: Callable[[Connection], Result]) -> Result:
+        """Let a function use a connection, and again for as long as the lease at stake allows."""
+        return ask(lambda: self._translated(act), self._clock, self._lease // 2)
+
+    def _translated(self, act: Callable[[Connection], Result]) -> Result:
+        self._prepare()
+        return self._told(lambda: self._pool.use(act))
+
+    def _told(self, act: Callable[[], Result]) -> Result:
+        try:
+            return act()
+        except psycopg.Error as error:
+            raise self.trouble(error) from error
+
+    def _run(self, connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
+        """Run one of the frequent statements, prepared where that is safe: planning takes longer than a few keys do.
+
+        No two of them take the same types, so that a pooler which mixes up their names can only cause an error.
+        """
+        return _rows(connection, sql, parameters, prepare=self._may_prepare and self._large)
+
+    def trouble(self, error: psycopg.Error) -> StoreError:
+        """What an error means to the engine."""
+        if self._may_prepare and self._large and error.sqlstate in _MIXED_UP:
+            self._may_prepare = False
+            self.close()
+            return StoreError(f"{self._place}: {error}; a pooler mixes up prepared statements, so add prepare=false")
+        if error.sqlstate in _AWAY:  # idle connections are as dead, and another server may have taken its place
+            self.close()
+        return trouble(error, self._place)
+
+    def _prepare(self) -> None:
+        """See to the tables, once; threads that do so together are kept apart by the server."""
+        if not self._ready:
+            self._told(lambda: self._pool.use(lambda link: prepare(link, self._place, create=self._create)))
+            self._ready = True
+
+    def _connect(self, kind: type[Link]) -> Link:
+        context = None if issubclass(kind, LentConnection) else ADAPTERS
+        connection = kind.connect(**self._settings, autocommit=context is not None, context=context)
+        connection.prepare_threshold = None if context is None else _RARELY
+        connection.patience = self._timeout
+        return connection
+
+    # --- forks: connections belong to the process that made them ---
+
+    def before_fork(self) -> None:
+        self._pool.before_fork()
+        self._lent.before_fork()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        self._pool.after_fork(in_child=in_child)
+        self._lent.after_fork(in_child=in_child)
+        if in_child:
+            self._inside = set()
+
+
+def _settings(url: str, timeout: int) -> dict[str, Any]:
+    """What libpq is told. Its own words on a wrong URL may hold the password, so they are not repeated."""
+    try:
+        found = conninfo_to_dict(url)
+    except psycopg.Error:
+        found = {"port": "unread"}
+    # A password with a bare slash in it ends up as a port and a database.
+    if not str(found.get("port", "0")).replace(",", "0").isdecimal() or "@" in str(found.get("dbname", "")):
+        raise ConfigError(
+            "store: the URL cannot be read; write postgresql://USER:PASSWORD@HOST:PORT/DATABASE?OPTION=VALUE, "
+            "each part %-encoded where it holds special characters; the options are timeout, prepare and libpq's"
+        )
+    return {"connect_timeout": -(-timeout // 1000), "application_name": "eventonce", **found}
+
+
+def _place(settings: Mapping[str, Any]) -> str:
+    """What may be shown of them."""
+    port = f":{settings['port']}" if "port" in settings else ""
+    return f"postgresql://{settings.get('host', '')}{port}/{settings.get('dbname', '')}"
+
+
+# --- rows ---
+
+
+def _rows(connection: Connection, sql: str, parameters: Mapping[str, Any], *, prepare: bool = False) -> Rows:
+    return connection.execute(sql, parameters, prepare=prepare, binary=True).fetchall()
+
+
+def _distinct(asked: Sequence[Owned]) -> list[Owned]:
+    """Each claim once, in the order of their keys."""
+    found = {each[:2]: each for each in reversed(asked)}
+    return [found[owner] for owner in sorted(found)]
+
+
+def _owners(rows: Sequence[Owned]) -> dict[str, object]:
+    return {"keys": byte_strings([each.key for each in rows]), "tokens": byte_strings([each.token for each in rows])}
+
+
+def _wanted(wants: Sequence[Want], token: Token, lease: int) -> dict[str, object]:
+    return {
+        "keys": byte_strings([want.key for want in wants]),
+        "windows": longs([want.window for want in wants]),
+        "versions": longs([want.version for want in wants]),
+        "flags": longs([want.shared | want.refresh << 1 for want in wants]),
+        "token": token,
+        "lease": lease,
+        "failures_for": FAILURES_FOR,
+    }
+
+
+def _encoded(error: str | None) -> bytes | None:
+    return None if error is None else error.encode("utf-8", "backslashreplace")
+
+
+def _answer(row: tuple[Any, ...]) -> Answer:
+    _, now, state, tries, suspect, error, *record = row
+    if state == "won":
+        return Won(tries, _decoded(error), suspect)
+    if state == "done":
+        return Done(_record(record))
+    if state == "stale":
+        return Stale(_record(record).version or 0)
+    return Busy(_record(record).lease if state == "busy" else now + _HELD_FOR)
+
+
+def _decoded(error: bytes | None) -> str | None:
+    return None if error is None else error.decode()
+
+
+def _record(row: Sequence[Any]) -> Record:
+    record = Record._make(row)
+    return record if record.error is None else record._replace(error=_decoded(row[10]))
+
+
+_AWAY = (None, "25006", "57P01", "57P02", "57P03")  # the connection was lost; read-only; shutting down
+_MIXED_UP = ("26000", "42P05", "08P01", "22P03", "42804")  # no such statement, another one, or other types
+_LAX = (
+    "fsync is off, so a crash of the server may lose or damage what was committed",
+    "synchronous_commit is off, so a crash of the server may lose the last commits, and their events run again",
+    "full_page_writes is off, so a crash of the server may damage what was committed",
+)

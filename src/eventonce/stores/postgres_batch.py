@@ -1,0 +1,52 @@
+"""Batches on their way to PostgreSQL: a column of values becomes one array in its binary form, without an adapter each.
+
+See array_recv in PostgreSQL's source: dimensions, whether there are nulls, the type, the length, the first index; and
+then each value with its size, -1 for null.
+"""
+
+import struct
+from collections.abc import Sequence
+
+from psycopg.adapt import AdaptersMap, Dumper
+from psycopg.postgres import adapters as _usual
+from psycopg.pq import Format
+
+_BYTEA, _BYTEA_ARRAY, _INT8, _INT8_ARRAY = 17, 1001, 20, 1016
+_head = struct.Struct(">iiiii").pack
+_size = struct.Struct(">i").pack
+_sized_long = struct.Struct(">iq").pack
+_NULL = _size(-1)
+
+
+class Bytes(bytes):
+    """An array of byte strings."""
+
+
+class Longs(bytes):
+    """An array of 64-bit integers."""
+
+
+class _BytesDumper(Dumper):
+    oid, format = _BYTEA_ARRAY, Format.BINARY
+
+    def dump(self, obj: bytes) -> bytes:
+        return obj
+
+
+class _LongsDumper(_BytesDumper):
+    oid = _INT8_ARRAY
+
+
+ADAPTERS = AdaptersMap(_usual)
+ADAPTERS.register_dumper(Bytes, _BytesDumper)
+ADAPTERS.register_dumper(Longs, _LongsDumper)
+
+
+def byte_strings(values: Sequence[bytes | None]) -> Bytes:
+    body = [_NULL if value is None else _size(len(value)) + value for value in values]
+    return Bytes(_head(1, 1, _BYTEA, len(body), 1) + b"".join(body))
+
+
+def longs(values: Sequence[int | None]) -> Longs:
+    body = [_NULL if value is None else _sized_long(8, value) for value in values]
+    return Longs(_head(1, 1, _INT8, len(body), 1) + b"".join(body))

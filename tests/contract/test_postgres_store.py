@@ -1,0 +1,65 @@
+"""The PostgreSQL store keeps the shipped contract, and survives the shipped faults."""
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from eventonce import open_store
+from eventonce.clock import Clock
+from eventonce.ports import Store
+from eventonce.stores.postgres import PostgresStore
+from eventonce.testing import Features, StoreContract
+from eventonce.testing.faults import StoreAt, StoreFaults
+from eventonce.testing.servers import Postgres
+
+_numbers = itertools.count()
+
+
+def new_schema(server: Postgres) -> str:
+    """Where one test keeps its tables, as a parameter of the URL."""
+    name = f"contract{next(_numbers)}"
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {name}".encode())
+    return f"options=-csearch_path%3D{name}"
+
+
+class TestPostgres(StoreContract):
+    features = Features(processes=True, durable=True, transactions=True)
+
+    @pytest.fixture
+    def opener(self, postgres_server: Postgres) -> Callable[[], Store]:
+        return functools.partial(open_store, f"{postgres_server.url()}?{new_schema(postgres_server)}")
+
+    def effect(self, handle: Any, number: int) -> None:
+        handle.execute("CREATE TABLE IF NOT EXISTS effects (number integer)")
+        handle.execute("INSERT INTO effects VALUES (%s)", (number,))
+
+    def effects(self, store: Any) -> list[int]:
+        def read(connection: psycopg.Connection[Any]) -> list[int]:
+            if connection.execute("SELECT to_regclass('effects')").fetchone() == (None,):
+                return []
+            return [number for (number,) in connection.execute("SELECT number FROM effects ORDER BY number")]
+
+        found: list[int] = store._pool.use(read)
+        return found
+
+
+class TestPostgresUnderFaults(StoreFaults):
+    @pytest.fixture
+    def server(self, postgres_server: Postgres) -> Postgres:
+        return postgres_server
+
+    @pytest.fixture
+    def opener(self, server: Postgres) -> StoreAt:
+        schema = new_schema(server)
+
+        def open_at(port: int, clock: Clock) -> PostgresStore:
+            store = open_store(f"{server.url(port)}?timeout=1s&{schema}", clock)
+            assert isinstance(store, PostgresStore)
+            return store
+
+        return open_at

@@ -1,0 +1,875 @@
+"""The PostgreSQL store's server: schema, roles, faults, transactions, forks."""
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy
+from sqlalchemy.orm import Session
+from tests.conftest import running
+
+from eventonce import ConfigError, Event, EventOnceError, Kind, LeaseLost, Once, Outcome, StoreError, open_store
+from eventonce.claim import Busy, Claim, Done, Finish, Record, Release, Want, Won
+from eventonce.errors import StoreBusy, StoreUnusable
+from eventonce.key import Key
+from eventonce.ports import Checkable, Transactional
+from eventonce.stores import postgres_schema as schema
+from eventonce.stores.postgres import PostgresStore
+from eventonce.testing.contract import LONG, OVER, SHORT, claim, finish, give_back, key, keys
+from eventonce.testing.proxy import FaultProxy
+from eventonce.testing.servers import Postgres
+from eventonce.testing.servers.process import free_port
+
+MINE = Claim(key(1), b"token--1")
+SECRET = "hunter2-%40secret"
+_numbers = itertools.count()
+
+
+class Place:
+    """A schema of its own on the server, and how to look into it."""
+
+    def __init__(self, server: Postgres) -> None:
+        self.server = server
+        self.name = f"place{next(_numbers)}"
+        self.sql(f"CREATE SCHEMA {self.name}")
+
+    def url(self, *, port: int | None = None, user: str = "postgres", more: str = "timeout=1s") -> str:
+        found = self.server.url(port).replace("postgres@", f"{user}@")
+        return f"{found}?options=-csearch_path%3D{self.name}&{more}"
+
+    def store(self, **url: Any) -> PostgresStore:
+        store = open_store(self.url(**url))
+        assert isinstance(store, PostgresStore)
+        return store
+
+    def sql(self, query: str, *values: object) -> list[Any]:
+        with psycopg.connect(self.server.url(), autocommit=True, options=f"-csearch_path={self.name}") as connection:
+            found = connection.execute(query.encode(), values or None)
+            return found.fetchall() if found.description else []
+
+
+@pytest.fixture
+def place(postgres_server: Postgres) -> Place:
+    return Place(postgres_server)
+
+
+@pytest.fixture
+def store(place: Place) -> Iterator[PostgresStore]:
+    store = place.store()
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def proxy(postgres_server: Postgres) -> Iterator[FaultProxy]:
+    with FaultProxy(postgres_server.port) as proxy:
+        yield proxy
+
+
+def together(*acts: Callable[[], object]) -> list[BaseException]:
+    """Let each act in a thread of its own; what they raised."""
+    errors: list[BaseException] = []
+
+    def run(act: Callable[[], object]) -> None:
+        try:
+            act()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(act,)) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+# --- opening ---
+
+
+def test_nothing_is_connected_before_it_is_needed() -> None:
+    store = open_store(f"postgresql://nobody@127.0.0.1:{free_port()}/nowhere")
+    assert isinstance(store, Transactional)
+    assert isinstance(store, Checkable)
+    store.close()
+
+
+def test_an_application_starts_and_runs_while_the_server_is_away() -> None:
+    ran: list[Event] = []
+    url = f"postgresql://nobody@127.0.0.1:{free_port()}/nowhere"
+    with Once(url, lease="0.2s", store_trouble="process") as once:
+        (outcome,) = once.run([{"id": "1"}], ran.append)
+    assert (outcome.kind, len(ran)) == (Kind.PROCESSED, 1)
+    assert isinstance(outcome.error, StoreError)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("postgresql://h/db?timeout=soon", "'soon' is not a duration"),
+        ("postgresql://h/db?timeout=0s", "no server time to answer"),
+        ("postgresql://h/db?prepare=maybe", "neither true nor false"),
+        (f"postgresql://u:{SECRET}%zz@h/db", "the URL cannot be read"),
+        (f"postgresql://u:{SECRET}@h:{SECRET}/db", "the URL cannot be read"),
+        (f"postgresql://u@h/db?passwd={SECRET}", "the URL cannot be read"),
+        ("postgresql://u:hunter2/secret@h:1/db", "the URL cannot be read"),
+        ("postgresql://u:22/hunter2@h:1/db", "the URL cannot be read"),
+    ],
+)
+def test_a_wrong_url_is_told_without_its_secrets(url: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as caught:
+        open_store(url).peek(keys(1))
+    assert "hunter2" not in f"{caught.value!r} {caught.value.__cause__!r}"
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://u:{}@127.0.0.1:{}/d", "postgresql://127.0.0.1:{1}/d?user=u&password={0}"]
+)
+@pytest.mark.parametrize("password", [SECRET, "hun?ter2", "hun#ter2"])
+def test_a_password_never_reaches_an_error(url: str, password: str) -> None:
+    store: Any = open_store(url.format(password, free_port()))
+    store._lease = 10
+    with pytest.raises(StoreError) as caught:
+        store.peek(keys(1))
+    assert "127.0.0.1" in str(caught.value)
+    assert "hun" not in f"{caught.value!r} {caught.value.__cause__!r}"
+
+
+# --- the schema ---
+
+
+def test_the_schema_is_migrated_step_by_step(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    known, first = schema.migrations(), place.store()
+    claim(first, 1)
+    first.close()
+    more = [*known, "ALTER TABLE eventonce_claims ADD COLUMN extra text; CREATE TABLE eventonce_more (x int)"]
+    monkeypatch.setattr(schema, "migrations", lambda: more)
+    again = place.store()
+    assert finish(again, 1)
+    again.close()
+    assert place.sql("SELECT version FROM eventonce_schema ORDER BY version") == [(1,), (2,)]
+    assert place.sql("SELECT count(*) FROM eventonce_more") == [(0,)]
+
+
+def test_a_migration_that_fails_changes_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.store().peek(keys(1))
+    broken = [*schema.migrations(), "CREATE TABLE eventonce_more (x int); CREATE nonsense"]
+    monkeypatch.setattr(schema, "migrations", lambda: broken)
+    with pytest.raises(StoreUnusable):
+        place.store().peek(keys(1))
+    assert place.sql("SELECT max(version) FROM eventonce_schema") == [(1,)]
+    assert place.sql("SELECT to_regclass('eventonce_more')") == [(None,)]
+
+
+def test_tables_of_a_newer_eventonce_are_refused(place: Place) -> None:
+    place.store().peek(keys(1))
+    place.sql("INSERT INTO eventonce_schema VALUES (99)")
+    with pytest.raises(StoreUnusable, match=r"newer eventonce \(schema 99\); upgrade"):
+        place.store().peek(keys(1))
+
+
+def test_many_threads_may_make_the_tables_at_once(place: Place) -> None:
+    stores = [place.store(more="timeout=20s") for _ in range(16)]
+    assert together(*(lambda store=store: claim(store, 1) for store in stores)) == []
+    for store in stores:
+        store.close()
+    assert place.sql("SELECT version FROM eventonce_schema") == [(1,)]
+
+
+def test_without_create_the_tables_must_be_there(place: Place) -> None:
+    store = open_store(place.url(), create=False)
+    with pytest.raises(StoreUnusable, match="has no tables of eventonce"):
+        store.peek(keys(1))
+    assert place.sql("SELECT to_regclass('eventonce_claims')") == [(None,)]
+    claim(place.store(), 1)
+    assert store.peek(keys(1)) == [None]  # without opening it anew
+    store.close()
+
+
+def test_tables_that_are_dropped_are_not_made_anew_behind_ones_back(place: Place, store: PostgresStore) -> None:
+    claim(store, 1)
+    place.sql("DROP TABLE eventonce_claims")
+    with Once(store) as once:
+        (outcome,) = once.run([{"id": "1"}], lambda event: None)
+    assert outcome.kind is Kind.UNKNOWN
+    assert isinstance(outcome.error, StoreUnusable)
+    assert "restore it, or start again" in str(outcome.error)
+    assert place.sql("SELECT to_regclass('eventonce_claims')") == [(None,)]
+
+
+def test_a_table_of_ours_that_is_not_ours(place: Place, store: PostgresStore) -> None:
+    claim(store, 1)
+    place.sql("ALTER TABLE eventonce_claims DROP COLUMN took")
+    with pytest.raises(StoreUnusable, match="not as eventonce left them"):
+        claim(store, 2)
+
+
+def test_only_the_primary_key_is_an_index(place: Place, store: PostgresStore) -> None:
+    claim(store, 1)
+    assert place.sql("SELECT count(*) FROM pg_indexes WHERE schemaname = %s", place.name) == [(2,)]
+
+
+# --- roles and settings ---
+
+
+@pytest.fixture
+def role(place: Place) -> Iterator[str]:
+    name = f"role_{place.name}"
+    place.sql(f"CREATE ROLE {name} LOGIN")
+    yield name
+    place.sql(f"DROP OWNED BY {name}")
+    place.sql(f"DROP ROLE {name}")
+
+
+def test_the_least_grants_are_enough(place: Place, role: str, store: PostgresStore) -> None:
+    claim(store, 9)
+    place.sql(f"GRANT USAGE ON SCHEMA {place.name} TO {role}")
+    place.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON eventonce_claims TO {role}")
+    place.sql(f"GRANT SELECT ON eventonce_schema TO {role}")
+    least = place.store(user=role)
+    assert claim(least, 1) == Won(1)
+    assert least.extend([MINE], LONG) == [True]
+    assert finish(least, 1)
+    assert isinstance(claim(least, 1, b"token--2", refresh=True), Done)
+    assert claim(least, 2) == Won(1)
+    assert give_back(least, 2)
+    assert least.forget([key(1)]) == [True]
+    least.sweep(100)
+    assert least.check() == []
+    claim(least, 1)
+    assert least.begin(MINE).commit(Finish(*MINE, LONG))
+    least.close()
+
+
+def test_a_role_without_rights_is_told_which(place: Place, role: str, store: PostgresStore) -> None:
+    claim(store, 9)
+    place.sql(f"GRANT USAGE ON SCHEMA {place.name} TO {role}")
+    place.sql(f"GRANT SELECT ON eventonce_schema TO {role}")
+    with pytest.raises(StoreUnusable, match=r"permission denied.*grant the role SELECT, INSERT"):
+        claim(place.store(user=role), 1)
+
+
+def test_a_role_that_may_not_create_tables_is_told_so(place: Place, role: str) -> None:
+    place.sql(f"GRANT USAGE ON SCHEMA {place.name} TO {role}")
+    with pytest.raises(StoreUnusable, match="CREATE on the schema where the tables are not there"):
+        claim(place.store(user=role), 1)
+
+
+@pytest.fixture(scope="module")
+def guarded_server(servers: Path) -> Iterator[Postgres]:
+    """A server that asks everyone but its owner for a password."""
+    rules = servers / "pg_hba.conf"
+    rules.write_text("host all postgres 127.0.0.1/32 trust\nhost postgres all 127.0.0.1/32 scram-sha-256\n")
+    rules.chmod(0o644)
+    yield from running(lambda: Postgres(servers, f"hba_file={rules}", "fsync=off", "synchronous_commit=off"))
+
+
+@pytest.mark.parametrize(
+    ("who", "database", "why"),
+    [
+        ("guest:wrong-hunter2", "postgres", "check the user and the password"),
+        ("nobody:wrong-hunter2", "postgres", "check the user and the password"),
+        ("guest", "postgres", "check the user and the password"),
+        ("guest:right", "other", "pg_hba.conf"),
+        ("postgres", "nowhere", "create the database, or check its name"),
+    ],
+)
+def test_who_is_not_let_in_is_told_why(guarded_server: Postgres, who: str, database: str, why: str) -> None:
+    with psycopg.connect(guarded_server.url(), autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS guest")
+        connection.execute("CREATE ROLE guest LOGIN PASSWORD 'right'")
+    store = open_store(f"postgresql://{who}@127.0.0.1:{guarded_server.port}/{database}")
+    with pytest.raises(StoreUnusable, match=why) as caught:
+        store.peek(keys(1))
+    assert "hunter2" not in f"{caught.value!r} {caught.value.__cause__!r}"
+
+
+def test_a_server_that_may_forget_is_warned_of(guarded_server: Postgres) -> None:
+    store = open_store(guarded_server.url())
+    assert isinstance(store, Checkable)
+    warnings = store.check()
+    assert ["fsync is off" in warnings[0], "synchronous_commit is off" in warnings[1]] == [True, True]
+    assert len(warnings) == 2
+    store.close()
+
+
+def test_a_server_that_keeps_all_is_not_warned_of(store: PostgresStore) -> None:
+    assert store.check() == []
+
+
+def test_a_read_only_server_may_be_one_that_fails_over(place: Place, role: str, store: PostgresStore) -> None:
+    claim(store, 9)
+    place.sql(f"GRANT ALL ON SCHEMA {place.name} TO {role}")
+    place.sql(f"GRANT ALL ON ALL TABLES IN SCHEMA {place.name} TO {role}")
+    place.sql(f"ALTER ROLE {role} SET default_transaction_read_only = on")
+    reader = place.store(user=role)
+    with pytest.raises(StoreUnusable, match=r"is read-only; .*target_session_attrs=read-write"):
+        reader.check()
+    with pytest.raises(StoreUnusable, match="is read-only"):
+        Place(place.server).store(user=role).check()  # also where it has no tables yet
+    with Once(reader, lease="0.2s") as once:
+        (outcome,) = once.run([{"id": "1"}], lambda event: None)
+        assert outcome.kind is Kind.UNKNOWN
+        assert isinstance(outcome.error, StoreError)
+        assert outcome.error.retryable
+        assert "takes no writes now" in str(outcome.error)
+        place.sql(f"ALTER ROLE {role} RESET default_transaction_read_only")
+        (outcome,) = once.run([{"id": "1"}], lambda event: None)
+        assert outcome.kind is Kind.PROCESSED
+    reader.close()
+
+
+def test_a_full_disk_is_told_and_loses_nothing(place: Place, store: PostgresStore) -> None:
+    claim(store, 1)
+    place.sql(
+        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "RAISE 'could not extend file: No space left on device' USING ERRCODE = 'disk_full'; END $$"
+    )
+    place.sql("CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON eventonce_claims EXECUTE FUNCTION fail()")
+    for act in (lambda: claim(store, 2), lambda: finish(store, 1)):
+        with pytest.raises(StoreUnusable, match="free some space"):
+            act()
+    place.sql("DROP TRIGGER fail ON eventonce_claims")
+    assert finish(store, 1)
+
+
+# --- a server that is held or gone ---
+
+
+def test_what_waits_too_long_is_stopped_and_not_done_later(place: Place, store: PostgresStore) -> None:
+    claim(store, 1)
+    store._lease = 10
+    with psycopg.connect(place.server.url(), options=f"-csearch_path={place.name}") as holder:
+        holder.execute("LOCK TABLE eventonce_claims IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(StoreError, match="did not answer within 1 s"):
+            claim(store, 2, lease=10)
+        holder.rollback()
+    assert store.peek([key(2)]) == [None]
+    assert finish(store, 1)
+
+
+def test_a_server_that_goes_away_for_a_while_is_waited_for(place: Place, store: PostgresStore) -> None:
+    claim(store, 1)
+    place.server.kill()
+    restart = threading.Timer(0.5, place.server.start)
+    restart.start()
+    try:
+        assert finish(store, 1)
+    finally:
+        restart.join()
+
+
+def test_all_idle_connections_die_together_and_cost_one_try(store: PostgresStore, place: Place) -> None:
+    assert together(*(lambda number=number: claim(store, number) for number in range(8))) == []
+    for number in range(8):
+        transaction = store.begin(Claim(key(number), b"token--1"))
+        transaction.rollback()
+    place.server.restart()
+    assert store.extend([MINE], LONG) == [True]
+    place.server.restart()
+    store.begin(MINE).rollback()
+
+
+# --- batches that meet ---
+
+
+def test_overlapping_batches_in_any_order_never_deadlock(place: Place, store: PostgresStore) -> None:
+    other = place.store(more="timeout=20s")
+    before = _deadlocks(place)
+
+    def work(number: int) -> None:
+        chance, token, mine = random.Random(number), b"worker%02d" % number, (store, other)[number % 2]
+        for _ in range(12):
+            wants = [
+                Want(each, LONG, chance.choice([None, 1, 2]), True, True) for each in chance.sample(keys(300), 150)
+            ]
+            lease = chance.choice([1, 1, 5, LONG])
+            answers = zip(wants, mine.claim(wants, token, lease), strict=True)
+            won = [want.key for want, answer in answers if isinstance(answer, Won)]
+            chance.shuffle(won)
+            mine.extend([Claim(each, token) for each in won], chance.choice([1, 5, LONG]))
+            third = len(won) // 3
+            mine.commit([Finish(each, token, chance.choice([1, LONG])) for each in won[:third]])
+            mine.release([Release(each, token, LONG, chance.choice([None, "no"])) for each in won[third:]])
+            mine.sweep(1000)
+            mine.forget(chance.sample(keys(300), 10))
+
+    assert together(*(lambda number=number: work(number) for number in range(16))) == []
+    other.close()
+    assert _deadlocks(place) == before
+
+
+def _deadlocks(place: Place) -> int:
+    time.sleep(1.1)  # the server counts with a delay
+    ((found,),) = place.sql("SELECT sum(deadlocks) FROM pg_stat_database")
+    return int(found)
+
+
+def test_a_stale_owner_meets_only_its_own_rows(place: Place, store: PostgresStore) -> None:
+    store.claim([Want(each, LONG) for each in keys(3)], b"token--1", SHORT)
+    time.sleep(OVER)
+    assert claim(store, 1, b"token--2") == Won(2, None, suspect=True)
+    held = store.begin(Claim(key(1), b"token--2"))  # a row that it must not wait for
+    assert store.extend([Claim(each, b"token--1") for each in keys(3)], LONG) == [True, False, True]
+    assert store.commit([Finish(each, b"token--1", LONG) for each in keys(3)]) == [True, False, True]
+    assert store.release([Release(each, b"token--1", LONG, "late") for each in keys(3)]) == [False] * 3
+    assert held.commit(Finish(key(1), b"token--2", LONG))
+
+
+def test_the_sweep_takes_the_table_in_steps_and_waits_for_nobody(place: Place, store: PostgresStore) -> None:
+    every = keys(2000)
+    store.claim([Want(each, SHORT) for each in every], b"token--1", LONG)
+    store.commit([Finish(each, b"token--1", SHORT) for each in every])
+    time.sleep(OVER)
+    with psycopg.connect(place.server.url(), options=f"-csearch_path={place.name}") as holder:
+        holder.execute("SELECT FROM eventonce_claims WHERE key = %s FOR UPDATE", (key(7),))
+        removed, cursor, steps = 0, b"", 0
+        while True:
+            swept = store.sweep(300, cursor)
+            assert swept.removed <= 300
+            removed, steps = removed + swept.removed, steps + 1
+            if swept.cursor is None:
+                break
+            cursor = swept.cursor
+    assert removed == 1999
+    assert steps >= 7
+    assert place.sql("SELECT key FROM eventonce_claims") == [(key(7),)]
+    assert store.sweep(300).removed == 1
+
+
+def prepared(store: PostgresStore) -> int:
+    """How many statements the next connection to be used has prepared."""
+    count = "SELECT count(*) FROM pg_prepared_statements"
+    ((found,),) = store._pool.use(lambda connection: connection.execute(count).fetchall())
+    return int(found)
+
+
+def fill(store: PostgresStore) -> None:
+    every = [key(number) for number in range(10_000, 16_000)]
+    store.claim([Want(each, LONG) for each in every], b"token--0", LONG)
+    store.sweep(1000)
+
+
+def use(store: PostgresStore) -> None:
+    assert claim(store, 1) == Won(1)
+    assert store.extend([MINE], LONG) == [True]
+    assert finish(store, 1)
+    assert store.forget([key(1)]) == [True]
+
+
+def test_statements_are_prepared_only_while_the_table_is_large(place: Place, store: PostgresStore) -> None:
+    use(store)
+    assert prepared(store) == 0
+    fill(store)
+    use(store)
+    assert prepared(store) == 3
+    place.sql("TRUNCATE eventonce_claims")
+    store.sweep(1000)
+    use(store)
+    assert prepared(store) == 0
+
+
+def test_a_pooler_that_mixes_up_statements_is_noticed(store: PostgresStore) -> None:
+    fill(store)
+    use(store)
+    store._pool.use(lambda connection: connection.pgconn.exec_(b"DEALLOCATE ALL"))
+    use(store)
+    assert prepared(store) == 0
+
+
+def test_nothing_is_prepared_where_the_url_says_so(place: Place) -> None:
+    store = place.store(more="timeout=1s&prepare=false")
+    fill(store)
+    use(store)
+    assert prepared(store) == 0
+    store.close()
+
+
+def test_any_error_text_can_be_remembered(store: PostgresStore) -> None:
+    for number, error in enumerate(("a\0b", "ü\n", "")):
+        claim(store, number)
+        give_back(store, number, error=error)
+        assert claim(store, number, b"token--2") == Won(2, error)
+    claim(store, 9)
+    give_back(store, 9, error="half \ud83d")
+    assert claim(store, 9, b"token--2") == Won(2, "half \\ud83d")
+
+
+# --- transactions ---
+
+
+def transact(place: Place, store: PostgresStore, handle: Callable[[Event, Any], Any], **more: Any) -> list[Outcome]:
+    place.sql("CREATE TABLE IF NOT EXISTS effects (number integer PRIMARY KEY DEFERRABLE INITIALLY DEFERRED)")
+    with Once(store, **more) as once:
+        outcomes: list[Outcome] = once.run([{"id": "1"}], handle)
+        return outcomes
+
+
+def write(ctx: Any, number: int = 1) -> None:
+    ctx.tx.execute("INSERT INTO effects VALUES (%s)", (number,))
+
+
+def effects(place: Place) -> list[int]:
+    return [number for (number,) in place.sql("SELECT number FROM effects ORDER BY number")]
+
+
+@pytest.mark.parametrize("name", ["commit", "rollback", "close"])
+def test_a_handler_cannot_end_the_transaction(place: Place, store: PostgresStore, name: str) -> None:
+    def handle(event: Event, ctx: Any) -> None:
+        write(ctx)
+        getattr(ctx.tx, name)()
+
+    (outcome,) = transact(place, store, handle)
+    assert outcome.kind is Kind.FAILED
+    assert "committed by eventonce when the handler returns" in str(outcome.error)
+    assert effects(place) == []
+
+
+def test_with_around_the_transaction_ends_nothing(place: Place, store: PostgresStore) -> None:
+    def handle(event: Event, ctx: Any) -> None:
+        with ctx.tx:
+            write(ctx, 1)
+        write(ctx, 2)
+
+    assert transact(place, store, handle)[0].kind is Kind.PROCESSED
+    assert effects(place) == [1, 2]
+
+
+def test_savepoints_may_fail(place: Place, store: PostgresStore) -> None:
+    def handle(event: Event, ctx: Any) -> None:
+        write(ctx, 1)
+        try:
+            with ctx.tx.transaction():
+                write(ctx, 2)
+                ctx.tx.execute("SELECT FROM nowhere")
+        except psycopg.errors.UndefinedTable:
+            write(ctx, 3)
+
+    assert transact(place, store, handle)[0].kind is Kind.PROCESSED
+    assert effects(place) == [1, 3]
+
+
+def test_an_error_that_is_swallowed_fails_the_event(place: Place, store: PostgresStore) -> None:
+    def handle(event: Event, ctx: Any) -> None:
+        write(ctx)
+        with pytest.raises(psycopg.Error):
+            ctx.tx.execute("SELECT FROM nowhere")
+
+    (outcome,) = transact(place, store, handle)
+    assert outcome.kind is Kind.FAILED
+    assert "let the handler fail too" in str(outcome.error)
+    assert effects(place) == []
+
+
+@pytest.mark.parametrize("more", [[], ["SELECT 1"]])
+def test_a_transaction_ended_by_sql_is_found_out(place: Place, store: PostgresStore, more: list[str]) -> None:
+    def handle(event: Event, ctx: Any) -> None:
+        for sql in ("COMMIT", *more):
+            ctx.tx.execute(sql)
+
+    (outcome,) = transact(place, store, handle)
+    assert outcome.kind is Kind.FAILED
+    assert isinstance(outcome.error, EventOnceError)
+    assert "ended the transaction of ctx.tx with SQL of its own" in str(outcome.error)
+
+
+def test_a_deferred_constraint_is_the_handlers_own_mistake(place: Place, store: PostgresStore) -> None:
+    def handle(event: Event, ctx: Any) -> None:
+        write(ctx)
+        write(ctx)
+
+    (outcome,) = transact(place, store, handle)
+    assert outcome.kind is Kind.FAILED
+    assert isinstance(outcome.error, psycopg.errors.UniqueViolation)
+    assert effects(place) == []
+    assert [outcome.kind for outcome in transact(place, store, lambda event, ctx: write(ctx))] == [Kind.PROCESSED]
+
+
+def test_what_a_handler_sets_does_not_reach_the_next(place: Place, store: PostgresStore) -> None:
+    def meddle(event: Event, ctx: Any) -> None:
+        ctx.tx.row_factory = psycopg.rows.dict_row
+        ctx.tx.execute("SET search_path = pg_catalog")
+        ctx.tx.execute("CREATE TEMP TABLE mess (x int)")
+        ctx.tx.execute(f"SET search_path = {place.name}")
+        ctx.tx.execute("SET statement_timeout = '7s'")
+
+    def look(event: Event, ctx: Any) -> Any:
+        return ctx.tx.execute("SELECT current_setting('statement_timeout'), to_regclass('mess')").fetchone()
+
+    assert transact(place, store, meddle)[0].kind is Kind.PROCESSED
+    (outcome,) = transact(place, store, look, consumer="other")
+    assert outcome.result == ("0", None)
+
+
+@pytest.mark.parametrize("cuts", ["answer", "question"])
+def test_a_commit_whose_answer_is_lost_is_exact(place: Place, proxy: FaultProxy, cuts: str) -> None:
+    store = place.store(port=proxy.port)
+    commit = psycopg.Connection.commit
+
+    def cut(connection: Any) -> None:
+        if cuts == "answer":
+            proxy.cut_answers(1)
+        else:
+            proxy.cut_all()
+        commit(connection)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(psycopg.Connection, "commit", cut)
+        (outcome,) = transact(place, store, lambda event, ctx: write(ctx))
+    assert outcome.kind is (Kind.PROCESSED if cuts == "answer" else Kind.UNKNOWN)
+    assert effects(place) == ([1] if cuts == "answer" else [])
+    (outcome,) = transact(place, store, lambda event, ctx: write(ctx))
+    assert outcome.kind is (Kind.DUPLICATE if cuts == "answer" else Kind.PROCESSED)
+    assert effects(place) == [1]
+    store.close()
+
+
+def test_a_restart_inside_a_transaction_is_unknown_and_undone(place: Place, store: PostgresStore) -> None:
+    def handle(event: Event, ctx: Any) -> None:
+        write(ctx, 1)
+        place.server.restart()
+        write(ctx, 2)
+
+    (outcome,) = transact(place, store, handle)
+    assert outcome.kind is Kind.UNKNOWN
+    assert isinstance(outcome.error, psycopg.OperationalError)
+    assert effects(place) == []
+    (outcome,) = transact(place, store, lambda event, ctx: write(ctx))
+    assert (outcome.kind, effects(place)) == (Kind.PROCESSED, [1])
+
+
+def test_a_restart_just_before_the_commit_is_unknown_and_undone(place: Place, store: PostgresStore) -> None:
+    def handle(event: Event, ctx: Any) -> None:
+        write(ctx)
+        place.server.restart()
+
+    (outcome,) = transact(place, store, handle)
+    assert (outcome.kind, effects(place)) == (Kind.UNKNOWN, [])
+    assert transact(place, store, lambda event, ctx: write(ctx))[0].kind is Kind.PROCESSED
+
+
+def test_a_transaction_may_outlast_its_lease(place: Place, store: PostgresStore) -> None:
+    other = place.store()
+    answers: list[Any] = []
+
+    def handle(event: Event, ctx: Any) -> None:
+        write(ctx)
+        for _ in range(3):
+            time.sleep(0.4)
+            answers.append(other.claim([Want(ctx.claim.key, LONG)], b"token--2", LONG)[0])
+            ctx.check()
+
+    (outcome,) = transact(place, store, handle, lease="0.3s")
+    assert outcome.kind is Kind.PROCESSED
+    assert {type(answer) for answer in answers} == {Busy}
+    assert effects(place) == [1]
+    other.close()
+
+
+def test_the_heartbeat_goes_on_while_a_transaction_is_open(place: Place, store: PostgresStore) -> None:
+    other, taken = place.store(), []
+
+    def handle(event: Event, ctx: Any) -> None:
+        if event.id == "0":
+            _ = ctx.tx
+            for _ in range(5):
+                time.sleep(0.3)
+                taken.extend(other.claim([Want(once.key({"id": each}), LONG) for each in "123"], b"token--2", LONG))
+
+    with Once(store, lease="0.6s") as once:
+        outcomes = once.run([{"id": each} for each in "0123"], handle)
+    assert {outcome.kind for outcome in outcomes} == {Kind.PROCESSED}
+    assert {type(answer) for answer in taken} == {Busy}
+    other.close()
+
+
+def test_claims_do_not_wait_for_a_transaction_that_begins_meanwhile(place: Place, store: PostgresStore) -> None:
+    other = place.store()
+    for number in range(10):
+        every = [key(1000 * number + each) for each in range(300)]
+
+        def hold(every: list[Key] = every) -> None:
+            if isinstance(store.claim([Want(each, LONG) for each in every], b"token--1", LONG)[-1], Won):
+                transaction = store.begin(Claim(every[-1], b"token--1"))
+                time.sleep(0.1)
+                transaction.rollback()
+
+        def meet(every: list[Key] = every) -> None:
+            other.claim([Want(each, LONG) for each in every], b"token--2", LONG)
+
+        assert together(hold, meet) == []
+    other.close()
+
+
+def test_a_claim_that_was_taken_over_begins_nothing(store: PostgresStore) -> None:
+    claim(store, 1, lease=SHORT)
+    time.sleep(OVER)
+    claim(store, 1, b"token--2")
+    with pytest.raises(LeaseLost):
+        store.begin(MINE)
+    assert store.extend([MINE], LONG) == [False]
+    assert finish(store, 1, b"token--2")
+
+
+def test_a_key_cannot_be_forgotten_inside_its_transaction(store: PostgresStore) -> None:
+    claim(store, 1)
+    transaction = store.begin(MINE)
+    with pytest.raises(ConfigError, match=r"while ctx\.tx holds it"):
+        store.forget([key(1)])
+    transaction.rollback()
+    transaction.rollback()
+    assert store.forget([key(1)]) == [True]
+
+
+def test_a_worker_killed_inside_a_transaction_leaves_nothing(place: Place, store: PostgresStore) -> None:
+    place.sql("CREATE TABLE effects (number integer)")
+    child = subprocess.Popen([sys.executable, "-c", _DIES, place.url()], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"inside\n"
+    assert isinstance(claim(store, 1, b"token--2"), Busy)
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    time.sleep(0.3)
+    while isinstance(answer := claim(store, 1, b"token--2"), Busy):  # until the server has seen it
+        time.sleep(0.05)
+    assert answer == Won(2, None, suspect=True)
+    assert effects(place) == []
+
+
+_DIES = """
+import sys, time
+from eventonce import open_store
+from eventonce.claim import Claim
+from eventonce.testing.contract import claim, key
+store = open_store(sys.argv[1])
+claim(store, 1, lease=200)
+transaction = store.begin(Claim(key(1), b"token--1"))
+transaction.handle.execute("INSERT INTO effects VALUES (1)")
+print("inside", flush=True)
+time.sleep(60)
+"""
+
+
+# --- processes ---
+
+
+def test_a_fork_has_connections_of_its_own(store: PostgresStore) -> None:
+    claim(store, 1)
+    child = os.fork()
+    if not child:
+        os._exit(0 if finish(store, 1) and isinstance(claim(store, 1, b"token--2"), Done) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert isinstance(claim(store, 1, b"token--2"), Done)
+
+
+def test_a_fork_inside_a_transaction_cannot_harm_it(place: Place, store: PostgresStore) -> None:
+    def in_child(ctx: Any) -> bool:
+        with pytest.raises(StoreUnusable, match="belongs to the parent"):
+            write(ctx, 2)
+        ctx.transaction.rollback()
+        return isinstance(claim(store, 5), Won)
+
+    def handle(event: Event, ctx: Any) -> None:
+        write(ctx, 1)
+        child = os.fork()
+        if not child:
+            os._exit(0 if in_child(ctx) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+    assert transact(place, store, handle)[0].kind is Kind.PROCESSED
+    assert effects(place) == [1]
+
+
+def test_a_process_may_end_without_closing(place: Place) -> None:
+    code = (
+        "import sys; from eventonce import open_store; from eventonce.testing.contract import claim, key\n"
+        "from eventonce.claim import Claim\n"
+        "store = open_store(sys.argv[1]); claim(store, 1); held = store.begin(Claim(key(1), b'token--1'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, place.url()], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_leaves_the_store_usable(place: Place) -> None:
+    store = place.store(more="timeout=30s")
+    claim(store, 1)
+    with psycopg.connect(place.server.url(), options=f"-csearch_path={place.name}") as holder:
+        holder.execute("LOCK TABLE eventonce_claims IN ACCESS EXCLUSIVE MODE")
+        interrupt = threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT])
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            finish(store, 1)
+        interrupt.join()
+        holder.rollback()
+    (record,) = store.peek([key(1)])
+    assert isinstance(record, Record)
+    assert not record.done_at
+    assert finish(store, 1)
+    store.close()
+
+
+def test_more_threads_than_connections_wait_their_turn(store: PostgresStore) -> None:
+    assert together(*(lambda number=number: claim(store, number) for number in range(32))) == []
+    claim(store, 1)
+    taken = [store._pool.take()[0] for _ in range(8)]
+    with pytest.raises(StoreBusy, match="all 8 connections were in use"):
+        store.peek(keys(1))
+    for connection in taken:
+        store._pool.give(connection)
+
+
+# --- SQLAlchemy: as in the docs ---
+
+
+def test_a_session_of_sqlalchemy_binds_to_the_transaction(place: Place, store: PostgresStore) -> None:
+    lent = threading.local()
+    engine = sqlalchemy.create_engine(
+        "postgresql+psycopg://", creator=lambda: lent.tx, poolclass=sqlalchemy.NullPool, pool_reset_on_return=None
+    )
+    for end in ("do_commit", "do_rollback", "do_close"):
+        setattr(engine.dialect, end, lambda connection: None)
+
+    def handle(event: Event, ctx: Any) -> None:
+        lent.tx = ctx.tx
+        insert, number = sqlalchemy.text("INSERT INTO effects VALUES (:number)"), event.data["n"]
+        with engine.begin() as connection, Session(connection, join_transaction_mode="create_savepoint") as session:
+            session.execute(insert, {"number": number})
+            session.commit()
+            session.execute(insert, {"number": 98})
+            session.rollback()
+            session.execute(insert, {"number": 10 * number})
+            session.commit()
+            session.execute(insert, {"number": 99})  # and no commit
+            if number == 2:
+                raise ValueError("no")
+            if number == 3:
+                session.execute(insert, {"number": "no number"})
+
+    place.sql("CREATE TABLE effects (number integer)")
+    with Once(store) as once:
+        outcomes = once.run([{"id": str(n), "n": n} for n in (1, 2, 3, 4)], handle)
+        assert [outcome.kind for outcome in outcomes] == [Kind.PROCESSED, Kind.FAILED, Kind.FAILED, Kind.PROCESSED]
+        assert isinstance(outcomes[2].error, sqlalchemy.exc.DataError)
+        assert effects(place) == [1, 4, 10, 40]
+        assert once.run([{"id": "1", "n": 1}], handle)[0].kind is Kind.DUPLICATE
