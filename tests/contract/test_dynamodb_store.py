@@ -10,7 +10,7 @@ import pytest
 from eventonce import open_store
 from eventonce.clock import Clock
 from eventonce.ports import Store
-from eventonce.stores.dynamodb import DynamoDBStore
+from eventonce.stores.dynamodb.store import DynamoDBStore
 from eventonce.testing import Features, StoreContract, StoreFaults
 from eventonce.testing.servers import Dynoxide, Ministack
 

@@ -11,7 +11,7 @@ import pytest
 from eventonce import open_store
 from eventonce.clock import Clock
 from eventonce.ports import Store
-from eventonce.stores.postgres import PostgresStore
+from eventonce.stores.postgres.store import PostgresStore
 from eventonce.testing import Features, StoreContract
 from eventonce.testing.faults import StoreAt, StoreFaults
 from eventonce.testing.servers import Postgres

@@ -21,10 +21,10 @@ from eventonce import Once, Rule, open_store
 from eventonce.claim import Busy, Claim, Done, Finish, Release, Want, Won
 from eventonce.errors import ConfigError, LeaseLost, StoreUnusable, TransactionRefused
 from eventonce.outcome import Kind
-from eventonce.stores.dynamodb import DynamoDBStore
-from eventonce.stores.dynamodb_layout import Layout
-from eventonce.stores.dynamodb_time import ServerTime
-from eventonce.stores.dynamodb_transaction import Writes, size
+from eventonce.stores.dynamodb.store import DynamoDBStore
+from eventonce.stores.dynamodb.layout import Layout
+from eventonce.stores.dynamodb.time import ServerTime
+from eventonce.stores.dynamodb.transaction import Writes, size
 from eventonce.testing import FaultProxy, ManualClock
 from eventonce.testing.contract import LONG, SHORT, claim, finish, give_back, key, keys
 from eventonce.testing.faults import Skewed

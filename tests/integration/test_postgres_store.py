@@ -23,8 +23,8 @@ from eventonce.claim import Busy, Claim, Done, Finish, Record, Release, Want, Wo
 from eventonce.errors import StoreBusy, StoreUnusable
 from eventonce.key import Key
 from eventonce.ports import Checkable, Transactional
-from eventonce.stores import postgres_schema as schema
-from eventonce.stores.postgres import PostgresStore
+from eventonce.stores.postgres import schema
+from eventonce.stores.postgres.store import PostgresStore
 from eventonce.testing.contract import LONG, OVER, SHORT, claim, finish, give_back, key, keys
 from eventonce.testing.proxy import FaultProxy
 from eventonce.testing.servers import Postgres

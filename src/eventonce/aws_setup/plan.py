@@ -14,7 +14,7 @@ from eventonce.errors import ConfigError
 from eventonce.pipeline import Feed, Settings
 from eventonce.rule import Rule
 from eventonce.stores import check_url
-from eventonce.stores.dynamodb_layout import Layout
+from eventonce.stores.dynamodb.layout import Layout
 
 RETENTION = 14 * 86_400  # seconds; as long as SQS keeps anything
 RETRY = {"MaximumRetryAttempts": 185, "MaximumEventAgeInSeconds": 86_400}  # as often and as long as EventBridge does

@@ -16,11 +16,11 @@ __all__ = ["check_url", "has_server", "open_store", "store_file"]
 _MODULES = {
     "memory": ("memory", ""),
     "sqlite": ("sqlite", ""),
-    "redis": ("redis", "redis"),
-    "rediss": ("redis", "redis"),
-    "unix": ("redis", "redis"),
-    "dynamodb": ("dynamodb", "dynamodb"),
-    "postgresql": ("postgres", "postgres"),
+    "redis": ("redis.store", "redis"),
+    "rediss": ("redis.store", "redis"),
+    "unix": ("redis.store", "redis"),
+    "dynamodb": ("dynamodb.store", "dynamodb"),
+    "postgresql": ("postgres.store", "postgres"),
 }
 _FORMS = "memory:, sqlite:///FILE, redis://HOST, dynamodb://TABLE, postgresql://HOST/DATABASE"
 

@@ -1,6 +1,6 @@
 """What passes between us and the scripts of Redis: requests packed for a whole batch, and records as they are kept.
 
-The layout of a record stands in `redis_scripts/record.lua`.
+The layout of a record stands in `scripts/record.lua`.
 """
 
 import struct

@@ -2,7 +2,7 @@
 
 The server's clock decides. Every statement takes its rows in the order of their keys and waits for no row that it does
 not need, so batches cannot block each other. The protocol of `claim.py` is written once more, in SQL, in
-`postgres_sql/`; a test drives both and compares.
+`sql/`; a test drives both and compares.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from eventonce.forks import tell_of_forks
 from eventonce.key import Key
 from eventonce.ports import Swept
 from eventonce.stores.patience import ask
-from eventonce.stores.postgres_batch import ADAPTERS, byte_strings, longs
-from eventonce.stores.postgres_connection import Connection, Link, Pool
-from eventonce.stores.postgres_schema import prepare, statement
-from eventonce.stores.postgres_transaction import LentConnection, PostgresTransaction
-from eventonce.stores.postgres_trouble import READ_ONLY, trouble
+from eventonce.stores.postgres.batch import ADAPTERS, byte_strings, longs
+from eventonce.stores.postgres.connection import Connection, Link, Pool
+from eventonce.stores.postgres.schema import prepare, statement
+from eventonce.stores.postgres.transaction import LentConnection, PostgresTransaction
+from eventonce.stores.postgres.trouble import READ_ONLY, trouble
 
 TIMEOUT = 5000  # an answer is awaited so long
 _CONNECTIONS = 8  # for the verbs of one process; each holds one for one statement

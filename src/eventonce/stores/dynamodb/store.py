@@ -16,11 +16,11 @@ from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import StoreError
 from eventonce.key import Key
 from eventonce.ports import Swept
-from eventonce.stores.dynamodb_items import Fate, Items
-from eventonce.stores.dynamodb_layout import Change, Item, Layout, expression, insertion, statement
-from eventonce.stores.dynamodb_server import Server
-from eventonce.stores.dynamodb_table import check_table, create_command, create_table
-from eventonce.stores.dynamodb_transaction import DynamoDBTransaction
+from eventonce.stores.dynamodb.items import Fate, Items
+from eventonce.stores.dynamodb.layout import Change, Item, Layout, expression, insertion, statement
+from eventonce.stores.dynamodb.server import Server
+from eventonce.stores.dynamodb.table import check_table, create_command, create_table
+from eventonce.stores.dynamodb.transaction import DynamoDBTransaction
 from eventonce.stores.url import count, options, shown, wrong
 
 IN_FLIGHT = 8  # calls at a time

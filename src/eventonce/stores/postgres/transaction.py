@@ -12,9 +12,9 @@ from psycopg.rows import tuple_row
 
 from eventonce.claim import Claim, Finish
 from eventonce.errors import ConfigError, EventOnceError, LeaseLost, StoreError
-from eventonce.stores.postgres_connection import Connection, Result
-from eventonce.stores.postgres_schema import statement
-from eventonce.stores.postgres_trouble import lost
+from eventonce.stores.postgres.connection import Connection, Result
+from eventonce.stores.postgres.schema import statement
+from eventonce.stores.postgres.trouble import lost
 
 _BEGIN, _FINISH = statement("begin"), statement("finish")
 

@@ -14,7 +14,7 @@ from eventonce import aws
 from eventonce.clock import Clock
 from eventonce.errors import ConfigError, StoreError, StoreUnusable
 from eventonce.forks import tell_of_forks
-from eventonce.stores.dynamodb_time import ServerTime
+from eventonce.stores.dynamodb.time import ServerTime
 
 _WARN_EVERY = 60_000
 _CONNECTIONS = 50  # that may stay open; threads that share the store have calls in flight each

@@ -26,8 +26,8 @@ from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import StoreError, StoreUnusable
 from eventonce.key import Key
 from eventonce.ports import Swept
-from eventonce.stores import redis_record as record
 from eventonce.stores.patience import ask
+from eventonce.stores.redis import record
 from eventonce.stores.url import count, flag, options, shown, without, wrong
 
 _PREFIX = b"eventonce:"  # with the key, it fills what Redis sets aside for a name of 16 bytes anyway
@@ -38,7 +38,7 @@ _OWN = ("cluster", "sentinel", "timeout", "wait")  # the options that are not re
 _SENTINEL_PORT = 26_379
 _UNLEASED = 5000  # milliseconds of patience before anything was claimed
 _OLDEST = (6, 2)
-_SCRIPTS = Path(__file__).with_name("redis_scripts")
+_SCRIPTS = Path(__file__).with_name("scripts")
 _log = logging.getLogger("eventonce")
 
 

@@ -8,7 +8,7 @@ import psycopg
 
 from eventonce.errors import StoreUnusable
 
-FOLDER = Path(__file__).with_name("postgres_sql")
+FOLDER = Path(__file__).with_name("sql")
 _LOCK = 0x65766E746F6E6365  # "evntonce": the advisory lock under which the tables are made
 _OLDEST = 140_000  # as the server counts; the sweep needs what came with 14
 

@@ -7,8 +7,8 @@ from typing import Any, Literal, TypeVar
 from eventonce.claim import Record
 from eventonce.errors import StoreError
 from eventonce.key import Key
-from eventonce.stores.dynamodb_layout import Item, Layout
-from eventonce.stores.dynamodb_server import PASSING, THROTTLES, Refused, Server
+from eventonce.stores.dynamodb.layout import Item, Layout
+from eventonce.stores.dynamodb.server import PASSING, THROTTLES, Refused, Server
 from eventonce.stores.patience import ask
 
 STATEMENTS = 25  # in one call

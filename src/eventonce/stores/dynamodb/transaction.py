@@ -9,8 +9,8 @@ from boto3.dynamodb.types import TypeSerializer
 from eventonce import claim as protocol
 from eventonce.claim import Claim, Finish
 from eventonce.errors import ConfigError, StoreError, TransactionRefused
-from eventonce.stores.dynamodb_layout import Item, Layout, Value, expression
-from eventonce.stores.dynamodb_server import PASSING, THROTTLES, Refused, Server
+from eventonce.stores.dynamodb.layout import Item, Layout, Value, expression
+from eventonce.stores.dynamodb.server import PASSING, THROTTLES, Refused, Server
 from eventonce.stores.patience import ask
 
 MAX_ACTIONS = 99  # DynamoDB takes 100 in a transaction, and one of them is ours

@@ -1,0 +1,1 @@
+"""Claims in Redis or Valkey."""
