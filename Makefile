@@ -5,10 +5,13 @@ PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.1
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test servers lint format docs bench clean
+.PHONY: demo demo-aws test servers lint format docs bench clean
 
 demo: $(VENV)/ready
 	@$(BIN)/eventonce demo
+
+demo-aws: $(VENV)/ready servers
+	@PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/eventonce demo --aws
 
 test: $(VENV)/ready servers
 	$(BIN)/python -m pytest

@@ -66,4 +66,4 @@ class Delivery(msgspec.Struct):
     @property
     def place(self) -> str:
         """Where it was found, in short."""
-        return ":".join(str(self.where[name]) for name in ("source", "line") if name in self.where)
+        return ":".join(str(self.where[name]) for name in ("source", "line", "message") if name in self.where)

@@ -1,6 +1,7 @@
 """A pipeline: one TOML file becomes typed settings, and those become a wired engine, source and sink."""
 
 import logging
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import msgspec
 
 from eventonce.clock import duration
 from eventonce.engine import Once
-from eventonce.errors import ConfigError
+from eventonce.errors import ConfigError, StoreError
 from eventonce.ports import Sink
 from eventonce.rule import DEFAULT_WINDOW, Rule, Trouble
 from eventonce.rules import Rulebook, identity, read_all
@@ -19,6 +20,32 @@ from eventonce.sources import open_source
 from eventonce.stores import store_file
 
 _log = logging.getLogger("eventonce")
+_BUS = re.compile(r"[/.\-_A-Za-z0-9]{1,256}")
+_RULE = re.compile(r"[.\-_A-Za-z0-9]{1,64}")
+
+
+class Feed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[aws]`: the rule of EventBridge that fills an SQS source, for `eventonce setup` and `eventonce template`."""
+
+    bus: str = "default"
+    rule: str | None = None  # its name; without one, that of the consumer
+    pattern: Mapping[str, Any] | None = None  # which events it takes; without one, all that the rules match
+
+    def __post_init__(self) -> None:
+        if not _BUS.fullmatch(self.bus):
+            raise ConfigError(f"aws: bus: {self.bus!r} is no name of a bus; use letters, digits and . - _ /")
+        if self.rule is not None and not _RULE.fullmatch(self.rule):
+            raise ConfigError(f"aws: rule: {self.rule!r} is no name of a rule; use up to 64 letters, digits and . - _")
+        if self.pattern is not None:
+            self._check(self.pattern)
+
+    def _check(self, pattern: Mapping[str, Any]) -> None:
+        from eventonce.rules.pattern import Pattern, PatternError  # only where there is one: its imports cost
+
+        try:
+            Pattern(pattern)
+        except PatternError as error:
+            raise ConfigError(f"aws: pattern: {error}") from None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,14 +61,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     busy_wait: str | float = 0
     max_attempts: int = 5
     store_trouble: Trouble = "retry"
-    batch: int = 100
+    batch: int | None = None  # events claimed together; 100 of a file, 10 of a queue
+    threads: int | None = None  # that work on a queue; a file has one, which keeps its order
     use: list[str] = []  # presets
     rule: list[Rule] = []  # its own rules and those of the presets
     test: list[dict[str, Any]] = []  # pairs of events for `eventonce check`
+    aws: Feed | None = None  # where the events of an SQS source come from
 
     def __post_init__(self) -> None:
-        if not 1 <= self.batch <= 10_000:
+        if self.batch is not None and not 1 <= self.batch <= 10_000:
             raise ConfigError(f"batch: {self.batch} is not between 1 and 10,000")
+        if self.threads is not None and not 1 <= self.threads <= 256:
+            raise ConfigError(f"threads: {self.threads} is not between 1 and 256")
         for name in ("window", "lease", "busy_wait"):
             duration(getattr(self, name), name)
         if not duration(self.window, "window"):
@@ -114,8 +145,18 @@ class Pipeline:
         self.dead_letters = open_dead_letters(settings.dead_letter)
         self.source = open_source(settings.source)
         self.once = open_once(settings)
-        for warning in self.once.check():
+        for warning in self._warnings(settings):
             _log.warning("%s", warning)
+
+    def _warnings(self, settings: Settings) -> list[str]:
+        """What to warn of in the store; that it does not answer, where events are to run all the same."""
+        try:
+            return self.once.check()
+        except StoreError as error:
+            if settings.store_trouble == "process" and error.retryable:
+                return [str(error)]
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close every part."""

@@ -1,11 +1,13 @@
-"""All contracts on one page: what a store, a source and a sink must do."""
+"""All contracts on one page: what a store, a source and a sink must do, and what a hook is told."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from eventonce.claim import Answer, Claim, Finish, Record, Release, Token, Want
 from eventonce.event import Delivery, Event
 from eventonce.key import Key
+from eventonce.outcome import Outcome
 
 
 class Swept(NamedTuple):
@@ -69,7 +71,51 @@ class Source(Protocol):
 
 @runtime_checkable
 class Sink(Protocol):
-    """A way out: sends events in one go and says for each how it went (None, or why not)."""
+    """A way out: sends events in one go and says for each how it went (None, or why not). Threads may share it."""
 
     def send(self, events: Sequence[Event], idempotency_keys: Sequence[str]) -> Sequence[Exception | None]: ...
     def close(self) -> None: ...
+
+
+class Attempt(NamedTuple):
+    """One event that a handler is about to run, or a sink to send."""
+
+    event: Event
+    rule: str
+    key: Key
+    number: int  # 1 at first
+
+
+class Seen(NamedTuple):
+    """What became of one event, for now or for good."""
+
+    event: Event | None  # None where it could not be read
+    outcome: Outcome
+    where: Mapping[str, Any]  # as its delivery says
+
+
+class Called(NamedTuple):
+    """One call of the store."""
+
+    verb: str
+    keys: int
+    seconds: float
+    error: Exception | None
+
+
+@runtime_checkable
+class Hook(Protocol):
+    """Sees what happens, and changes nothing: what it raises is logged once and goes no further.
+
+    Derive from it to write only what is wanted. Threads share a hook, and it is called on their time.
+    """
+
+    def running(self, attempts: Sequence[Attempt]) -> AbstractContextManager[object]:
+        """Entered around the run of one event, or around the sending of several."""
+        return nullcontext()
+
+    def called(self, call: Called) -> None:
+        """The store was called."""
+
+    def settled(self, seen: Sequence[Seen]) -> None:
+        """A batch has come to its end."""

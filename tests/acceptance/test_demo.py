@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from eventonce.demo import stream
+from eventonce.testing.servers import Ministack
 
 
 def demo(*options: str) -> "subprocess.CompletedProcess[str]":
@@ -42,3 +43,11 @@ def test_the_stream_has_every_kind_of_copy() -> None:
     assert made.deliveries == 600
     assert (made.same_id, made.new_id, made.both) == (100, 100, 100)
     assert len(set(made.first) & set(made.second)) >= 100
+
+
+def test_the_tour_on_aws(ministack: Ministack) -> None:
+    # It starts a server of its own; the fixture sees to it that the program is here.
+    done = demo("--aws", "--orders", "90")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "killed with SIGKILL" in done.stdout
+    assert "Every order took effect once." in done.stdout

@@ -361,7 +361,7 @@ def test_a_pipeline_from_a_file_to_a_queue(account: Account, tmp_path: Path) -> 
         "test",
     )
     pipeline = Pipeline(wired)
-    Worker(pipeline.once, pipeline.source, pipeline.handler, pipeline.dead_letters, batch=wired.batch).run()
+    Worker(pipeline.once, pipeline.source, pipeline.handler, pipeline.dead_letters, batch=100).run()
     pipeline.close()
 
     assert numbers(account.messages(queue)) == [0, 1, 2, 3, 4]

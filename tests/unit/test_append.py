@@ -449,3 +449,17 @@ def test_nothing_dead_makes_no_file(file: Path) -> None:
     letters.close()
 
     assert not file.exists()
+
+
+def test_threads_share_a_file(file: Path) -> None:
+    sink = FileSink(str(file))
+    threads = [
+        threading.Thread(target=lambda: [sink.send([Event(data={}, raw=b'{"n": 1}')], ["k"]) for _ in range(100)])
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sink.close()
+    assert file.read_bytes() == b'{"n": 1}\n' * 800

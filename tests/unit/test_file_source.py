@@ -216,7 +216,7 @@ def test_utf_16_is_told_with_the_remedy(open_file: Callable[..., FileSource], en
         source.receive(1)
 
 
-@pytest.mark.parametrize("url", ["sqs://queue", "https://example.com/events", "kinesis://stream"])
+@pytest.mark.parametrize("url", ["sqs3://queue", "https://example.com/events", "kinesis://stream"])
 def test_an_unknown_way_in_is_told(url: str) -> None:
     with pytest.raises(ConfigError, match=f"^source: {url.partition(':')[0]}:// is not a known way in; use a file"):
         open_source(url)

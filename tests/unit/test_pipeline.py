@@ -76,7 +76,7 @@ def test_without_a_file_everything_has_a_default() -> None:
         busy_wait=0,
         max_attempts=5,
         store_trouble="retry",
-        batch=100,
+        batch=None,
         rule=[],
     )
 

@@ -4,25 +4,30 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from eventonce.demo import stream
 from eventonce.demo.tour import Charges, Tour
 
+if TYPE_CHECKING:
+    from eventonce.demo.cloud import CloudTour
+
 
 @click.command()
 @click.option("--orders", default=300, show_default=True, type=click.IntRange(30, 100_000), help="How many orders.")
+@click.option("--aws", "on_aws", is_flag=True, help="On EventBridge, SQS and DynamoDB, in an emulator on this machine.")
 @click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="A new folder to leave everything in.")
-def demo(orders: int, keep: Path | None) -> None:
+def demo(orders: int, keep: Path | None, *, on_aws: bool) -> None:
     """A self-contained tour of about ten seconds: duplicates in, one effect each out.
 
     Makes a stream of orders with copies of every kind, runs real worker processes on SQLite, kills one of them
-    half-way, and counts the charges that were made.
+    half-way, and counts the charges that were made. With --aws the same on AWS, which takes about a minute.
 
     \b
       eventonce demo
+      eventonce demo --aws
       eventonce demo --orders 5000 --keep tour
     """
     if keep is not None and keep.exists():
@@ -32,14 +37,24 @@ def demo(orders: int, keep: Path | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         made = stream.make(orders)
         _introduce(made)
-        charges = _tour(Tour(folder, made), orders)
+        charges = _tour(_tour_of(folder, made, stack, on_aws=on_aws), orders)
     good = _conclude(charges, made)
     if keep is not None:
-        click.echo(f"\nLook around in {keep}: pipeline.toml, the inboxes, shop.db, the workers' logs.")
+        click.echo(f"\nLook around in {keep}: pipeline.toml, the orders, the workers' logs.")
     sys.exit(0 if good else 1)
 
 
-def _tour(tour: Tour, orders: int) -> Charges:
+def _tour_of(folder: Path, made: stream.Stream, stack: ExitStack, *, on_aws: bool) -> "Tour | CloudTour":
+    if not on_aws:
+        return Tour(folder, made)
+    from eventonce.demo.cloud import CloudTour
+    from eventonce.demo.emulator import Emulator
+
+    stack.enter_context(Emulator(folder))
+    return CloudTour(folder, made)
+
+
+def _tour(tour: "Tour | CloudTour", orders: int) -> Charges:
     if not sys.stderr.isatty():
         return tour.run(_say, lambda charged: None)
     with click.progressbar(length=orders, label="  charges", file=sys.stderr) as bar:

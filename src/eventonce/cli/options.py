@@ -27,7 +27,9 @@ def pipeline_options(command: Command) -> Command:
     for option in (
         click.option("--key", type=click.Choice(["id", "content"]), help="Without rules: what two copies share."),
         click.option("--consumer", help="The scope of claims; two consumers both get every event."),
-        click.option("--store", help="A store's URL, such as sqlite:///FILE or redis://HOST.  [default: sqlite:///eventonce.db]"),
+        click.option(
+            "--store", help="A store's URL, such as sqlite:///FILE or redis://HOST.  [default: sqlite:///eventonce.db]"
+        ),
         click.option("-c", "--config", type=click.Path(dir_okay=False), help="A pipeline file (TOML)."),
     ):
         command = option(command)
@@ -70,6 +72,8 @@ def keys_of(once: Once, keys: tuple[str, ...], events: str | None) -> Iterator[l
         yield [_key(text) for text in keys]
     if events is None:
         return
+    if "://" in events:
+        raise ConfigError(f"--events: {events}: to look at events, give them in a file or on stdin")
     source = open_source(events)
     try:
         while deliveries := source.receive(_BATCH):

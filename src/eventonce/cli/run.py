@@ -2,66 +2,123 @@
 
 import json
 import logging
+import signal
 import sys
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
 from typing import Any
 
 import click
 
 from eventonce.cli.options import pipeline_options, read_settings
 from eventonce.cli.progress import Progress
+from eventonce.cli.repeats import Repeats
+from eventonce.clock import duration
 from eventonce.errors import describe
 from eventonce.event import Delivery
 from eventonce.outcome import Action, Outcome
-from eventonce.pipeline import Pipeline
-from eventonce.worker import Tally, Worker
+from eventonce.pipeline import Pipeline, Settings
+from eventonce.sources import FileSource
+from eventonce.worker import Crew, Tally, Worker
+from eventonce.worker.crew import THREADS
 
 _MOST_COMPLAINTS = 20
+_FILE_BATCH = 100
+_QUEUE_BATCH = 10  # one poll: a handler that hangs holds up as many
+_GRACE = "25s"  # within the 30 that containers are given
 
 
 @click.command()
 @click.argument("pipeline", required=False, type=click.Path(dir_okay=False))
-@click.option("--source", help="A file of events, or - for stdin.  [default: -]")
+@click.option("--source", help="A file of events, - for stdin, or sqs://QUEUE.  [default: -]")
 @click.option("--sink", help="- for stdout, a file, or python:package.module:function.  [default: -]")
 @click.option("--dead-letter", help="A file for what cannot be processed.  [default: eventonce-dead.jsonl]")
-@click.option("--batch", type=click.IntRange(1, 10_000), help="Events that are claimed together.  [default: 100]")
+@click.option(
+    "--batch", type=click.IntRange(1, 10_000), help="Events that are claimed together.  [default: 100, 10 of a queue]"
+)
+@click.option("--threads", type=click.IntRange(1, 256), help=f"Threads that work on a queue.  [default: {THREADS}]")
+@click.option(
+    "--grace", default=_GRACE, show_default=True, help="How long a queue's messages in hand may take to stop."
+)
 @click.option("--json", "as_json", is_flag=True, help="Close with one JSON line on stderr.")
 @pipeline_options
-def run(pipeline: str | None, config: str | None, *, as_json: bool, **given: Any) -> None:
+def run(pipeline: str | None, config: str | None, *, as_json: bool, grace: str, **given: Any) -> None:
     """Run events through a handler or into a sink, each once.
 
     PIPELINE is a TOML file; options say the same and count more. Events are JSON lines, or JSON documents one
     behind the other; gzip is recognised. The run ends with its input: exit 0 when every event was processed or
     a duplicate, 1 when any was dead-lettered, failed or unknown.
 
+    On a queue it runs until SIGTERM or Ctrl-C: it then begins nothing new, and exits 0 when what was in hand is
+    settled within --grace, else 1; what was not comes again. A second signal stops at once.
+
     \b
       eventonce run pipeline.toml
+      eventonce run --source sqs://orders --sink python:billing:charge --store redis://localhost
       eventonce run --key content --source events.jsonl --sink once.jsonl
       cat events.jsonl | eventonce run --sink python:billing:charge --store sqlite:///billing.db
     """
     if pipeline and config:
         raise click.UsageError("name the pipeline once, as PIPELINE or with --config")
+    patience = duration(grace, "--grace")
     logging.basicConfig(format="eventonce: %(message)s", level=logging.ERROR if as_json else logging.WARNING)
+    logging.getLogger("eventonce").addFilter(Repeats())
+    logging.getLogger("eventonce.outage").setLevel(logging.WARNING)  # nobody should have to guess at one
     with ExitStack() as stack:
         settings = read_settings(pipeline or config, **given)
         parts = Pipeline(settings)
         stack.callback(parts.close)
         progress = stack.enter_context(Progress(parts.source))
-        watch = _Watcher(progress, quiet=as_json)
-        worker = Worker(
-            parts.once,
-            parts.source,
-            parts.handler,
-            parts.dead_letters,
-            batch=settings.batch,
-            watch=watch,
-        )
+        worker = _worker(parts, settings, _Watcher(progress, quiet=as_json))
         try:
-            worker.run()
+            good = _serve(worker, patience) if isinstance(worker, Crew) else _run(worker)
         finally:
             progress.done()
             _close(worker.tally, parts.dead_letters.name, as_json=as_json)
-    sys.exit(0 if worker.tally.good else 1)
+    sys.exit(0 if good else 1)
+
+
+def _worker(parts: Pipeline, settings: Settings, watch: "_Watcher") -> Worker | Crew:
+    wired = (parts.once, parts.source, parts.handler, parts.dead_letters)
+    if isinstance(parts.source, FileSource):
+        return Worker(*wired, batch=settings.batch or _FILE_BATCH, watch=watch)
+    return Crew(*wired, batch=settings.batch or _QUEUE_BATCH, threads=settings.threads or THREADS, watch=watch)
+
+
+def _run(worker: Worker) -> bool:
+    worker.run()
+    return worker.tally.good
+
+
+def _serve(crew: Crew, grace: int) -> bool:
+    with _signals(crew.stop):
+        left = crew.run(grace)
+    if left:
+        click.echo(f"eventonce: not finished in time, and will come again: {left} of the queue's messages", err=True)
+    return not left
+
+
+@contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Have the first signal stop the crew, and the second do what it would have done."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def first(number: int, frame: FrameType | None) -> None:
+        restore()
+        click.echo("eventonce: stopping when what is in hand is done; a second signal stops at once", err=True)
+        stop()
+
+    for number in before:
+        signal.signal(number, first)
+    try:
+        yield
+    finally:
+        restore()
 
 
 class _Watcher:

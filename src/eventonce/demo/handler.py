@@ -14,3 +14,13 @@ def charge(event: Event, ctx: Context) -> None:
     order = event.data
     ctx.tx.execute("CREATE TABLE IF NOT EXISTS charges (order_id TEXT, cents INTEGER, worker_attempt INTEGER)")
     ctx.tx.execute("INSERT INTO charges VALUES (?, ?, ?)", (order["orderId"], order["cents"], ctx.attempt))
+
+
+def charge_in_dynamodb(event: Event, ctx: Context) -> None:
+    """The same in DynamoDB: the charge and the record of it are one transaction."""
+    ctx.tx.update_item(
+        TableName="charges",
+        Key={"order": event.data["orderId"]},
+        UpdateExpression="SET cents = :cents ADD times :one",
+        ExpressionAttributeValues={":cents": event.data["cents"], ":one": 1},
+    )

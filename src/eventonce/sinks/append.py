@@ -5,6 +5,7 @@ import fcntl
 import os
 import stat
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ class AppendFile:
         self.name = name
         self._fd: int | None = None
         self._regular = False
+        self._lock = threading.Lock()  # flock is for processes: threads share the descriptor, and so the lock
 
     def check(self) -> None:
         """Raise now if the file cannot be written, rather than when the first line comes."""
@@ -42,7 +44,7 @@ class AppendFile:
         """Add whole lines."""
         data = b"".join(line + b"\n" for line in lines)
         try:
-            with self._locked(self._open()) as fd:
+            with self._lock, self._locked(self._open()) as fd:
                 if self._regular:
                     _mend(fd)
                     _write_whole(fd, data)

@@ -1,6 +1,8 @@
 """Taking a document apart that carries several events, as Lambda's batches do.
 
-A bare list is no event and stays one document, which is rejected: in a file of JSON lines it is most likely a mistake.
+A bare list in a file is no event and stays one document, which is rejected: in a file of JSON lines it is most likely
+a mistake. A message of a queue is read here, because its id serves where the event inside has none. The parts of a
+message have one handle, and are settled together.
 """
 
 from collections.abc import Sequence
@@ -9,7 +11,7 @@ from msgspec import structs
 
 from eventonce.errors import EventRejected
 from eventonce.event import Delivery, Event
-from eventonce.formats import MAX_BYTES, read_events
+from eventonce.formats import MAX_BYTES, Carried, read_carried, read_events
 
 # What such a document has in it. To look is far cheaper than to parse every body twice.
 _MARKS = (b'"Records"', b'"records"', b'"Messages"', b'"Entries"')
@@ -17,11 +19,35 @@ _MARKS = (b'"Records"', b'"records"', b'"Messages"', b'"Entries"')
 
 def apart(delivery: Delivery) -> Sequence[Delivery]:
     """The deliveries in a delivery: one for each event that its document carries."""
-    if delivery.event is not None or delivery.trouble is not None or not _may_carry(delivery.body):
+    if delivery.event is not None or delivery.trouble is not None:
+        return [delivery]
+    if delivery.handle is not None:
+        return _message(delivery)
+    if not _may_carry(delivery.body):
         return [delivery]
     found = read_events(delivery.body, MAX_BYTES)
     if not any(isinstance(each, Event) for each in found):
         return [delivery]  # the engine says what is wrong with the whole
+    return [_part(delivery, number, each) for number, each in enumerate(found, 1)]
+
+
+def _message(delivery: Delivery) -> Sequence[Delivery]:
+    carrier, name = str(delivery.where["source"]).partition("://")[0], str(delivery.where["message"])
+    try:
+        delivery.event = read_carried(Carried(delivery.body, carrier, name))
+    except EventRejected as error:  # rare, so it may be read a second time
+        return _several(delivery, name, error)
+    return [delivery]
+
+
+def _several(delivery: Delivery, name: str, error: EventRejected) -> Sequence[Delivery]:
+    try:
+        found = read_events({"messageId": name, "receiptHandle": "", "body": delivery.body.decode()})
+    except UnicodeDecodeError:
+        found = []
+    if not any(isinstance(each, Event) for each in found):
+        delivery.trouble = str(error)
+        return [delivery]
     return [_part(delivery, number, each) for number, each in enumerate(found, 1)]
 
 

@@ -1,6 +1,6 @@
-"""The loop of a worker: receive, run once, settle."""
+"""The work on what a source gives: run once, settle."""
 
-import random
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,19 +12,29 @@ from eventonce.outcome import Action, Kind, Outcome
 from eventonce.ports import Sink, Source
 from eventonce.sinks import DeadLetters
 from eventonce.worker.apart import apart
+from eventonce.worker.backoff import backoff
 from eventonce.worker.tally import Tally
 
 if TYPE_CHECKING:
     from asyncio import Runner
 
+    from eventonce.worker.loop import LoopThread
+
 _MOST_UNANSWERED = 8  # offers of an event
-_FIRST_DELAY, _LONGEST_DELAY = 100, 30_000
+_SOONEST = 100  # milliseconds
+# A queue counts each time that it offers a message, so one that the store did not answer to is left there for longer.
+_FIRST_REST, _LONGEST_REST = 10_000, 900_000
 
 Watcher = Callable[[Delivery, Outcome], None]
+Pair = tuple[Delivery, Outcome]
 
 
 class Worker:
-    """Runs a source through `Once`: acks what is done, retries what may succeed, keeps the rest as dead letters."""
+    """Runs a source through `Once`: acks what is done, retries what may succeed, keeps the rest as dead letters.
+
+    `endless` says that the source is a queue, which several threads may work on and which offers again tomorrow what
+    was not done today.
+    """
 
     def __init__(
         self,
@@ -34,6 +44,7 @@ class Worker:
         dead_letters: DeadLetters,
         *,
         batch: int,
+        endless: bool = False,
         watch: Watcher = lambda delivery, outcome: None,
         clock: Clock | None = None,
     ) -> None:
@@ -42,66 +53,127 @@ class Worker:
         self._handler = handler
         self._dead_letters = dead_letters
         self._batch = batch
+        self._endless = endless
         self._clock = clock or SystemClock()
         self._watch = watch
-        self._loop: Runner | None = None
+        self._loop: Runner | LoopThread | None = None
+        self._lock = threading.Lock()  # for dead letters, the tally and who watches
         self.tally = Tally()
 
     def run(self) -> None:
         """Work until the source ends."""
         try:
             while received := self._source.receive(self._batch):
-                deliveries = [part for delivery in received for part in apart(delivery)]
-                self._settle(deliveries, self._outcomes(deliveries))
+                self.work(received)
         finally:
-            if self._loop is not None:
-                self._loop.close()
+            self.close()
+
+    def work(self, received: Sequence[Delivery]) -> list[Outcome]:
+        """Run these once and settle them."""
+        deliveries = [part for delivery in received for part in apart(delivery)]
+        pairs = list(zip(deliveries, self._outcomes(deliveries), strict=True))
+        while behind := _behind_dead(pairs):
+            again = self._outcomes([pairs[at][0] for at in behind])
+            for at, outcome in zip(behind, again, strict=True):
+                pairs[at] = (pairs[at][0], outcome)
+        self._settle(pairs)
+        return [outcome for _, outcome in pairs]
+
+    def cancel(self) -> bool:
+        """Cancel the async handlers that run in a loop of their own; whether there is one."""
+        if self._loop is not None and self._endless:
+            cast("LoopThread", self._loop).cancel()
+            return True
+        return False
+
+    def close(self) -> None:
+        """End the loop of async handlers."""
+        if self._loop is not None:
+            self._loop.close()
 
     def _outcomes(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
         found = cast(Any, self._once.run(deliveries, self._handler))
-        if isinstance(found, list):
-            return found
-        if self._loop is None:  # one loop for all batches, so that the handlers' own connections live on
-            from asyncio import Runner
+        return found if isinstance(found, list) else cast(list[Outcome], self._one_loop().run(found))
 
-            self._loop = Runner()
-        return cast(list[Outcome], self._loop.run(found))
+    def _one_loop(self) -> "Runner | LoopThread":
+        """One loop for all batches, so that the handlers' own connections live on."""
+        with self._lock:
+            if self._loop is None and self._endless:
+                from eventonce.worker.loop import LoopThread
 
-    def _settle(self, deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
-        self._stop_if_hopeless(outcomes)
-        ended: list[tuple[Delivery, Outcome]] = []
-        dead: list[tuple[Delivery, Outcome]] = []
-        retries: list[tuple[Delivery, Outcome]] = []
-        for pair in zip(deliveries, outcomes, strict=True):
-            action = _action(*pair)
-            (retries if action is Action.RETRY else ended).append(pair)
-            if action is Action.DEAD_LETTER:
-                dead.append(pair)
-        self._dead_letters.write(dead, self._clock.utc())  # first: nothing is acked that is not kept
+                self._loop = LoopThread()
+            elif self._loop is None:
+                from asyncio import Runner
+
+                self._loop = Runner()
+            return self._loop
+
+    def _settle(self, pairs: Sequence[Pair]) -> None:
+        self._stop_if_hopeless(pairs)
+        ended: list[Pair] = []
+        retries: list[tuple[Delivery, int]] = []
+        for message in _messages(pairs):
+            again = [pair for pair in message if self._action(*pair) is Action.RETRY]
+            if again:  # the parts of a message that are done are duplicates then
+                retries.append((again[0][0], max(self._delay(*pair) for pair in again)))
+            else:
+                ended += message
+        with self._lock:  # first: nothing is acked that is not kept
+            dead = [pair for pair in ended if pair[1].action is not Action.ACK]
+            self._dead_letters.write(dead, self._clock.utc())
         self._source.ack([delivery for delivery, _ in ended])
-        for delivery, outcome in retries:
-            self._source.retry(delivery, self._delay(delivery, outcome))
-        for delivery, outcome in ended:
-            self.tally.add(outcome, dead=outcome.action is not Action.ACK)
-            self._watch(delivery, outcome)
+        for delivery, delay in retries:
+            self._source.retry(delivery, delay)
+        with self._lock:
+            for delivery, outcome in ended:
+                self.tally.add(outcome, dead=outcome.action is not Action.ACK)
+                self._watch(delivery, outcome)
 
     @staticmethod
-    def _stop_if_hopeless(outcomes: Sequence[Outcome]) -> None:
-        for outcome in outcomes:
+    def _stop_if_hopeless(pairs: Sequence[Pair]) -> None:
+        for _, outcome in pairs:
             if outcome.kind is Kind.UNKNOWN and isinstance(outcome.error, StoreUnusable):
                 raise outcome.error
 
+    def _action(self, delivery: Delivery, outcome: Outcome) -> Action:
+        # A file cannot offer an event again tomorrow, so what the store never answers to is kept as a dead letter.
+        if outcome.kind is Kind.UNKNOWN and not self._endless:
+            delivery.unanswered += 1
+            if delivery.unanswered >= _MOST_UNANSWERED:
+                return Action.DEAD_LETTER
+        return outcome.action
+
     def _delay(self, delivery: Delivery, outcome: Outcome) -> int:
         if outcome.retry_at is not None:
-            return max(_FIRST_DELAY, outcome.retry_at - self._clock.utc())
-        longest = min(_FIRST_DELAY * 2 ** (delivery.offers - 1), _LONGEST_DELAY)
-        return random.randint(longest // 2, longest)  # noqa: S311  # jitter, not a secret
+            return max(_SOONEST, outcome.retry_at - self._clock.utc())
+        if outcome.kind is Kind.BUSY:
+            return 0  # it waits for one of its group, behind which the queue withholds it
+        if outcome.kind is Kind.UNKNOWN and self._endless:
+            return backoff(delivery.offers, _FIRST_REST, _LONGEST_REST)
+        return backoff(delivery.offers)
 
 
-def _action(delivery: Delivery, outcome: Outcome) -> Action:
-    # A file cannot offer an event again tomorrow, so what the store never answers to is kept as a dead letter.
-    if outcome.kind is Kind.UNKNOWN:
-        delivery.unanswered += 1
-        if delivery.unanswered >= _MOST_UNANSWERED:
-            return Action.DEAD_LETTER
-    return outcome.action
+def _messages(pairs: Sequence[Pair]) -> list[list[Pair]]:
+    """The parts of each message together: they have one handle."""
+    found: dict[object, list[Pair]] = {}
+    for number, pair in enumerate(pairs):
+        found.setdefault(number if pair[0].handle is None else pair[0].handle, []).append(pair)
+    return list(found.values())
+
+
+def _behind_dead(pairs: Sequence[Pair]) -> list[int]:
+    """The parts of a message that wait for nothing but a dead one before them.
+
+    Such a part would stop those behind it each time the message comes, and the message would never end.
+    """
+    fates: dict[object, Action] = {}  # of each message, so far
+    found: list[int] = []
+    for at, (delivery, outcome) in enumerate(pairs):
+        if delivery.handle is None:
+            continue
+        fate = fates.get(delivery.handle, Action.ACK)
+        if fate is Action.DEAD_LETTER and outcome.kind is Kind.BUSY and outcome.retry_at is None:
+            found.append(at)
+        elif fate is not Action.RETRY:
+            fates[delivery.handle] = fate if outcome.action is Action.ACK else outcome.action
+    return found

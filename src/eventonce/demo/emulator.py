@@ -1,0 +1,60 @@
+"""An AWS of our own: ministack, as a process on a free port of this machine."""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from eventonce.errors import ConfigError
+
+_PATIENCE = 30.0  # seconds
+_ACCOUNT = {"AWS_ACCESS_KEY_ID": "demo", "AWS_SECRET_ACCESS_KEY": "demo", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+class Emulator:
+    """Starts ministack, and stops it at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        program = shutil.which("ministack")
+        if program is None:
+            raise ConfigError(
+                "demo: --aws needs ministack; install it with pip install 'eventonce[demo]', or make demo-aws"
+            )
+        self._program = program
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self.endpoint = f"http://127.0.0.1:{self._port}"
+
+    def __enter__(self) -> Self:
+        own = {**os.environ, "BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(self._port)}
+        with (self._folder / "ministack.log").open("ab") as log:
+            self._process = subprocess.Popen([self._program], cwd=self._folder, stdout=log, stderr=log, env=own)
+        give_up = time.monotonic() + _PATIENCE
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > give_up:
+                self._process.kill()
+                raise ConfigError(f"demo: ministack does not start; {self._folder / 'ministack.log'} says why")
+            time.sleep(0.05)
+        os.environ.update(_ACCOUNT, AWS_ENDPOINT_URL=self.endpoint)  # for this process and those it starts
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.endpoint}/_ministack/health", timeout=5):
+                return True
+        except (urllib.error.URLError, OSError):
+            return False

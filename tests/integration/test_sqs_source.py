@@ -1,0 +1,709 @@
+"""The worker on real queues: standard and FIFO, with faults between it and them."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from eventonce import Once
+from eventonce.claim import Want
+from eventonce.errors import ConfigError, SourceError
+from eventonce.event import Event
+from eventonce.sinks import DeadLetters
+from eventonce.sources import check_source, open_source
+from eventonce.stores.memory import MemoryStore
+from eventonce.testing.servers import Ministack
+from eventonce.worker import Crew
+
+GRACE = 60_000
+_TARGET = "X-Amz-Target"
+
+
+# --- a queue, and what can go wrong on the way to it ---
+
+
+class Gateway(ThreadingHTTPServer):
+    """Stands between a client and the server, and answers in its place where a fault says so.
+
+    A fault takes the call's name and its request, and gives a status and a document, or None to pass the call on.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, server: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.server = server
+        self.fault: Callable[[str, dict[str, Any]], tuple[int, dict[str, Any]] | None] = lambda name, asked: None
+        self.calls: Counter[str] = Counter()
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def answer(self, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+        name = headers.get(_TARGET, "").rpartition(".")[2]
+        self.calls[name] += 1
+        asked = json.loads(body)
+        found = self.fault(name, asked)
+        if found is not None:
+            return found[0], json.dumps(found[1]).encode()
+        return self.pass_on(headers, asked)
+
+    def pass_on(self, headers: Mapping[str, str], asked: dict[str, Any]) -> tuple[int, bytes]:
+        kept = {name: value for name, value in headers.items() if name.lower() not in ("host", "content-length")}
+        request = urllib.request.Request(self.server, json.dumps(asked).encode(), kept)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: Gateway
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        status, document = self.server.answer(dict(self.headers.items()), body)
+        self.send_response(status)
+        self.send_header("Content-Type", "application/x-amz-json-1.0")
+        self.send_header("Content-Length", str(len(document)))
+        self.end_headers()
+        self.wfile.write(document)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+def wrong(code: str, status: int = 400) -> tuple[int, dict[str, Any]]:
+    return status, {"__type": f"com.amazonaws.sqs#{code}", "message": f"{code}, it says"}
+
+
+class Queue:
+    """One queue of the server, seen from outside."""
+
+    def __init__(self, server: Ministack, *, fifo: bool = False, visibility: int = 30) -> None:
+        self.name = f"q-{uuid.uuid4().hex}{'.fifo' if fifo else ''}"
+        self.endpoint = server.endpoint()
+        self.client: Any = boto3.client("sqs", endpoint_url=self.endpoint, region_name="us-east-1")
+        self.attributes = {"VisibilityTimeout": str(visibility)} | ({"FifoQueue": "true"} if fifo else {})
+        self.create()
+
+    def create(self) -> None:
+        self.url = self.client.create_queue(QueueName=self.name, Attributes=self.attributes)["QueueUrl"]
+
+    def source(self, endpoint: str | None = None, **options: str) -> str:
+        options = {"region": "us-east-1", "endpoint": endpoint or self.endpoint, "wait": "1s", **options}
+        return f"sqs://{self.name}?" + "&".join(f"{name}={value}" for name, value in options.items())
+
+    def send(self, *bodies: Any, group: str | None = None) -> None:
+        texts = [body if isinstance(body, str) else json.dumps(body) for body in bodies]
+        for start in range(0, len(texts), 10):
+            entries: list[dict[str, Any]] = [
+                {"Id": str(number), "MessageBody": text} for number, text in enumerate(texts[start : start + 10])
+            ]
+            for entry in entries if group else ():
+                entry |= {"MessageGroupId": group, "MessageDeduplicationId": uuid.uuid4().hex}
+            assert not self.client.send_message_batch(QueueUrl=self.url, Entries=entries).get("Failed")
+
+    def counts(self) -> tuple[int, int]:
+        """How many messages can be received, and how many are in hand."""
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        found = self.client.get_queue_attributes(QueueUrl=self.url, AttributeNames=names)["Attributes"]
+        return int(found[names[0]]), int(found[names[1]])
+
+    def received(self) -> list[tuple[str, int]]:
+        """What can be received now: each body, and how often it has been by then."""
+        answer = self.client.receive_message(
+            QueueUrl=self.url, MaxNumberOfMessages=10, AttributeNames=["ApproximateReceiveCount"], VisibilityTimeout=0
+        )
+        return [
+            (each["Body"], int(each["Attributes"]["ApproximateReceiveCount"])) for each in answer.get("Messages", ())
+        ]
+
+
+@pytest.fixture
+def queue(ministack: Ministack) -> Queue:
+    return Queue(ministack)
+
+
+@pytest.fixture
+def gateway(ministack: Ministack) -> Iterator[Gateway]:
+    made = Gateway(ministack.endpoint())
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+class Running:
+    """A crew at work in a thread, and what its handler was given."""
+
+    def __init__(self, url: str, folder: Path, handler: Any = None, store: Any = None, **more: Any) -> None:
+        self.ran: list[str] = []
+        self.once = Once(store or MemoryStore(), **{"lease": "5s", **more.pop("once", {})})
+        self.source: Any = open_source(url)
+        self.letters = DeadLetters(str(folder / "dead.jsonl"))
+        self.handler: Any = handler or (lambda event: None)
+        chosen = self._handle_async if more.pop("is_async", False) else self._handle
+        self.crew = Crew(self.once, self.source, chosen, self.letters, **{"batch": 10, "threads": 4, **more})
+        self.left = -1
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _handle(self, event: Event) -> Any:
+        self.ran.append(event.id)
+        return self.handler(event)
+
+    async def _handle_async(self, event: Event) -> Any:
+        self.ran.append(event.id)
+        return await self.handler(event)
+
+    def _run(self) -> None:
+        try:
+            self.left = self.crew.run(GRACE)
+        except BaseException as error:
+            self.error = error
+
+    def until(self, true: Callable[[], bool]) -> None:
+        wait_until(lambda: true() or not self._thread.is_alive())
+        assert self.error is None
+
+    def until_ended(self, events: int) -> None:
+        self.until(lambda: self.crew.tally.events >= events)
+
+    def stop(self) -> None:
+        self.crew.stop()
+        self._thread.join(60)
+        self.source.close()
+        self.once.close()
+        self.letters.close()
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < give_up, "it never came"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Starts a crew on a queue."""
+    made: list[Running] = []
+
+    def start(url: str, handler: Any = None, store: Any = None, **more: Any) -> Running:
+        made.append(Running(url, tmp_path, handler, store, **more))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.stop()
+
+
+Run = Callable[..., Running]
+
+
+def letters(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "dead.jsonl").read_text().splitlines()]
+
+
+def events(*names: object) -> list[dict[str, str]]:
+    return [{"id": str(name)} for name in names]
+
+
+def outages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "eventonce.outage"]
+
+
+# --- what is read ---
+
+
+def test_every_event_once_and_the_queue_is_empty(queue: Queue, run: Run) -> None:
+    queue.send(*events(*range(60), *range(40)))
+    running = run(queue.source(), batch=25, once={"lease": "1s"})
+    running.until_ended(100)
+    assert sorted(running.ran) == sorted(str(number) for number in range(60))
+    assert running.crew.tally.counts()["processed"] == 60
+    assert queue.counts() == (0, 0)
+
+
+def test_a_delivery_says_where_it_is_from(queue: Queue) -> None:
+    queue.send('{"id": "ä"}')
+    source = open_source(queue.source())
+    (found,) = source.receive(100)
+    assert found.body == '{"id": "ä"}'.encode()
+    assert found.where["source"] == f"sqs://{queue.name}"
+    assert found.where["message"]
+    assert (found.offers, found.group) == (1, None)
+    source.retry(found, 0)
+    source.close()
+    assert queue.received() == [('{"id": "ä"}', 2)]
+
+
+def test_envelopes_are_taken_off_and_ids_come_from_the_carrier_at_last(queue: Queue, run: Run) -> None:
+    inner = {"id": "e-1", "source": "shop", "detail-type": "Order", "detail": {"n": 1}}
+    notice = {"Type": "Notification", "TopicArn": "arn", "MessageId": "s-1"}
+    queue.send({**notice, "Message": json.dumps(inner)}, inner, "hello", "hello")
+    found: list[Any] = []
+    running = run(queue.source(), lambda event: found.append(event.data), threads=1)
+    running.until_ended(4)
+    assert sorted(map(str, found)) == ["hello", "hello", "{'n': 1}"]
+    assert running.crew.tally.counts()["duplicate"] == 1
+    assert len(set(running.ran)) == 3
+
+
+def test_a_message_of_several_events_goes_when_all_are_done(queue: Queue, run: Run) -> None:
+    def handle(event: Event) -> None:
+        if event.data["s3"]["object"]["key"] == "b" and len(running.ran) < 4:
+            raise ValueError("not yet")
+
+    running = run(queue.source(), handle)
+    queue.send({"Records": [s3(key) for key in "abc"]})
+    running.until_ended(3)
+    counts = running.crew.tally.counts()
+    assert (counts["processed"], counts["duplicate"]) == (1, 2)
+    assert len(running.ran) == 4
+    assert queue.counts() == (0, 0)
+
+
+def s3(key: str) -> dict[str, Any]:
+    return {
+        "eventVersion": "2.1",
+        "eventSource": "aws:s3",
+        "eventName": "ObjectCreated:Put",
+        "s3": {"bucket": {"name": "b"}, "object": {"key": key, "sequencer": "0055AED6"}},
+    }
+
+
+MALFORMED = {
+    "json": '{"id": ',
+    "json in json": json.dumps({"Type": "Notification", "TopicArn": "t", "MessageId": "s", "Message": '{"id": '}),
+    "base64": json.dumps({"Records": [{"eventSource": "aws:kinesis", "eventID": "1", "kinesis": {"data": "%%%"}}]}),
+    "gzip": json.dumps({"awslogs": {"data": "H4sIAAAAAAAA/w=="}}),
+    "list": "[]",
+}
+
+
+def test_malformed_bodies_are_kept_as_they_were_and_the_others_go_on(queue: Queue, run: Run, tmp_path: Path) -> None:
+    queue.send({"id": "a"}, *MALFORMED.values(), {"id": "b"})
+    running = run(queue.source())
+    running.until_ended(len(MALFORMED) + 2)
+    assert sorted(running.ran) == ["a", "b"]
+    assert sorted(letter["body"] for letter in letters(tmp_path)) == sorted(MALFORMED.values())
+    assert all(letter["message"] and letter["reason"] for letter in letters(tmp_path))
+    assert queue.counts() == (0, 0)
+
+
+# --- order ---
+
+
+def test_groups_are_in_order_and_go_on_beside_each_other(ministack: Ministack, run: Run) -> None:
+    queue = Queue(ministack, fifo=True)
+    for group in "abcd":
+        queue.send(*events(*(f"{group}{number}" for number in range(8))), group=group)
+    failed: list[str] = []
+
+    def handle(event: Event) -> None:
+        if event.id in ("a3", "c5") and failed.count(event.id) < 2:
+            failed.append(event.id)
+            raise ValueError("not yet")
+        done.append(event.id)
+
+    done: list[str] = []
+    running = run(queue.source(), handle)
+    running.until_ended(32)
+    for group in "abcd":
+        assert [each for each in done if each[0] == group] == [f"{group}{number}" for number in range(8)]
+    assert sorted(failed) == ["a3", "a3", "c5", "c5"]
+
+
+def test_a_poisonous_event_does_not_hold_its_group_for_ever(ministack: Ministack, run: Run, tmp_path: Path) -> None:
+    queue = Queue(ministack, fifo=True)
+    queue.send({"id": "a"}, '{"id": ', {"id": "b"}, group="g")
+    running = run(queue.source())
+    running.until_ended(3)
+    assert running.ran == ["a", "b"]
+    assert [letter["body"] for letter in letters(tmp_path)] == ['{"id": ']
+
+
+# --- visibility ---
+
+
+def test_a_slow_handler_keeps_its_message_to_itself(ministack: Ministack, run: Run) -> None:
+    queue = Queue(ministack, visibility=1)
+    release = threading.Event()
+    running = run(queue.source(), lambda event: release.wait(60), threads=1)
+    queue.send({"id": "a"})
+    running.until(lambda: running.ran == ["a"])
+    other = open_source(queue.source())
+    for _ in range(3):  # one second each
+        assert other.receive(10) == []
+    release.set()
+    running.until_ended(1)
+    other.close()
+    assert queue.counts() == (0, 0)
+
+
+def test_a_thousand_messages_in_hand_are_all_kept(ministack: Ministack, run: Run) -> None:
+    queue = Queue(ministack, visibility=5)
+    queue.send(*events(*range(1000)))
+    release = threading.Event()
+    running = run(queue.source(), lambda event: release.wait(60), threads=10, batch=100, once={"lease": "5s"})
+    running.until(lambda: len(running.ran) == 10 and sum(queue.counts()) == queue.counts()[1] == 1000)
+    other = open_source(queue.source())
+    for _ in range(8):
+        assert other.receive(10) == []
+    release.set()
+    running.until_ended(1000)
+    other.close()
+    assert running.crew.tally.counts()["processed"] == 1000  # none came twice, and no lease was lost
+    assert queue.counts() == (0, 0)
+
+
+def test_a_busy_copy_comes_back_when_the_lease_is_over(queue: Queue, run: Run) -> None:
+    store = MemoryStore()
+    once = Once(store)
+    store.claim([Want(once.key({"id": "a"}), 60_000)], b"another1", 2500)  # by one that dies
+    queue.send({"id": "a"})
+    running = run(queue.source(), store=store)
+    running.until_ended(1)
+    assert running.ran == ["a"]
+    assert queue.counts() == (0, 0)
+    once.close()
+
+
+def test_the_queue_says_how_long_a_message_is_hidden_and_the_url_counts_more(ministack: Ministack) -> None:
+    asked: list[Any] = []
+    gateway = Gateway(ministack.endpoint())
+    gateway.fault = lambda name, told: asked.append(told.get("VisibilityTimeout")) if name == "ReceiveMessage" else None
+    queue = Queue(ministack, visibility=77)
+    for options in ({}, {"visibility": "9s"}):
+        source = open_source(queue.source(gateway.endpoint, **options))
+        source.receive(1)
+        source.close()
+    gateway.shutdown()
+    gateway.server_close()
+    assert asked == [77, 9]
+
+
+# --- faults ---
+
+
+def test_a_partial_failure_of_a_delete_is_tried_again(queue: Queue, gateway: Gateway, run: Run) -> None:
+    refused: Counter[str] = Counter()
+
+    def fault(name: str, asked: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
+        if name != "DeleteMessageBatch":
+            return None
+        for entry in asked["Entries"][1::2]:
+            refused[entry["ReceiptHandle"]] += 1
+        again = [entry for entry in asked["Entries"][1::2] if refused[entry["ReceiptHandle"]] < 2]
+        kept = [entry for entry in asked["Entries"] if entry not in again]
+        status, answer = gateway.pass_on({_TARGET: "AmazonSQS.DeleteMessageBatch", **JSON}, {**asked, "Entries": kept})
+        failed = [{"Id": entry["Id"], "Code": "InternalError", "SenderFault": False} for entry in again]
+        return status, {**json.loads(answer), "Failed": failed}
+
+    gateway.fault = fault
+    queue.send(*events(*range(40)))
+    running = run(queue.source(gateway.endpoint))
+    running.until_ended(40)
+    assert queue.counts() == (0, 0)
+    assert refused
+    assert len(running.ran) == 40
+
+
+JSON = {"Content-Type": "application/x-amz-json-1.0"}
+
+
+def test_what_cannot_be_deleted_comes_again_as_a_duplicate(
+    ministack: Ministack, gateway: Gateway, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fault(name: str, asked: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
+        if name != "DeleteMessageBatch" or len(running.ran) > 30:
+            return None
+        failed = [{"Id": each["Id"], "Code": "InternalError", "SenderFault": False} for each in asked["Entries"]]
+        return 200, {"Successful": [], "Failed": failed}
+
+    queue = Queue(ministack, visibility=1)
+    running = run(queue.source(gateway.endpoint))
+    gateway.fault = fault
+    queue.send(*events(*range(20)))
+    running.until(lambda: running.crew.tally.events >= 50)
+    assert sorted(set(running.ran)) == sorted(str(number) for number in range(20))
+    assert len(running.ran) == 20
+    gateway.fault = lambda name, asked: None
+    running.until(lambda: queue.counts() == (0, 0))
+    assert len([each for each in outages(caplog) if "could not be deleted: InternalError" in each]) == 1
+
+
+@pytest.mark.parametrize(
+    "code", ["RequestThrottled", "ExpiredToken", "AccessDenied", "InternalFailure", "QueueDoesNotExist"]
+)
+def test_a_queue_that_does_not_answer_is_told_once_and_asked_until_it_does(
+    queue: Queue, gateway: Gateway, run: Run, caplog: pytest.LogCaptureFixture, code: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    running = run(queue.source(gateway.endpoint))
+    gateway.fault = lambda name, asked: wrong(code)
+    queue.send(*events(*range(20)))
+    running.until(lambda: len(outages(caplog)) == 1)
+    before = gateway.calls.total()
+    time.sleep(3)
+    asked = gateway.calls.total() - before
+    gateway.fault = lambda name, asked: None
+    running.until_ended(20)
+    assert len(running.ran) == 20
+    assert asked < 200, "a busy loop"
+    running.until(lambda: len(outages(caplog)) == 2)
+    begin, end = outages(caplog)
+    assert begin.startswith(f"sqs://{queue.name} does not answer")
+    assert code in begin
+    assert "answers again" in end
+
+
+def test_a_queue_that_vanishes_is_waited_for(queue: Queue, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    running = run(queue.source())
+    queue.send({"id": "a"})
+    running.until_ended(1)
+    queue.client.delete_queue(QueueUrl=queue.url)
+    running.until(lambda: len(outages(caplog)) == 1)
+    queue.create()
+    queue.send({"id": "b"})
+    running.until_ended(2)
+    assert running.ran == ["a", "b"]
+
+
+def test_a_server_that_is_gone_for_a_while(
+    servers: Path, run: Run, caplog: pytest.LogCaptureFixture, ministack: Ministack
+) -> None:
+    with Ministack(servers) as server:
+        queue = Queue(server)
+        running = run(queue.source())
+        queue.send({"id": "a"})
+        running.until_ended(1)
+        server.kill()
+        running.until(lambda: len(outages(caplog)) == 1)
+        server.start()
+        queue.create()
+        queue.send({"id": "b"})
+        running.until_ended(2)
+        running.crew.stop()
+        running.stop()
+    assert running.ran == ["a", "b"]
+
+
+def test_a_store_that_is_out_holds_the_messages_in_the_queue(
+    queue: Queue, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tests.unit.conftest import Faulty
+
+    store = Faulty("claim")
+    queue.send(*events(*range(30)))
+    running = run(queue.source(), store=store)
+    running.until(lambda: len(store.calls) > 6)
+    assert running.crew.tally.events == 0
+    assert sum(queue.counts()) == 30
+    store.before.clear()
+    running.until_ended(30)
+    assert len(running.ran) == 30
+    assert [each for each in outages(caplog) if "does not answer" in each] == [
+        "the store does not answer, trying again until it does: no answer to claim"
+    ]
+
+
+def test_async_handlers(queue: Queue, run: Run) -> None:
+    import asyncio
+
+    queue.send(*events(*range(50)))
+    running = run(queue.source(), lambda event: asyncio.sleep(0.01), is_async=True)
+    running.until_ended(50)
+    assert len(set(running.ran)) == len(running.ran) == 50
+    assert queue.counts() == (0, 0)
+
+
+# --- how it begins ---
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("sqs://", "names nothing"),
+        ("sqs://q?wait=0s", "between 1s and 20s"),
+        ("sqs://q?wait=21s", "between 1s and 20s"),
+        ("sqs://q?visibility=13h", "between 1s and 12h"),
+        ("sqs://q?visibility=0", "visibility"),
+        ("sqs://q?wiat=5s", "'wiat' is not known"),
+    ],
+)
+def test_a_wrong_url_is_told_without_asking_anyone(url: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        check_source(url)
+
+
+def test_a_queue_may_be_named_with_its_account(queue: Queue) -> None:
+    account = queue.url.split("/")[-2]
+    source = open_source(queue.source().replace("sqs://", f"sqs://{account}/"))
+    assert source.receive(1) == []
+    source.close()
+
+
+def test_a_queue_that_is_not_there_is_told_at_once(queue: Queue) -> None:
+    with pytest.raises(SourceError, match="check its name, region and account"):
+        open_source(queue.source().replace(queue.name, "no-such-queue"))
+
+
+def test_a_queue_that_may_not_be_read_is_told_at_once(queue: Queue, gateway: Gateway) -> None:
+    gateway.fault = lambda name, asked: wrong("AccessDenied", 403)
+    with pytest.raises(SourceError, match="rights"):
+        open_source(queue.source(gateway.endpoint))
+
+
+# --- the command line ---
+
+HANDLERS = """
+import os, pathlib, time
+
+LOG = os.open("effects.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+def handle(event):
+    time.sleep(float(os.environ.get("PAUSE", "0")))
+    os.write(LOG, event.id.encode() + b"\\n")
+
+def hang(event):
+    os.write(LOG, event.id.encode() + b"\\n")
+    time.sleep(600)
+"""
+
+
+class Cli:
+    """Workers as processes, in a folder of their own."""
+
+    def __init__(self, folder: Path, queue: Queue) -> None:
+        self.folder = folder
+        self.queue = queue
+        (folder / "handlers.py").write_text(HANDLERS)
+        (folder / "effects.log").touch()
+        (folder / "pipeline.toml").write_text('store = "sqlite:///store.db"\nlease = "2s"\nbatch = 10\nthreads = 3\n')
+        self.begun: list[subprocess.Popen[str]] = []
+
+    def start(self, *options: str, name: str = "handle", pause: float = 0.0) -> "subprocess.Popen[str]":
+        source = ("--source", self.queue.source(visibility="2s"), "--sink", f"python:handlers:{name}")
+        # A shell that runs tests in the background has SIGINT ignored, and that is inherited.
+        program = (
+            "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+            "os.execv(sys.executable, [sys.executable, '-m', 'eventonce', *sys.argv[1:]])"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, "run", "pipeline.toml", *source, *options],
+            cwd=self.folder,
+            env={**os.environ, "PAUSE": str(pause)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.begun.append(process)
+        return process
+
+    def effects(self) -> list[str]:
+        return (self.folder / "effects.log").read_text().split()
+
+
+@pytest.fixture
+def cli(tmp_path: Path, queue: Queue) -> Iterator[Cli]:
+    made = Cli(tmp_path, queue)
+    yield made
+    for process in made.begun:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_worker_that_is_told_to_stop_loses_and_doubles_nothing(cli: Cli, number: signal.Signals) -> None:
+    cli.queue.send(*events(*range(100)))
+    first = cli.start("--json", pause=0.05)
+    wait_until(lambda: len(cli.effects()) > 10)
+    first.send_signal(number)
+    _, told = first.communicate(timeout=120)
+    assert first.returncode == 0, told
+    counts = json.loads(told.splitlines()[-1])
+    assert counts["processed"] == len(cli.effects()) < 100
+    assert sum(cli.queue.counts()) == 100 - counts["processed"]  # acked is what is done, and nothing else
+
+    second = cli.start("--json")
+    wait_until(lambda: cli.queue.counts() == (0, 0))
+    second.send_signal(number)
+    _, told = second.communicate(timeout=120)
+    assert second.returncode == 0, told
+    assert sorted(cli.effects()) == sorted(str(number) for number in range(100))
+    assert json.loads(told.splitlines()[-1])["duplicate"] == 0
+
+
+def test_a_handler_that_hangs_is_left_after_the_grace_time(cli: Cli) -> None:
+    cli.queue.send({"id": "a"})
+    worker = cli.start("--grace", "500ms", name="hang")
+    wait_until(lambda: cli.effects() == ["a"])
+    worker.send_signal(signal.SIGTERM)
+    _, told = worker.communicate(timeout=60)
+    assert worker.returncode == 1
+    assert "not finished in time, and will come again: 1 of the queue's messages" in told
+    assert "Traceback" not in told
+    assert sum(cli.queue.counts()) == 1
+
+
+def test_a_second_signal_stops_at_once(cli: Cli) -> None:
+    cli.queue.send({"id": "a"})
+    worker = cli.start("--grace", "10m", name="hang")
+    wait_until(lambda: cli.effects() == ["a"])
+    worker.send_signal(signal.SIGTERM)
+    assert worker.stderr is not None
+    assert "a second signal stops at once" in worker.stderr.readline()
+    worker.send_signal(signal.SIGTERM)
+    _, told = worker.communicate(timeout=60)
+    assert worker.returncode == 143
+    assert "Traceback" not in told
+    assert sum(cli.queue.counts()) == 1
+
+
+def test_kills_lose_nothing_and_ack_nothing_too_early(cli: Cli) -> None:
+    names = {str(number) for number in range(600)}
+    cli.queue.send(*events(*names))
+    for _ in range(6):
+        before = len(cli.effects())
+        worker = cli.start(pause=0.01)
+        wait_until(lambda before=before: len(cli.effects()) > before + 20)  # type: ignore[misc]
+        worker.kill()
+        worker.communicate()
+        assert sum(cli.queue.counts()) >= 600 - len(set(cli.effects()))
+    last = cli.start()
+    wait_until(lambda: cli.queue.counts() == (0, 0))
+    last.send_signal(signal.SIGTERM)
+    last.communicate(timeout=60)
+    assert set(cli.effects()) == names
+
+
+def test_a_queue_that_is_not_there_is_one_sentence_and_exit_2(cli: Cli) -> None:
+    cli.queue.name = "no-such-queue"
+    worker = cli.start()
+    _, told = worker.communicate(timeout=60)
+    assert worker.returncode == 2
+    assert len(told.splitlines()) == 1
+    assert told.startswith("eventonce: sqs://no-such-queue: cannot be read")
