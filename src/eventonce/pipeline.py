@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -141,12 +142,19 @@ class Pipeline:
 
     def __init__(self, settings: Settings) -> None:
         check_places(settings)
-        self.handler = open_sink(settings.sink)
-        self.dead_letters = open_dead_letters(settings.dead_letter)
-        self.source = open_source(settings.source)
-        self.once = open_once(settings)
-        for warning in self._warnings(settings):
-            _log.warning("%s", warning)
+        with ExitStack() as opened:  # what is open is closed again if another part cannot be
+            self.handler = open_sink(settings.sink)
+            if isinstance(self.handler, Sink):
+                opened.callback(self.handler.close)
+            self.dead_letters = open_dead_letters(settings.dead_letter)
+            opened.callback(self.dead_letters.close)
+            self.source = open_source(settings.source)
+            opened.callback(self.source.close)
+            self.once = open_once(settings)
+            opened.callback(self.once.close)
+            for warning in self._warnings(settings):
+                _log.warning("%s", warning)
+            self._opened = opened.pop_all()
 
     def _warnings(self, settings: Settings) -> list[str]:
         """What to warn of in the store; that it does not answer, where events are to run all the same."""
@@ -155,13 +163,8 @@ class Pipeline:
         except StoreError as error:
             if settings.store_trouble == "process" and error.retryable:
                 return [str(error)]
-            self.close()
             raise
 
     def close(self) -> None:
         """Close every part."""
-        self.once.close()
-        self.source.close()
-        self.dead_letters.close()
-        if isinstance(self.handler, Sink):
-            self.handler.close()
+        self._opened.close()

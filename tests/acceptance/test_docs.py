@@ -60,6 +60,7 @@ def test_shell(code: str, expected: str | None, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("code", "expected"), examples("toml"))
 def test_pipelines(code: str, expected: str | None, tmp_path: Path) -> None:
     (tmp_path / "pipeline.toml").write_text(code)
+    (tmp_path / "billing.py").write_text("def charge(event): ...\n")
     if "charged.jsonl" not in code:  # it has a server, which is not here
         run([sys.executable, "-m", "eventonce", "check", "pipeline.toml"], tmp_path)
         return
