@@ -31,9 +31,10 @@ format: $(VENV)/ready
 docs: $(VENV)/ready
 	$(BIN)/python docs/make_cli_page.py
 
-bench: $(VENV)/ready
+bench: $(VENV)/ready servers
 	$(BIN)/python benchmarks/keying.py
 	$(BIN)/python benchmarks/audit.py
+	PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python benchmarks/sqs.py
 
 clean:
 	rm -rf $(VENV) .servers .pytest_cache .mypy_cache .ruff_cache .hypothesis
