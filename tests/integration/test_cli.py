@@ -15,7 +15,10 @@ import pytest
 
 import eventonce
 
-VERBS = ["demo", "run", "check", "key", "presets", "audit", "advise", "peek", "forget", "sweep", "completion"]
+VERBS = [
+    "demo", "run", "check", "key", "presets", "audit", "advise", "peek", "forget", "sweep", "setup", "template", "send",
+    "completion",
+]  # fmt: skip
 OUTCOMES = ["processed", "duplicate", "busy", "stale", "expired", "failed", "rejected", "unknown"]
 Finished = subprocess.CompletedProcess[str]
 Command = Callable[..., Finished]
@@ -141,7 +144,7 @@ def test_completion_completes(tmp_path: Path) -> None:
         ["run", "no-such.toml"],
         ["run", "--source", "no-such.jsonl"],
         ["run", "--source", "sqs://queue"],
-        ["run", "--sink", "https://example.com"],
+        ["run", "--sink", "ftp://example.com"],
         ["run", "--sink", "python:nothing"],
         ["run", "--sink", "python:no_such_module:function"],
         ["run", "--sink", "no-such-folder/out.jsonl"],

@@ -21,8 +21,8 @@ from eventonce import Once, Rule, open_store
 from eventonce.claim import Busy, Claim, Done, Finish, Release, Want, Won
 from eventonce.errors import ConfigError, LeaseLost, StoreUnusable, TransactionRefused
 from eventonce.outcome import Kind
-from eventonce.stores.dynamodb.store import DynamoDBStore
 from eventonce.stores.dynamodb.layout import Layout
+from eventonce.stores.dynamodb.store import DynamoDBStore
 from eventonce.stores.dynamodb.time import ServerTime
 from eventonce.stores.dynamodb.transaction import Writes, size
 from eventonce.testing import FaultProxy, ManualClock

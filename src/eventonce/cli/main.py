@@ -18,7 +18,10 @@ from eventonce.cli.key import key
 from eventonce.cli.peek import peek
 from eventonce.cli.presets import presets
 from eventonce.cli.run import run
+from eventonce.cli.send import send
+from eventonce.cli.setup import setup
 from eventonce.cli.sweep import sweep
+from eventonce.cli.template import template
 from eventonce.errors import EventOnceError
 
 
@@ -31,7 +34,9 @@ def cli() -> None:
     """
 
 
-for command in (demo, run, check, key, presets, audit, advise, peek, forget, sweep, completion):
+for command in (
+    demo, run, check, key, presets, audit, advise, peek, forget, sweep, setup, template, send, completion
+):  # fmt: skip
     cli.add_command(command)
 
 
