@@ -202,6 +202,7 @@ def claim_all(store: DynamoDBStore, count: int, token: bytes = b"token--1", leas
         ("dynamodb://KEY:SECRET@table", "credentials do not belong in the URL"),
         ("dynamodb://table?endpoint=http://KEY:SECRET@host", "credentials do not belong in the URL"),
         ("dynamodb://table?endpoint=localhost:8000", "endpoint is no address"),
+        ("dynamodb://table?endpoint=http://localhost:80000", "endpoint is no address"),
         ("dynamodb://table?colour=red", "option 'colour' is not known"),
         ("dynamodb://table?timeout=soon", "timeout"),
         ("dynamodb://table?in_flight=0", "whole number above 0"),

@@ -124,12 +124,26 @@ def test_an_application_starts_and_runs_while_the_server_is_away() -> None:
         (f"postgresql://u@h/db?passwd={SECRET}", "the URL cannot be read"),
         ("postgresql://u:hunter2/secret@h:1/db", "the URL cannot be read"),
         ("postgresql://u:22/hunter2@h:1/db", "the URL cannot be read"),
+        ("postgresql://u:a@hunter2@h:1/db", "the URL cannot be read"),
     ],
 )
 def test_a_wrong_url_is_told_without_its_secrets(url: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why) as caught:
         open_store(url).peek(keys(1))
     assert "hunter2" not in f"{caught.value!r} {caught.value.__cause__!r}"
+
+
+def test_a_driver_without_its_library_names_the_extra() -> None:
+    start = "from eventonce import open_store; open_store('postgresql://localhost')"
+    done = subprocess.run(
+        [sys.executable, "-c", start],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PSYCOPG_IMPL": "none"},
+    )
+    assert "MissingDriver" in done.stderr
+    assert "pip install 'eventonce[postgres]'" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -873,3 +887,10 @@ def test_a_session_of_sqlalchemy_binds_to_the_transaction(place: Place, store: P
         assert isinstance(outcomes[2].error, sqlalchemy.exc.DataError)
         assert effects(place) == [1, 4, 10, 40]
         assert once.run([{"id": "1", "n": 1}], handle)[0].kind is Kind.DUPLICATE
+
+
+@pytest.mark.parametrize("change", ["SET LOCAL search_path TO pg_catalog", "SET LOCAL ROLE pg_monitor"])
+def test_a_handler_may_change_how_names_are_looked_up(postgres_server: Postgres, change: str) -> None:
+    with Once(postgres_server.url()) as once:
+        (outcome,) = once.run([{"id": change}], lambda event, ctx: ctx.tx.execute(change) and None)
+        assert (outcome.kind, outcome.error) == (Kind.PROCESSED, None)

@@ -2,21 +2,27 @@
 
 import hashlib
 import logging
+import os
 import shutil
+import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import pytest
 import redis
 
 from eventonce import ConfigError, Once, StoreError, open_store
-from eventonce.claim import Claim, Done, Finish, Want, Won
+from eventonce.claim import Busy, Claim, Done, Finish, Want, Won
 from eventonce.errors import StoreUnusable
 from eventonce.key import Key
 from eventonce.ports import Checkable, Store
+from eventonce.stores.redis.store import RedisStore
 from eventonce.testing.contract import LONG, claim, finish, key, keys
 from eventonce.testing.servers import Redis, RedisCluster
 from eventonce.testing.servers.process import free_port
@@ -216,7 +222,111 @@ def test_wait_counts_replicas(start: Start) -> None:
     store.close()
 
 
+def test_wait_counts_replicas_also_where_the_scripts_were_lost(start: Start) -> None:
+    master = start("--appendonly", "no", "--repl-ping-replica-period", "3600")
+    replica = start("--replicaof", "127.0.0.1", str(master.port))
+    _until(lambda: "master_link_status:up" in replica.cli("info", "replication"))
+    store = open_store(f"{master.url()}?wait=1&timeout=400ms")
+    assert claim(store, 1) == Won(1)
+    master.cli("script", "flush")
+    _until(lambda: master.cli("wait", "1", "1000") == "1")
+    replica.freeze()
+    try:
+        with pytest.raises(StoreError, match="only 0 of 1 replicas"):
+            claim(store, 2, lease=500)
+    finally:
+        replica.thaw()
+    assert claim(store, 2) == Won(1)
+    store.close()
+
+
+def test_more_replicas_waited_for_than_there_are_is_warned_of(start: Start) -> None:
+    store = open_store(f"{start('--appendonly', 'yes').url()}?wait=2")
+    assert "has 0 replicas and wait=2" in warnings(store)
+    store.close()
+
+
 # --- trouble ---
+
+
+def test_a_cluster_that_is_not_there_is_unknown() -> None:
+    with Once(f"redis://127.0.0.1:{free_port()}?cluster=true", lease="0.3s") as once:
+        (outcome,) = once.run([{"id": "1"}], lambda event: pytest.fail("ran"))
+        assert outcome.kind == "unknown"
+        assert "refused" in str(outcome.error)
+
+
+def test_the_rights_that_a_user_needs(server: Redis) -> None:
+    rights = ["+evalsha", "+eval", "+set", "+get", "+mget", "+del", "+time", "+info"]
+    server.cli("acl", "setuser", "worker", "on", ">pw", "~eventonce:*", *rights)
+    store = open_store(f"redis://worker:pw@127.0.0.1:{server.port}")
+    assert claim(store, 1) == Won(1)
+    assert finish(store, 1)
+    assert store.peek([key(1)])[0] is not None
+    assert store.forget([key(1)]) == [True]
+    store.close()
+
+
+def test_the_rights_that_a_user_of_a_cluster_needs(redis_cluster: RedisCluster) -> None:
+    rights = ["+evalsha", "+eval", "+set", "+get", "+mget", "+del", "+time", "+info"]
+    for node in redis_cluster.nodes:
+        node.cli("acl", "setuser", "worker", "on", ">pw", "~{eo*}*", *rights)
+    url = redis_cluster.url().replace("//", "//worker:pw@")
+    store = open_store(url)
+    with pytest.raises(StoreUnusable, match="in a cluster CLUSTER SLOTS and COMMAND too"):
+        claim(store, 1)
+    for node in redis_cluster.nodes:
+        node.cli("acl", "setuser", "worker", "+cluster|slots", "+command")
+    assert claim(store, 1) == Won(1)
+    assert finish(store, 1)
+    assert store.peek([key(1)])[0] is not None
+    assert store.forget([key(1)]) == [True]
+    store.close()
+
+
+def test_a_server_that_is_no_cluster(server: Redis) -> None:
+    store = open_store(f"redis://127.0.0.1:{server.port}?cluster=true")
+    with pytest.raises(StoreUnusable, match="leave cluster=true out"):
+        claim(store, 1)
+    store.close()
+
+
+def test_threads_do_not_wait_for_each_others_timeouts(start: Start) -> None:
+    server = start("--appendonly", "yes")
+    store = open_store(f"{server.url()}?timeout=300ms")
+    server.freeze()
+    try:
+        began = time.monotonic()
+        with ThreadPoolExecutor(16) as threads:
+            for trouble in [threads.submit(store.peek, [key(1)]) for _ in range(16)]:
+                assert isinstance(trouble.exception(), StoreError)
+        assert time.monotonic() - began < 10  # half a lease is 5 s
+    finally:
+        server.thaw()
+    store.close()
+
+
+def test_a_fork_while_another_thread_connects(start: Start) -> None:
+    server = start("--appendonly", "yes")
+    store = open_store(f"{server.url()}?timeout=5s")
+    server.freeze()
+    connecting = threading.Thread(target=store.peek, args=([key(1)],))
+    connecting.start()
+    time.sleep(0.2)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if claim(store, 1) == Won(1) else 1)
+    server.thaw()
+    connecting.join()
+    give_up = time.monotonic() + 10
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < give_up:
+        time.sleep(0.05)
+    if ended[0] == 0:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert ended == (child, 0)
+    assert isinstance(claim(store, 1, b"token--2"), Busy)
+    store.close()
 
 
 def test_a_full_server_is_unknown_and_works_again_with_room(start: Start) -> None:
@@ -276,12 +386,32 @@ def test_a_key_of_something_else(server: Redis) -> None:
         ("redis://127.0.0.1?cluster=true&wait=1", "neither with wait"),
         ("redis://:hunter2@127.0.0.1/zero", "database"),
         ("redis://:hunter2@127.0.0.1:port/0", "port"),
+        ("redis://:hunter2@[::1:6379/0", "cannot be read"),
+        ("redis://:a?hunter2@127.0.0.1", "%-encoded"),
+        ("redis://127.0.0.1/zero?password=a@hunter2", "database"),
+        ("redis:hunter2@127.0.0.1", "the database is a number"),
+        ("redis://127.0.0.1?socket_timeout=soon", "socket_timeout"),
+        ("redis://127.0.0.1?ssl_ca_certs=file", "ssl_ca_certs"),
+        ("rediss://127.0.0.1?ssl_ca_cert=file", "ssl_ca_cert"),
+        ("rediss://127.0.0.1,127.0.0.2?sentinel=main&ssl_ca_cert=file", "ssl_ca_cert"),
+        ("redis://127.0.0.1/3?cluster=true", "no databases"),
     ],
 )
 def test_a_bad_url(url: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why) as caught:
         open_store(url)
     assert "hunter2" not in str(caught.value)
+
+
+def test_options_reach_the_master_that_sentinels_name() -> None:
+    url = "rediss://me:p%40ss@[::1],127.0.0.1:7/2?sentinel=main&ssl_ca_certs=file&health_check_interval=5"
+    store = cast(RedisStore, open_store(url))
+    pool = store._connect().connection_pool
+    wanted = {"db": 2, "username": "me", "password": "p@ss", "ssl_ca_certs": "file", "health_check_interval": 5}
+    assert {name: pool.connection_kwargs[name] for name in wanted} == wanted
+    places = [each.connection_pool.connection_kwargs for each in pool.sentinel_manager.sentinels]
+    assert [(each["host"], each["port"]) for each in places] == [("::1", 26379), ("127.0.0.1", 7)]
+    store.close()
 
 
 # --- small helpers ---

@@ -32,11 +32,15 @@ def open_store(url: str, clock: Clock | None = None, *, create: bool = True) -> 
     module, extra = _MODULES[scheme]
     try:
         opener: Callable[[str, Clock | None, bool], Store] = import_module(f"eventonce.stores.{module}").open_url
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         if not extra or (error.name or "").startswith("eventonce"):
             raise
+        missing = isinstance(error, ModuleNotFoundError)  # or it is there and lacks something, such as libpq
+        needs = (
+            f"the Python package {error.name}" if missing else f"its driver whole ({str(error).partition(chr(10))[0]})"
+        )
         raise MissingDriver(
-            f"store: {scheme}: needs the Python package {error.name}; install it with pip install 'eventonce[{extra}]'"
+            f"store: {scheme}: needs {needs}; install it with pip install 'eventonce[{extra}]'"
         ) from error
     return opener(url, clock, create)
 
@@ -46,6 +50,10 @@ def check_url(url: str) -> None:
     scheme, found, _ = url.partition(":")
     if not found or scheme not in _MODULES:
         raise ConfigError(f"store: {shown(url)!r} is not a store URL{_hint(scheme)}; use one of {_FORMS}")
+    try:
+        urlsplit(url)
+    except ValueError:  # whose words may hold a password
+        raise ConfigError(f"store: {shown(url)!r} cannot be read; is its address written right?") from None
     store_file(url)
 
 

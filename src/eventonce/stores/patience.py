@@ -7,6 +7,7 @@ from typing import TypeVar
 from eventonce.clock import Clock
 from eventonce.errors import StoreBusy, StoreError
 
+GIVING_BACK = 2000  # patience for a release: where it fails, the lease ends by itself
 _FIRST_PAUSE, _LONGEST_PAUSE = 50, 1000
 Result = TypeVar("Result")
 

@@ -9,16 +9,19 @@ from eventonce.errors import ConfigError
 
 def shown(url: str) -> str:
     """A URL without what may be secret in it."""
-    scheme, between, rest = url.partition("://")
-    if "@" in rest:  # the last one, since a password may hold one too
-        rest = f"***@{rest.rpartition('@')[2]}"
-    return f"{scheme}{between}{rest}".partition("?")[0]
+    scheme, between, rest = url.partition("://" if "://" in url else ":")
+    before, at, place = rest.rpartition("@")  # the last one, since a password may hold one too
+    if "?" in before:  # in a password, or the other one in an option: which, nobody can tell
+        return f"{scheme}{between}***"
+    return f"{scheme}{between}{'***@' if at else ''}{place.partition('?')[0]}"
 
 
 def options(url: str, *known: str) -> dict[str, str]:
     """The options behind the question mark, all of them known."""
     found = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
     for name in found:
+        if not name.isidentifier():  # it may be half a password
+            wrong(url, "its options cannot be read; write special characters in a password %-encoded")
         if name not in known:
             wrong(url, f"option {name!r} is not known; it takes {', '.join(known)}")
     return found

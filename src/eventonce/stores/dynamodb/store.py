@@ -21,6 +21,7 @@ from eventonce.stores.dynamodb.layout import Change, Item, Layout, expression, i
 from eventonce.stores.dynamodb.server import Server
 from eventonce.stores.dynamodb.table import check_table, create_command, create_table
 from eventonce.stores.dynamodb.transaction import DynamoDBTransaction
+from eventonce.stores.patience import GIVING_BACK
 from eventonce.stores.url import count, options, shown, wrong
 
 IN_FLIGHT = 8  # calls at a time
@@ -46,7 +47,7 @@ def open_url(url: str, clock: Clock | None, create: bool) -> "DynamoDBStore":
         wrong(url, "credentials do not belong in the URL; AWS finds them in the environment, a profile or a role")
     if not _TABLE.fullmatch(table) or parts.path.strip("/"):
         wrong(url, "names no table; use dynamodb://TABLE?region=REGION")
-    if "endpoint" in found and not re.match(r"https?://[^/]", found["endpoint"]):
+    if "endpoint" in found and not _is_address(found["endpoint"]):
         wrong(url, "endpoint is no address; use one like http://localhost:8000")
     return DynamoDBStore(
         table,
@@ -57,6 +58,14 @@ def open_url(url: str, clock: Clock | None, create: bool) -> "DynamoDBStore":
         layout=_layout(url, found),
         clock=clock,
     )
+
+
+def _is_address(endpoint: str) -> bool:
+    try:
+        port = urlsplit(endpoint).port
+    except ValueError:
+        return False
+    return port != 0 and re.match(r"https?://[^/]", endpoint) is not None
 
 
 def _layout(url: str, found: dict[str, str]) -> Layout:
@@ -156,18 +165,20 @@ class DynamoDBStore:
 
         return self._alike(
             finishes,
-            lambda part: self._change_patiently(part, self._layout.completion, look),
+            lambda part: self._change_patiently(part, self._layout.completion, look, self._patience),
             weight=lambda finish: len(finish.memo or b""),
         )
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
+        within = min(GIVING_BACK, self._patience)
+
         def remove(given: Release) -> bool:
-            return self._patiently(lambda: self._remove(given))
+            return self._items.patiently(lambda: self._remove(given), within)
 
         def part(some: Sequence[Release]) -> list[bool]:
             failed = [given for given in some if given.error is not None]
             known = dict(
-                zip(failed, self._change_patiently(failed, self._layout.failure, protocol.release), strict=True)
+                zip(failed, self._change_patiently(failed, self._layout.failure, protocol.release, within), strict=True)
             )
             # One by one: in PartiQL, to delete what is not there is a success.
             return [known[given] if given.error is not None else remove(given) for given in some]
@@ -264,13 +275,13 @@ class DynamoDBStore:
     # --- changes to what is claimed ---
 
     def _change_patiently(
-        self, asked: Sequence[Held], change: Callable[[Held, int], Change], look: "Look[Held]"
+        self, asked: Sequence[Held], change: Callable[[Held, int], Change], look: "Look[Held]", within: int
     ) -> list[bool]:
         def act() -> list[bool]:
-            fates = _answered(self._change(asked, change, self._patience))
+            fates = _answered(self._change(asked, change, within))
             return [self._settle(each, fate, look) for each, fate in zip(asked, fates, strict=True)]
 
-        return self._patiently(act)
+        return self._items.patiently(act, within)
 
     def _change(
         self, asked: Sequence[Held], change: Callable[[Held, int], Change], within: int

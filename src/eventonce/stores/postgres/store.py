@@ -16,12 +16,12 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from eventonce.claim import FAILURES_FOR, Answer, Busy, Claim, Done, Finish, Record, Release, Stale, Token, Want, Won
-from eventonce.clock import Clock, SystemClock, duration
+from eventonce.clock import LONGEST, Clock, SystemClock, duration
 from eventonce.errors import ConfigError, StoreBusy, StoreError, StoreUnusable
 from eventonce.forks import tell_of_forks
 from eventonce.key import Key
 from eventonce.ports import Swept
-from eventonce.stores.patience import ask
+from eventonce.stores.patience import GIVING_BACK, ask
 from eventonce.stores.postgres.batch import ADAPTERS, byte_strings, longs
 from eventonce.stores.postgres.connection import Connection, Link, Pool
 from eventonce.stores.postgres.schema import prepare, statement
@@ -168,16 +168,21 @@ class PostgresStore:
             "errors": byte_strings([_encoded(each.error) for each in rows]),
             "failures_for": FAILURES_FOR,
         }
-        return self._owned(_RELEASE, releases, rows, columns)
+        return self._owned(_RELEASE, releases, rows, columns, GIVING_BACK)
 
     def _owned(
-        self, sql: str, asked: Sequence[Owned], rows: Sequence[Owned], columns: Mapping[str, object]
+        self,
+        sql: str,
+        asked: Sequence[Owned],
+        rows: Sequence[Owned],
+        columns: Mapping[str, object],
+        most: int = LONGEST,
     ) -> list[bool]:
         """Do something to claims where they are still owned, and say where that is."""
         if not rows:
             return []
         parameters = {**columns, **_owners(rows)}
-        places = self._patiently(lambda connection: self._run(connection, sql, parameters))
+        places = self._patiently(lambda connection: self._run(connection, sql, parameters), most)
         done = {rows[place - 1][:2] for (place,) in places}
         return [each[:2] in done for each in asked]
 
@@ -260,9 +265,9 @@ class PostgresStore:
 
     # --- asking ---
 
-    def _patiently(self, act: Callable[[Connection], Result]) -> Result:
+    def _patiently(self, act: Callable[[Connection], Result], most: int = LONGEST) -> Result:
         """Let a function use a connection, and again for as long as the lease at stake allows."""
-        return ask(lambda: self._translated(act), self._clock, self._lease // 2)
+        return ask(lambda: self._translated(act), self._clock, min(most, self._lease // 2))
 
     def _translated(self, act: Callable[[Connection], Result]) -> Result:
         self._prepare()
@@ -323,8 +328,10 @@ def _settings(url: str, timeout: int) -> dict[str, Any]:
         found = conninfo_to_dict(url)
     except psycopg.Error:
         found = {"port": "unread"}
-    # A password with a bare slash in it ends up as a port and a database.
-    if not str(found.get("port", "0")).replace(",", "0").isdecimal() or "@" in str(found.get("dbname", "")):
+    # A password with a bare slash in it ends up as a port and a database, one with a bare at sign as a host.
+    hosts = str(found.get("host", "")).split(",")  # of which a socket without a file begins with one
+    misread = "@" in str(found.get("dbname", "")) or any("@" in host[1:] for host in hosts)
+    if misread or not str(found.get("port", "0")).replace(",", "0").isdecimal():
         raise ConfigError(
             "store: the URL cannot be read; write postgresql://USER:PASSWORD@HOST:PORT/DATABASE?OPTION=VALUE, "
             "each part %-encoded where it holds special characters; the options are timeout, prepare and libpq's"

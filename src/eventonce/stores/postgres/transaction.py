@@ -16,6 +16,7 @@ from eventonce.stores.postgres.connection import Connection, Result
 from eventonce.stores.postgres.schema import statement
 from eventonce.stores.postgres.trouble import lost
 
+_AS_BEFORE = "SELECT set_config('search_path', %s, true), set_config('role', %s, true)"
 _BEGIN, _FINISH = statement("begin"), statement("finish")
 
 
@@ -107,6 +108,7 @@ class PostgresTransaction:
         self._claim = claim
         self._connection: LentConnection | None = connection
         self._number = ""
+        self._settings: list[str] = []  # search_path and role, as they were
         self.handle: Any = connection
 
     def begin(self) -> None:
@@ -115,7 +117,7 @@ class PostgresTransaction:
         row = connection.execute(_BEGIN, self._claim._asdict()).fetchone()
         if row is None:
             raise LeaseLost
-        self._number = row[0]
+        self._number, *self._settings = row[:3]
         connection.lend()
 
     def commit(self, finish: Finish) -> bool:
@@ -124,6 +126,7 @@ class PostgresTransaction:
         try:
             connection.take_back()
             self._refuse_ended(connection)
+            connection.execute(_AS_BEFORE, self._settings)  # the handler may have changed them for itself
             if not connection.execute(_FINISH, {**finish._asdict(), "number": self._number}).rowcount:
                 self._refuse_other(connection)
                 return False

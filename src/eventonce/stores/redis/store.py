@@ -12,21 +12,22 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.exceptions import ConnectionError as NoConnection
-from redis.exceptions import NoPermissionError, NoScriptError, RedisError
+from redis.exceptions import NoPermissionError, NoScriptError, RedisClusterException, RedisError
 from redis.retry import Retry
 
 from eventonce.claim import Answer, Claim, Finish, Record, Release, Token, Want
 from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import StoreError, StoreUnusable
+from eventonce.forks import tell_of_forks
 from eventonce.key import Key
 from eventonce.ports import Swept
-from eventonce.stores.patience import ask
+from eventonce.stores.patience import GIVING_BACK, ask
 from eventonce.stores.redis import record
 from eventonce.stores.url import count, flag, options, shown, without, wrong
 
@@ -65,7 +66,7 @@ def open_url(url: str, clock: Clock | None, create: bool) -> "RedisStore":
     cluster = flag(url, found, "cluster")
     if cluster and (wait or "sentinel" in found):
         wrong(url, "cluster=true goes neither with wait nor with sentinel")
-    connect = _connector(url, found.get("sentinel"), timeout, cluster=cluster)
+    connect = _connector(url, found, timeout, cluster=cluster)
     return RedisStore(connect, shown(url), timeout=timeout, wait=wait, cluster=cluster, clock=clock)
 
 
@@ -105,6 +106,7 @@ class RedisStore:
         self._client: Any = None
         self._told = False  # of what may be forgotten
         self._lease = 2 * _UNLEASED
+        tell_of_forks(self)
 
     # --- the verbs ---
 
@@ -133,7 +135,10 @@ class RedisStore:
         return _yes(self._patiently("release", keys, lambda places: [packed.of(places), *record.texts(errors, places)]))
 
     def peek(self, keys: Sequence[Key]) -> list[Record | None]:
-        return [None if value is None else record.read(value) for value in self._ask(lambda: self._values(keys))]
+        return [
+            None if value is None else record.read(value)
+            for value in self._ask(lambda: self._values(keys), self._lease)
+        ]
 
     def forget(self, keys: Sequence[Key]) -> list[bool]:
         return _yes(self._patiently("forget", keys, lambda places: []))
@@ -150,7 +155,7 @@ class RedisStore:
 
     def check(self) -> list[str]:
         """What to warn of: a server that may forget."""
-        warnings = self._answered(lambda: _asked(self._connect()))
+        warnings = self._answered(lambda: _asked(self._connect(), self._wait))
         self._told = True
         return [f"{self._place}: {warning}" for warning in warnings]
 
@@ -159,10 +164,10 @@ class RedisStore:
     def _patiently(
         self, verb: str, keys: Sequence[Key], arguments: Callable[[Sequence[int]], list[bytes | int]]
     ) -> list[Any]:
-        return self._ask(lambda: self._run(verb, keys, arguments))
+        return self._ask(lambda: self._run(verb, keys, arguments), GIVING_BACK if verb == "release" else self._lease)
 
-    def _ask(self, act: Callable[[], list[Any]]) -> list[Any]:
-        return ask(lambda: self._answered(act), self.clock, self._lease // 2)
+    def _ask(self, act: Callable[[], list[Any]], most: int) -> list[Any]:
+        return ask(lambda: self._answered(act), self.clock, min(most, self._lease // 2))
 
     def _run(
         self, verb: str, keys: Sequence[Key], arguments: Callable[[Sequence[int]], list[bytes | int]]
@@ -194,22 +199,28 @@ class RedisStore:
         client = self._ready()
         if len(calls) == 1 and not wait:
             return [_one(client, script, calls[0])]
-        with client.pipeline(transaction=False) if not self._cluster else client.pipeline() as pipeline:
-            for call in calls:
-                pipeline.execute_command("EVALSHA", script.digest, len(call.names), *call.names, *call.arguments)
-            if wait:
-                pipeline.execute_command("WAIT", wait, self._timeout // 2)
-            replies = pipeline.execute(raise_on_error=False)
-        replies[: len(calls)] = [
-            _one(client, script, call) if isinstance(reply, NoScriptError) else reply
-            for call, reply in zip(calls, replies, strict=False)
-        ]
+        replies = self._together(client, calls, wait, "EVALSHA", script.digest)
+        unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:  # and then the replicas are counted once more: what they had before says nothing of these
+            again = self._together(client, [calls[at] for at in unknown], wait, "EVAL", script.text)
+            for at, reply in zip(unknown, again, strict=False):
+                replies[at] = reply
+            replies[len(calls) :] = again[len(unknown) :]
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
         if wait:
             self._check_replicas(replies.pop(), wait)
-        return cast(list[Any], replies)
+        return replies
+
+    def _together(self, client: Any, calls: list[Call], wait: int, *words: str) -> list[Any]:
+        """Send the calls in one go; one reply for each, and where we wait one more: how many replicas have them."""
+        with client.pipeline() if self._cluster else client.pipeline(transaction=False) as pipeline:
+            for call in calls:
+                pipeline.execute_command(*words, len(call.names), *call.names, *call.arguments)
+            if wait:
+                pipeline.execute_command("WAIT", wait, self._timeout // 2)
+            return cast(list[Any], pipeline.execute(raise_on_error=False))
 
     def _check_replicas(self, have: int, wait: int) -> None:
         if have < wait:
@@ -225,22 +236,40 @@ class RedisStore:
 
     def _ready(self) -> Any:
         """The client, made on first use; and then it is said loudly if the server may forget."""
+        client = self._client
+        if client is not None:
+            return client
+        made, warnings = self._met()  # not under the lock: threads need not wait for each other's timeouts
         with self._lock:
             if self._client is None:
-                client = self._connect()
-                for warning in () if self._told else _warnings(client):
+                for warning in () if self._told else warnings:
                     _log.warning("%s: %s", self._place, warning)
-                self._client, self._told = client, True
-            return self._client
+                self._client, self._told = made, True
+            client = self._client
+        if client is not made:
+            made.close()
+        return client
+
+    def _met(self) -> tuple[Any, list[str]]:
+        client = self._connect()
+        try:
+            return client, [] if self._told else _warnings(client, self._wait)
+        except BaseException:
+            client.close()
+            raise
 
     def _answered(self, act: Callable[[], list[Any]]) -> list[Any]:
         try:
             return act()
-        except (RedisError, OSError) as error:
+        except (RedisError, RedisClusterException, OSError) as error:
             raise self._trouble(error) from error
 
     def _trouble(self, error: Exception) -> StoreError:
         """What an error of Redis means to the engine."""
+        if isinstance(error, RedisClusterException):  # it may come of what a node said, which tells more
+            cause = error.__cause__ or error.__context__
+            if isinstance(cause, RedisError | RedisClusterException | OSError):
+                return self._trouble(cause)
         said = str(error) or type(error).__name__
         for sign, why in _REMEDIES.items():
             if said.startswith(sign) or type(error).__name__ == sign:
@@ -248,12 +277,22 @@ class RedisStore:
         passing = not isinstance(error, redis.ResponseError) or said.startswith(_PASSING)
         return (StoreError if passing else StoreUnusable)(f"{self._place}: {said}")
 
+    # --- forks: the connections are the parent's ---
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:
+            self._client = None
+        self._lock.release()
+
 
 # --- connecting ---
 
 
-def _connector(url: str, sentinel: str | None, timeout: int, *, cluster: bool) -> Callable[[], Any]:
-    settings = {
+def _connector(url: str, found: dict[str, str], timeout: int, *, cluster: bool) -> Callable[[], Any]:
+    settings: dict[str, Any] = {
         "socket_timeout": timeout / 1000,
         "socket_connect_timeout": timeout / 1000,
         "protocol": 2,
@@ -261,11 +300,30 @@ def _connector(url: str, sentinel: str | None, timeout: int, *, cluster: bool) -
         "retry": Retry(NoBackoff(), 1, supported_errors=(NoConnection,)),
     }
     plain = without(url, *_OWN)
-    if sentinel is not None:
-        return lambda: _master(plain, sentinel, settings)
+    given = _given(url, plain, settings)
+    if "sentinel" in found:
+        return lambda: _master(url, found["sentinel"], {**settings, **given})
     if cluster:
+        if given.get("db"):
+            wrong(url, "a cluster has no databases; leave the number out")
         return lambda: redis.RedisCluster.from_url(plain, **settings)
     return lambda: redis.Redis.from_url(plain, **settings)
+
+
+def _given(url: str, plain: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """What a URL says, as redis-py reads it; which would complain of a wrong option at the first event only."""
+    try:
+        pool = redis.ConnectionPool.from_url(_with_one_host(plain), **settings)
+        pool.make_connection()
+    except (ValueError, TypeError, RedisError) as error:  # none of which holds a secret
+        wrong(url, f"the options are not as redis-py takes them: {error}")
+    return {name: value for name, value in pool.connection_kwargs.items() if name not in ("host", "port")}
+
+
+def _with_one_host(url: str) -> str:
+    netloc = urlsplit(url).netloc
+    user, at, places = netloc.rpartition("@")
+    return url.replace(netloc, f"{user}{at}{places.partition(',')[0]}", 1)
 
 
 def _master(url: str, name: str, settings: dict[str, Any]) -> Any:
@@ -273,23 +331,16 @@ def _master(url: str, name: str, settings: dict[str, Any]) -> Any:
     from redis.sentinel import Sentinel
 
     parts = urlsplit(url)
-    user, _, places = parts.netloc.rpartition("@")
-    sentinels = [_host(place) for place in places.split(",")]
-    username, _, password = user.partition(":")
+    sentinels = [_host(place) for place in parts.netloc.rpartition("@")[2].split(",")]
     guards: Any = Sentinel  # which has no types
     return guards(sentinels, sentinel_kwargs={"socket_timeout": settings["socket_timeout"]}).master_for(
-        name,
-        db=int(parts.path.strip("/") or 0),
-        username=unquote(username) or None,
-        password=unquote(password) or None,
-        ssl=parts.scheme == "rediss",
-        **settings,
+        name, ssl=parts.scheme == "rediss", **settings
     )
 
 
 def _host(place: str) -> tuple[str, int]:
-    host, _, port = place.partition(":")
-    return host, int(port or _SENTINEL_PORT)
+    parts = urlsplit(f"//{place}")
+    return parts.hostname or "", parts.port or _SENTINEL_PORT
 
 
 def _all_options(url: str) -> dict[str, str]:
@@ -366,14 +417,14 @@ def _yes(replies: list[Any]) -> list[bool]:
 # --- what the server is like ---
 
 
-def _asked(client: Any) -> list[str]:
+def _asked(client: Any, wait: int) -> list[str]:
     try:
-        return _warnings(client)
+        return _warnings(client, wait)
     finally:
         client.close()
 
 
-def _warnings(client: Any) -> list[str]:
+def _warnings(client: Any, wait: int) -> list[str]:
     """What is wrong with a server that we may trust with keys, as far as it tells."""
     try:
         told = _told(client)
@@ -393,6 +444,8 @@ def _warnings(client: Any) -> list[str]:
                 "keeps no append-only file and has no replica: a restart can forget what was done, "
                 "and those events run again; set appendonly yes"
             )
+        if info.get("connected_slaves", wait) < wait:
+            found.append(f"has {info['connected_slaves']} replicas and wait={wait} asks for more: no claim will count")
     return list(dict.fromkeys(found))
 
 
@@ -413,6 +466,8 @@ _REMEDIES = {
     "AuthenticationError": "correct the user and password in the URL",
     "NOAUTH": "add the password to the URL: redis://:PASSWORD@HOST",
     "WRONGPASS": "correct the user and password in the URL",
-    "NoPermissionError": "allow this user EVALSHA, EVAL, SET, GET, MGET, DEL, TIME and INFO on the keys eventonce:*",
+    "NoPermissionError": "allow this user EVALSHA, EVAL, SET, GET, MGET, DEL, TIME and INFO on the keys eventonce:*, "
+    "and in a cluster CLUSTER SLOTS and COMMAND too, on the keys {eo*}*",
     "WRONGTYPE": "something else writes keys that begin with eventonce:",
+    "This instance has cluster support disabled": "leave cluster=true out of the URL",
 }

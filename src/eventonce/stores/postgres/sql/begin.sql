@@ -1,6 +1,7 @@
--- Hold a claim until the transaction ends; answers with the number of the transaction. Should this machine lose its
+-- Hold a claim until the transaction ends; answers with the number of the transaction and how names are looked up. Should this machine lose its
 -- power meanwhile, the server is to notice within a minute, not in two hours, and let the claim go.
-SELECT pg_current_xact_id()::text, set_config('tcp_keepalives_idle', '20', true),
+SELECT pg_current_xact_id()::text, current_setting('search_path'), current_setting('role'),
+    set_config('tcp_keepalives_idle', '20', true),
     set_config('tcp_keepalives_interval', '10', true), set_config('tcp_keepalives_count', '4', true)
 FROM eventonce_claims
 WHERE key = %(key)s AND token = %(token)s AND lease > 0
