@@ -14,10 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
+from eventonce import claim as protocol
 from eventonce import memo
 from eventonce.aws_lambda import LambdaHandler
 from eventonce.claim import TOKEN_BYTES, Answer, Busy, Claim, Done, Record, Release, Stale, Token, Want, Won
-from eventonce.clock import Clock, SystemClock, duration, moment
+from eventonce.clock import LONGEST, Clock, SystemClock, duration, moment
 from eventonce.context import AsyncHandler, Context, Handler
 from eventonce.errors import (
     ConfigError,
@@ -38,8 +39,10 @@ from eventonce.formats import MAX_BYTES, read_event
 from eventonce.job import Job, split
 from eventonce.keeper import Batch, Hold, Keeper
 from eventonce.key import Key
+from eventonce.observe.hooks import Hooks
+from eventonce.observe.watched import Watched
 from eventonce.outcome import Kind, Outcome
-from eventonce.ports import Checkable, Sink, Store
+from eventonce.ports import Checkable, Hook, Seen, Sink, Store
 from eventonce.rule import DEFAULT_WINDOW, Rule, Trouble
 from eventonce.rules import Rulebook, identity, load_rules
 from eventonce.stores import open_store
@@ -81,6 +84,7 @@ class Once:
         max_result: int = memo.MAX_RESULT,
         max_bytes: int = MAX_BYTES,
         concurrency: int = CONCURRENCY,
+        hooks: Sequence[Hook] = (),
         clock: Clock | None = None,
     ) -> None:
         if not consumer or not isinstance(consumer, str):
@@ -99,7 +103,9 @@ class Once:
             raise ConfigError(f"store: {store!r} is neither a URL nor a store; use sqlite:///FILE or memory:")
         self._owns_store = isinstance(store, str)
         self._store = open_store(store, self._clock) if isinstance(store, str) else store
-        self._keeper = Keeper(self._store, self._lease, self._clock)
+        self._hooks = Hooks(hooks) if hooks else None
+        self._told = self._store if self._hooks is None else Watched(self._store, self._hooks)
+        self._keeper = Keeper(self._told, self._lease, self._clock)
         self._consumer = consumer
         self._decorated: str | None = None
         self._loop: Runner | None = None
@@ -112,10 +118,10 @@ class Once:
         self._refuse_second(handler)
 
         def call(event: object) -> Any:
-            return _value(drive(self._flow([event], Run(work, self._lease)))[0])
+            return _value(drive(self._flow([event], Run(work, self._lease, self._max_attempts)))[0])
 
         async def call_async(event: object) -> Any:
-            return _value((await drive_async(self._flow([event], Run(work, self._lease))))[0])
+            return _value((await drive_async(self._flow([event], Run(work, self._lease, self._max_attempts))))[0])
 
         wrapper: Any = functools.wraps(handler)(call_async if work.is_async else call)
         wrapper.eventonce_handler = handler
@@ -133,7 +139,7 @@ class Once:
         if isinstance(events, Mapping | str | bytes | Event | Delivery):
             raise ConfigError("run takes many events: give it a list, such as [event]")
         work = self._work(handler)
-        flow = self._flow(list(events), Run(work, self._lease))
+        flow = self._flow(list(events), Run(work, self._lease, self._max_attempts))
         return drive_async(flow) if work.is_async else drive(flow)
 
     def aws_lambda(self, handler: Handler | Sink, *, enrichment: bool = False) -> LambdaHandler:
@@ -143,8 +149,10 @@ class Once:
         """
         work = self._work(handler)
 
-        def run(deliveries: Sequence[Delivery], lease: int | None) -> list[Outcome]:
-            flow = self._flow(deliveries, Run(work, lease or self._lease, renewed=lease is None))
+        def run(deliveries: Sequence[Delivery], left: int | None) -> list[Outcome]:
+            # How often a message may come is for its carrier to count: there is no dead letter of ours here.
+            ends = None if left is None else self._clock.steady() + left
+            flow = self._flow(deliveries, Run(work, self._lease, attempts=LONGEST, ends=ends))
             return self._in_loop(drive_async(flow)) if work.is_async else drive(flow)
 
         return LambdaHandler(run, self._consumer, self._max_bytes, self._clock, enrichment=enrichment)
@@ -153,13 +161,20 @@ class Once:
         """The key of an event, or `EventRejected`."""
         return self._rules.key(read_event(event, self._max_bytes)).key
 
+    def foresee(self, event: object) -> Outcome:
+        """What would become of an event if it came now and its handler returned; nothing is claimed or changed."""
+        job = self._read(event)
+        if job.outcome is None:
+            self._foresee(job)
+        return _ended(job)
+
     def peek(self, keys: Sequence[Key]) -> list[Record | None]:
         """What is remembered of these keys."""
-        return self._store.peek(keys)
+        return self._told.peek(keys)
 
     def forget(self, keys: Sequence[Key]) -> list[bool]:
         """Forget these keys, so that the next copy of their events runs again; whether each was known."""
-        return self._store.forget(keys)
+        return self._told.forget(keys)
 
     def check(self) -> list[str]:
         """What to warn of in the store's server; raises `StoreError` where it cannot be used."""
@@ -200,32 +215,37 @@ class Once:
         self._decorated = name
 
     def _work(self, handler: Handler | Sink) -> Work:
-        return Work(handler, self._concurrency, self._max_result)
+        return Work(handler, self._concurrency, self._max_result, self._hooks)
 
     # --- the order of the steps ---
 
     def _flow(self, items: Sequence[object], run: Run) -> Flow[list[Outcome]]:
         outcomes: list[Outcome] = []
         for start in range(0, len(items), BATCH):
-            jobs = [self._read(item) for item in items[start : start + BATCH]]
+            batch = items[start : start + BATCH]
+            jobs = [self._read(item) for item in batch]
             yield from self._batch(run.hold_back(jobs), run)
             run.stop(jobs)
             outcomes += [job.outcome for job in jobs if job.outcome is not None]
+            if self._hooks is not None:
+                self._hooks.settled([_seen(item, job) for item, job in zip(batch, jobs, strict=True)])
         return outcomes
 
     def _batch(self, jobs: list[Job], run: Run) -> Flow[None]:
         if not jobs:
             return
-        batch = Batch(self._store, self._clock, renewed=run.renewed)
+        batch = Batch(self._told, self._clock, renewed=run.renewed)
         self._keeper.watch(batch, len(jobs))
         try:
             while jobs:
                 leaders, copies, later = split(jobs)
                 yield from self._until_free(batch, leaders, run)
-                for copy, leader in copies:
+                again = [copy for copy, leader in copies if leader.done is not None and _passed_on(copy, leader.done)]
+                followers = [(copy, leader) for copy, leader in copies if copy not in again]
+                for copy, leader in followers:
                     self._follow(copy, leader)
-                run.stop(leaders + [copy for copy, _ in copies])
-                jobs = run.hold_back(later)
+                run.stop(leaders + [copy for copy, _ in followers])
+                jobs = run.hold_back(again + later)
         finally:
             self._keeper.leave(batch)
 
@@ -255,34 +275,35 @@ class Once:
     def _claim_and_run(self, batch: Batch, jobs: list[Job], run: Run) -> Flow[tuple[list[Job], list[Job]]]:
         """Claim these and run what was won; what is to be run alone, and what waits for that, is left."""
         token, sent, shared = os.urandom(TOKEN_BYTES), self._clock.steady(), len(jobs) > 1
+        lease = run.lease(sent)
         wants = [Want(key, job.rule.window, job.version, job.rule.refresh, shared) for job in jobs for key in job.keys]
         try:
-            answers = yield Call(self._store.claim, wants, token, run.lease)
-            won, lost = self._take(batch, jobs, iter(answers), token, sent, run)
-            runnable, unrun, suspects, held = self._sort(jobs, won, shared=shared)
+            answers = yield Call(self._told.claim, wants, token, lease)
+            won, lost = self._take(batch, jobs, iter(answers), token, sent + lease, run)
+            runnable, unrun, suspects, held = self._sort(jobs, won, run.attempts, shared=shared)
             yield from self._give_back(unrun + lost, token)
             batch.drop(key for job in unrun for key in job.keys)
-            yield from self._run(batch, runnable, token, run.work)
+            yield from self._run(batch, runnable, token, run)
         except StoreError as error:  # of the claim: the other steps deal with theirs
             if not isinstance(error, StoreBusy):  # it may have claimed, with only its answer lost
                 yield from self._give_back(jobs, token)
-            yield from self._without_store(batch, jobs, run.work, error)
+            yield from self._without_store(batch, jobs, run, error)
             return [], []
         except BaseException:  # whatever the claim did, the token undoes it
             yield from self._interrupted(batch, jobs, token, run.work)
             raise
         return suspects, held
 
-    def _run(self, batch: Batch, jobs: list[Job], token: Token, work: Work) -> Flow[None]:
+    def _run(self, batch: Batch, jobs: list[Job], token: Token, run: Run) -> Flow[None]:
         if not jobs:
             return
-        yield work.step(batch, jobs)
+        yield run.work.step(batch, jobs)
         trouble = yield from self._flush(batch)
         failed = [job for job in jobs if job.error is not None]
         yield from self._give_back(failed, token)
         batch.drop(key for job in failed for key in job.keys)
         for job in jobs:
-            self._conclude(batch, job, trouble)
+            self._conclude(batch, job, trouble, run.attempts)
 
     def _interrupted(self, batch: Batch, jobs: list[Job], token: Token, work: Work) -> Flow[None]:
         """Commit what has taken effect and give the rest back."""
@@ -310,22 +331,22 @@ class Once:
             return
         releases = [Release(key, token, job.rule.window, _last_words(job)) for job in jobs for key in job.keys]
         try:
-            yield Call(self._store.release, releases)
+            yield Call(self._told.release, releases)
         except StoreError as error:  # their leases end by themselves
             _log.warning("could not give %d claims back: %s", len(jobs), error)
 
-    def _without_store(self, batch: Batch, jobs: list[Job], work: Work, error: StoreError) -> Flow[None]:
+    def _without_store(self, batch: Batch, jobs: list[Job], run: Run, error: StoreError) -> Flow[None]:
         """The store did not answer: retry later, or run unclaimed where the rule says so."""
         unclaimed = [job for job in jobs if job.rule.store_trouble == "process"]
         for job in jobs:
             job.attempt = 1
-            job.context = self._context(job, None, None, work)
+            job.context = self._context(job, None, None, run.work)
             job.end(Kind.UNKNOWN, error)
         if unclaimed:
             _log.warning("running %d events without a claim: %s", len(unclaimed), error)
-            yield work.step(batch, unclaimed)
+            yield run.work.step(batch, unclaimed)
             for job in unclaimed:
-                self._conclude(batch, job, error)
+                self._conclude(batch, job, error, run.attempts)
 
     # --- each step for one job ---
 
@@ -363,7 +384,7 @@ class Once:
             raise EventExpired(f"is {age / 1000:.0f} s old, over the max_age of rule {job.rule.name!r}")
 
     def _take(
-        self, batch: Batch, jobs: list[Job], answers: Iterator[Answer], token: Token, sent: int, run: Run
+        self, batch: Batch, jobs: list[Job], answers: Iterator[Answer], token: Token, until: int, run: Run
     ) -> tuple[dict[Job, Won], list[Job]]:
         """Answer what needs no run; the others' claims are ours from now on.
 
@@ -374,12 +395,12 @@ class Once:
             answer = _weightiest([next(answers) for _ in job.keys])
             job.error, job.waits = None, False
             if isinstance(answer, Won):
-                hold, *_ = batch.hold([Claim(key, token) for key in job.keys], sent + run.lease)
+                hold, *_ = batch.hold([Claim(key, token) for key in job.keys], until)
                 won[job] = self._begin(job, answer, hold, run)
                 continue
             if len(job.keys) > 1:
                 lost.append(job)
-            if isinstance(answer, Done) and job.mark and memo.mark(answer.record.memo) == job.mark:
+            if isinstance(answer, Done) and _passed_on(job, answer):
                 job.recorded = True  # by an earlier run, after which its carrier sent it again
                 won[job] = self._begin(job, Won(answer.record.took), None, run)
             else:
@@ -392,7 +413,7 @@ class Once:
         return answer
 
     def _sort(
-        self, jobs: list[Job], won: Mapping[Job, Won], *, shared: bool
+        self, jobs: list[Job], won: Mapping[Job, Won], attempts: int, *, shared: bool
     ) -> tuple[list[Job], list[Job], list[Job], list[Job]]:
         """Which jobs to run now, which claims to give back unused, which of those to run alone, what waits for that."""
         runnable, unrun, held = [], [], []
@@ -406,7 +427,7 @@ class Once:
                 unrun.append(job)
                 held += [job] if job.group in alone else []
                 continue
-            if answer is not None and answer.attempt <= self._max_attempts and not (shared and answer.suspect):
+            if answer is not None and answer.attempt <= attempts and not (shared and answer.suspect):
                 runnable.append(job)
                 continue
             if answer is not None:
@@ -452,12 +473,12 @@ class Once:
         else:
             copy.outcome = outcome
 
-    def _conclude(self, batch: Batch, job: Job, trouble: StoreError | None) -> None:
+    def _conclude(self, batch: Batch, job: Job, trouble: StoreError | None, attempts: int) -> None:
         """What became of a job that ran."""
         if job.recorded is None:
             job.recorded = batch.committed.pop(job.key, None)
         if job.error is not None:
-            self._conclude_failure(job, job.error)
+            self._conclude_failure(job, job.error, attempts)
         elif job.recorded:
             job.end(Kind.PROCESSED, result=job.result)
         elif job.recorded is False:
@@ -468,7 +489,7 @@ class Once:
         else:
             job.end(Kind.UNKNOWN, trouble)
 
-    def _conclude_failure(self, job: Job, error: Exception) -> None:
+    def _conclude_failure(self, job: Job, error: Exception, attempts: int) -> None:
         if job.waits:
             job.end(Kind.BUSY, error)
         elif isinstance(error, StoreError):
@@ -476,12 +497,38 @@ class Once:
         elif isinstance(error, EventRejected):
             job.end(Kind.REJECTED, error)
         else:
-            last = job.attempt >= self._max_attempts and not isinstance(error, _BLAMELESS)
+            last = job.attempt >= attempts and not isinstance(error, _BLAMELESS)
             job.end(Kind.FAILED, error, final=last)
+
+    def _foresee(self, job: Job) -> None:
+        now, want = self._clock.utc(), Want(job.key, job.rule.window, job.version)
+        answers = [protocol.claim(record, want, b"", self._lease, now)[0] for record in self._told.peek(job.keys)]
+        answer = _weightiest(answers)
+        if not isinstance(answer, Won):
+            self._answer(job, answer)
+        elif answer.attempt > self._max_attempts:
+            self._set_aside(job, answer, [], shared=False)
+        else:
+            job.attempt = answer.attempt
+            job.end(Kind.PROCESSED)
 
     def _context(self, job: Job, claim: Claim | None, hold: Hold | None, work: Work) -> Context:
         stable = job.key.hex() if job.version is None else f"{job.key.hex()}-{job.version}"
         return Context(job.event, job.attempt, stable, claim, hold, self._store, self._clock, is_async=work.is_async)
+
+
+def _passed_on(job: Job, done: Done) -> bool:
+    """Whether it was this very message that was passed on, so that it must pass again."""
+    return job.mark is not None and memo.mark(done.record.memo) == job.mark
+
+
+def _ended(job: Job) -> Outcome:
+    assert job.outcome is not None  # every path through the steps ends a job
+    return job.outcome
+
+
+def _seen(item: object, job: Job) -> Seen:
+    return Seen(getattr(job, "event", None), _ended(job), item.where if isinstance(item, Delivery) else {})
 
 
 def _weightiest(answers: list[Answer]) -> Answer:

@@ -103,11 +103,11 @@ class Called(NamedTuple):
     error: Exception | None
 
 
-@runtime_checkable
-class Hook(Protocol):
+class Hook:
     """Sees what happens, and changes nothing: what it raises is logged once and goes no further.
 
-    Derive from it to write only what is wanted. Threads share a hook, and it is called on their time.
+    A base class, so that a hook says only what it wants to see, and still does when there is more to be seen one day.
+    Threads share a hook, and it is called on their time.
     """
 
     def running(self, attempts: Sequence[Attempt]) -> AbstractContextManager[object]:

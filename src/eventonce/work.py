@@ -3,6 +3,7 @@
 import inspect
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,9 @@ from eventonce.errors import ConfigError, LeaseLost, SinkError
 from eventonce.flow import Call, Each
 from eventonce.job import Job, lanes
 from eventonce.keeper import Batch
-from eventonce.ports import Sink
+from eventonce.observe.hooks import Hooks
+from eventonce.observe.watched import told
+from eventonce.ports import Attempt, Sink
 
 _log = logging.getLogger("eventonce")
 
@@ -21,13 +24,14 @@ _log = logging.getLogger("eventonce")
 class Work:
     """A handler or a sink, and how to run it. It holds no state of a run, so threads may share it."""
 
-    def __init__(self, handler: Handler | Sink, concurrency: int, max_result: int) -> None:
+    def __init__(self, handler: Handler | Sink, concurrency: int, max_result: int, hooks: Hooks | None = None) -> None:
         self._sink = handler if isinstance(handler, Sink) and not callable(handler) else None
         self._handler: Any = getattr(handler, "eventonce_handler", handler)  # a decorated one must not claim twice
         if self._sink is None:
             _check_handler(self._handler)
         self._concurrency = concurrency
         self._max_result = max_result
+        self._hooks = hooks
         self.is_async = self._sink is None and is_async(self._handler)
         self._context = "no" if self._sink is not None else wants_context(self._handler)
 
@@ -48,7 +52,7 @@ class Work:
 
     def _perform(self, batch: Batch, job: Job) -> None:
         try:
-            self._done(batch, job, self._call(job))
+            self._done(batch, job, self._call(job) if self._hooks is None else self._watched(self._hooks, job))
         except Exception as error:
             _failed(job, error)
         except BaseException:
@@ -59,7 +63,8 @@ class Work:
         from asyncio import CancelledError, current_task
 
         try:
-            self._done(batch, job, await self._call(job))
+            called = self._call(job) if self._hooks is None else self._watched_async(self._hooks, job)
+            self._done(batch, job, await called)
         except CancelledError as error:
             task = current_task()
             if task is None or task.cancelling():
@@ -76,6 +81,14 @@ class Work:
             return self._handler(job.event, ctx=context)
         return self._handler(job.event, context) if self._context == "second" else self._handler(job.event)
 
+    def _watched(self, hooks: Hooks, job: Job) -> Any:
+        with hooks.running([_attempt(job)]):
+            return self._call(job)
+
+    async def _watched_async(self, hooks: Hooks, job: Job) -> Any:
+        with hooks.running([_attempt(job)]):
+            return await self._call(job)
+
     def _send_in_order(self, sink: Sink, batch: Batch, lanes: list[list[Job]]) -> None:
         """Send the first of each lane together, then the second of those that go on, and so forth."""
         going = [_until_failure(lane) for lane in lanes]
@@ -86,7 +99,8 @@ class Work:
         held = [job for job in jobs if _still_held(job)]
         keys = [job.context.idempotency_key for job in held if job.context is not None]
         try:
-            errors = sink.send([job.event for job in held], keys)
+            with nullcontext() if self._hooks is None else self._hooks.running([_attempt(job) for job in held]):
+                errors = sink.send([job.event for job in held], keys)
         except SinkError:  # nothing can be sent until someone acts
             raise
         except Exception as error:
@@ -119,7 +133,8 @@ class Work:
             batch.finish(finish)
         else:
             job.finished = False  # until the transaction has committed
-            job.recorded = job.context.transaction.commit(finish)
+            commit = job.context.transaction.commit
+            job.recorded = commit(finish) if self._hooks is None else told(self._hooks, "commit", 1, commit, finish)
             job.finished = job.recorded
             batch.drop([job.key])
         for other in others:
@@ -127,16 +142,22 @@ class Work:
 
 
 class Run:
-    """One call of the front door: the work, how long its claims live, and the groups that have come to a stop.
+    """One call of the front door: the work, how long claims live, how often to try, and the groups that have stopped.
 
-    `renewed` says whether the claims' leases are kept alive; in Lambda they end with the function's time instead.
+    With `ends` the claims live until then and are not renewed, as those of a Lambda function end with its time.
     """
 
-    def __init__(self, work: Work, lease: int, *, renewed: bool = True) -> None:
+    def __init__(self, work: Work, lease: int, attempts: int, ends: int | None = None) -> None:
         self.work = work
-        self.lease = lease
-        self.renewed = renewed
+        self.attempts = attempts
+        self.renewed = ends is None
+        self._lease = lease
+        self._ends = ends
         self.stopped: set[str] = set()
+
+    def lease(self, now: int) -> int:
+        """How long a claim that is made now lives."""
+        return self._lease if self._ends is None else max(self._ends - now, 1)
 
     def stop(self, jobs: Iterable[Job]) -> None:
         """Nothing goes on behind those that did not end well."""
@@ -161,6 +182,10 @@ def _until_failure(lane: list[Job]) -> Iterator[Job]:
             for other in lane[at + 1 :]:
                 other.wait()
             return
+
+
+def _attempt(job: Job) -> Attempt:
+    return Attempt(job.event, job.rule.name, job.key, job.attempt)
 
 
 def _check_handler(handler: Any) -> None:

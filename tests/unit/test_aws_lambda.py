@@ -306,6 +306,11 @@ def test_a_tumbling_window_keeps_its_state(function: Function) -> None:
     assert function.handler(event, None) == {"batchItemFailures": [], "state": {"sum": 3}}
 
 
+def test_a_tumbling_window_ends_without_records(function: Function) -> None:
+    event = {"Records": [], "window": {"start": "a", "end": "b"}, "state": {"sum": 3}, "isFinalInvokeForWindow": True}
+    assert function.handler(event, None) == {"batchItemFailures": [], "state": {"sum": 3}}
+
+
 # --- SNS ---
 
 
@@ -341,6 +346,15 @@ def test_firehose_takes_what_the_handler_returns(function: Function) -> None:
         assert b64decode(record["data"]) == data
 
 
+def test_firehose_keeps_the_others_where_a_result_cannot_be_written(
+    function: Function, caplog: pytest.LogCaptureFixture
+) -> None:
+    function.returns = lambda event: object() if event.id == "2" else {"n": event.id}
+    found = function.handler(firehose(1, 2, 3), None)["records"]
+    assert [each["result"] for each in found] == ["Ok", "ProcessingFailed", "Ok"]
+    assert "firehose f-2: its result cannot be written" in caplog.text
+
+
 def test_firehose_that_sends_its_records_again_gets_them_again(function: Function) -> None:
     first = function.handler(firehose(1, 2), None)
     assert function.handler(firehose(1, 2), None) == first  # the answer was lost
@@ -372,6 +386,19 @@ def test_a_pipe_of_a_stream_is_told_by_event_id(function: Function) -> None:
     assert function.ran == ["1", "2"]
 
 
+@pytest.mark.parametrize("source", ["aws:kafka", "SelfManagedKafka"])
+def test_a_pipe_that_cannot_be_told_of_single_messages_gets_an_error(function: Function, source: str) -> None:
+    function.fails.add("2")
+    items = [
+        {"eventSource": source, "topic": "t", "partition": 0, "offset": n, "value": packed(bridge(n))} for n in (1, 2)
+    ]
+    with pytest.raises(ValueError, match="no 2"):
+        function.handler(items, None)
+    function.fails.clear()
+    function.handler(items, None)
+    assert function.ran == ["1", "2", "2"]
+
+
 def test_an_enrichment_hands_on_what_is_new(function: Function) -> None:
     items = pipe(1, 2, 1)
     assert function.enrichment(items, None) == items[:2]
@@ -387,6 +414,12 @@ def test_an_enrichment_hands_on_again_what_the_pipe_sends_again(function: Functi
     items = pipe(1, 2)
     assert function.enrichment(items, None) == items
     assert function.enrichment(items[1:], None) == items[1:]  # the target failed on it
+
+
+def test_an_enrichment_hands_on_again_also_in_another_order(function: Function) -> None:
+    first, copy = pipe(1, 1)
+    assert function.enrichment([first, copy], None) == [first]
+    assert function.enrichment([copy, first], None) == [first]
 
 
 def test_an_enrichment_that_fails_gets_all_of_it_again(function: Function) -> None:
@@ -425,7 +458,7 @@ def test_a_webhook_says_what_is_wrong(function: Function) -> None:
     assert "no 1" not in failed["body"]
     function.store.claim([Want(function.once.key(bridge(2)), 60_000)], b"another1", 60_000)
     busy = function.handler(request(bridge(2)), None)
-    assert (busy["statusCode"], busy["headers"]["retry-after"]) == (409, "5")
+    assert (busy["statusCode"], busy["headers"]["retry-after"]) == (503, "5")
 
 
 def test_a_webhook_waits_for_a_store_that_does_not_answer() -> None:
@@ -475,6 +508,22 @@ def test_the_lease_follows_the_time_that_is_left(function: Function) -> None:
     handler(bridge(1), Context(3000))
     handler(bridge(2), Context(600_000))
     assert 590 < deadlines[1] - deadlines[0] < 605
+
+
+def test_claims_made_late_do_not_outlive_the_function(function: Function) -> None:
+    deadlines = []
+    handler = function.once.aws_lambda(lambda event, ctx: deadlines.append(ctx.deadline.timestamp()))
+    handler(sqs(*range(600)), Context(60_000))  # more than are claimed together
+    assert max(deadlines) - min(deadlines) < 0.5
+
+
+def test_what_failed_often_runs_again_when_its_queue_sends_it_again(function: Function) -> None:
+    function.fails.add("1")
+    for _ in range(8):
+        assert failures(function.handler(sqs(1), None)) == ["m-1"]
+    assert len(function.ran) == 8
+    function.fails.clear()
+    assert failures(function.handler(sqs(1), None)) == []
 
 
 def test_one_line_tells_what_became_of_a_batch(function: Function, capsys: pytest.CaptureFixture[str]) -> None:

@@ -397,6 +397,34 @@ def test_a_partner_that_has_set_up_nothing(account: Services) -> None:
         list(look(plan, made))
 
 
+def test_a_target_that_is_there_stays(account: Services) -> None:
+    made, stubs = account
+    plan = planned(source=PLACE.url, rule=[ORDERS], aws={"rule": "r"})._replace(queues=[])
+    identity = {"Account": "123456789012", "Arn": "arn:aws:iam::123456789012:x"}
+    stubs["sts"].add_response("get_caller_identity", identity)
+    stubs["events"].add_response("describe_rule", {"EventPattern": '{"source":["com.example.orders"]}'})
+    old = {"Id": "eventonce", "Arn": "arn:aws:sqs:us-east-1:123456789012:old"}
+    stubs["events"].add_response("list_targets_by_rule", {"Targets": [old]})
+    _, target = look(plan, made)
+    assert target.verb == "create"
+    put: list[dict[str, Any]] = []
+    made._client(PLACE, "events").meta.events.register(
+        "provide-client-params.*.PutTargets", lambda params, **_: put.append(params)
+    )
+    stubs["events"].add_response("put_targets", {"FailedEntryCount": 0, "FailedEntries": []})
+    assert target.act is not None
+    target.act()
+    (sent,) = put[0]["Targets"]
+    assert sent["Id"] == "eventonce-2"  # under the same id the new one would take its place
+
+
+def test_pods_of_eks_may_take_the_role_of_a_worker() -> None:
+    (worker,) = resources(cloudformation(planned(**FULL)), "AWS::IAM::Role")
+    (function,) = resources(cloudformation(planned(**FULL, function=True), function=True), "AWS::IAM::Role")
+    allowed = [each["AssumeRolePolicyDocument"]["Statement"][0]["Action"] for each in (worker, function)]
+    assert allowed == [["sts:AssumeRole", "sts:TagSession"], ["sts:AssumeRole"]]
+
+
 def test_a_rule_that_someone_has_disabled_stays_so(account: Services) -> None:
     made, stubs = account
     plan = planned(source=PLACE.url, rule=[ORDERS], aws={"rule": "r"})._replace(queues=[])

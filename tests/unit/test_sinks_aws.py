@@ -14,7 +14,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError, NoCredentialsError, ReadTimeoutError
 from botocore.stub import Stubber
 
-from eventonce.errors import ConfigError, EventRejected, SinkError
+from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError
 from eventonce.event import Event
 from eventonce.formats import read_event
 from eventonce.sinks import open_sink
@@ -308,8 +308,28 @@ def test_trouble_that_passes_is_an_answer_for_all_that_is_left(stubbed: Any, cod
     answers = queue.send(events(30))
 
     assert answers[:10] == [None] * 10
-    assert {type(answer) for answer in answers[10:]} == {SinkError}
+    assert {type(answer) for answer in answers[10:]} == {SinkDown}
     assert f"({code}: said)" in str(answers[-1])
+
+
+@pytest.mark.parametrize(("code", "kind"), [("ThrottlingException", SinkDown), ("InternalFailure", SinkError)])
+def test_an_entry_that_is_throttled_is_not_to_blame(stubbed: Any, code: str, kind: type) -> None:
+    bus = stubbed(ClassicSink, "events://default?region=us-east-1&source=shop&detail-type=Order")
+    for _ in range(TRIES):
+        bus.stub.add_response("put_events", put(code))
+    (answer,) = bus.send(events(1))
+
+    assert type(answer) is kind
+
+
+def test_credentials_that_have_expired_are_looked_up_anew(stubbed: Any) -> None:
+    queue = stubbed(SqsSink, "sqs://orders?region=us-east-1")
+    before = queue.sink.client()
+    queue.stub.add_client_error("send_message_batch", "ExpiredToken", "said", http_status_code=403)
+    (answer,) = queue.send(events(1))
+
+    assert type(answer) is SinkDown
+    assert queue.sink.client() is not before
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,27 @@ def test_a_token_that_is_not_there_stops_everything(
     assert receiver.requests == []
 
 
+@pytest.mark.parametrize("token", ["sécret", "se\ncret"])
+def test_a_token_that_no_header_can_carry_stops_everything(
+    token: str, receiver: Receiver, opened: Callable[[str], HttpSink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", token)
+
+    with pytest.raises(SinkDown, match="TOKEN holds what no header can carry") as caught:
+        send(opened(f"{receiver.url}#token_env=TOKEN"))
+    assert token not in str(caught.value)
+    assert receiver.requests == []
+
+
+def test_credentials_that_the_receiver_repeats_are_not_shown(
+    receiver: Receiver, opened: Callable[[str], HttpSink]
+) -> None:
+    receiver.answers = [Answer(400, body=b"Basic bWU6c2VjcmV0 is wrong")]
+    (error,) = send(opened(receiver.url.replace("://", "://me:secret@")))
+
+    assert str(error).endswith("answered 400: Basic *** is wrong")
+
+
 def test_a_user_and_password_in_the_url_are_sent_and_not_shown(
     receiver: Receiver, opened: Callable[[str], HttpSink], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -237,11 +258,11 @@ def test_what_may_pass_is_tried_again_with_the_same_key(
 
 
 def test_it_is_given_up_after_some_tries(sink: HttpSink, receiver: Receiver) -> None:
-    receiver.answers = [Answer(503, body=b"  come\n back  ")]
+    receiver.answers = [Answer(500, body=b"  come\n back  ")]
     (error,) = send(sink)
 
     assert type(error) is SinkError
-    assert str(error) == f"{receiver.url} answered 503: come back"
+    assert str(error) == f"{receiver.url} answered 500: come back"
     assert len(receiver.requests) == TRIES
 
 
@@ -267,7 +288,7 @@ def test_a_wish_to_wait_for_long_is_left_to_the_engine(sink: HttpSink, receiver:
     receiver.answers = [Answer(503, {"Retry-After": "120"})]
     (error,) = send(sink)
 
-    assert type(error) is SinkError
+    assert type(error) is SinkDown
     assert str(error) == f"{receiver.url} answered 503; it asks to be left alone for 120 s"
     assert len(receiver.requests) == 1
     assert clock.slept == []
@@ -361,8 +382,23 @@ def test_a_receiver_that_hangs_does_not_get_all_of_a_batch(
     receiver.hanging = True
     answers = send(opened(f"{receiver.url}#timeout=50ms"), 100)
 
-    assert all(type(answer) is SinkError for answer in answers)
-    assert len({request.headers["idempotency-key"] for request in receiver.requests}) < 100
+    sent = {request.headers["idempotency-key"] for request in receiver.requests}
+    assert len(sent) < 100
+    for number, answer in enumerate(answers):  # what was never sent cannot be to blame
+        assert type(answer) is (SinkError if f"key-{number}" in sent else SinkDown)
+
+
+@pytest.mark.parametrize("answer", [Answer(429, {"Retry-After": "60"}), Answer(503)])
+def test_a_receiver_that_has_too_much_to_do_costs_no_event_its_attempts(
+    answer: Answer, bench: Bench, sink: HttpSink, receiver: Receiver
+) -> None:
+    receiver.answers = [answer]
+    once = bench.once(max_attempts=2)
+    outcomes = [once.run([{"id": "1"}], sink)[0] for _ in range(5)]
+
+    assert [(outcome.kind, outcome.final) for outcome in outcomes] == [(Kind.FAILED, False)] * 5
+    receiver.answers = [Answer()]
+    assert once.run([{"id": "1"}], sink)[0].kind is Kind.PROCESSED
 
 
 def test_nobody_listens(receiver: Receiver, opened: Callable[[str], HttpSink], clock: Watch) -> None:
@@ -401,6 +437,8 @@ def test_it_is_opened_by_url_and_connects_to_nothing() -> None:
         ("https://host/in#timeout=0", "timeout: '0' is not a duration"),
         ("https://host/in#timeout=0s", "timeout: 0 leaves no time"),
         ("https://host/in#header=x-api-key", "header= needs token_env="),
+        ("https://host/in#token_env=T&header=x api", "header=x api is no name"),
+        ("https://host/in#token_env=T&header=Idempotency-Key", "header=Idempotency-Key is no name"),
     ],
 )
 def test_a_wrong_url_is_told_without_its_secrets(url: str, why: str) -> None:

@@ -1,5 +1,6 @@
 """What each carrier is told: its own words for what became of its messages."""
 
+import logging
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -7,11 +8,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from eventonce.aws_lambda.envelope import Envelope, Message, Reply, unknown
-from eventonce.errors import EventRejected, describe
+from eventonce.errors import EventOnceError, EventRejected, describe
 from eventonce.outcome import Action, Kind, Outcome
 
-_STATUS = {Kind.BUSY: 409, Kind.UNKNOWN: 503, Kind.FAILED: 500, Kind.REJECTED: 400}
+# Many senders, EventBridge and SNS among them, do not send again after a 409, and the copy that runs may yet fail.
+_STATUS = {Kind.BUSY: 503, Kind.UNKNOWN: 503, Kind.FAILED: 500, Kind.REJECTED: 400}
 _RETRY_AFTER = "5"  # seconds
+_log = logging.getLogger("eventonce")
 
 
 class Settled(NamedTuple):
@@ -76,7 +79,13 @@ def _record(settled: Settled) -> dict[str, Any]:
         return {**told, "result": "ProcessingFailed"}
     if not settled.processed:
         return {**told, "result": "Dropped"}
-    return {**told, "result": "Ok"} | ({} if settled.result is None else {"data": _packed(settled.result)})
+    if settled.result is None:
+        return {**told, "result": "Ok"}
+    try:
+        return {**told, "result": "Ok", "data": _packed(settled.result)}
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:  # which must not be all the others' fate
+        _log.warning("firehose %s: its result cannot be written: %s", settled.message.name, error)
+        return {**told, "result": "ProcessingFailed"}
 
 
 def _packed(result: Any) -> str:
@@ -111,11 +120,11 @@ def _raise_failure(envelope: Envelope, settled: Sequence[Settled]) -> None:
     """Raise the first failure, so that Lambda or the pipe sends all of it again."""
     for each in settled:
         failure = each.failure
-        if failure is None or failure.error is None:
+        if failure is None:
             continue
         if isinstance(failure.error, EventRejected) and each.message.carried.carrier == "none":
             raise unknown(envelope.document, describe(failure.error)) from failure.error
-        raise failure.error
+        raise failure.error or EventOnceError(f"{failure.kind}, for a reason that is not known")
 
 
 _ANSWERS: dict[Reply, Callable[[Envelope, Sequence[Settled]], Any]] = {

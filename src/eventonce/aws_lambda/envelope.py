@@ -14,6 +14,10 @@ EXPECTED = (
 )
 
 
+# Of other sources, such as Kafka, a pipe takes every answer for success of all.
+_TELLING_PIPES = ("pipes-sqs", "pipes-kinesis", "pipes-dynamodb")
+
+
 class Reply(Enum):
     """How a carrier wants to be told."""
 
@@ -47,6 +51,8 @@ def recognise(event: Any) -> Envelope:
     if isinstance(event, list) and event:
         return _list(event)
     if isinstance(event, Mapping) and event:
+        if event.get("Records") == [] and "window" in event:  # a tumbling one, at its end
+            return Envelope("stream", Reply.CHECKPOINT, [], event)
         for name, found in (("Records", _records), ("records", _transformation)):
             if isinstance(event.get(name), list) and event[name]:
                 return found(event, event[name])
@@ -83,9 +89,9 @@ def _list(items: list[Any]) -> Envelope:
         raise EventRejected(f"the function was invoked with {_seen(items)}; expected {EXPECTED}")
     found = [Message(each, each.id, _group(item), item) for item in items for each in unpack([item])]
     carrier = found[0].carried.carrier
-    if carrier.startswith("pipes-"):
+    if carrier in _TELLING_PIPES:
         return _checked(Envelope(carrier, Reply.MESSAGES, found, items))
-    return Envelope("list", Reply.RAISE, found, items)
+    return Envelope(carrier if carrier.startswith("pipes-") else "list", Reply.RAISE, found, items)
 
 
 def _single(event: Document) -> Envelope:

@@ -118,7 +118,7 @@ def _no_answer(service: str, error: Exception) -> EventOnceError:
         return ConfigError(
             "there are no AWS credentials; set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
-    return EventOnceError(f"{service} did not answer ({error})")
+    return EventOnceError(f"{service} did not answer ({error}); check the network and the endpoint, then run it again")
 
 
 def _shown(arguments: dict[str, Any]) -> str:

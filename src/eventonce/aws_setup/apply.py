@@ -122,7 +122,8 @@ def _target(rule: EventRule, account: Account, *, exists: bool) -> Step:
     where = {"Rule": rule.name, "EventBusName": rule.bus.name}
     arn = account.arn(place, "sqs", rule.target.name)
     listed = account.look(place, "events", "list_targets_by_rule", **where) if exists else None
-    has = next((each for each in (listed or {}).get("Targets", []) if each["Arn"] == arn), None)
+    targets = (listed or {}).get("Targets", [])
+    has = next((each for each in targets if each["Arn"] == arn), None)
     want: dict[str, Any] = {
         "RetryPolicy": RETRY,
         "DeadLetterConfig": {"Arn": account.arn(place, "sqs", rule.undelivered.name)},
@@ -131,12 +132,18 @@ def _target(rule: EventRule, account: Account, *, exists: bool) -> Step:
         want["SqsParameters"] = {"MessageGroupId": rule.group}
     if has is not None and all(has.get(name) == value for name, value in want.items()):
         return Step("keep", told)
-    target = {"Id": "eventonce", "Arn": arn, **(has or {}), **want}
+    target = {"Id": _free_id({each["Id"] for each in targets}), "Arn": arn, **(has or {}), **want}
     return Step(
         "create" if has is None else "change",
         f"{told}, tried for 24 h and up to 185 times, and then in queue {rule.undelivered.name}",
         lambda: _put_target(account, place, where, target),
     )
+
+
+def _free_id(taken: set[str]) -> str:
+    """An id for a target. To put one under an id that is taken would take that target away."""
+    more = (f"eventonce-{number}" for number in range(2, len(taken) + 2))
+    return next(name for name in ("eventonce", *more) if name not in taken)
 
 
 def _put_target(account: Account, place: Any, where: Mapping[str, str], target: Mapping[str, Any]) -> None:

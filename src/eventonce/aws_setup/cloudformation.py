@@ -124,7 +124,8 @@ class _Template:
 
     def _role(self, name: str, service: Any, logs: Any = None) -> None:
         allowed = {"PolicyName": "eventonce", "PolicyDocument": policy(self._plan, _arn, logs)}
-        self._add(name, "AWS::IAM::Role", {"AssumeRolePolicyDocument": trust(service), "Policies": [allowed]})
+        trusted = trust(service, worker=logs is None)
+        self._add(name, "AWS::IAM::Role", {"AssumeRolePolicyDocument": trusted, "Policies": [allowed]})
         self._head["Outputs"] = {name: {"Value": {"Fn::GetAtt": [name, "Arn"]}}}
 
     def function(self) -> None:

@@ -23,9 +23,10 @@ _REMEMBER = [
 ]  # fmt: skip
 
 
-def trust(service: Any) -> dict[str, Any]:
-    """Who may take the role."""
-    statement = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
+def trust(service: Any, *, worker: bool) -> dict[str, Any]:
+    """Who may take the role. Where a worker is a pod of EKS, that also tags its session."""
+    actions = ["sts:AssumeRole", "sts:TagSession"] if worker else ["sts:AssumeRole"]
+    statement = {"Effect": "Allow", "Principal": {"Service": service}, "Action": actions}
     return {"Version": "2012-10-17", "Statement": [statement]}
 
 

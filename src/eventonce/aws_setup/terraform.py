@@ -108,7 +108,7 @@ def _function_role(plan: Plan) -> list[str]:
 
 
 def _role(plan: Plan, name: str, service: Any, logs: Any = None) -> list[str]:
-    role = {"name_prefix": "eventonce-", "assume_role_policy": encoded(trust(service))}
+    role = {"name_prefix": "eventonce-", "assume_role_policy": encoded(trust(service, worker=logs is None))}
     allowed = {"role": Reference(f"aws_iam_role.{name}.id"), "policy": encoded(policy(plan, _arn, logs))}
     return [
         block("resource", "aws_iam_role", name, body=role),

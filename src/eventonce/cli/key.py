@@ -48,7 +48,7 @@ def _show(book: Rulebook, name: str) -> bool:
         while deliveries := source.receive(100):
             for delivery in deliveries:
                 for event in read_events(delivery.body, MAX_BYTES):
-                    told = _told(book, event)
+                    told = told_of(book, event)
                     good &= "rejected" not in told
                     click.echo(json.dumps({"place": delivery.place, **told}))
     finally:
@@ -56,7 +56,8 @@ def _show(book: Rulebook, name: str) -> bool:
     return good
 
 
-def _told(book: Rulebook, event: Event | EventRejected) -> dict[str, Any]:
+def told_of(book: Rulebook, event: Event | EventRejected) -> dict[str, Any]:
+    """The rule, the parts and the key of an event, or why it has none."""
     if isinstance(event, EventRejected):
         return {"rejected": str(event)}
     rule = book.find(event)
@@ -74,7 +75,7 @@ def _ignored(stripped: Any, event: Event) -> list[str]:
 
 
 def _compare(book: Rulebook, left: Event, right: Event) -> int:
-    told = [_told(book, event) for event in (left, right)]
+    told = [told_of(book, event) for event in (left, right)]
     rejected = [f"{name}: {each['rejected']}" for name, each in zip("ab", told, strict=True) if "rejected" in each]
     same = not rejected and told[0]["key"] == told[1]["key"]
     rules = [each["rule"] for each in told]

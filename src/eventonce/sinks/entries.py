@@ -26,6 +26,7 @@ _PASSING = {
     "expiredtoken", "kmsthrottled", "kmsthrottling", "requestexpired", "requestlimitexceeded", "requestthrottled",
     "requesttimeout", "slowdown", "throttled", "throttling", "toomanyrequests",
 }  # fmt: skip
+_EXPIRED = {"expiredtoken", "requestexpired"}
 _OF_THE_EVENT = {
     "batchrequesttoolong", "invalidargument", "invalidinput", "invalidmessagecontents", "invalidparameter",
     "invalidparametervalue", "malformeddetail", "notauthorizedfordetailtype", "notauthorizedforsource",
@@ -158,7 +159,7 @@ class EntrySink:
             self._prepare()
         except ClientError as error:
             refusal = _refusal(error)
-            return self._passing(refusal) if _passes(error, refusal) else self._hopeless(refusal)
+            return self._overrun(refusal) if _passes(error, refusal) else self._hopeless(refusal)
         except (ConfigError, BotoCoreError, OSError, ValueError) as error:
             return self._no_answer(error)
         self._prepared = True
@@ -184,7 +185,7 @@ class EntrySink:
         except ClientError as error:
             refusal = _refusal(error)
             if _passes(error, refusal):
-                raise self._passing(refusal) from error
+                raise self._overrun(refusal) from error
             if refusal.plain in _HOPELESS:
                 raise self._hopeless(refusal) from error
             if len(entries) > 1:  # one of them is to blame, and that must not be all the others' fate
@@ -213,10 +214,19 @@ class EntrySink:
     def _error(self, refusal: Refusal) -> SinkError | EventRejected:
         if refusal.plain in _OF_THE_EVENT:
             return EventRejected(f"{self.where} does not take it ({refusal.code}: {refusal.said})")
-        return self._hopeless(refusal) if refusal.plain in _HOPELESS else self._passing(refusal)
+        if refusal.plain in _HOPELESS:
+            return self._hopeless(refusal)
+        return self._overrun(refusal) if refusal.plain in _PASSING else SinkError(self._passing(refusal))
 
-    def _passing(self, refusal: Refusal) -> SinkError:
-        return SinkError(f"{self.where} did not take it ({refusal.code}: {refusal.said}); trying again later may help")
+    def _overrun(self, refusal: Refusal) -> SinkDown:
+        """Trouble that passes and is no fault of the event."""
+        if refusal.plain in _EXPIRED:
+            with self._lock:  # where the credentials come from, there may be new ones; other threads may still use it
+                self._client = None
+        return SinkDown(self._passing(refusal))
+
+    def _passing(self, refusal: Refusal) -> str:
+        return f"{self.where} did not take it ({refusal.code}: {refusal.said}); trying again later may help"
 
     def _hopeless(self, refusal: Refusal) -> Hopeless:
         return Hopeless(

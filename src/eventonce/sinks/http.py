@@ -1,6 +1,8 @@
 """Events to a receiver over HTTP."""
 
 import os
+import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
@@ -19,6 +21,10 @@ _LONGEST_WAIT = 10_000  # that a receiver may ask for; a longer one is left to t
 _READ = 65_536  # of an answer; beyond that the connection is given up
 _SHOWN = 200
 _LATER = {408, 425, 429}  # and all from 500 on
+_OVERRUN = {429, 503}  # which speak of the receiver and not of the event
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # of a header
+_TEXT = re.compile(r"[ -~]+")  # that a header can carry
+_OURS = ("content-type", "idempotency-key")
 _OPTIONS = ("timeout", "token_env", "header")
 
 
@@ -57,8 +63,10 @@ class HttpSink:
         self._header = options.get("header")
         self._target = urlunsplit(parts._replace(netloc=_host(parts), fragment=""))
         self._password = unquote(parts.password or "")
+        user = unquote(parts.username or "")
+        self._basic = b64encode(f"{user}:{self._password}".encode()).decode()
         self._client = httpx.Client(
-            auth=(unquote(parts.username), self._password) if parts.username is not None else None,
+            auth=(user, self._password) if parts.username is not None else None,
             headers={"User-Agent": "eventonce", "Accept-Encoding": "identity"},
             timeout=self._timeout / 1000,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=_IN_FLIGHT),
@@ -80,8 +88,8 @@ class HttpSink:
 
     def _deliver(self, event: Event, key: str, one_round: _Round) -> Exception | None:
         """Send one, and again where that may help: always with the same key, because it may have arrived before."""
-        if one_round.trouble is not None:
-            return one_round.trouble
+        if (trouble := one_round.trouble) is not None:
+            return trouble if isinstance(trouble, SinkDown) else SinkDown(f"was not sent, because {trouble}")
         try:
             body = event.line()
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -124,7 +132,7 @@ class HttpSink:
             return _Try(None)
         said = f"{self.where} answered {status}{self._excerpt(body, token)}"
         if status in _LATER or status >= 500:
-            return self._later(said, response.headers.get("retry-after"))
+            return self._later(said, response.headers.get("retry-after"), SinkDown if status in _OVERRUN else SinkError)
         if status == 401:
             return _hopeless(f"{said}; mend the credentials and run again, nothing is lost")
         if status >= 400:
@@ -135,10 +143,10 @@ class HttpSink:
             "the right place in the sink's URL"
         )
 
-    def _later(self, said: str, asked: str | None) -> _Try:
+    def _later(self, said: str, asked: str | None, kind: type[SinkError]) -> _Try:
         wait = 0 if asked is None else self._wait(asked)
         wish = f"; it asks to be left alone for {wait / 1000:.0f} s" if wait > _LONGEST_WAIT else ""
-        return _Try(SinkError(f"{said}{wish}"), wait)
+        return _Try(kind(f"{said}{wish}"), wait)
 
     def _wait(self, asked: str) -> int:
         """A `Retry-After` in milliseconds: it is written in seconds, or as a date."""
@@ -156,6 +164,11 @@ class HttpSink:
         token = os.environ.get(self._token_env, "").strip()
         if not token:
             raise Hopeless(f"{self.where}: the environment variable {self._token_env} is not set; set it and run again")
+        if not _TEXT.fullmatch(token):
+            raise Hopeless(
+                f"{self.where}: the environment variable {self._token_env} holds what no header can carry, such as a "
+                "line break or an accent; mend it and run again"
+            )
         return token
 
     def _authority(self, token: str) -> dict[str, str]:
@@ -165,7 +178,7 @@ class HttpSink:
 
     def _excerpt(self, body: bytes, token: str) -> str:
         text = " ".join(body.decode("utf-8", "replace").split())
-        for secret in filter(None, (token, self._password)):  # some receivers repeat what they were sent
+        for secret in filter(None, (token, self._basic, self._password)):  # some receivers repeat what they were sent
             text = text.replace(secret, "***")
         return f": {text[:_SHOWN]}" if text else ""
 
@@ -178,6 +191,9 @@ class HttpSink:
                 raise ConfigError(f"sink: {self.where}: #{name} is not known; it takes {', '.join(_OPTIONS)}")
         if "header" in found and "token_env" not in found:
             raise ConfigError(f"sink: {self.where}: header= needs token_env=, which names the variable with its value")
+        header = found.get("header", "authorization")
+        if not _NAME.fullmatch(header) or header.lower() in _OURS:
+            raise ConfigError(f"sink: {self.where}: header={header} is no name that a header for a token can have")
         return found
 
 

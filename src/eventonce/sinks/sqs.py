@@ -12,11 +12,12 @@ from eventonce.sinks.message import Message, numbered, refusals
 class SqsSink(EntrySink):
     """`sqs://QUEUE` or `sqs://ACCOUNT/QUEUE`; a FIFO queue takes `?group=PATH`."""
 
+    what = "sink"
     service = "sqs"
     limits = Limits(10, MIB, MIB)
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
-        super().__init__(Place(url, "sink", "group"), clock)
+        super().__init__(Place(url, self.what, "group"), clock)
         self._owner, _, self._name = self.place.name.rpartition("/")
         if self._owner and not self._owner.isdecimal():
             raise self.place.wrong("names no queue; write sqs://QUEUE, or sqs://ACCOUNT/QUEUE for another account's")

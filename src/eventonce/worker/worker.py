@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from eventonce.clock import Clock, SystemClock
 from eventonce.engine import Once
-from eventonce.errors import StoreUnusable
+from eventonce.errors import SinkDown, StoreUnusable
 from eventonce.event import Delivery
 from eventonce.outcome import Action, Kind, Outcome
 from eventonce.ports import Sink, Source
@@ -148,7 +148,7 @@ class Worker:
             return max(_SOONEST, outcome.retry_at - self._clock.utc())
         if outcome.kind is Kind.BUSY:
             return 0  # it waits for one of its group, behind which the queue withholds it
-        if outcome.kind is Kind.UNKNOWN and self._endless:
+        if self._endless and (outcome.kind is Kind.UNKNOWN or isinstance(outcome.error, SinkDown)):
             return backoff(delivery.offers, _FIRST_REST, _LONGEST_REST)
         return backoff(delivery.offers)
 

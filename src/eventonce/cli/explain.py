@@ -1,0 +1,201 @@
+"""`eventonce explain`: why was this event dropped."""
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from eventonce.claim import Record
+from eventonce.cli.key import told_of
+from eventonce.cli.options import events_or_keys, keys_of, open_existing, pipeline_options, read_settings
+from eventonce.cli.peek import shown
+from eventonce.engine import Once
+from eventonce.errors import ConfigError, EventRejected, describe
+from eventonce.event import Delivery, Event
+from eventonce.formats import read_event
+from eventonce.key import Key
+from eventonce.observe.text import one_line
+from eventonce.outcome import Kind, Outcome
+from eventonce.pipeline import rulebook
+from eventonce.rules import Rulebook
+from eventonce.sources import FileSource
+from eventonce.worker.apart import apart
+
+_LONGEST = 160  # characters of a part
+_DROPPED_AGAIN = "a dead letter of it would be dropped as well; with --again it runs once more"
+_REDRIVE = {
+    Kind.PROCESSED: "a dead letter of it runs",
+    Kind.FAILED: "a dead letter of it gets one more attempt, whatever number was used up",
+    Kind.BUSY: "a dead letter of it stays while another worker runs the event",
+    Kind.EXPIRED: "a dead letter of it would be too old as well",
+    Kind.DUPLICATE: _DROPPED_AGAIN,
+    Kind.STALE: _DROPPED_AGAIN,
+}
+_FORGET = {
+    "unknown": "nothing is remembered, so there is nothing to forget",
+    "running": "takes the claim from the run under way, which cannot be recorded then; the next copy runs again",
+    "abandoned": "forgets the run whose worker never came back; the next copy starts with attempt 1",
+    "failed": "forgets the failed attempts; the next copy starts with attempt 1",
+    "done": "the next copy runs again",
+}
+_NEXT = {
+    "unknown": (Kind.PROCESSED, "nothing is remembered of it"),
+    "running": (Kind.BUSY, "another worker is running it"),
+    "abandoned": (Kind.PROCESSED, "the worker that ran it never came back"),
+    "failed": (Kind.PROCESSED, "it has failed so far, and runs again until its attempts are used up"),
+    "done": (Kind.DUPLICATE, "it was done before"),
+}
+
+
+@click.command()
+@click.argument("keys", nargs=-1)
+@click.option("--events", help="A file of events to explain, or - for stdin.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON line each.")
+@pipeline_options
+def explain(keys: tuple[str, ...], events: str | None, config: str | None, *, as_json: bool, **given: Any) -> None:
+    """Say why an event was dropped, or what would become of it: its rule, the parts of its key, what is remembered.
+
+    Nothing is claimed or changed. Of a key alone only what is remembered can be told. Exit 1 when an event can never
+    be processed.
+
+    \b
+      eventonce explain -c pipeline.toml < event.json
+      eventonce explain --store sqlite:///billing.db 3f9c2b6c0d4f4b0f9d6a4c1f2e7a8b90
+    """
+    events = events_or_keys(keys, events)
+    settings = read_settings(config, **given)
+    good = True
+    with open_existing(settings) as once:
+        for told in _all(once, rulebook(settings), keys, events):
+            click.echo(json.dumps(told) if as_json else _text(told))
+            good &= told["now"] != Kind.REJECTED
+    sys.exit(0 if good else 1)
+
+
+def _all(once: Once, book: Rulebook, keys: tuple[str, ...], events: str | None) -> Iterator[dict[str, Any]]:
+    for batch in keys_of(once, keys, None):
+        for key, record in zip(batch, once.peek(batch), strict=True):
+            yield _of_key(key, record)
+    if events is not None:
+        for delivery in _read(events):
+            yield {"place": delivery.place, **_of_event(once, book, _opened(delivery))}
+
+
+def _read(events: str) -> Iterator[Delivery]:
+    if "://" in events:
+        raise ConfigError(f"--events: {events}: to look at events, give them in a file or on stdin")
+    source = FileSource(events)
+    try:
+        while deliveries := source.receive(100):
+            yield from (part for delivery in deliveries for part in apart(delivery))
+    finally:
+        source.close()
+
+
+def _opened(delivery: Delivery) -> Event | EventRejected:
+    try:
+        if delivery.trouble is not None:
+            raise EventRejected(delivery.trouble)
+        return read_event(delivery.event or delivery.body)
+    except EventRejected as error:
+        return error
+
+
+def _of_key(key: Key, record: Record | None) -> dict[str, Any]:
+    remembered = shown(key, record)
+    now, because = _NEXT[remembered["state"]]
+    return {"key": key.hex(), "remembered": remembered, "now": now, "because": because, **_remedies(key, record, now)}
+
+
+def _of_event(once: Once, book: Rulebook, event: Event | EventRejected) -> dict[str, Any]:
+    told = told_of(book, event)
+    rejected = told.pop("rejected", None)
+    if isinstance(event, EventRejected):
+        return {"now": Kind.REJECTED, "because": rejected}
+    told["why"] = _why(book, event)
+    if rejected is not None:
+        return {**told, "now": Kind.REJECTED, "because": rejected}
+    key, record = _remembered(once, book, event)
+    outcome = once.foresee(event)
+    told |= {"remembered": shown(key, record), "now": outcome.kind, "because": _because(outcome, record)}
+    if outcome.first is not None and outcome.first.differs is not None:
+        told["differs"] = outcome.first.differs
+    return {**told, **_remedies(key, record, outcome.kind)}
+
+
+def _why(book: Rulebook, event: Event) -> str:
+    rule = book.find(event)
+    if rule is book.all[-1]:
+        return "no rule matches, so it is known by its own id"
+    match = "it takes every event" if rule.rule.match is None else f"its match is {json.dumps(rule.rule.match)}"
+    return f"the first that matches, number {rule.number + 1} of {len(book.all) - 1}; {match}"
+
+
+def _remembered(once: Once, book: Rulebook, event: Event) -> tuple[Key, Record | None]:
+    """The key that something is remembered under: the event's own, or the one under the rule that its rule replaces."""
+    keyed = book.key(event)
+    keys = [keyed.key] if keyed.old_key is None else [keyed.key, keyed.old_key]
+    known = [(key, record) for key, record in zip(keys, once.peek(keys), strict=True) if record is not None]
+    return known[0] if known else (keyed.key, None)
+
+
+def _because(outcome: Outcome, record: Record | None) -> str:
+    if outcome.kind is Kind.DUPLICATE and outcome.first is not None:
+        told = f"it was done at {outcome.first.at.isoformat(timespec='seconds')}, and the window is not over"
+        return f"{told}; but this copy says something else" if outcome.first.differs else told
+    if outcome.kind is not Kind.PROCESSED:
+        return describe(outcome.error)
+    if record is None:
+        return "nothing is remembered of it"
+    if record.done_at and not record.tries:
+        return f"its version is higher than {record.version}, which was done"
+    return f"it is not done yet; this would be attempt {outcome.attempt}"
+
+
+def _remedies(key: Key, record: Record | None, now: Kind) -> dict[str, str]:
+    forget, state = f"eventonce forget {key.hex()}: ", shown(key, record)["state"]
+    return {
+        "forget": f"{'' if record is None else forget}{_FORGET[state]}",
+        "redrive": f"eventonce redrive --with-key {key.hex()}: {_REDRIVE[now]}",
+    }
+
+
+# --- for people ---
+
+
+def _text(told: dict[str, Any]) -> str:
+    lines = [one_line(" ".join(str(told[name]) for name in ("place", "id", "source", "type") if told.get(name)))]
+    lines += [f"  {name:<11} {value}" for name, value in _rows(told)]
+    return "\n".join(line for line in lines if line) + "\n"
+
+
+def _rows(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if "rule" in told:
+        yield "rule", f"{told['rule']}: {told['why']}"
+    yield from (("part", f"{name} = {_short(value)}") for name, value in told.get("parts", {}).items())
+    if told.get("ignored"):
+        yield "ignored", ", ".join(map(one_line, told["ignored"]))
+    yield from ((name, str(told[name])) for name in ("version", "key") if name in told)
+    if "remembered" in told:
+        yield from _memory(told["remembered"])
+    yield "now", f"{told['now']}: {one_line(told['because'])}"
+    yield from ((name, told[name]) for name in ("forget", "redrive") if name in told)
+
+
+def _memory(remembered: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    facts = [f"{name.replace('_', ' ')} {value}" for name, value in remembered.items() if name not in _APART]
+    yield "remembered", ", ".join([remembered["state"], *map(one_line, facts)])
+    note = remembered.get("note") or {}
+    known = [f"{name} {one_line(str(note[name]))}" for name in ("id", "time", "fingerprint") if name in note]
+    if known:
+        yield "first copy", ", ".join(known)
+
+
+_APART = ("key", "state", "note")
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."

@@ -1,0 +1,104 @@
+"""`eventonce top`: a running worker, live in the terminal."""
+
+import sys
+import time
+from collections.abc import Iterator
+
+import click
+import msgspec
+
+from eventonce.errors import ConfigError, SourceError
+from eventonce.observe.status import Snapshot
+from eventonce.observe.text import one_line
+from eventonce.outcome import Kind
+
+_EVERY = 1.0  # seconds
+_PATIENCE = 5.0
+_MOST = 1_000_000  # bytes
+_REDRAW = "\033[H\033[J"  # to the top, and nothing below
+_HEAD = "rule, per second"
+Counts = dict[str, dict[str, int]]
+
+
+@click.command()
+@click.argument("worker", default="9090")
+@click.option("--once", is_flag=True, help="Print the worker's numbers once, as one JSON line.")
+def top(worker: str, *, once: bool) -> None:
+    """Show what a running worker does: rates of each outcome and rule, what is in flight, store errors and lag.
+
+    WORKER is where it was told to listen: a port of this machine, HOST:PORT or a URL. Ctrl-C ends it.
+
+    \b
+      eventonce top 9090
+      eventonce top worker-7:9090 --once
+    """
+    url = address(worker)
+    if once:
+        click.echo(msgspec.json.encode(_fetch(url)))
+        return
+    try:
+        _follow(url)
+    except KeyboardInterrupt:
+        click.echo()
+
+
+def address(worker: str) -> str:
+    """Where a worker's numbers are."""
+    if worker.startswith(("http://", "https://")):
+        return worker.rstrip("/") + ("" if worker.endswith("/status.json") else "/status.json")
+    place = worker if ":" in worker.strip(":") else f"127.0.0.1:{worker.strip(':')}"
+    if not place.rpartition(":")[2].isdigit():
+        raise ConfigError(f"{worker!r} is no worker; give the port, HOST:PORT or URL it listens on")
+    return f"http://{place}/status.json"
+
+
+def _follow(url: str) -> None:
+    before: Snapshot | None = None
+    while True:
+        now = _fetch(url)
+        if before is not None and before.uptime_seconds > now.uptime_seconds:
+            before = None  # it has been started again
+        click.echo(f"{_REDRAW if sys.stdout.isatty() else ''}{table(now, before)}")
+        before = now
+        time.sleep(_EVERY)
+
+
+def _fetch(url: str) -> Snapshot:
+    from http.client import HTTPException
+    from urllib.request import ProxyHandler, build_opener
+
+    try:
+        with build_opener(ProxyHandler({})).open(url, timeout=_PATIENCE) as answer:  # a worker is near, whatever is set
+            return msgspec.json.decode(answer.read(_MOST), type=Snapshot)
+    except msgspec.DecodeError:
+        raise SourceError(f"{url}: does not answer like a worker of eventonce") from None
+    except (OSError, HTTPException) as error:
+        raise SourceError(f"{url}: {error}; is a worker running with --listen?") from None
+
+
+def table(now: Snapshot, before: Snapshot | None) -> str:
+    """All numbers of a worker; rates are those since the look before, or since its start."""
+    seconds = max(0.001, now.uptime_seconds - (before.uptime_seconds if before else 0))
+    lag = "unknown" if now.lag_seconds is None else f"{now.lag_seconds:,.1f} s"
+    mean = f"{1000 * now.handler_seconds / now.runs:,.1f} ms" if now.runs else "not run yet"
+    calls, errors = sum(now.store_calls.values()), sum(now.store_errors.values())
+    return "\n".join(
+        [
+            f"consumer {one_line(now.consumer)}   up {now.uptime_seconds:,.0f} s   in flight {now.in_flight:,}",
+            f"lag {lag}   handler {mean}   dead letters {now.dead_letters:,}   leases lost {now.lease_lost:,}",
+            f"store calls {calls:,}   errors {errors:,}   {one_line(now.last_store_error or 'it answers')}",
+            "",
+            *_rates(now.outcomes, before.outcomes if before else {}, seconds),
+            "",
+        ]
+    )
+
+
+def _rates(now: Counts, before: Counts, seconds: float) -> Iterator[str]:
+    shown = [kind for kind in Kind if any(kind in counts for counts in now.values())]
+    width = max([len(_HEAD), *map(len, now)])
+    yield _HEAD.ljust(width) + "".join(f"{kind:>12}" for kind in shown)
+    for rule, counts in sorted(now.items()):
+        known = before.get(rule, {})
+        rates = ((counts.get(kind, 0) - known.get(kind, 0)) / seconds for kind in shown)
+        yield one_line(rule).ljust(width) + "".join(f"{rate:>12,.1f}" for rate in rates)

@@ -1,0 +1,137 @@
+"""Health over HTTP: whether a worker lives, whether its store answers, and its numbers."""
+
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
+from typing import Any, Self
+
+import msgspec
+
+from eventonce.errors import ConfigError, describe
+from eventonce.observe.status import Status
+from eventonce.observe.text import one_line
+
+LOOPBACK = "127.0.0.1"
+_RECENT = 10_000  # milliseconds
+_PATIENCE = 5  # seconds for a client to say what it wants
+_TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
+_METRICS = "text/plain; version=0.0.4; charset=utf-8"
+_log = logging.getLogger("eventonce")
+Answer = tuple[int, str, bytes]
+
+
+def listen_place(text: str) -> tuple[str, int]:
+    """Read `HOST:PORT`, or a port on this machine alone."""
+    host, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ConfigError(f"listen: {text!r} is no HOST:PORT; write it like 127.0.0.1:9090, or :9090 for this machine")
+    return host.strip("[]") or LOOPBACK, int(port)
+
+
+class Health:
+    """A small server on a thread: `/healthz`, `/readyz`, `/status.json` and, where there are any, `/metrics`.
+
+    It is ready when the store answered lately; where nothing was asked of the store lately, `probe` asks.
+    """
+
+    def __init__(
+        self,
+        status: Status,
+        probe: Callable[[], object],
+        *,
+        host: str = LOOPBACK,
+        port: int = 0,
+        metrics: Callable[[], bytes] | None = None,
+    ) -> None:
+        self._status = status
+        self._probe = probe
+        self._metrics = metrics
+        self._probing = threading.Lock()
+        self._pages: dict[str, Callable[[], Answer]] = {
+            "/healthz": lambda: (200, _TEXT, b"alive\n"),
+            "/readyz": self._readyz,
+            "/status.json": lambda: (200, _JSON, msgspec.json.encode(status.snapshot())),
+            "/metrics": self._rendered,
+        }
+        self._server = _server(host, port, self._pages)
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="eventonce-health", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _readyz(self) -> Answer:
+        trouble = None if self._status.answered_within(_RECENT) else self._ask()
+        if trouble is None:
+            return 200, _TEXT, b"ready\n"
+        return 503, _TEXT, f"not ready: {trouble}\n".encode()
+
+    def _ask(self) -> str | None:
+        """Ask the store, but not while it still owes an answer to the last who asked; what is wrong with it."""
+        if not self._probing.acquire(blocking=False):
+            return "the store has not answered yet"
+        try:
+            self._probe()
+        except Exception as error:
+            return one_line(describe(error))
+        finally:
+            self._probing.release()
+        return None
+
+    def _rendered(self) -> Answer:
+        if self._metrics is None:
+            return 404, _TEXT, b'no metrics; pip install "eventonce[prometheus]"\n'
+        return 200, _METRICS, self._metrics()
+
+
+class _Server(ThreadingTCPServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):  # a client that goes away is no news
+            _log.exception("a request about health could not be answered")
+
+
+def _server(host: str, port: int, pages: dict[str, Callable[[], Answer]]) -> _Server:
+    class Request(BaseHTTPRequestHandler):
+        timeout = _PATIENCE
+        server_version, sys_version = "eventonce", ""
+
+        def do_GET(self) -> None:
+            page = pages.get(self.path.partition("?")[0])
+            status, kind, body = page() if page else (404, _TEXT, f"{', '.join(pages)}\n".encode())
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # as it is named there
+            """A probe every few seconds is no news."""
+
+    try:
+        return _Server(host, port, Request)
+    except OSError as error:
+        raise ConfigError(f"listen: {host}:{port}: {error.strerror}; choose another address or port") from None

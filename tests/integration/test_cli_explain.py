@@ -1,0 +1,211 @@
+"""`eventonce explain`, as a real process."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventonce.claim import Want
+from eventonce.engine import Once
+from eventonce.key import Key
+from eventonce.stores import open_store
+
+PIPELINE = """
+store = "sqlite:///store.db"
+consumer = "billing"
+max_attempts = 2
+
+[[rule]]
+name = "orders"
+match = { source = ["shop"] }
+key = ["detail.order"]
+remember = "note"
+
+[[rule]]
+name = "rides"
+match = { source = ["rides"] }
+key = ["detail.ride"]
+version = "detail.n"
+
+[[rule]]
+name = "fresh"
+match = { source = ["fresh"] }
+max_age = "1h"
+"""
+Finished = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "pipeline.toml").write_text(PIPELINE)
+    open_store(f"sqlite:///{tmp_path / 'store.db'}").close()
+    return tmp_path
+
+
+@pytest.fixture
+def explain(folder: Path) -> Callable[..., Finished]:
+    def run(*args: str, given: object = None) -> Finished:
+        return subprocess.run(
+            [sys.executable, "-m", "eventonce", "explain", "-c", "pipeline.toml", *args],
+            check=False,
+            cwd=folder,
+            input=json.dumps(given) if given is not None else "",
+            capture_output=True,
+            text=True,
+            env=os.environ,
+            timeout=120,
+        )
+
+    return run
+
+
+def event(source: str, name: str = "a", **detail: Any) -> dict[str, Any]:
+    return {"id": name, "source": source, "detail-type": "t", "time": "2026-01-01T00:00:00Z", "detail": detail}
+
+
+def process(folder: Path, given: object, handler: Callable[..., Any] = lambda event: None) -> None:
+    url = f"sqlite:///{folder / 'store.db'}"
+    with Once(url, consumer="billing", rules=folder / "pipeline.toml", max_attempts=2) as once:
+        once.run([given], handler)
+
+
+def fail(event: object) -> None:
+    raise ValueError("no money")
+
+
+def told(done: Finished) -> dict[str, Any]:
+    assert done.stderr == ""
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_why_it_was_dropped(folder: Path, explain: Callable[..., Finished]) -> None:
+    process(folder, event("shop", order=7, n=1))
+
+    done = explain(given=event("shop", "b", order=7, n=2))
+
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = dict(line.split(maxsplit=1) for line in done.stdout.splitlines()[1:-1])
+    assert rows["rule"] == 'orders: the first that matches, number 1 of 3; its match is {"source": ["shop"]}'
+    assert rows["part"] == "detail.order = 7"
+    assert rows["remembered"].startswith("done, attempts 1, done at 20")
+    assert rows["first"].startswith("copy  id a, time 2026-01-01T00:00:00+00:00, fingerprint ")
+    assert rows["now"].startswith("duplicate: it was done at 20")
+    assert rows["now"].endswith("the window is not over; but this copy says something else")
+    assert rows["forget"] == f"eventonce forget {rows['key']}: the next copy runs again"
+    assert rows["redrive"].startswith(
+        f"eventonce redrive --with-key {rows['key']}: a dead letter of it would be dropped"
+    )
+
+
+def test_the_same_for_machines(folder: Path, explain: Callable[..., Finished]) -> None:
+    process(folder, event("shop", order=7))
+
+    found = told(explain("--json", given=event("shop", "b", order=7)))
+
+    assert (found["rule"], found["parts"], found["now"], found["differs"]) == (
+        "orders",
+        {"detail.order": 7},
+        "duplicate",
+        False,
+    )
+    assert found["remembered"]["note"]["id"] == "a"
+
+
+def test_what_is_new(explain: Callable[..., Finished]) -> None:
+    found = told(explain("--json", given=event("elsewhere")))
+
+    assert (found["rule"], found["now"], found["because"]) == ("id", "processed", "nothing is remembered of it")
+    assert found["why"] == "no rule matches, so it is known by its own id"
+    assert found["forget"] == "nothing is remembered, so there is nothing to forget"
+
+
+def test_versions(folder: Path, explain: Callable[..., Finished]) -> None:
+    process(folder, event("rides", ride=1, n=5))
+
+    old = told(explain("--json", given=event("rides", ride=1, n=4)))
+    new = told(explain("--json", given=event("rides", ride=1, n=6)))
+
+    assert (old["now"], old["because"]) == ("stale", "version 5 was processed before version 4")
+    assert (new["now"], new["because"]) == ("processed", "its version is higher than 5, which was done")
+
+
+def test_what_failed(folder: Path, explain: Callable[..., Finished]) -> None:
+    process(folder, event("shop", order=7), fail)
+    once_failed = told(explain("--json", given=event("shop", order=7)))
+    process(folder, event("shop", order=7), fail)
+    given_up = told(explain("--json", given=event("shop", order=7)))
+
+    assert (once_failed["now"], once_failed["because"]) == (
+        "processed",
+        "it is not done yet; this would be attempt 2",
+    )
+    assert (given_up["now"], given_up["because"]) == (
+        "failed",
+        "failed 2 times; the last one ended with ValueError: no money",
+    )
+    assert given_up["remembered"]["last_error"] == "ValueError: no money"
+    assert "starts with attempt 1" in given_up["forget"]
+    assert "gets one more attempt" in given_up["redrive"]
+
+
+def test_what_runs_now(folder: Path, explain: Callable[..., Finished]) -> None:
+    found = []
+
+    process(folder, event("shop", order=7), lambda given: found.append(explain("--json", given=event("shop", order=7))))
+
+    busy = told(found[0])
+    assert (busy["now"], busy["remembered"]["state"]) == ("busy", "running")
+    assert "takes the claim" in busy["forget"]
+
+
+def test_what_is_too_old_and_what_has_no_key(explain: Callable[..., Finished]) -> None:
+    old = explain("--json", given=event("fresh"))
+    bad = explain("--json", given=event("shop"))
+    unread = explain("--json", "--events", "-", given="text")
+
+    assert (old.returncode, told(old)["now"]) == (0, "expired")
+    assert "over the max_age of rule 'fresh'" in told(old)["because"]
+    assert (bad.returncode, told(bad)["now"]) == (1, "rejected")
+    assert told(bad)["because"] == "has no detail.order, which is in the key of rule 'orders'"
+    assert (unread.returncode, told(unread)["now"]) == (1, "rejected")
+
+
+def test_a_key_alone(folder: Path, explain: Callable[..., Finished]) -> None:
+    store = open_store(f"sqlite:///{folder / 'store.db'}")
+    store.claim([Want(Key(b"k" * 16), 1000)], b"t" * 8, 0)  # whose worker is gone
+    store.close()
+
+    gone = told(explain((b"k" * 16).hex(), "--json"))
+    new = told(explain((b"n" * 16).hex(), "--json"))
+
+    assert (gone["remembered"]["state"], gone["now"]) == ("abandoned", "processed")
+    assert (new["remembered"]["state"], new["now"]) == ("unknown", "processed")
+
+
+def test_what_an_event_says_does_not_reach_the_terminal_raw(explain: Callable[..., Finished]) -> None:
+    done = explain(given={**event("shop", order="\x1b[2J"), "id": "\x1b]0;x\x07\n  now  processed: fine"})
+
+    assert "\x1b" not in done.stdout
+    assert [line for line in done.stdout.splitlines() if line.strip().startswith("now")] == [
+        "  now         processed: nothing is remembered of it"
+    ]
+
+
+def test_it_makes_no_store(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "eventonce", "explain", "--store", "sqlite:///none.db", "00" * 16],
+        check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    assert done.returncode == 2
+    assert list(tmp_path.iterdir()) == []
