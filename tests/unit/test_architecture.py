@@ -24,7 +24,7 @@ FLOORS = [
     {"engine"},
     {"pipeline", "testing"},
     {"study", "aws_setup"},
-    {"worker"},
+    {"worker", "webhook", "redrive"},
     {"demo"},
     {"cli"},
     {"__main__"},

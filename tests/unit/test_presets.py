@@ -82,6 +82,11 @@ RECORD: dict[str, Any] = {
 }
 HOOK = {"action": "opened", "issue": {"id": 7, "updated_at": "2026-03-01T10:00:00Z"}}
 SHOP = {"X-Shopify-Topic": "orders/create", "X-Shopify-Shop-Domain": "a.myshopify.com", "X-Shopify-Hmac-SHA256": "h1"}
+REQUEST = {
+    "x-shopify-topic": "orders/create",
+    "x-shopify-shop-domain": "a.myshopify.com",
+    "x-shopify-webhook-id": "w-1",
+}
 CLOUD = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "order.created", "data": {"n": 1}}
 DIGITAL = {"eventId": "d-1", "eventObject": "Message", "eventType": "MessageCreated", "createdAt": "t", "data": {}}
 
@@ -162,6 +167,8 @@ EVENTS: dict[str, dict[str, Any]] = {
         {"payload": {"id": 1}, "metadata": {**SHOP, "X-Shopify-Event-Id": "s-1", "X-Shopify-Webhook-Id": "w-1"}},
     ),
     "github webhooks": bridge("github.com", "issues", {**HOOK, "headers": {"X-GitHub-Delivery": "gh-1"}}),
+    "github requests": {**bridge("my.hook", "issues", HOOK), "headers": {"x-github-delivery": "gh-1"}},
+    "shopify requests": {**bridge("my.hook", "order", {"id": 1}), "headers": {**REQUEST, "x-shopify-event-id": "s-1"}},
     "okta log events": bridge(
         "aws.partner/okta.com/acme/log", "SystemLog", {"uuid": "o-1", "published": "t1", "transaction": {"id": "t-1"}}
     ),
@@ -218,6 +225,8 @@ SAME: list[tuple[str, dict[str, Any]]] = [
     ),
     ("github webhooks", {"detail/headers/X-Hub-Signature-256": "sha256=2"}),
     ("github webhooks", {"detail/headers": {"x-github-delivery": "gh-1"}}),
+    ("github requests", {"headers/x-github-hook-id": "2"}),
+    ("shopify requests", {"headers/x-shopify-webhook-id": "w-2", "detail/id": 2}),
     ("okta log events", {"detail/published": "t2"}),
 ]
 
@@ -301,6 +310,11 @@ DIFFERENT: list[tuple[str, dict[str, Any]]] = [
     ("shopify webhooks", {"detail/metadata/X-Shopify-Topic": "orders/paid"}),
     ("shopify webhooks", {"detail/metadata/X-Shopify-Shop-Domain": "b.myshopify.com"}),
     ("github webhooks", {"detail/headers/X-GitHub-Delivery": "gh-2"}),
+    ("github requests", {"headers/x-github-delivery": "gh-2"}),
+    ("shopify requests", {"headers/x-shopify-event-id": "s-2"}),
+    ("shopify requests", {"headers/x-shopify-topic": "orders/paid"}),
+    ("shopify requests", {"headers/x-shopify-shop-domain": "b.myshopify.com"}),
+    ("shopify requests", {"headers/x-shopify-event-id": GONE}),
     ("okta log events", {"detail/uuid": "o-2"}),
 ]
 

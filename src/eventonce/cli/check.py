@@ -12,6 +12,7 @@ from eventonce.formats import read_event
 from eventonce.rules import Rulebook
 from eventonce.study.lint import Case, Finding, Lint
 from eventonce.study.traffic import Traffic
+from eventonce.webhook.url import read_url
 
 
 @click.command()
@@ -33,6 +34,7 @@ def check(pipeline: str, samples: tuple[str, ...], *, as_json: bool) -> None:
     lint = Lint(pipeline)
     tests = list(lint.cases())
     failures: list[Finding] = []
+    lint.read_source("http://", read_url)
     lint.ask_store()
     if not lint.errors:
         failures = _failures(lint.book(), tests)

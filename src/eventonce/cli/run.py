@@ -19,7 +19,7 @@ from eventonce.errors import describe
 from eventonce.event import Delivery
 from eventonce.outcome import Action, Outcome
 from eventonce.pipeline import Pipeline, Settings
-from eventonce.sources import FileSource
+from eventonce.sources import FileSource, Requests
 from eventonce.worker import Crew, Tally, Worker
 from eventonce.worker.crew import THREADS
 
@@ -31,9 +31,9 @@ _GRACE = "25s"  # within the 30 that containers are given
 
 @click.command()
 @click.argument("pipeline", required=False, type=click.Path(dir_okay=False))
-@click.option("--source", help="A file of events, - for stdin, or sqs://QUEUE.  [default: -]")
-@click.option("--sink", help="- for stdout, a file, or python:package.module:function.  [default: -]")
-@click.option("--dead-letter", help="A file for what cannot be processed.  [default: eventonce-dead.jsonl]")
+@click.option("--source", help="A file of events, - for stdin, sqs://QUEUE or another URL.  [default: -]")
+@click.option("--sink", help="- for stdout, a file, python:package.module:function or a URL.  [default: -]")
+@click.option("--dead-letter", help="Where to keep what cannot be processed.  [default: eventonce-dead.jsonl]")
 @click.option(
     "--batch", type=click.IntRange(1, 10_000), help="Events that are claimed together.  [default: 100, 10 of a queue]"
 )
@@ -50,8 +50,8 @@ def run(pipeline: str | None, config: str | None, *, as_json: bool, grace: str, 
     behind the other; gzip is recognised. The run ends with its input: exit 0 when every event was processed or
     a duplicate, 1 when any was dead-lettered, failed or unknown.
 
-    On a queue it runs until SIGTERM or Ctrl-C: it then begins nothing new, and exits 0 when what was in hand is
-    settled within --grace, else 1; what was not comes again. A second signal stops at once.
+    On a queue, a stream or for requests it runs until SIGTERM or Ctrl-C: it then begins nothing new, and exits 0 when
+    what was in hand is settled within --grace, else 1; what was not comes again. A second signal stops at once.
 
     \b
       eventonce run pipeline.toml
@@ -72,14 +72,16 @@ def run(pipeline: str | None, config: str | None, *, as_json: bool, grace: str, 
         progress = stack.enter_context(Progress(parts.source))
         worker = _worker(parts, settings, _Watcher(progress, quiet=as_json))
         try:
-            good = _serve(worker, patience) if isinstance(worker, Crew) else _run(worker)
+            good = _run(worker) if isinstance(worker, Worker) else _serve(worker, patience)
         finally:
             progress.done()
             _close(worker.tally, parts.dead_letters.name, as_json=as_json)
     sys.exit(0 if good else 1)
 
 
-def _worker(parts: Pipeline, settings: Settings, watch: "_Watcher") -> Worker | Crew:
+def _worker(parts: Pipeline, settings: Settings, watch: "_Watcher") -> "Worker | Crew | Receptionist":
+    if isinstance(parts.source, Requests):
+        return Receptionist(parts, parts.source, settings, watch)
     wired = (parts.once, parts.source, parts.handler, parts.dead_letters)
     if isinstance(parts.source, FileSource):
         return Worker(*wired, batch=settings.batch or _FILE_BATCH, watch=watch)
@@ -91,11 +93,36 @@ def _run(worker: Worker) -> bool:
     return worker.tally.good
 
 
-def _serve(crew: Crew, grace: int) -> bool:
-    with _signals(crew.stop):
-        left = crew.run(grace)
+class Receptionist:
+    """Serves requests, and counts what became of their events."""
+
+    def __init__(self, parts: Pipeline, source: Requests, settings: Settings, watch: "_Watcher") -> None:
+        from eventonce.webhook.serve import Server  # uvicorn and asyncio, which nothing else here needs
+
+        self.tally = Tally()
+        self._watch = watch
+        self._server = Server(
+            parts.once,
+            parts.handler,
+            source.url,
+            parts.dead_letters,
+            threads=settings.threads or THREADS,
+            batch=settings.batch or _FILE_BATCH,
+            watch=self._seen,
+        )
+        click.echo(f"eventonce: listening on {self._server.place}", err=True)
+        self.stop, self.run = self._server.stop, self._server.run
+
+    def _seen(self, delivery: Delivery, outcome: Outcome) -> None:
+        self.tally.add(outcome, dead=outcome.action is not Action.ACK)
+        self._watch(delivery, outcome)
+
+
+def _serve(worker: Crew | Receptionist, grace: int) -> bool:
+    with _signals(worker.stop):
+        left = worker.run(grace)
     if left:
-        click.echo(f"eventonce: not finished in time, and will come again: {left} of the queue's messages", err=True)
+        click.echo(f"eventonce: not finished in time, and will come again: {left} events", err=True)
     return not left
 
 

@@ -102,6 +102,12 @@ class Lint:
                     line = self._lines.find("rule", number, "ignore")
                     self._warn(line, f"rule {rule.get('name')!r}: ignore: {text} is in none of {len(events)} samples")
 
+    def read_source(self, scheme: str, read: Callable[[str], Any]) -> None:
+        """Have a source of this scheme read by what will serve it."""
+        url = self.table.get("source")
+        if isinstance(url, str) and url.startswith(scheme):
+            self._try(self._lines.find(entry="source"), read, url)
+
     def ask_store(self) -> None:
         """Ask a store that has a server whether it is fit; one that cannot be reached from here is only warned of."""
         url, line = self.table.get("store"), self._lines.find(entry="store")

@@ -1,0 +1,78 @@
+"""What a sender is told: the same words as behind a function URL of Lambda, in HTTP."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from eventonce.errors import describe
+from eventonce.outcome import Action, Kind, Outcome
+from eventonce.webhook.asgi import Answer
+from eventonce.webhook.refusal import RETRY_AFTER, Refusal
+
+# From what must come again to what need not. The first that is among the outcomes of a request is told.
+_STATUS = {
+    Kind.UNKNOWN: 503,
+    Kind.FAILED: 500,
+    Kind.BUSY: 503,
+    Kind.REJECTED: 400,
+    Kind.PROCESSED: 200,
+    Kind.DUPLICATE: 200,
+    Kind.STALE: 200,
+    Kind.EXPIRED: 200,
+}
+_ORDER = {kind: number for number, kind in enumerate(_STATUS)}
+
+
+def answer(outcomes: Sequence[Outcome], *, keyed: bool, kept: bool) -> Answer:
+    """The answer to a request with these events.
+
+    `keyed` says that its sender follows the draft of `Idempotency-Key`, which has numbers of its own: 409 for what
+    is under way, and 422 for a key that came before with something else. To others 409 is dangerous: SNS and
+    EventBridge do not come again after it, and the copy that runs may yet fail.
+
+    `kept` says that failures without another attempt are in the dead letters now, so that they need not come again.
+    """
+    if not outcomes:  # an empty batch is a batch
+        return _json(200, {"outcome": Kind.PROCESSED})
+    told = min(outcomes, key=lambda outcome: _ORDER[outcome.kind])
+    status = _STATUS[told.kind]
+    if told.kind is Kind.FAILED and kept and not any(outcome.action is Action.RETRY for outcome in outcomes):
+        status = 200
+    if keyed and told.kind is Kind.BUSY:
+        status = 409
+    if keyed and told.first is not None and told.first.differs:
+        return refused(Refusal(422, "this Idempotency-Key came before with another body"))
+    body: dict[str, Any] = {"outcome": told.kind}
+    if told.kind is Kind.REJECTED:  # the sender can mend it; what else fails is not the sender's to know
+        body["error"] = describe(told.error)
+    if len(outcomes) > 1:
+        body["outcomes"] = [outcome.kind for outcome in outcomes]
+    return _json(status, body)
+
+
+def unfinished() -> Answer:
+    """The run goes on, but the sender would not wait for its end."""
+    return _json(503, {"outcome": Kind.BUSY})
+
+
+def noted(word: str) -> Answer:
+    """It was no event, and is done with."""
+    return _json(200, {"outcome": word})
+
+
+def refused(refusal: Refusal) -> Answer:
+    """The answer to a request that is not taken."""
+    return _answer(refusal.status, {"error": str(refusal)}, refusal.headers)
+
+
+def _json(status: int, body: Mapping[str, Any]) -> Answer:
+    headers = {"eventonce-outcome": str(body["outcome"])}
+    if status in (409, 503):
+        headers["retry-after"] = RETRY_AFTER
+    return _answer(status, body, headers)
+
+
+def _answer(status: int, body: Mapping[str, Any], headers: Mapping[str, str]) -> Answer:
+    written = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    return Answer(status, [(b"content-type", b"application/json"), *written], msgspec.json.encode(body))

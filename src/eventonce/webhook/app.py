@@ -1,0 +1,178 @@
+"""The webhook: an ASGI application that takes events over HTTP and runs each once."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+from eventonce.clock import SystemClock, duration
+from eventonce.context import is_async
+from eventonce.engine import Once
+from eventonce.errors import ConfigError, describe
+from eventonce.event import Delivery
+from eventonce.formats import MAX_BYTES
+from eventonce.outcome import Action, Outcome
+from eventonce.ports import Sink
+from eventonce.sinks import DeadLetters
+from eventonce.sinks.file import FileSink
+from eventonce.webhook.answers import answer, noted, refused, unfinished
+from eventonce.webhook.asgi import Answer, Receive, Scope, Send, headers_of
+from eventonce.webhook.auth import Auth
+from eventonce.webhook.batches import Batches
+from eventonce.webhook.body import Bodies, Body, Gone
+from eventonce.webhook.incoming import deliveries
+from eventonce.webhook.lanes import Lanes
+from eventonce.webhook.refusal import Refusal
+
+MAX_BODY = 1024 * 1024  # what EventBridge, SQS and SNS carry at most
+MAX_WAITING = 1000  # events
+THREADS = 4
+BATCH = 100
+DEADLINE = "25s"
+PATIENCE = "10s"
+_API_DESTINATION = "Amazon/EventBridge/ApiDestinations"
+_ITS_DEADLINE = 4000  # milliseconds; it gives up after 5 s, and an answer before that can say when to come again
+_log = logging.getLogger("eventonce")
+
+Watcher = Callable[[Delivery, Outcome], None]
+
+
+class Webhook:
+    """Takes events over HTTP and runs each once, under any ASGI server.
+
+    `auth` decides who may send, and `path` where to; without them anybody may, and anywhere. A body has at most
+    `max_body` bytes and `patience` to arrive. At most `max_waiting` events wait or run; more are sent away with 503.
+    When a run is not over after `deadline` the sender is sent away too, and the run goes on: when the event comes
+    again it is a duplicate. What can never be processed is kept in `dead_letters`, where there are some.
+    """
+
+    def __init__(
+        self,
+        once: Once,
+        handler: Sink | Callable[..., Any],
+        *,
+        auth: Auth | None = None,
+        path: str | None = None,
+        max_body: int = MAX_BODY,
+        max_waiting: int = MAX_WAITING,
+        deadline: str | float = DEADLINE,
+        patience: str | float = PATIENCE,
+        threads: int = THREADS,
+        batch: int = BATCH,
+        dead_letters: DeadLetters | None = None,
+        watch: Watcher = lambda delivery, outcome: None,
+    ) -> None:
+        bounds = {"max_body": max_body, "max_waiting": max_waiting, "threads": threads, "batch": batch}
+        for name, value in bounds.items():
+            if value < 1:
+                raise ConfigError(f"{name}: {value!r} is below 1")
+        self._once = once
+        self._handler = handler
+        self._auth = auth
+        self._path = path
+        self._max_bytes = max(max_body, MAX_BYTES)  # of an event: gzip may unpack to more than it took
+        self._deadline = duration(deadline, "deadline")
+        self._bodies = Bodies(max_body, duration(patience, "patience") / 1000)
+        self._dead_letters = dead_letters
+        self._watch = watch
+        self._clock = SystemClock()
+        self._lock = threading.Lock()  # for dead letters and who watches
+        self._is_async = callable(handler) and is_async(getattr(handler, "eventonce_handler", handler))
+        # What keeps the lines of a file whole is a lock between processes, not between threads.
+        lanes = 1 if isinstance(handler, FileSink) else threads
+        self._lanes = Lanes(lanes)
+        self._batches = Batches(self._act, lanes=lanes, most_together=batch, most_waiting=max_waiting)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._serve(scope, receive, send)
+
+    def close(self) -> None:
+        """End the threads, each when what it runs is done."""
+        self._lanes.close()
+
+    @property
+    def in_hand(self) -> int:
+        """How many events wait or run."""
+        return self._batches.in_hand
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                self.close()
+            await send({"type": f"{message['type']}.complete"})
+            if message["type"] == "lifespan.shutdown":
+                return
+
+    # --- one request ---
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._bodies.open() as body:
+            try:
+                self._check(scope)
+                headers = headers_of(scope)
+                raw = await self._bodies.read(body, headers.get("content-length", ""), receive)
+                told = await self._take(headers, raw, body)
+            except Refusal as refusal:
+                told = refused(refusal)
+            except Gone:
+                return
+        await told.send(send)
+
+    def _check(self, scope: Scope) -> None:
+        if self._path is not None and scope["path"] != self._path:
+            raise Refusal(404, "there is nothing here", connection="close")
+        if scope["method"] != "POST":
+            raise Refusal(405, "events are sent with POST", allow="POST", connection="close")
+
+    async def _take(self, headers: Mapping[str, str], raw: bytes, body: Body) -> Answer:
+        word = None if self._auth is None else await self._auth.admit(headers, raw)
+        if word is not None:
+            return noted(word)
+        found = deliveries(headers, raw, self._max_bytes, "http")
+        from_api_destination = headers.get("user-agent", "").startswith(_API_DESTINATION)
+        waiting = self._batches.put(found)
+        body.lend(waiting)
+        deadline = min(self._deadline, _ITS_DEADLINE) if from_api_destination else self._deadline
+        await asyncio.wait((waiting,), timeout=deadline / 1000)
+        if not waiting.done():
+            return unfinished()
+        keyed = "idempotency-key" in headers and not from_api_destination
+        if waiting.exception() is not None:
+            raise Refusal(503, "events cannot be processed now")
+        return answer(waiting.result(), keyed=keyed, kept=self._dead_letters is not None)
+
+    # --- a batch ---
+
+    async def _act(self, batch: Sequence[Delivery]) -> list[Outcome]:
+        if not self._is_async:
+            return await self._lanes.run(partial(self._run, batch))
+        outcomes: list[Outcome] = await cast(Any, self._once.run(batch, self._handler))
+        if any(outcome.action is not Action.ACK for outcome in outcomes):
+            await self._lanes.run(partial(self._settle, batch, outcomes))
+        else:
+            self._settle(batch, outcomes)
+        return outcomes
+
+    def _run(self, batch: Sequence[Delivery]) -> list[Outcome]:
+        outcomes = self._once.run(batch, self._handler)
+        self._settle(batch, outcomes)
+        return outcomes
+
+    def _settle(self, batch: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
+        pairs = list(zip(batch, outcomes, strict=True))
+        with self._lock:  # first: nothing is told to be done with that is not kept
+            if self._dead_letters is not None:
+                dead = [pair for pair in pairs if pair[1].action is Action.DEAD_LETTER]
+                self._dead_letters.write(dead, self._clock.utc())
+            for delivery, outcome in pairs:
+                if outcome.action is not Action.RETRY:
+                    self._watch(delivery, outcome)
+        for _, outcome in pairs:
+            if outcome.action is Action.RETRY:
+                _log.warning("http: %s: %s", outcome.kind, describe(outcome.error))

@@ -1,0 +1,157 @@
+"""Who may send: signatures over the body as GitHub, Stripe, Shopify and others make them, and bearer tokens.
+
+Each may have several secrets, so that a new one can be given out while the old one is still in use.
+"""
+
+import hashlib
+import hmac
+from base64 import b64decode
+from binascii import Error as Base64Error
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+from eventonce.clock import Clock, SystemClock, duration
+from eventonce.errors import ConfigError
+from eventonce.webhook.refusal import Refusal
+
+TOLERANCE = "5m"  # how old a signature with a time may be, as Stripe's own libraries have it
+_MOST = 16  # signatures in one header that are looked at
+
+
+class Auth(Protocol):
+    """Decides who may send."""
+
+    async def admit(self, headers: Mapping[str, str], body: bytes) -> str | None:
+        """None to go on; a word for what was no event and is done with; raises `Refusal`. Header names are small."""
+        ...
+
+
+class Hmac:
+    """An HMAC with SHA-256 over the body, in a header.
+
+    With `timestamp`, the header of that name holds a time in seconds, and what is signed is the time, a dot and the
+    body: then an old request cannot be sent again by somebody who has seen it.
+    """
+
+    def __init__(
+        self,
+        *secrets: str,
+        header: str,
+        encoding: Literal["hex", "base64"] = "hex",
+        prefix: str = "",
+        timestamp: str | None = None,
+        tolerance: str | float = TOLERANCE,
+        clock: Clock | None = None,
+    ) -> None:
+        self._secrets = _checked(secrets)
+        self._header = header.lower()
+        if encoding not in ("hex", "base64"):
+            raise ConfigError(f"auth: encoding: {encoding!r} is neither hex nor base64")
+        self._encoding = encoding
+        self._prefix = prefix
+        self._timestamp = None if timestamp is None else timestamp.lower()
+        self._freshness = Freshness(tolerance, clock)
+
+    async def admit(self, headers: Mapping[str, str], body: bytes) -> str | None:
+        given = headers.get(self._header)
+        if given is None or not given.startswith(self._prefix):
+            raise unauthorized(f"there is no signature in the header {self._header}")
+        signed = body
+        if self._timestamp is not None:
+            time = headers.get(self._timestamp, "")
+            self._freshness.check(time)
+            signed = time.encode("latin-1") + b"." + body
+        check(self._secrets, signed, [self._decoded(given.removeprefix(self._prefix))])
+        return None
+
+    def _decoded(self, given: str) -> bytes:
+        try:
+            return bytes.fromhex(given) if self._encoding == "hex" else b64decode(given, validate=True)
+        except (ValueError, Base64Error):
+            return b""
+
+
+def github(*secrets: str) -> Hmac:
+    """As GitHub signs: `X-Hub-Signature-256: sha256=...`."""
+    return Hmac(*secrets, header="x-hub-signature-256", prefix="sha256=")
+
+
+def shopify(*secrets: str) -> Hmac:
+    """As Shopify signs: `X-Shopify-Hmac-Sha256`, in base64."""
+    return Hmac(*secrets, header="x-shopify-hmac-sha256", encoding="base64")
+
+
+class Stripe:
+    """As Stripe signs: `Stripe-Signature: t=TIME,v1=...`, over the time and the body."""
+
+    def __init__(self, *secrets: str, tolerance: str | float = TOLERANCE, clock: Clock | None = None) -> None:
+        self._secrets = _checked(secrets)
+        self._freshness = Freshness(tolerance, clock)
+
+    async def admit(self, headers: Mapping[str, str], body: bytes) -> str | None:
+        pairs = [part.strip().partition("=") for part in headers.get("stripe-signature", "").split(",")]
+        time = next((value for name, _, value in pairs if name == "t"), "")
+        found = [value for name, _, value in pairs if name == "v1"][:_MOST]
+        if not found:
+            raise unauthorized("there is no signature in the header stripe-signature")
+        self._freshness.check(time)
+        check(self._secrets, time.encode("latin-1") + b"." + body, [_hex(value) for value in found])
+        return None
+
+
+class Bearer:
+    """A token: `Authorization: Bearer ...`."""
+
+    def __init__(self, *tokens: str) -> None:
+        self._tokens = [_digest(token.encode()) for token in _checked(tokens)]
+
+    async def admit(self, headers: Mapping[str, str], body: bytes) -> str | None:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = _digest(token.strip().encode("latin-1"))  # of one length, so that a comparison tells nothing of it
+        known = [hmac.compare_digest(given, each) for each in self._tokens]
+        if scheme.lower() != "bearer" or not any(known):
+            raise unauthorized("there is no known token in the header authorization", "Bearer")
+        return None
+
+
+class Freshness:
+    """Whether a signed time is near enough to now."""
+
+    def __init__(self, tolerance: str | float, clock: Clock | None) -> None:
+        self._tolerance = duration(tolerance, "auth: tolerance")
+        self._clock = clock or SystemClock()
+
+    def check(self, seconds: str) -> None:
+        if not seconds.isdecimal() or len(seconds) > 12:
+            raise unauthorized("the signature has no time")
+        if abs(self._clock.utc() - int(seconds) * 1000) > self._tolerance:
+            raise unauthorized("the signature is too old, or from a clock that is wrong")
+
+
+def check(secrets: Sequence[str], signed: bytes, found: Sequence[bytes]) -> None:
+    """Raise unless one of the signatures is right under one of the secrets."""
+    right = [hmac.digest(secret.encode(), signed, "sha256") for secret in secrets]
+    if not any(hmac.compare_digest(each, given) for each in right for given in found):
+        raise unauthorized("the signature is wrong")
+
+
+def unauthorized(why: str, scheme: str = "Signature") -> Refusal:
+    """The refusal of who may not send."""
+    return Refusal(401, why, www_authenticate=scheme)
+
+
+def _checked(secrets: Sequence[str]) -> Sequence[str]:
+    if not secrets or not all(secrets):
+        raise ConfigError("auth: a secret is missing or empty; anybody could sign with that")
+    return secrets
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
+
+
+def _hex(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return b""

@@ -1,0 +1,92 @@
+"""The bodies of requests: bounded in size, in time, and in what all of them hold together."""
+
+import asyncio
+from typing import Any, Self
+
+from eventonce.webhook.asgi import Receive
+from eventonce.webhook.refusal import Refusal
+
+_SMALL = 64 * 1024  # of a body; servers hold as much for each connection anyway
+_MOST_LARGE = 64 * 1024 * 1024  # of what is beyond that, of all bodies together
+
+
+class Gone(Exception):
+    """The client went away before its body was whole: nobody is there to be told."""
+
+
+class Bodies:
+    """Reads bodies, bounded in size, in time, and in what all of them hold together.
+
+    Small bodies need no room, so that large and slow ones, however many, do not keep them out.
+    """
+
+    def __init__(self, max_body: int, patience: float, room: int = _MOST_LARGE) -> None:
+        self._max_body = max_body
+        self._patience = patience  # seconds
+        self._room = room
+
+    def open(self) -> "Body":
+        return Body(self)
+
+    async def read(self, body: "Body", length: str, receive: Receive) -> bytes:
+        """All of it, or `Refusal`."""
+        if length.isdecimal() and int(length[:20]) > self._max_body:
+            raise self._too_large()
+        try:
+            async with asyncio.timeout(self._patience):
+                while await self._more(body, receive):
+                    pass
+        except TimeoutError:
+            raise Refusal(408, f"the body did not arrive within {self._patience:g} s", connection="close") from None
+        return bytes(body.held)
+
+    async def _more(self, body: "Body", receive: Receive) -> bool:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise Gone
+        body.held += message.get("body", b"")
+        if len(body.held) > self._max_body:
+            raise self._too_large()
+        self._make_room(body)
+        return bool(message.get("more_body"))
+
+    def _make_room(self, body: "Body") -> None:
+        more = len(body.held) - _SMALL - body.room
+        if more <= 0:
+            return
+        if more > self._room:
+            raise Refusal(503, "too many large bodies at a time", connection="close")
+        self._room -= more
+        body.room += more
+
+    def give_back(self, body: "Body") -> None:
+        self._room += body.room
+        body.room = 0
+
+    def _too_large(self) -> Refusal:
+        return Refusal(413, f"the body is larger than the limit of {self._max_body:,} bytes", connection="close")
+
+
+class Body:
+    """One body and the room it takes, until it is closed; or until something else ends, which needs it longer."""
+
+    __slots__ = ("_bodies", "_lent", "held", "room")
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+        self._lent = False
+        self.held = bytearray()
+        self.room = 0
+
+    def lend(self, until: "asyncio.Future[Any]") -> None:
+        """Take the room until this ends."""
+        if self.room:
+            self._lent = True
+            until.add_done_callback(lambda _: self._bodies.give_back(self))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._lent:
+            self._bodies.give_back(self)

@@ -1,0 +1,167 @@
+"""An ASGI middleware that makes endpoints idempotent: a request that comes again gets the first one's answer.
+
+The words are those of draft-ietf-httpapi-idempotency-key-header: 400 without a key where one is required, 409 while
+the first request is under way, 422 for a key that came before with something else.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from eventonce.engine import Once
+from eventonce.errors import LeaseLost, ResultNotKept
+from eventonce.event import Event
+from eventonce.outcome import Kind, Outcome
+from eventonce.ports import Store
+from eventonce.rule import Rule
+from eventonce.webhook.app import MAX_BODY
+from eventonce.webhook.asgi import Answer, App, Receive, Scope, Send
+from eventonce.webhook.body import Bodies, Gone
+from eventonce.webhook.exchange import Exchange, NotKept
+from eventonce.webhook.incoming import unquoted
+from eventonce.webhook.refusal import RETRY_AFTER, Refusal
+
+_KEY = b"idempotency-key"
+_LONGEST_KEY = 255  # characters
+_PATIENCE = 30.0  # seconds for a body
+_EVER = 2**31 - 1
+MAX_ANSWER = 64 * 1024
+
+
+class IdempotencyMiddleware:
+    """Runs a request with an `Idempotency-Key` once, and answers every copy as it was answered.
+
+    The first request's answer is remembered in `store` for `window`, if it is a success (2xx or 3xx) of at most
+    `max_answer` bytes; after any other the same request may be tried again. Requests of other methods pass through,
+    as do those without a key unless one is `required`.
+
+    `caller` tells from a request's scope who sent it, and gives each caller keys of their own. Without it, a key
+    belongs to whoever used it first: with another `Authorization` header it is refused with 422.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        store: str | Store,
+        *,
+        consumer: str = "http",
+        window: str | float = "24h",
+        lease: str | float = "60s",
+        methods: Sequence[str] = ("POST", "PATCH"),
+        required: bool = False,
+        caller: Callable[[Scope], str] | None = None,
+        max_body: int = MAX_BODY,
+        max_answer: int = MAX_ANSWER,
+    ) -> None:
+        self._app = app
+        # Every failure may be tried again by the client, who decides when it was often enough.
+        self._once = Once(
+            store,
+            consumer=consumer,
+            rules=Rule(name="requests", key=["source", "id"], remember="result", window=window),
+            lease=lease,
+            max_attempts=_EVER,
+            max_result=2 * max_answer + 64 * 1024,  # as it is written down, with its headers
+        )
+        self._methods = frozenset(methods)
+        self._required = required
+        self._caller = caller
+        self._bodies = Bodies(max_body, _PATIENCE)
+        self._max_answer = max_answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                self._once.close()
+        elif scope["type"] != "http" or scope["method"] not in self._methods:
+            await self._app(scope, receive, send)
+        else:
+            await self._serve(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._bodies.open() as body:
+            try:
+                key = self._key(scope)
+                if key is None:
+                    await self._app(scope, receive, send)
+                    return
+                raw = await self._bodies.read(body, _header(scope, b"content-length"), receive)
+                exchange = Exchange(self._app, scope, receive, send, raw, self._max_answer)
+                await self._once_only(self._event(scope, key, raw), exchange)
+            except Refusal as refusal:
+                await _problem(refusal).send(send)
+            except Gone:
+                return
+
+    def _key(self, scope: Scope) -> str | None:
+        given = [value.decode("latin-1").strip() for name, value in scope["headers"] if name == _KEY]
+        if not given and not self._required:
+            return None
+        if not given:
+            raise Refusal(400, "Idempotency-Key is missing")
+        key = unquoted(given[0])
+        if len(given) > 1 or not 0 < len(key) <= _LONGEST_KEY:
+            raise Refusal(400, f"Idempotency-Key is not one text of 1 to {_LONGEST_KEY} characters")
+        return key
+
+    def _event(self, scope: Scope, key: str, body: bytes) -> Event:
+        """The request as an event: its identity is the key, its content what must not differ."""
+        said = {
+            "method": scope["method"],
+            "path": scope["path"],
+            "query": scope.get("query_string", b"").decode("latin-1"),
+            "body": _digest(body),
+            "authority": "" if self._caller else _digest(_header(scope, b"authorization").encode("latin-1")),
+        }
+        whose = f"caller {self._caller(scope)}" if self._caller else "anybody"
+        return Event(id=key, source=whose, type="http.request", data=said)
+
+    async def _once_only(self, event: Event, exchange: Exchange) -> None:
+        outcome = (await self._once.run([event], exchange.run))[0]
+        if not exchange.passed_on:
+            await _answer(outcome, exchange.answer).send(exchange.send)
+        await exchange.finish()
+
+
+def _answer(outcome: Outcome, own: Answer | None) -> Answer:
+    if outcome.kind is Kind.DUPLICATE:
+        return _remembered(outcome)
+    if outcome.kind is Kind.BUSY:
+        raise Refusal(409, "A request with this Idempotency-Key is under way", retry_after=RETRY_AFTER)
+    if own is not None and (outcome.kind is Kind.PROCESSED or isinstance(outcome.error, NotKept)):
+        return _marked(own, outcome.kind)
+    if outcome.kind is Kind.FAILED and outcome.error is not None and not isinstance(outcome.error, LeaseLost):
+        raise outcome.error  # the application's own
+    raise Refusal(503, "Whether this was done is not known now")
+
+
+def _remembered(outcome: Outcome) -> Answer:
+    if outcome.first is not None and outcome.first.differs:
+        raise Refusal(422, "This Idempotency-Key came before with another request")
+    kept = outcome.result
+    if isinstance(outcome.error, ResultNotKept) or "status" not in kept:
+        raise Refusal(409, "This was done before, but its answer was too long to be kept")
+    headers = [(name, value) for name, value in kept["headers"]]
+    return _marked(Answer(kept["status"], headers, kept["body"]), outcome.kind)
+
+
+def _marked(answer: Answer, kind: Kind) -> Answer:
+    return answer._replace(headers=[*answer.headers, (b"eventonce-outcome", kind.encode())])
+
+
+def _problem(refusal: Refusal) -> Answer:
+    """A refusal in the form of RFC 9457, as the draft has it."""
+    headers = {"content-type": "application/problem+json", **refusal.headers}
+    body = msgspec.json.encode({"title": str(refusal), "status": refusal.status})
+    return Answer(refusal.status, [(name.encode(), value.encode()) for name, value in headers.items()], body)
+
+
+def _header(scope: Scope, wanted: bytes) -> str:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), "")
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()

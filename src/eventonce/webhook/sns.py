@@ -1,0 +1,173 @@
+"""SNS over HTTP: signatures, and the confirmation of a subscription.
+
+A message names the certificate that it is signed with, so a forger names their own. It is fetched from the servers of
+SNS alone: the whole URL has to be of one form, without a port, a user, a query or a redirect. `sns.s3.amazonaws.com`
+is a bucket of somebody called sns, and a region is therefore written as regions are.
+"""
+
+import asyncio
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from eventonce.errors import ConfigError, EventRejected, MissingDriver
+from eventonce.formats.text import from_base64, read_json
+from eventonce.webhook.auth import unauthorized
+from eventonce.webhook.refusal import Refusal
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
+_HOST = r"https://sns\.[a-z]{2}(?:-[a-z]{2,12}){1,3}-[0-9]{1,2}\.amazonaws\.com(?:\.cn)?/"
+_CERTIFICATE = re.compile(_HOST + r"[A-Za-z0-9_-]{1,100}\.pem")
+_CONFIRMATION = re.compile(_HOST + r"\?Action=ConfirmSubscription&[!-~]{1,2000}")
+_TOPIC = re.compile(r"arn:[a-z-]+:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_.-]{1,256}")
+_OF_NOTICE = ("Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type")
+_OF_CONFIRMATION = ("Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type")
+_SIGNED = {
+    "Notification": _OF_NOTICE,
+    "SubscriptionConfirmation": _OF_CONFIRMATION,
+    "UnsubscribeConfirmation": _OF_CONFIRMATION,
+}
+_CACHED = 16  # certificates
+_FETCHES = 4  # at a time
+_TIMEOUT = 5.0  # seconds
+_LARGEST = 64 * 1024  # of an answer
+_log = logging.getLogger("eventonce")
+
+Fetch = Callable[[str], bytes]
+
+
+class Sns:
+    """Takes what SNS has signed and what is of one of these topics (ARNs), and confirms their subscriptions."""
+
+    def __init__(self, *topics: str, fetch: Fetch | None = None) -> None:
+        wrong = [topic for topic in topics if not _TOPIC.fullmatch(topic)]
+        if wrong or not topics:
+            raise ConfigError(
+                f"auth: sns: {wrong[0] if wrong else ''!r} is no ARN of a topic; name each topic that may send, "
+                "or anybody's could"
+            )
+        _check_driver()
+        self._topics = frozenset(topics)
+        self._fetch = fetch or _fetch
+        self._keys: OrderedDict[str, RSAPublicKey] = OrderedDict()
+        self._fetches: dict[str, asyncio.Task[bytes]] = {}
+
+    async def admit(self, headers: Mapping[str, str], body: bytes) -> str | None:
+        notice = _notice(body)
+        topic = notice["TopicArn"]
+        if topic not in self._topics:
+            raise unauthorized("the message is of a topic that may not send here")
+        await self._verify(notice)
+        if notice["Type"] == "SubscriptionConfirmation":
+            await self._confirm(notice)
+            return "confirmed"
+        if notice["Type"] == "UnsubscribeConfirmation":
+            _log.warning("the subscription to %s has ended", topic)
+            return "unsubscribed"
+        return None
+
+    async def _verify(self, notice: Mapping[str, Any]) -> None:
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+
+        kinds: dict[str, hashes.HashAlgorithm] = {"1": hashes.SHA1(), "2": hashes.SHA256()}  # noqa: S303
+        kind = kinds.get(str(notice.get("SignatureVersion")))
+        signature = from_base64(notice.get("Signature"))
+        if kind is None or signature is None:
+            raise unauthorized("the message has no signature that is known here")
+        key = await self._key(notice.get("SigningCertURL"))
+        try:
+            key.verify(signature, _signed(notice), PKCS1v15(), kind)
+        except InvalidSignature:
+            raise unauthorized("the signature is wrong") from None
+
+    async def _key(self, url: Any) -> "RSAPublicKey":
+        if not isinstance(url, str) or not _CERTIFICATE.fullmatch(url):
+            raise unauthorized("the message names a certificate that is not on a server of SNS")
+        if url not in self._keys:
+            self._keys[url] = _public_key(await self._fetched(url))
+            while len(self._keys) > _CACHED:
+                self._keys.popitem(last=False)
+        self._keys.move_to_end(url)
+        return self._keys[url]
+
+    async def _confirm(self, notice: Mapping[str, Any]) -> None:
+        url = notice.get("SubscribeURL")
+        if not isinstance(url, str) or not _CONFIRMATION.fullmatch(url):
+            raise unauthorized("the message wants to be confirmed somewhere that is not a server of SNS")
+        await self._fetched(url)
+        _log.warning("the subscription to %s is confirmed", notice["TopicArn"])
+
+    async def _fetched(self, url: str) -> bytes:
+        """What is there: fetched once for all who want it now, on a thread, and not too much at a time."""
+        task = self._fetches.get(url)
+        if task is None:
+            if len(self._fetches) >= _FETCHES:
+                raise Refusal(503, "too many certificates are being fetched")
+            task = self._fetches[url] = asyncio.create_task(asyncio.to_thread(self._fetch, url))
+            task.add_done_callback(lambda _: self._fetches.pop(url, None))
+        try:
+            return await asyncio.shield(task)
+        except OSError as error:  # URLError is one
+            _log.warning("SNS did not answer: %s", error)
+            raise Refusal(503, "SNS did not answer") from None
+
+
+def _check_driver() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("cryptography") is None:
+        raise MissingDriver(
+            "auth: sns: needs the Python package cryptography; install it with pip install 'eventonce[webhook]'"
+        )
+
+
+def _notice(body: bytes) -> Mapping[str, Any]:
+    try:
+        notice = read_json(body)
+    except EventRejected as error:
+        raise Refusal(400, str(error)) from None
+    parts = [notice.get(name) for name in ("Type", "TopicArn")] if isinstance(notice, dict) else []
+    if not parts or not all(isinstance(part, str) for part in parts) or parts[0] not in _SIGNED:
+        raise unauthorized("this is no message of SNS with a signature; turn raw message delivery off")
+    return cast(Mapping[str, Any], notice)
+
+
+def _signed(notice: Mapping[str, Any]) -> bytes:
+    """What SNS signs: names and values, a line each."""
+    fields = [(name, notice.get(name)) for name in _SIGNED[notice["Type"]]]
+    if not all(isinstance(value, str) or (name == "Subject" and value is None) for name, value in fields):
+        raise unauthorized("the message lacks a part that is signed")
+    return "".join(f"{name}\n{value}\n" for name, value in fields if value is not None).encode()
+
+
+def _public_key(certificate: bytes) -> "RSAPublicKey":
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+    from cryptography.x509 import load_pem_x509_certificate
+
+    try:
+        key = load_pem_x509_certificate(certificate).public_key()
+    except ValueError:
+        key = None
+    if not isinstance(key, RSAPublicKey):
+        raise Refusal(503, "SNS gave no certificate that can be read")
+    return key
+
+
+def _fetch(url: str) -> bytes:
+    """What an https URL that was checked gives, without going elsewhere."""
+    from urllib.error import URLError
+    from urllib.request import HTTPRedirectHandler, build_opener
+
+    class _Stay(HTTPRedirectHandler):
+        def redirect_request(self, *_: Any) -> None:
+            raise URLError("it points elsewhere")
+
+    with build_opener(_Stay).open(url, timeout=_TIMEOUT) as answer:
+        found: bytes = answer.read(_LARGEST)
+        return found

@@ -1,0 +1,99 @@
+"""`http://HOST:PORT/path?auth=...`: where to listen and who may send. Secrets are named in it, and never in it."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, NoReturn
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from eventonce.clock import duration
+from eventonce.errors import ConfigError
+from eventonce.webhook.auth import TOLERANCE, Auth, Bearer, Hmac, Stripe, github, shopify
+from eventonce.webhook.sns import Sns
+
+_COUNTS = ("max_body", "max_waiting")
+_TIMES = ("deadline", "patience")
+
+
+class Place(NamedTuple):
+    """Where to listen, who may send, and what else the URL says."""
+
+    host: str
+    port: int
+    path: str
+    auth: Auth | None
+    settings: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}{self.path}"
+
+
+def read_url(url: str) -> Place:
+    """Read the URL of a webhook; the secrets come from the environment variables that it names."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        _wrong(f"is not a URL: {error}")
+    if parts.scheme != "http" or not parts.hostname or port is None:
+        _wrong("write http://HOST:PORT/path; TLS is for what stands in front")
+    if parts.username is not None or parts.fragment:
+        _wrong("a user or a # has no meaning here; name the variable of a secret with secret_env=NAME")
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    scheme = options.pop("auth", "none")
+    if scheme not in _SCHEMES:
+        _wrong(f"auth={scheme} is not known; use {', '.join(_SCHEMES)}")
+    names, make = _SCHEMES[scheme]
+    known = (*names, *_COUNTS, *_TIMES)
+    for name in options:
+        if name not in known:
+            _wrong(f"option {name!r} is not known with auth={scheme}; it takes {', '.join(known)}")
+    auth = make(options)
+    settings = {name: _setting(name, options[name]) for name in (*_COUNTS, *_TIMES) if name in options}
+    return Place(parts.hostname, port, unquote(parts.path) or "/", auth, settings)
+
+
+def _setting(name: str, text: str) -> str | int:
+    if name in _TIMES:
+        if not duration(text, f"source: http: {name}"):
+            _wrong(f"{name}={text} leaves no time")
+        return text
+    if not text.isdecimal() or not int(text):
+        _wrong(f"{name}={text} is not a whole number above 0")
+    return int(text)
+
+
+def _secrets(options: Mapping[str, str]) -> list[str]:
+    names = [name for name in options.get("secret_env", "").split(",") if name]
+    if not names:
+        _wrong("secret_env= names no environment variable with the secret; two of them are written NEW,OLD")
+    for name in names:
+        if not os.environ.get(name, "").strip():
+            _wrong(f"the environment variable {name} is not set; set it to the secret and run again")
+    return [os.environ[name].strip() for name in names]
+
+
+def _hmac(options: Mapping[str, str]) -> Auth:
+    if not options.get("header"):
+        _wrong("auth=hmac needs header=, the header that the signature is in")
+    named: Any = {name: options[name] for name in ("header", "encoding", "prefix", "timestamp") if name in options}
+    return Hmac(*_secrets(options), tolerance=options.get("tolerance", TOLERANCE), **named)
+
+
+def _stripe(options: Mapping[str, str]) -> Auth:
+    return Stripe(*_secrets(options), tolerance=options.get("tolerance", TOLERANCE))
+
+
+# The options of each scheme, and how it is made of them.
+_SCHEMES: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, str]], Auth | None]]] = {
+    "none": ((), lambda options: None),
+    "bearer": (("secret_env",), lambda options: Bearer(*_secrets(options))),
+    "github": (("secret_env",), lambda options: github(*_secrets(options))),
+    "shopify": (("secret_env",), lambda options: shopify(*_secrets(options))),
+    "stripe": (("secret_env", "tolerance"), _stripe),
+    "hmac": (("secret_env", "header", "encoding", "prefix", "timestamp", "tolerance"), _hmac),
+    "sns": (("topic",), lambda options: Sns(*[name for name in options.get("topic", "").split(",") if name])),
+}
+
+
+def _wrong(why: str) -> NoReturn:
+    raise ConfigError(f"source: http: {why}")

@@ -1,0 +1,272 @@
+"""The webhook under its own server: real sockets, and clients that do not behave."""
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from eventonce import Event, Once
+from eventonce.errors import SourceError
+from eventonce.sinks import open_dead_letters
+from eventonce.webhook import Webhook, serve
+from eventonce.webhook.asgi import Receive, Scope, Send
+from eventonce.webhook.serve import Server
+from eventonce.webhook.url import Place
+
+EVENT = {"id": "e-1", "source": "shop", "detail-type": "Order", "detail": {"n": 1}, "time": "2026-01-05T09:00:00Z"}
+PATIENCE = 60.0
+
+
+class House:
+    """Starts servers on ports of their own, and stops them after the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self._dead = open_dead_letters(str(folder / "dead.jsonl"))
+        self._once = Once("memory:")
+        self._running: list[tuple[Server, threading.Thread]] = []
+        self.left: list[int] = []
+        self.seen: list[Event] = []
+
+    def start(self, handler: Callable[[Event], Any] | None = None, query: str = "", grace: int = 30_000) -> Place:
+        server = Server(self._once, handler or self.seen.append, f"http://127.0.0.1:0/events?{query}", self._dead)
+        thread = threading.Thread(target=lambda: self.left.append(server.run(grace)))
+        thread.start()
+        self._running.append((server, thread))
+        return server.place
+
+    def stop(self) -> None:
+        for server, thread in self._running:
+            server.stop()
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+        self._running = []
+
+    def close(self) -> None:
+        self.stop()
+        self._once.close()
+        self._dead.close()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    house = House(tmp_path)
+    yield house
+    house.close()
+
+
+def post(place: Place, event: dict[str, Any], **more: Any) -> httpx.Response:
+    return httpx.post(str(place), json=event, timeout=PATIENCE, verify=False, **more)
+
+
+def connected(place: Place, sent: bytes = b"") -> socket.socket:
+    made = socket.create_connection((place.host, place.port), timeout=PATIENCE)
+    made.sendall(sent)
+    return made
+
+
+def everything(made: socket.socket) -> bytes:
+    """All that the server says until it closes."""
+    found = b""
+    try:
+        while part := made.recv(65_536):
+            found += part
+    except ConnectionResetError:
+        pass
+    made.close()
+    return found
+
+
+def test_events_come_in_once(house: House) -> None:
+    place = house.start()
+    with httpx.Client() as client:
+        answers = [client.post(str(place), json=EVENT) for _ in range(3)]
+        assert client.post(f"{place}/other", json=EVENT).status_code == 404
+    assert [answer.headers["eventonce-outcome"] for answer in answers] == ["processed", "duplicate", "duplicate"]
+    assert [event.id for event in house.seen] == ["e-1"]
+
+
+def test_copies_at_the_same_time_run_once(house: House) -> None:
+    place = house.start()
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda _: post(place, EVENT), range(64)))
+    told = [answer.headers["eventonce-outcome"] for answer in answers if answer.status_code == 200]
+    assert told.count("processed") == 1
+    assert {answer.status_code for answer in answers} <= {200, 503}
+    assert len(house.seen) == 1
+
+
+def test_who_waits_is_answered_before_the_end(house: House) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def handle(event: Event) -> None:
+        begun.set()
+        assert go.wait(PATIENCE)
+
+    place = house.start(handle)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(post, place, EVENT)
+        assert begun.wait(PATIENCE)
+        stopping = pool.submit(house.stop)
+        go.set()
+        assert waiting.result().status_code == 200
+        stopping.result()
+    assert house.left == [0]
+    with pytest.raises(httpx.ConnectError):
+        post(place, EVENT)
+
+
+def test_a_handler_that_is_stuck_does_not_keep_it_from_ending(house: House) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def handle(event: Event) -> None:
+        begun.set()
+        go.wait(PATIENCE)
+
+    place = house.start(handle, "deadline=10ms", grace=0)
+    assert post(place, EVENT).status_code == 503
+    assert begun.wait(PATIENCE)
+    house.stop()
+    assert house.left == [1]
+    go.set()
+
+
+def test_a_run_that_outlived_its_request_is_waited_for(house: House) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def handle(event: Event) -> None:
+        begun.set()
+        go.wait(PATIENCE)
+
+    place = house.start(handle, "deadline=10ms")
+    assert post(place, EVENT).status_code == 503
+    with ThreadPoolExecutor(1) as pool:
+        stopping = pool.submit(house.stop)
+        go.set()
+        stopping.result()
+    assert house.left == [0]
+
+
+def test_a_port_that_is_taken_is_told(house: House, tmp_path: Path) -> None:
+    place = house.start()
+    with Once("memory:") as once, pytest.raises(SourceError, match="cannot listen"):
+        Server(once, print, str(place), open_dead_letters(str(tmp_path / "other.jsonl")))
+
+
+def test_only_the_signed_pass(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    import hmac
+
+    monkeypatch.setenv("HOOK_SECRET", "s-1")
+    place = house.start(query="auth=github&secret_env=HOOK_SECRET")
+    body = json.dumps({"action": "opened"}).encode()
+    signed = {"x-hub-signature-256": f"sha256={hmac.new(b's-1', body, 'sha256').hexdigest()}", "x-github-delivery": "g"}
+    answers = [
+        httpx.post(str(place), content=content, headers=headers)
+        for content, headers in [(body, {}), (body + b" ", signed), (body, signed), (body, signed)]
+    ]
+    assert [answer.status_code for answer in answers] == [401, 401, 200, 200]
+    assert answers[3].json() == {"outcome": "duplicate"}
+
+
+# --- clients that do not behave ---
+
+HEAD = b"POST /events HTTP/1.1\r\nhost: x\r\n"
+
+
+def test_huge_headers_and_bodies_and_nonsense_are_refused_and_stop_nobody(house: House) -> None:
+    place = house.start(query="max_body=1000")
+    everything(connected(place, HEAD + b"x-large: " + b"x" * 100_000))  # closed, perhaps before it is told why
+    assert everything(connected(place, b"\x16\x03\x01 this is no HTTP\r\n\r\n")).startswith(b"HTTP/1.1 400")
+    announced = everything(connected(place, HEAD + b"content-length: 1000000000000\r\n\r\n"))
+    assert announced.startswith(b"HTTP/1.1 413")
+    chunk = b"transfer-encoding: chunked\r\n\r\n800\r\n" + b"x" * 0x800 + b"\r\n"
+    assert everything(connected(place, HEAD + chunk)).startswith(b"HTTP/1.1 413")
+    assert post(place, EVENT).status_code == 200
+
+
+def test_a_body_that_never_ends_is_given_up(house: House) -> None:
+    place = house.start(query="patience=100ms")
+    stuck = [connected(place, HEAD + b"content-length: 100\r\n\r\n{") for _ in range(50)]
+    assert post(place, EVENT).status_code == 200
+    assert all(everything(each).startswith(b"HTTP/1.1 408") for each in stuck)
+
+
+def test_a_connection_that_asks_nothing_is_closed(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "_HEADERS", 0.1)
+    place = house.start()
+    silent = [connected(place, sent) for sent in (b"", b"POST /ev", HEAD) for _ in range(20)]
+    assert post(place, EVENT).status_code == 200
+    assert [everything(each) for each in silent] == [b""] * 60
+
+
+def test_a_client_that_sends_without_end_and_never_reads_is_closed(house: House) -> None:
+    place = house.start()
+    flood = (HEAD + b"content-length: 2\r\n\r\n{}") * 20_000
+    with connected(place) as deaf, pytest.raises((ConnectionResetError, BrokenPipeError)):
+        deaf.sendall(flood * 100)
+    assert post(place, EVENT).status_code == 200
+
+
+def test_an_answer_that_nobody_takes_is_given_up(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+
+    class Talkative(Webhook):
+        async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await receive()
+            gone = asyncio.ensure_future(receive())
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            while not gone.done():
+                await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
+            over.set()
+
+    monkeypatch.setattr(serve, "Webhook", Talkative)
+    monkeypatch.setattr(serve, "_SENDING", 0.1)
+    place = house.start(query="patience=100ms&deadline=100ms")
+    with connected(place, HEAD + b"content-length: 0\r\n\r\n"):
+        assert over.wait(PATIENCE)
+
+
+def test_more_connections_than_there_is_room_for_are_sent_away_and_the_idle_ones_go(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "_MOST_CONNECTIONS", 16)
+    place = house.start()
+    crowd = [connected(place) for _ in range(40)]
+    told = [everything(each) for each in crowd]
+    away = [each for each in told if each.startswith(b"HTTP/1.1 503")]
+    assert away
+    assert all(b"retry-after: 5" in each for each in away)
+    assert set(told) - set(away) == {b""}
+    assert post(place, EVENT).status_code == 200
+
+
+def test_who_hangs_up_early_leaves_nothing_behind(house: House) -> None:
+    place = house.start()
+    body = json.dumps(EVENT).encode()
+    for sent in (
+        HEAD,
+        HEAD + b"content-length: 100\r\n\r\n{",
+        HEAD + b"content-length: %d\r\n\r\n%s" % (len(body), body),
+    ):
+        connected(place, sent).close()
+    assert post(place, EVENT).status_code == 200
+    assert len(house.seen) == 1
+
+
+def test_beyond_its_bound_it_answers_503_and_goes_on(house: House) -> None:
+    go = threading.Event()
+    place = house.start(lambda event: go.wait(PATIENCE), "max_waiting=5")
+    with ThreadPoolExecutor(20) as pool:
+        ended = as_completed(pool.submit(post, place, {**EVENT, "id": f"{number}"}) for number in range(20))
+        away = [next(ended).result() for _ in range(15)]
+        go.set()
+        done = [each.result() for each in ended]
+    assert {(answer.status_code, answer.headers["retry-after"]) for answer in away} == {(503, "5")}
+    assert [answer.status_code for answer in done] == [200] * 5
+    assert post(place, EVENT).status_code == 200

@@ -1,0 +1,481 @@
+"""The webhook as an ASGI application: what it reads, what it tells, and what it does under load."""
+
+import asyncio
+import gzip
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from eventonce import Event, EventRejected, Once, Rule
+from eventonce.errors import ConfigError, SinkError
+from eventonce.sinks.dead_file import DeadFile
+from eventonce.webhook import Bearer, Webhook
+from eventonce.webhook.asgi import App, Message
+from tests.unit.conftest import Bench, Faulty
+
+BRIDGE = {"id": "e-1", "source": "shop", "detail-type": "Order", "detail": {"n": 1}, "time": "2026-01-05T09:00:00Z"}
+CLOUD = {"specversion": "1.0", "id": "c-1", "source": "/shop", "type": "order", "data": {"n": 1}}
+
+
+class Told(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: Any
+
+
+async def forever() -> Message:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def ask(app: App, body: object, path: str = "/", method: str = "POST", **headers: str) -> Told:
+    """One request, as a server would hand it on, in two parts."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    given = {"content-type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    parts: list[Message] = [
+        {"type": "http.request", "body": raw[:10], "more_body": True},
+        {"type": "http.request", "body": raw[10:], "more_body": False},
+    ]
+    told: list[Message] = []
+
+    async def receive() -> Message:
+        return parts.pop(0) if parts else await forever()
+
+    async def send(message: Message) -> None:
+        told.append(message)
+
+    encoded = [(name.encode(), value.encode()) for name, value in given.items()]
+    await app({"type": "http", "method": method, "path": path, "query_string": b"", "headers": encoded}, receive, send)
+    start, rest = told
+    answered = {name.decode(): value.decode() for name, value in start["headers"]}
+    return Told(start["status"], answered, json.loads(rest["body"]))
+
+
+class Hooks:
+    """Makes webhooks, and closes them after the test."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._made: list[Webhook] = []
+        self.seen: list[Event] = []
+
+    def make(self, handler: Any = None, once: Once | None = None, **settings: Any) -> Webhook:
+        made = Webhook(once or self._bench.once(), handler or self.seen.append, **settings)
+        self._made.append(made)
+        return made
+
+    def close(self) -> None:
+        for made in self._made:
+            made.close()
+
+
+@pytest.fixture
+def hooks(bench: Bench) -> Iterator[Hooks]:
+    hooks = Hooks(bench)
+    yield hooks
+    hooks.close()
+
+
+def tell(app: App, body: object, **more: Any) -> Told:
+    return asyncio.run(ask(app, body, **more))
+
+
+# --- what is read ---
+
+
+def test_done_and_duplicate_are_both_fine_and_told_apart(hooks: Hooks) -> None:
+    app = hooks.make()
+    first, second = tell(app, BRIDGE), tell(app, BRIDGE)
+    assert (first.status, first.headers["eventonce-outcome"], first.body) == (
+        200,
+        "processed",
+        {"outcome": "processed"},
+    )
+    assert (second.status, second.headers["eventonce-outcome"]) == (200, "duplicate")
+    assert [event.id for event in hooks.seen] == ["e-1"]
+
+
+def test_an_async_handler_runs_in_the_servers_loop(hooks: Hooks) -> None:
+    loops = []
+
+    async def handle(event: Event) -> None:
+        loops.append(asyncio.get_running_loop())
+
+    app = hooks.make(handle)
+
+    async def twice() -> list[str]:
+        outcomes = [(await ask(app, BRIDGE)).body["outcome"] for _ in range(2)]
+        assert loops == [asyncio.get_running_loop()]
+        return outcomes
+
+    assert asyncio.run(twice()) == ["processed", "duplicate"]
+
+
+def test_cloudevents_in_every_mode_are_one_event(hooks: Hooks) -> None:
+    app = hooks.make()
+    told = [
+        tell(app, CLOUD, content_type="application/cloudevents+json; charset=utf-8"),
+        tell(app, [CLOUD], content_type="application/cloudevents-batch+json"),
+        tell(app, {"n": 1}, ce_specversion="1.0", ce_id="c-1", ce_source="/shop", ce_type="order"),
+        tell(app, b"n=1", ce_specversion="1.0", ce_id="c-1", ce_source="/shop", ce_type="order", content_type="text/x"),
+    ]
+    assert [each.body["outcome"] for each in told] == ["processed", "duplicate", "duplicate", "duplicate"]
+    assert hooks.seen[0].data == {"n": 1}
+
+
+def test_a_batch_is_told_by_what_is_worst(hooks: Hooks) -> None:
+    def handle(event: Event) -> None:
+        if event.id == "bad":
+            raise ValueError
+
+    app, kind = hooks.make(handle), "application/cloudevents-batch+json"
+    told = tell(app, [CLOUD, {**CLOUD, "id": "bad"}], content_type=kind)
+    assert (told.status, told.body) == (500, {"outcome": "failed", "outcomes": ["processed", "failed"]})
+    told = tell(app, [CLOUD, {**CLOUD, "id": "new"}], content_type=kind)
+    assert (told.status, told.body) == (200, {"outcome": "processed", "outcomes": ["duplicate", "processed"]})
+    assert tell(app, [], content_type=kind).status == 200
+    told = tell(app, [CLOUD, 7], content_type=kind)
+    assert (told.status, told.body["outcomes"]) == (400, ["duplicate", "rejected"])
+
+
+def test_gzip_and_messages_of_sns_are_unpacked(hooks: Hooks) -> None:
+    app = hooks.make()
+    notice = {"Type": "Notification", "TopicArn": "arn", "MessageId": "m-1", "Message": json.dumps(BRIDGE)}
+    assert tell(app, gzip.compress(json.dumps(BRIDGE).encode()), content_encoding="gzip").status == 200
+    told = tell(app, notice, content_type="text/plain; charset=UTF-8")
+    assert told.body == {"outcome": "duplicate"}
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "why"),
+    [
+        (b"{", {}, 400, "not JSON"),
+        (b"", {}, 400, "no id"),
+        (b"[]", {}, 400, "empty list"),
+        (b"[" * 5000, {}, 400, "nested"),
+        ({"n": 1}, {}, 400, "has no id"),
+        ({"n": 1}, {"ce_specversion": "1.0"}, 400, "ce-id"),
+        (b"payload=%7B%7D", {"content_type": "application/x-www-form-urlencoded"}, 415, "send application/json"),
+        (BRIDGE, {"content_encoding": "br"}, 415, "gzip"),
+    ],
+)
+def test_bad_input_is_told_what_is_wrong(
+    body: object, headers: Mapping[str, str], status: int, why: str, hooks: Hooks
+) -> None:
+    told = tell(hooks.make(), body, **headers)
+    assert told.status == status
+    assert why in told.body["error"]
+    assert hooks.seen == []
+
+
+def test_other_paths_and_methods(hooks: Hooks) -> None:
+    app = hooks.make(path="/events")
+    assert tell(app, BRIDGE, path="/events").status == 200
+    assert tell(app, BRIDGE, path="/other").status == 404
+    told = tell(app, BRIDGE, path="/events", method="GET")
+    assert (told.status, told.headers["allow"]) == (405, "POST")
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_body_that_is_too_large_is_refused(announced: bool, hooks: Hooks) -> None:
+    length = {"content_length": "101"} if announced else {}
+    told = tell(hooks.make(max_body=100), b"x" * 101, **length)
+    assert (told.status, told.headers["connection"]) == (413, "close")
+
+
+def test_only_who_is_known_may_send(hooks: Hooks) -> None:
+    app = hooks.make(auth=Bearer("one", "two"))
+    assert tell(app, BRIDGE).status == 401
+    assert tell(app, BRIDGE, authorization="Bearer three").headers["www-authenticate"] == "Bearer"
+    assert tell(app, BRIDGE, authorization="Bearer two").status == 200
+
+
+# --- headers ---
+
+
+def test_the_senders_name_for_a_delivery_counts_more_than_an_id_of_the_thing(hooks: Hooks) -> None:
+    app, order = hooks.make(), {"id": 7, "total": 1}
+    told = [tell(app, {**order, "total": each}, x_shopify_webhook_id=f"w-{each}") for each in (1, 2, 2)]
+    assert [each.body["outcome"] for each in told] == ["processed", "processed", "duplicate"]
+    assert [event.id for event in hooks.seen] == ["w-1", "w-2"]
+    assert [event.data["id"] for event in hooks.seen] == [7, 7]
+    assert [event.line() for event in hooks.seen] == [json.dumps({**order, "total": each}).encode() for each in (1, 2)]
+
+
+def test_an_envelope_keeps_its_own_id(hooks: Hooks) -> None:
+    app = hooks.make()
+    told = [tell(app, event, idempotency_key="k-1") for event in (BRIDGE, {**BRIDGE, "id": "e-2"}, CLOUD)]
+    assert [each.body["outcome"] for each in told] == ["processed"] * 3
+
+
+def test_several_events_of_one_delivery_have_names_of_their_own(hooks: Hooks) -> None:
+    told = tell(hooks.make(), [{"n": 1}, {"n": 2}], webhook_id="w")
+    assert told.body["outcomes"] == ["processed", "processed"]
+    assert [event.id for event in hooks.seen] == ["w/1", "w/2"]
+    assert [event.line() for event in hooks.seen] == [b'{"n":1}', b'{"n":2}']
+
+
+def test_rules_see_ids_and_never_secrets(bench: Bench, hooks: Hooks) -> None:
+    once = bench.once(key=['headers."x-github-delivery"'])
+    app = hooks.make(once=once)
+    secret = {"authorization": "Bearer x", "cookie": "c", "x_hub_signature_256": "s", "x_gitlab_token": "t"}
+    assert tell(app, {"n": 1}, x_github_delivery="g-1", **secret).status == 200
+    assert tell(app, {"n": 2}, x_github_delivery="g-1").body == {"outcome": "duplicate"}
+    assert hooks.seen[0].attributes["headers"] == {"x-github-delivery": "g-1"}
+    told = tell(app, {"n": 2}, x_github_delivery="g" * 600)
+    assert (told.status, "x-github-delivery" in told.body["error"]) == (400, True)
+
+
+def test_the_idempotency_key_is_honoured_as_the_draft_says(bench: Bench, hooks: Hooks) -> None:
+    once = bench.once(rules=Rule(name="requests", key=['headers."idempotency-key"'], remember="note"))
+    app = hooks.make(once=once)
+    assert tell(app, {"n": 1}).status == 400
+    assert tell(app, {"n": 1}, idempotency_key='"k-1"').status == 200
+    assert tell(app, {"n": 1}, idempotency_key='"k-1"').body == {"outcome": "duplicate"}
+    assert tell(app, {"n": 2}, idempotency_key='"k-1"').status == 422
+
+
+# --- trouble ---
+
+
+class Slow:
+    """A handler that waits to be let go."""
+
+    def __init__(self) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, event: Event) -> None:
+        self.begun.set()
+        assert self.go.wait(60)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 503),
+        ({"idempotency_key": "k"}, 409),
+        ({"idempotency_key": "k", "user_agent": "Amazon/EventBridge/ApiDestinations"}, 503),
+    ],
+)
+def test_what_is_under_way_is_told_to_come_again(
+    headers: Mapping[str, str], status: int, bench: Bench, hooks: Hooks
+) -> None:
+    slow, once = Slow(), bench.once()
+    first, second = hooks.make(slow, once), hooks.make(once=once)
+
+    async def both() -> tuple[Told, Told]:
+        running = asyncio.create_task(ask(first, BRIDGE))
+        await asyncio.to_thread(slow.begun.wait, 60)
+        busy = await ask(second, BRIDGE, **headers)
+        slow.go.set()
+        return await running, busy
+
+    done, busy = asyncio.run(both())
+    assert done.status == 200
+    assert (busy.status, busy.body, busy.headers["retry-after"]) == (status, {"outcome": "busy"}, "5")
+
+
+@pytest.mark.parametrize("sender", ["somebody", "Amazon/EventBridge/ApiDestinations"])
+def test_a_run_outlives_its_deadline_and_is_a_duplicate_then(
+    sender: str, hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eventonce.webhook.app._ITS_DEADLINE", 10)
+    slow = Slow()
+    app = hooks.make(slow, deadline=0.01 if sender == "somebody" else 60)
+
+    async def late() -> tuple[Told, Told]:
+        told = await ask(app, BRIDGE, user_agent=sender)
+        slow.go.set()
+        while app.in_hand:
+            await asyncio.sleep(0.01)
+        return told, await ask(app, BRIDGE)
+
+    told, again = asyncio.run(late())
+    assert (told.status, told.body, told.headers["retry-after"]) == (503, {"outcome": "busy"}, "5")
+    assert again.body == {"outcome": "duplicate"}
+
+
+def test_beyond_the_bound_others_are_sent_away_at_once(hooks: Hooks) -> None:
+    slow = Slow()
+    app = hooks.make(slow, max_waiting=3, threads=1)
+
+    async def crowd() -> list[Told]:
+        waiting = [asyncio.create_task(ask(app, {**BRIDGE, "id": f"{number}"})) for number in range(10)]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.to_thread(slow.begun.wait, 60)
+        slow.go.set()
+        return await asyncio.gather(*waiting)
+
+    told = asyncio.run(crowd())
+    assert sorted(each.status for each in told) == [200] * 3 + [503] * 7
+    assert {each.headers.get("retry-after") for each in told if each.status == 503} == {"5"}
+    assert tell(app, BRIDGE).status == 200
+
+
+def test_a_batch_larger_than_the_bound_passes_when_nothing_else_waits(hooks: Hooks) -> None:
+    events = [{**CLOUD, "id": f"{number}"} for number in range(5)]
+    assert tell(hooks.make(max_waiting=3), events, content_type="application/cloudevents-batch+json").status == 200
+
+
+def test_what_waits_is_run_together(hooks: Hooks) -> None:
+    store = Faulty()
+    app = hooks.make(once=Once(store), threads=1)
+
+    async def crowd() -> list[Told]:
+        return await asyncio.gather(*(ask(app, {**BRIDGE, "id": f"{number}"}) for number in range(50)))
+
+    assert {told.status for told in asyncio.run(crowd())} == {200}
+    assert store.calls.count("claim") < 10
+
+
+def test_large_bodies_share_their_room_and_small_ones_need_none(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow()
+    app = hooks.make(slow, deadline=0.01)
+    monkeypatch.setattr(app._bodies, "_room", 100_000)
+    large = {**BRIDGE, "detail": "x" * 150_000}
+
+    async def three() -> list[int]:
+        told = [await ask(app, large), await ask(app, {**large, "id": "2"}), await ask(app, {**BRIDGE, "id": "3"})]
+        slow.go.set()
+        while app.in_hand:
+            await asyncio.sleep(0.01)
+        return [*(each.status for each in told), (await ask(app, large)).status]
+
+    # The first still runs though its sender has gone; what is beyond its room is refused, and later it is free again.
+    assert asyncio.run(three())[:2] == [503, 503]
+    assert app._bodies._room == 100_000
+
+
+def test_a_client_that_is_slow_with_its_body_is_given_up(hooks: Hooks) -> None:
+    app, told = hooks.make(patience=0.01), []
+
+    async def send(message: Message) -> None:
+        told.append(message)
+
+    asyncio.run(app({"type": "http", "method": "POST", "path": "/", "headers": []}, forever, send))
+    assert told[0]["status"] == 408
+
+
+def test_a_client_that_goes_away_is_told_nothing(hooks: Hooks) -> None:
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        raise AssertionError(message)
+
+    asyncio.run(hooks.make()({"type": "http", "method": "POST", "path": "/", "headers": []}, receive, send))
+
+
+def test_a_store_that_does_not_answer_is_no_fault_of_the_event(hooks: Hooks) -> None:
+    told = tell(hooks.make(once=Once(Faulty("claim"))), BRIDGE)
+    assert (told.status, told.body, told.headers["retry-after"]) == (503, {"outcome": "unknown"}, "5")
+
+
+def test_a_sink_that_cannot_go_on_is_trouble_for_all(hooks: Hooks) -> None:
+    class Broken:
+        def send(self, events: Any, keys: Any) -> Any:
+            raise SinkError("no such queue")
+
+        def close(self) -> None:
+            """Nothing."""
+
+    told = tell(hooks.make(Broken()), BRIDGE)
+    assert (told.status, told.headers["retry-after"]) == (503, "5")
+    assert "queue" not in str(told.body)
+
+
+def test_a_handler_that_wants_to_end_the_process_only_ends_its_batch(hooks: Hooks) -> None:
+    def handle(event: Event) -> None:
+        if event.id == "bad":
+            raise SystemExit
+
+    app = hooks.make(handle, threads=1)
+    assert tell(app, {**BRIDGE, "id": "bad"}).status == 503
+    assert tell(app, BRIDGE).status == 200
+
+
+@pytest.mark.parametrize("bound", ["max_body", "max_waiting", "threads", "batch"])
+def test_nothing_fits_into_nothing(bound: str, hooks: Hooks) -> None:
+    with pytest.raises(ConfigError, match=bound):
+        hooks.make(None, None, **{bound: 0})
+
+
+def test_a_failure_is_not_told_in_detail(hooks: Hooks) -> None:
+    def handle(event: Event) -> None:
+        raise ValueError("the password is 1234")
+
+    told = tell(hooks.make(handle), BRIDGE)
+    assert (told.status, told.body) == (500, {"outcome": "failed"})
+
+
+# --- dead letters ---
+
+
+def test_what_fails_for_good_is_kept_and_need_not_come_again(bench: Bench, hooks: Hooks, tmp_path: Path) -> None:
+    def handle(event: Event) -> None:
+        raise ValueError("never")
+
+    dead = DeadFile(str(tmp_path / "dead.jsonl"))
+    app = hooks.make(handle, bench.once(max_attempts=2), dead_letters=dead)
+    told = [tell(app, BRIDGE, x_github_delivery="g-1") for _ in range(2)]
+    dead.close()
+    assert [(each.status, each.body["outcome"]) for each in told] == [(500, "failed"), (200, "failed")]
+    (letter,) = [json.loads(line) for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
+    assert (letter["outcome"], letter["attempts"], json.loads(letter["body"])) == ("failed", 2, BRIDGE)
+    assert letter["headers"] == {"x-github-delivery": "g-1"}
+
+
+def test_what_is_rejected_is_kept_and_told(hooks: Hooks, tmp_path: Path) -> None:
+    async def handle(event: Event) -> None:
+        raise EventRejected("of no use")
+
+    dead, watched = DeadFile(str(tmp_path / "dead.jsonl")), []
+    app = hooks.make(handle, dead_letters=dead, watch=lambda delivery, outcome: watched.append(outcome.kind))
+    told = tell(app, {"n": 1}, ce_specversion="1.0", ce_id="c-1", ce_source="/shop", ce_type="order")
+    dead.close()
+    assert (told.status, told.body) == (400, {"outcome": "rejected", "error": "of no use"})
+    (letter,) = [json.loads(line) for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
+    assert json.loads(letter["body"]) == {**CLOUD, "datacontenttype": "application/json"}
+    assert watched == ["rejected"]
+
+
+# --- the server's own protocol ---
+
+
+def test_it_starts_and_stops_with_its_server(hooks: Hooks) -> None:
+    messages = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+    told: list[str] = []
+
+    async def receive() -> Message:
+        return messages.pop(0)
+
+    async def send(message: Message) -> None:
+        told.append(message["type"])
+
+    asyncio.run(hooks.make()({"type": "lifespan"}, receive, send))
+    assert told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+def test_what_is_no_request_is_left_alone(hooks: Hooks) -> None:
+    async def never(*_: Any) -> Any:
+        raise AssertionError
+
+    asyncio.run(hooks.make()({"type": "websocket"}, never, never))
+
+
+def test_threads_share_the_work_of_a_slow_handler(hooks: Hooks) -> None:
+    together = threading.Barrier(4, timeout=60)
+
+    def handle(event: Event) -> None:
+        together.wait()
+
+    app = hooks.make(handle, threads=4)
+
+    async def crowd() -> list[Told]:
+        return await asyncio.gather(*(ask(app, {**BRIDGE, "id": f"{number}"}) for number in range(8)))
+
+    assert {told.status for told in asyncio.run(crowd())} == {200}

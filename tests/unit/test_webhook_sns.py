@@ -1,0 +1,221 @@
+"""SNS over HTTP: signatures of both versions, forged certificates, and subscriptions."""
+
+import asyncio
+import json
+from base64 import b64encode
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+from urllib.error import URLError
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+from eventonce.errors import ConfigError
+from eventonce.webhook import Sns
+from eventonce.webhook.refusal import Refusal
+
+TOPIC = "arn:aws:sns:us-east-1:123456789012:orders"
+CERTIFICATE = "https://sns.us-east-1.amazonaws.com/SimpleNotificationService-0123456789abcdef.pem"
+SUBSCRIBE = f"https://sns.us-east-1.amazonaws.com/?Action=ConfirmSubscription&TopicArn={TOPIC}&Token=abc"
+NOTICE = {"Type": "Notification", "MessageId": "m-1", "TopicArn": TOPIC, "Message": "{}", "Timestamp": "2026-01-05T09"}
+CONFIRMATION = {**NOTICE, "Type": "SubscriptionConfirmation", "Token": "abc", "SubscribeURL": SUBSCRIBE}
+
+
+@cache
+def key() -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(65537, 2048)
+
+
+@cache
+def certificate() -> bytes:
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "sns.amazonaws.com")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key().public_key())
+    dated = made.serial_number(1).not_valid_before(now).not_valid_after(now + timedelta(days=1))
+    return dated.sign(key(), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def signed(notice: dict[str, Any], version: str = "2", **more: Any) -> bytes:
+    """The notice as SNS would sign and send it, with what a forger then changes."""
+    order = ("Message", "MessageId", "Subject", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type")
+    text = "".join(f"{name}\n{notice[name]}\n" for name in order if notice.get(name) is not None)
+    kind: hashes.HashAlgorithm = hashes.SHA1() if version == "1" else hashes.SHA256()
+    signature = b64encode(key().sign(text.encode(), padding.PKCS1v15(), kind)).decode()
+    whole = {**notice, "SignatureVersion": version, "Signature": signature, "SigningCertURL": CERTIFICATE, **more}
+    return json.dumps(whole).encode()
+
+
+class Net:
+    """What is out there, and who was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.answer: Callable[[], bytes] = certificate
+
+    def __call__(self, url: str) -> bytes:
+        self.asked.append(url)
+        return self.answer()
+
+
+@pytest.fixture
+def net() -> Net:
+    return Net()
+
+
+def told(auth: Sns, body: bytes) -> str | int | None:
+    """What became of it: None for an event, a word, or the status of a refusal."""
+    try:
+        return asyncio.run(auth.admit({}, body))
+    except Refusal as refusal:
+        return refusal.status
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+@pytest.mark.parametrize("subject", [{}, {"Subject": None}, {"Subject": "Orders"}])
+def test_what_sns_has_signed_is_taken(version: str, subject: dict[str, Any], net: Net) -> None:
+    auth = Sns(TOPIC, fetch=net)
+    assert told(auth, signed({**NOTICE, **subject}, version)) is None
+    assert told(auth, signed({**NOTICE, **subject, "MessageId": "m-2"}, version)) is None
+    assert net.asked == [CERTIFICATE]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"Message": '{"id": "other"}'},
+        {"Subject": "added"},
+        {"Timestamp": "2027"},
+        {"MessageId": 7},
+        {"Signature": "AAAA"},
+        {"Signature": None},
+        {"Signature": "not base64!"},
+        {"SignatureVersion": "1"},
+        {"SignatureVersion": "3"},
+        {"SignatureVersion": ["1"]},
+        {"Type": "UnsubscribeConfirmation"},
+        {"Type": "Something"},
+        {"Type": ["Notification"]},
+        {"TopicArn": TOPIC + "2"},
+        {"TopicArn": None},
+    ],
+)
+def test_what_was_changed_is_refused(change: dict[str, Any], net: Net) -> None:
+    assert told(Sns(TOPIC, fetch=net), signed(NOTICE, **change)) == 401
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://evil.example.com/SimpleNotificationService-0.pem",
+        "http://sns.us-east-1.amazonaws.com/SimpleNotificationService-0.pem",
+        "https://sns.us-east-1.amazonaws.com.evil.example.com/a.pem",
+        "https://sns.us-east-1.amazonaws.com@evil.example.com/a.pem",
+        "https://evil.example.com#sns.us-east-1.amazonaws.com/a.pem",
+        "https://evil.example.com\\@sns.us-east-1.amazonaws.com/a.pem",
+        "https://user@sns.us-east-1.amazonaws.com/a.pem",
+        "https://sns.us-east-1.amazonaws.com:8443/a.pem",
+        "https://sns.us-east-1.amazonaws.com./a.pem",
+        "https://sns.us-east-1.amazonaws.com\t.evil.example.com/a.pem",
+        "https://sns.us-east-1.amazonaws.com/a.pem\n",
+        "https://sns.us-east-1.amazonaws.com/?Action=ListTopics&.pem",
+        "https://sns.us-east-1.amazonaws.com/a.pem?x=1",
+        "https://sns.us-east-1.amazonaws.com/../a.pem",
+        "https://sns.us-east-1.amazonaws.com/a.txt",
+        "https://sns.s3.amazonaws.com/a.pem",
+        "https://sns.s3-us-west-2.amazonaws.com/a.pem",
+        "https://evil.sns.us-east-1.amazonaws.com/a.pem",
+        "https://snsxus-east-1.amazonaws.com/a.pem",
+        "https://sns.us-east-1.evil.amazonaws.com/a.pem",
+        "https://s3.amazonaws.com/evil/a.pem",
+        "https://sns.us-east-\uff11.amazonaws.com/a.pem",
+        "file:///etc/passwd.pem",
+        "",
+        None,
+        ["https://sns.us-east-1.amazonaws.com/a.pem"],
+    ],
+)
+def test_a_forged_certificate_is_never_fetched(url: Any, net: Net) -> None:
+    assert told(Sns(TOPIC, fetch=net), signed(NOTICE, SigningCertURL=url)) == 401
+    assert net.asked == []
+
+
+@pytest.mark.parametrize("region", ["eu-central-1", "us-gov-west-1", "ap-southeast-2", "mx-central-1"])
+def test_every_region_has_its_server(region: str, net: Net) -> None:
+    url = f"https://sns.{region}.amazonaws.com/SimpleNotificationService-0.pem"
+    assert told(Sns(TOPIC, fetch=net), signed(NOTICE, SigningCertURL=url)) is None
+    china = "https://sns.cn-north-1.amazonaws.com.cn/SimpleNotificationService-0.pem"
+    assert told(Sns(TOPIC, fetch=net), signed(NOTICE, SigningCertURL=china)) is None
+
+
+def test_a_subscription_is_confirmed_when_it_is_signed_and_of_our_topic(net: Net) -> None:
+    auth = Sns(TOPIC, fetch=net)
+    assert told(auth, signed(CONFIRMATION)) == "confirmed"
+    assert net.asked == [CERTIFICATE, SUBSCRIBE]
+    assert told(auth, signed({**CONFIRMATION, "Type": "UnsubscribeConfirmation"})) == "unsubscribed"
+    assert net.asked == [CERTIFICATE, SUBSCRIBE]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"TopicArn": "arn:aws:sns:us-east-1:999999999999:evil"},
+        {"SubscribeURL": "https://evil.example.com/?Action=ConfirmSubscription&Token=1"},
+        {"SubscribeURL": "http://sns.us-east-1.amazonaws.com/?Action=ConfirmSubscription&Token=1"},
+        {"SubscribeURL": "https://sns.us-east-1.amazonaws.com/?Action=DeleteTopic&Token=1"},
+        {"SubscribeURL": None},
+    ],
+)
+def test_other_subscriptions_are_not(change: dict[str, Any], net: Net) -> None:
+    assert told(Sns(TOPIC, fetch=net), signed({**CONFIRMATION, **change})) == 401
+    assert not [url for url in net.asked if "Action" in url]
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'"text"', b"{}", b'{"id": "raw delivery"}'])
+def test_what_is_no_message_is_refused(body: bytes, net: Net) -> None:
+    assert told(Sns(TOPIC, fetch=net), body) in (400, 401)
+    assert net.asked == []
+
+
+def test_trouble_with_the_certificate_may_pass(net: Net) -> None:
+    auth = Sns(TOPIC, fetch=net)
+
+    def fail() -> bytes:
+        raise URLError("no route")
+
+    net.answer = fail
+    assert told(auth, signed(NOTICE)) == 503
+    net.answer = lambda: b"no certificate"
+    assert told(auth, signed(NOTICE)) == 503
+    net.answer = certificate
+    assert told(auth, signed(NOTICE)) is None
+
+
+def test_a_certificate_is_fetched_once_for_all_who_wait_and_few_at_a_time(net: Net) -> None:
+    auth = Sns(TOPIC, fetch=net)
+
+    async def crowd() -> list[Any]:
+        others = [CERTIFICATE.replace("0123", f"{number:04}") for number in range(10)]
+        bodies = [signed(NOTICE)] * 5 + [signed(NOTICE, SigningCertURL=url) for url in others]
+        return await asyncio.gather(*(auth.admit({}, body) for body in bodies), return_exceptions=True)
+
+    found = asyncio.run(crowd())
+    assert found[:8] == [None] * 8
+    assert [each.status for each in found[8:]] == [503] * 7
+    assert net.asked.count(CERTIFICATE) == 1
+
+
+def test_not_more_certificates_are_kept_than_there_are_regions_in_use(net: Net) -> None:
+    auth = Sns(TOPIC, fetch=net)
+    for number in range(40):
+        assert told(auth, signed(NOTICE, SigningCertURL=CERTIFICATE.replace("0123", f"{number:04}"))) is None
+    assert len(auth._keys) == 16
+
+
+def test_a_topic_has_to_be_named() -> None:
+    for topics in ((), ("orders",), (TOPIC, "*")):
+        with pytest.raises(ConfigError, match="ARN"):
+            Sns(*topics)
