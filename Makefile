@@ -14,7 +14,7 @@ demo-aws: $(VENV)/ready servers
 	@PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/eventonce demo --aws
 
 test: $(VENV)/ready servers
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal
 
 servers: $(VENV)/ready
 	@tests/servers.sh $(BIN)/python
@@ -35,6 +35,7 @@ bench: $(VENV)/ready servers
 	$(BIN)/python benchmarks/keying.py
 	$(BIN)/python benchmarks/audit.py
 	PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python benchmarks/sqs.py
+	$(BIN)/python benchmarks/webhook.py
 
 clean:
 	rm -rf $(VENV) .servers .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -21,7 +21,7 @@ with_apt() {  # PROGRAM PACKAGE: by root, or by whoever may become root without 
         echo "servers: $2 could not be installed; its tests are skipped" >&2
 }
 
-with_npm() {  # PROGRAM PACKAGE VERSION
+with_npm() {  # PROGRAM PACKAGE VERSION [FILE]
     [ -x ".servers/bin/$1" ] && return
     if ! command -v npm >/dev/null; then
         echo "servers: npm is missing; install Node.js to run the tests on $1" >&2
@@ -29,7 +29,7 @@ with_npm() {  # PROGRAM PACKAGE VERSION
     fi
     echo "servers: installing $1"
     npm install --silent --no-save --no-audit --no-fund --prefix .servers "$2@$3" >/dev/null &&
-        ln -sf "../node_modules/$2/$1" ".servers/bin/$1" ||
+        ln -sf "../node_modules/$2/${4:-$1}" ".servers/bin/$1" ||
         echo "servers: $1 could not be installed; its tests are skipped" >&2
 }
 
@@ -51,6 +51,7 @@ esac
 with_apt redis-server redis-server
 with_apt initdb postgresql
 with_npm dynoxide "@dynoxide/$platform" 1.2.1
+with_npm kinesalite kinesalite 3.3.3 cli.js
 with_pip ministack ministack==1.5.33 aws-sam-translator
 with_pip cfn-lint 'cfn-lint>=1.20'
 exit 0

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ import msgspec
 from eventonce.clock import duration
 from eventonce.engine import Once
 from eventonce.errors import ConfigError, StoreError
-from eventonce.ports import Sink
+from eventonce.ports import Hook, Sink
 from eventonce.rule import DEFAULT_WINDOW, Rule, Trouble
 from eventonce.rules import Rulebook, identity, read_all
 from eventonce.rules.file import check_names, read_toml
 from eventonce.sinks import open_dead_letters, open_sink
 from eventonce.sources import open_source
-from eventonce.stores import store_file
+from eventonce.stores import open_store, store_file
 
 _log = logging.getLogger("eventonce")
 _BUS = re.compile(r"[/.\-_A-Za-z0-9]{1,256}")
@@ -110,7 +110,7 @@ def rulebook(settings: Settings) -> Rulebook:
     return Rulebook(settings.consumer, settings.rule, identity(settings.window, settings.store_trouble))
 
 
-def open_once(settings: Settings) -> Once:
+def open_once(settings: Settings, hooks: Sequence[Hook] = ()) -> Once:
     """The engine of a pipeline."""
     return Once(
         settings.store,
@@ -121,7 +121,20 @@ def open_once(settings: Settings) -> Once:
         lease=settings.lease,
         busy_wait=settings.busy_wait,
         max_attempts=settings.max_attempts,
+        hooks=hooks,
     )
+
+
+def dead_letter_url(settings: Settings) -> str:
+    """Where the dead letters go; `store` is a table beside the claims."""
+    if settings.dead_letter != "store":
+        return settings.dead_letter
+    if not settings.store.startswith(("sqlite:", "postgresql:")):
+        raise ConfigError(
+            f"dead_letter: {settings.store.partition(':')[0]}: holds no table of dead letters, only SQLite and "
+            "PostgreSQL do; use a file or sqs://QUEUE"
+        )
+    return settings.store
 
 
 def check_places(settings: Settings) -> None:
@@ -129,7 +142,7 @@ def check_places(settings: Settings) -> None:
     if settings.sink == "-" and settings.dead_letter == "-":
         raise ConfigError("sink and dead_letter are both stdout; send one of them to a file")
     named = {"store": store_file(settings.store) or "-"}
-    named |= {name: getattr(settings, name) for name in ("source", "sink", "dead_letter")}
+    named |= {"source": settings.source, "sink": settings.sink, "dead_letter": dead_letter_url(settings)}
     files = [(name, Path(place).resolve()) for name, place in named.items() if place != "-" and ":" not in place]
     for at, (name, file) in enumerate(files):
         for other, same in files[:at]:
@@ -140,17 +153,19 @@ def check_places(settings: Settings) -> None:
 class Pipeline:
     """The wired parts of a pipeline."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, hooks: Sequence[Hook] = ()) -> None:
         check_places(settings)
         with ExitStack() as opened:  # what is open is closed again if another part cannot be
             self.handler = open_sink(settings.sink)
             if isinstance(self.handler, Sink):
                 opened.callback(self.handler.close)
-            self.dead_letters = open_dead_letters(settings.dead_letter)
+            self.dead_letters = open_dead_letters(dead_letter_url(settings))
             opened.callback(self.dead_letters.close)
-            self.source = open_source(settings.source)
+            self.source = open_source(
+                settings.source, store=lambda: open_store(settings.store), consumer=settings.consumer
+            )
             opened.callback(self.source.close)
-            self.once = open_once(settings)
+            self.once = open_once(settings, hooks)
             opened.callback(self.once.close)
             for warning in self._warnings(settings):
                 _log.warning("%s", warning)

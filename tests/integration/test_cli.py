@@ -17,7 +17,7 @@ import eventonce
 
 VERBS = [
     "demo", "run", "check", "key", "presets", "audit", "advise", "peek", "forget", "sweep", "setup", "template", "send",
-    "completion",
+    "completion", "explain", "top", "redrive",
 ]  # fmt: skip
 OUTCOMES = ["processed", "duplicate", "busy", "stale", "expired", "failed", "rejected", "unknown"]
 Finished = subprocess.CompletedProcess[str]
@@ -225,8 +225,8 @@ def test_run_from_file_to_file(cli: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        gzip.compress(lines(1, 2, 1).encode()),
-        gzip.compress(lines(1).encode()) + gzip.compress(lines(2, 1).encode()),
+        gzip.compress(lines(1, 2, 1).encode(), mtime=0),
+        gzip.compress(lines(1).encode(), mtime=0) + gzip.compress(lines(2, 1).encode(), mtime=0),
         b'{"id":"1"}{"id":"2"}{"id":"1"}',
         b'{"id":"1"} {"id":"2"}\n{"id":"1"}',
         b'{\n  "id": "1"\n}\n{\n  "id": "2"\n}\n{"id":"1"}\n',

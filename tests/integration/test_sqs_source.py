@@ -24,7 +24,7 @@ from eventonce import Once
 from eventonce.claim import Want
 from eventonce.errors import ConfigError, SourceError
 from eventonce.event import Event
-from eventonce.sinks import DeadLetters
+from eventonce.sinks.dead_file import DeadFile
 from eventonce.sources import check_source, open_source
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing.servers import Ministack
@@ -159,7 +159,7 @@ class Running:
         self.ran: list[str] = []
         self.once = Once(store or MemoryStore(), **{"lease": "5s", **more.pop("once", {})})
         self.source: Any = open_source(url)
-        self.letters = DeadLetters(str(folder / "dead.jsonl"))
+        self.letters = DeadFile(str(folder / "dead.jsonl"))
         self.handler: Any = handler or (lambda event: None)
         chosen = self._handle_async if more.pop("is_async", False) else self._handle
         self.crew = Crew(self.once, self.source, chosen, self.letters, **{"batch": 10, "threads": 4, **more})
@@ -664,7 +664,7 @@ def test_a_handler_that_hangs_is_left_after_the_grace_time(cli: Cli) -> None:
     worker.send_signal(signal.SIGTERM)
     _, told = worker.communicate(timeout=60)
     assert worker.returncode == 1
-    assert "not finished in time, and will come again: 1 of the queue's messages" in told
+    assert "not finished in time, and will come again: 1 events" in told
     assert "Traceback" not in told
     assert sum(cli.queue.counts()) == 1
 

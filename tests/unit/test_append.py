@@ -1,4 +1,4 @@
-"""`AppendFile`, `FileSink` and `DeadLetters`: lines are added whole, and nothing written is lost."""
+"""`AppendFile`, `FileSink` and `DeadFile`: lines are added whole, and nothing written is lost."""
 
 import json
 import os
@@ -17,8 +17,9 @@ from eventonce.event import Delivery, Event
 from eventonce.formats import read_event
 from eventonce.key import Key
 from eventonce.outcome import Kind, Outcome
-from eventonce.sinks import DeadLetters, open_dead_letters, open_sink
+from eventonce.sinks import open_dead_letters, open_sink
 from eventonce.sinks.append import AppendFile
+from eventonce.sinks.dead_file import DeadFile
 from eventonce.sinks.dead_letter import letter
 from eventonce.sinks.file import FileSink
 
@@ -244,7 +245,7 @@ def test_a_missing_folder_is_told_before_anything_is_done(tmp_path: Path) -> Non
     with pytest.raises(SinkError, match=r"no-such-folder/out\.jsonl: cannot be written: No such file or directory"):
         FileSink(str(tmp_path / "no-such-folder" / "out.jsonl"))
     with pytest.raises(SinkError, match=r"no-such-folder/out\.jsonl: cannot be written: No such file or directory"):
-        DeadLetters(str(tmp_path / "no-such-folder" / "out.jsonl"))
+        DeadFile(str(tmp_path / "no-such-folder" / "out.jsonl"))
 
 
 def test_a_directory_is_told(tmp_path: Path) -> None:
@@ -329,8 +330,8 @@ def test_a_plain_object_without_bytes_is_written_as_it_came(file: Path) -> None:
 def test_an_unknown_way_out_is_told() -> None:
     with pytest.raises(ConfigError, match=r"^sink: ftp:// is not a known way out; use a file"):
         open_sink("ftp://example.com")
-    with pytest.raises(ConfigError, match=r"^dead_letter: sqs:// is not a known way out; use a file"):
-        open_dead_letters("sqs://dead")
+    with pytest.raises(ConfigError, match=r"^dead_letter: sns:// is not a known way out; use a file"):
+        open_dead_letters("sns://dead")
 
 
 @pytest.mark.parametrize(
@@ -356,7 +357,7 @@ def outcome(error: BaseException, **more: Any) -> Outcome:
 
 
 def test_a_dead_letter_has_reason_history_place_and_body(file: Path) -> None:
-    letters = DeadLetters(str(file))
+    letters = DeadFile(str(file))
     delivery = Delivery(b'{"id":"1"}', {"source": "in.jsonl", "line": 7, "byte": 123})
     failed = Outcome(
         kind=Kind.FAILED, error=ValueError("no money"), key=Key(bytes(16)), rule="orders", attempt=5, final=True
@@ -390,7 +391,7 @@ def test_a_dead_letter_of_what_has_no_key() -> None:
 
 @pytest.mark.parametrize("body", [b'{"a":"\xff"}', b"\xfe\xff\x00", b'{"a":"\xed\xa0\x80"}', b"\xc3"])
 def test_what_is_not_utf_8_is_kept_in_base64(file: Path, body: bytes) -> None:
-    letters = DeadLetters(str(file))
+    letters = DeadFile(str(file))
     letters.write([(Delivery(body), outcome(EventRejected("is not UTF-8")))], NOW)
     letters.close()
 
@@ -401,7 +402,7 @@ def test_what_is_not_utf_8_is_kept_in_base64(file: Path, body: bytes) -> None:
 
 @pytest.mark.parametrize("body", [b'{"a":"\xc3\xa4"}', b'a "quoted" \\ \x00 \x1f line', b"", b'{\n "a": 1'])
 def test_what_is_utf_8_is_kept_as_it_is(file: Path, body: bytes) -> None:
-    letters = DeadLetters(str(file))
+    letters = DeadFile(str(file))
     letters.write([(Delivery(body), outcome(EventRejected("is not JSON")))], NOW)
     letters.close()
 
@@ -411,7 +412,7 @@ def test_what_is_utf_8_is_kept_as_it_is(file: Path, body: bytes) -> None:
 
 def test_half_a_surrogate_pair_in_a_reason_or_a_file_name_does_not_lose_the_letter(file: Path) -> None:
     # given an error and a file name with bytes that are not UTF-8, as Python decodes them
-    letters = DeadLetters(str(file))
+    letters = DeadFile(str(file))
     delivery = Delivery(b'{"id":"1"}', {"source": "caf\udce9.jsonl", "line": 1, "byte": 0})
     letters.write([(delivery, outcome(ValueError("cannot open caf\udce9.txt")))], NOW)
     letters.close()
@@ -427,7 +428,7 @@ def test_an_error_that_cannot_be_told_does_not_lose_the_letter(file: Path) -> No
         def __str__(self) -> str:
             raise RuntimeError("not even that")
 
-    letters = DeadLetters(str(file))
+    letters = DeadFile(str(file))
     letters.write([(Delivery(b'{"id":"1"}'), outcome(Untold()))], NOW)
     letters.close()
 
@@ -436,7 +437,7 @@ def test_an_error_that_cannot_be_told_does_not_lose_the_letter(file: Path) -> No
 
 
 def test_an_error_without_words_still_gives_a_reason(file: Path) -> None:
-    letters = DeadLetters(str(file))
+    letters = DeadFile(str(file))
     letters.write([(Delivery(b'{"id":"1"}'), outcome(KeyError()))], NOW)
     letters.close()
 
@@ -444,7 +445,7 @@ def test_an_error_without_words_still_gives_a_reason(file: Path) -> None:
 
 
 def test_nothing_dead_makes_no_file(file: Path) -> None:
-    letters = DeadLetters(str(file))
+    letters = DeadFile(str(file))
     letters.write([], NOW)
     letters.close()
 

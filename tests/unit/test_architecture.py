@@ -24,8 +24,8 @@ FLOORS = [
     {"engine"},
     {"pipeline", "testing"},
     {"study", "aws_setup"},
-    {"worker", "webhook", "redrive"},
-    {"demo"},
+    {"worker", "webhook"},
+    {"demo", "redrive"},
     {"cli"},
     {"__main__"},
 ]

@@ -108,7 +108,7 @@ NOTICE = {"Type": "Notification", "TopicArn": "arn", "MessageId": "s-1", "Messag
         ({"Messages": [{"MessageId": "m-1", "ReceiptHandle": "r", "Body": TEXT}]}, [("sqs", "m-1")]),
         (NOTICE, [("sns", "s-1")]),
         ([NOTICE], [("sns", "s-1")]),
-        ({"awslogs": {"data": b64encode(gzip.compress(b"{}")).decode()}}, [("logs", "")]),
+        ({"awslogs": {"data": b64encode(gzip.compress(b"{}", mtime=0)).decode()}}, [("logs", "")]),
         ([{"Records": [sqs(), sqs()]}, EVENT], [("sqs", "m-1"), ("sqs", "m-1"), ("eventbridge", "")]),
     ],
     ids=lambda value: repr(value)[:50],

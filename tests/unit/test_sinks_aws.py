@@ -623,7 +623,7 @@ def test_sinks_are_opened_by_url_and_connect_to_nothing(
         ("sns://orders?groop=a", "option 'groop' is not known"),
         ("events://default?group=a", "option 'group' is not known"),
         ("events://default?source=aws.me", "source=aws.me is reserved"),
-        ("kinesis://stream", "kinesis:// is not a known way out; use a file, -"),
+        ("kafka://stream", "kafka:// is not a known way out; use a file, -"),
     ],
 )
 def test_a_wrong_url_is_told(url: str, why: str) -> None:

@@ -17,7 +17,7 @@ from eventonce.cli.repeats import Repeats
 from eventonce.clock import SystemClock
 from eventonce.errors import SinkError, SourceError, StoreUnusable
 from eventonce.event import Delivery, Event
-from eventonce.sinks import DeadLetters
+from eventonce.sinks.dead_file import DeadFile
 from eventonce.sinks.file import FileSink
 from eventonce.sources.outage import Outage
 from eventonce.sources.visibility import LONGEST, Change, Visibility
@@ -90,7 +90,7 @@ class Queue:
 @pytest.fixture
 def crew(bench: Bench, tmp_path: Path) -> Iterator[Callable[..., Crew]]:
     """Makes a crew of one thread, which stops when its queue is settled."""
-    letters = DeadLetters(str(tmp_path / "dead.jsonl"))
+    letters = DeadFile(str(tmp_path / "dead.jsonl"))
 
     def make(queue: Queue, handler: Any, once: Once | None = None, **more: Any) -> Crew:
         made = Crew(once or bench.once(), queue, handler, letters, **{"batch": 10, "threads": 1, **more})
@@ -179,7 +179,7 @@ def test_nothing_is_acked_that_could_not_be_kept_as_a_dead_letter(crew: Make, mo
     def refuse(*_: Any) -> None:
         raise SinkError("the disk is full")
 
-    monkeypatch.setattr(DeadLetters, "write", refuse)
+    monkeypatch.setattr(DeadFile, "write", refuse)
     queue = Queue(b"{", {"id": "a"})
     with pytest.raises(SinkError):
         crew(queue, Fails()).run(GRACE)

@@ -13,15 +13,18 @@ from eventonce.cli.audit import audit
 from eventonce.cli.check import check
 from eventonce.cli.completion import completion
 from eventonce.cli.demo import demo
+from eventonce.cli.explain import explain
 from eventonce.cli.forget import forget
 from eventonce.cli.key import key
 from eventonce.cli.peek import peek
 from eventonce.cli.presets import presets
+from eventonce.cli.redrive import redrive
 from eventonce.cli.run import run
 from eventonce.cli.send import send
 from eventonce.cli.setup import setup
 from eventonce.cli.sweep import sweep
 from eventonce.cli.template import template
+from eventonce.cli.top import top
 from eventonce.errors import EventOnceError
 
 
@@ -35,7 +38,8 @@ def cli() -> None:
 
 
 for command in (
-    demo, run, check, key, presets, audit, advise, peek, forget, sweep, setup, template, send, completion
+    demo, run, top, check, key, presets, audit, advise, explain, peek, forget, sweep, redrive, setup, template,
+    send, completion,
 ):  # fmt: skip
     cli.add_command(command)
 

@@ -69,7 +69,7 @@ def existing_store(settings: Settings) -> Store:
 def keys_of(once: Once, keys: tuple[str, ...], events: str | None) -> Iterator[list[Key]]:
     """Keys given in hex, and the keys of events in a file or on stdin, in batches."""
     if keys:
-        yield [_key(text) for text in keys]
+        yield [parse_key(text) for text in keys]
     if events is None:
         return
     if "://" in events:
@@ -102,7 +102,8 @@ def events_or_keys(keys: tuple[str, ...], events: str | None) -> str | None:
     return events
 
 
-def _key(text: str) -> Key:
+def parse_key(text: str) -> Key:
+    """A key as it is written for people."""
     try:
         key = bytes.fromhex(text)
     except ValueError:

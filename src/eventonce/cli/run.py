@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,14 +15,24 @@ from eventonce.cli.options import pipeline_options, read_settings
 from eventonce.cli.progress import Progress
 from eventonce.cli.repeats import Repeats
 from eventonce.clock import duration
-from eventonce.errors import describe
+from eventonce.errors import MissingDriver, describe
 from eventonce.event import Delivery
+from eventonce.key import KEY_BYTES, Key
+from eventonce.observe import log
+from eventonce.observe.health import Health, listen_place
+from eventonce.observe.log import LogHook
+from eventonce.observe.status import Status
 from eventonce.outcome import Action, Outcome
 from eventonce.pipeline import Pipeline, Settings
+from eventonce.ports import Hook
 from eventonce.sources import FileSource, Requests
 from eventonce.worker import Crew, Tally, Worker
 from eventonce.worker.crew import THREADS
 
+if TYPE_CHECKING:
+    from eventonce.observe.prometheus import PrometheusHook
+
+_NOBODY = Key(bytes(KEY_BYTES))  # a key to ask for, to see whether the store answers
 _MOST_COMPLAINTS = 20
 _FILE_BATCH = 100
 _QUEUE_BATCH = 10  # one poll: a handler that hangs holds up as many
@@ -41,9 +51,22 @@ _GRACE = "25s"  # within the 30 that containers are given
 @click.option(
     "--grace", default=_GRACE, show_default=True, help="How long a queue's messages in hand may take to stop."
 )
+@click.option("--listen", help="HOST:PORT for health, numbers and metrics; a port alone is for this machine.")
+@click.option(
+    "--log-format", type=click.Choice(["human", "json"]), default="human", show_default=True, help="How to log."
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="warning",
+    show_default=True,
+    help="What to log.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Close with one JSON line on stderr.")
 @pipeline_options
-def run(pipeline: str | None, config: str | None, *, as_json: bool, grace: str, **given: Any) -> None:
+def run(
+    pipeline: str | None, config: str | None, *, as_json: bool, grace: str, listen: str | None, **given: Any
+) -> None:
     """Run events through a handler or into a sink, each once.
 
     PIPELINE is a TOML file; options say the same and count more. Events are JSON lines, or JSON documents one
@@ -57,26 +80,58 @@ def run(pipeline: str | None, config: str | None, *, as_json: bool, grace: str, 
       eventonce run pipeline.toml
       eventonce run --source sqs://orders --sink python:billing:charge --store redis://localhost
       eventonce run --key content --source events.jsonl --sink once.jsonl
+      eventonce run pipeline.toml --listen 9090 --log-format json --log-level info
       cat events.jsonl | eventonce run --sink python:billing:charge --store sqlite:///billing.db
     """
     if pipeline and config:
         raise click.UsageError("name the pipeline once, as PIPELINE or with --config")
     patience = duration(grace, "--grace")
-    logging.basicConfig(format="eventonce: %(message)s", level=logging.ERROR if as_json else logging.WARNING)
+    in_json, level = given.pop("log_format") == "json", given.pop("log_level")
+    log.setup("error" if as_json else level, json=in_json)
     logging.getLogger("eventonce").addFilter(Repeats())
     logging.getLogger("eventonce.outage").setLevel(logging.WARNING)  # nobody should have to guess at one
     with ExitStack() as stack:
         settings = read_settings(pipeline or config, **given)
-        parts = Pipeline(settings)
+        seen = Seeing(settings, listening=listen is not None, logging=in_json)
+        parts = Pipeline(settings, seen.hooks)
         stack.callback(parts.close)
+        if listen is not None:
+            stack.enter_context(seen.health(parts, listen))
         progress = stack.enter_context(Progress(parts.source))
-        worker = _worker(parts, settings, _Watcher(progress, quiet=as_json))
+        worker = _worker(parts, settings, _Watcher(progress, quiet=as_json or in_json))
         try:
             good = _run(worker) if isinstance(worker, Worker) else _serve(worker, patience)
         finally:
             progress.done()
             _close(worker.tally, parts.dead_letters.name, as_json=as_json)
     sys.exit(0 if good else 1)
+
+
+class Seeing:
+    """What a worker tells of itself: over HTTP where it listens, and in its log."""
+
+    def __init__(self, settings: Settings, *, listening: bool, logging: bool) -> None:
+        self._status = Status(settings.consumer)
+        self._metrics = _metrics(settings) if listening else None
+        self.hooks: list[Hook] = [LogHook()] if logging else []
+        if listening:
+            self.hooks.append(self._status)
+        if self._metrics is not None:
+            self.hooks.append(self._metrics)
+
+    def health(self, parts: Pipeline, place: str) -> Health:
+        """Serves `/healthz`, `/readyz`, `/status.json` and, where the client of Prometheus is installed, `/metrics`."""
+        host, port = listen_place(place)
+        render = None if self._metrics is None else self._metrics.render
+        return Health(self._status, lambda: parts.once.peek([_NOBODY]), host=host, port=port, metrics=render)
+
+
+def _metrics(settings: Settings) -> "PrometheusHook | None":
+    try:
+        from eventonce.observe.prometheus import DYNAMODB_WRITE, PrometheusHook
+    except MissingDriver:
+        return None
+    return PrometheusHook(write_price=DYNAMODB_WRITE if settings.store.startswith("dynamodb:") else 0.0)
 
 
 def _worker(parts: Pipeline, settings: Settings, watch: "_Watcher") -> "Worker | Crew | Receptionist":

@@ -8,13 +8,12 @@ from msgspec import structs
 
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.formats import bus, cloudevents, dynamodb, eventbridge, plain, records
+from eventonce.formats import bus, cloudevents, dynamodb, eventbridge, kpl, plain, records
 from eventonce.formats.carriers import Carried, unpack
 from eventonce.formats.text import GZIP, MAX_BYTES, check_size, content, kind_of, read_json, to_base64
 
 MAX_BATCH = 64 * 1024 * 1024  # what a document with many events may have, and what is unpacked from all its records
 _MAX_LAYERS = 5
-_KPL = b"\xf3\x89\x9a\xc2"  # how an aggregate of the Kinesis Producer Library begins
 _LAYERS = {
     "sqs": "SQS message",
     "sns": "SNS message",
@@ -134,12 +133,18 @@ class _Reader:
         if isinstance(carried.body, dict):
             return self.documents(carried.body, b"", layer + 1)
         raw = self._content(carried.body)
+        if kpl.recognises(raw):
+            return self._aggregate(raw, layer + 1)
         if raw.lstrip()[:1] not in (b"{", b"["):
             return iter((_bare(raw),))
         document = read_json(raw, self._max_bytes)
         if document == []:
             raise EventRejected("is an empty list, not an event")
         return self.documents(document, raw, layer + 1)
+
+    def _aggregate(self, raw: bytes, layer: int) -> Iterator[Event | EventRejected]:
+        for data in kpl.read(raw):
+            yield from self.carried(Carried(data, trouble=None if data else "has no data"), layer)
 
     def _content(self, body: str | bytes) -> bytes:
         if not isinstance(body, bytes) or body[:2] != GZIP:
@@ -178,11 +183,6 @@ _FORMS: tuple[tuple[Callable[[dict[str, Any]], bool], Callable[[dict[str, Any], 
 
 def _bare(raw: bytes) -> Event:
     """What is no JSON object, as queues and streams also carry it: text, or bytes in base64."""
-    if raw.startswith(_KPL):
-        raise EventRejected(
-            "is an aggregate of the Kinesis Producer Library, which holds several records; "
-            "turn aggregation off in the producer, or take it apart before"
-        )
     try:
         return Event(data=raw.decode())
     except UnicodeDecodeError:

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from eventonce.errors import ConfigError, MissingDriver
 from eventonce.ports import Sink
+from eventonce.sinks.dead_file import DeadFile
 from eventonce.sinks.dead_letter import DeadLetters
 from eventonce.sinks.file import FileSink
 from eventonce.sinks.function import load_function
@@ -19,8 +20,21 @@ _MODULES = {
     "sqs": ("sqs", "aws"),
     "sns": ("sns", "aws"),
     "events": ("events", "aws"),
+    "kinesis": ("kinesis", "aws"),
 }
-_FORMS = "a file, - for stdout, python:package.module:function, https://HOST, sqs://QUEUE, sns://TOPIC or events://BUS"
+_FORMS = (
+    "a file, - for stdout, python:package.module:function, https://HOST, sqs://QUEUE, sns://TOPIC, events://BUS "
+    "or kinesis://STREAM"
+)
+# The same for dead letters.
+_DEAD = {
+    "sqs": ("dead_queue", "aws"),
+    "sqlite": ("dead_table", ""),
+    "postgresql": ("dead_table", "postgres"),
+}
+_DEAD_FORMS = (
+    "a file, - for stdout, sqs://QUEUE, sqlite:///FILE, postgresql://HOST/DATABASE, or store for a table of it"
+)
 
 
 def open_sink(url: str) -> Sink | Callable[..., Any]:
@@ -31,25 +45,30 @@ def open_sink(url: str) -> Sink | Callable[..., Any]:
     if url.startswith("python:"):
         return load_function(url)
     scheme, found, _ = url.partition("://")
-    return _open_url(url, scheme) if found and scheme in _MODULES else FileSink(_file(url, "sink", f"use {_FORMS}"))
+    if found and scheme in _MODULES:
+        return cast(Sink, _open_url(url, "sink", *_MODULES[scheme]))
+    return FileSink(_file(url, "sink", f"use {_FORMS}"))
 
 
 def open_dead_letters(url: str) -> DeadLetters:
-    """Open a place for dead letters: a file, or `-` for standard output."""
-    return DeadLetters(_file(url, "dead_letter", "use a file, or - for stdout"))
+    """Open a place for dead letters: a file, `-` for standard output, a queue or a table of a database."""
+    scheme, found, _ = url.partition("://")
+    if found and scheme in _DEAD:
+        return cast(DeadLetters, _open_url(url, "dead_letter", *_DEAD[scheme]))
+    return DeadFile(_file(url, "dead_letter", f"use {_DEAD_FORMS}"))
 
 
-def _open_url(url: str, scheme: str) -> Sink:
-    module, extra = _MODULES[scheme]
+def _open_url(url: str, what: str, module: str, extra: str) -> object:
     try:
-        opener: Callable[[str], Sink] = import_module(f"eventonce.sinks.{module}").open_url
+        opener: Callable[[str], object] = import_module(f"eventonce.sinks.{module}").open_url
+        return opener(url)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("eventonce"):
             raise
         raise MissingDriver(
-            f"sink: {scheme}: needs the Python package {error.name}; install it with pip install 'eventonce[{extra}]'"
+            f"{what}: {url.partition(':')[0]}: needs the Python package {error.name}; "
+            f"install it with pip install 'eventonce[{extra}]'"
         ) from error
-    return opener(url)
 
 
 def _file(url: str, what: str, remedy: str) -> str:

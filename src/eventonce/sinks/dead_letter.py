@@ -2,46 +2,48 @@
 
 from base64 import b64encode
 from collections.abc import Sequence
-from typing import Any
-
-import msgspec
+from typing import Any, Protocol
 
 from eventonce.clock import moment
 from eventonce.errors import describe
 from eventonce.event import Delivery
 from eventonce.outcome import Outcome
-from eventonce.sinks.append import AppendFile
+
+OUTCOME, RULE = "eventonce-outcome", "eventonce-rule"  # attributes of a message, to tell letters apart unread
+Dead = Sequence[tuple[Delivery, Outcome]]
 
 
-class DeadLetters:
-    """A file of dead letters, one JSON line each: reason, history, place, and the event's own bytes."""
+class DeadLetters(Protocol):
+    """A place for dead letters. What is written is kept for good when `write` returns; else it raises `SinkError`."""
 
-    def __init__(self, name: str) -> None:
-        self._file = AppendFile(name)
-        self._file.check()
-        self.name = name
-
-    def write(self, dead: Sequence[tuple[Delivery, Outcome]], now: int) -> None:
-        """Keep these; they are on the disk when this returns."""
-        if dead:
-            self._file.write(msgspec.json.encode(letter(delivery, outcome, now)) for delivery, outcome in dead)
-
-    def close(self) -> None:
-        self._file.close()
+    @property
+    def name(self) -> str: ...
+    def write(self, dead: Dead, now: int) -> None: ...
+    def close(self) -> None: ...
 
 
 def letter(delivery: Delivery, outcome: Outcome, now: int) -> dict[str, Any]:
-    """One dead letter."""
+    """One dead letter: reason, history, place, and the event's own bytes."""
+    # What carried the event may have given it its id, and its bytes do not tell that.
+    carried = {} if delivery.event is None or not delivery.event.id else {"event_id": _writable(delivery.event.id)}
+    return {
+        **fate(outcome, outcome.attempt, now),
+        **{name: _writable(value) for name, value in delivery.where.items()},
+        **carried,
+        **_body(delivery.body),
+    }
+
+
+def fate(outcome: Outcome, attempts: int, now: int) -> dict[str, Any]:
+    """What a dead letter says of how its event ended."""
     return {
         "outcome": outcome.kind,
         "reason": describe(outcome.error),
         "error": type(outcome.error).__name__,
-        "attempts": outcome.attempt,
+        "attempts": attempts,
         "rule": outcome.rule,
         "key": outcome.key.hex() if outcome.key else None,
         "time": moment(now).isoformat(),
-        **{name: _writable(value) for name, value in delivery.where.items()},
-        **_body(delivery.body),
     }
 
 

@@ -23,8 +23,9 @@ _HOPELESS = {
     "signaturedoesnotmatch", "unrecognizedclient", "unsupportedoperation",
 }  # fmt: skip
 _PASSING = {
-    "expiredtoken", "kmsthrottled", "kmsthrottling", "requestexpired", "requestlimitexceeded", "requestthrottled",
-    "requesttimeout", "slowdown", "throttled", "throttling", "toomanyrequests",
+    "expiredtoken", "kmsthrottled", "kmsthrottling", "provisionedthroughputexceeded", "requestexpired",
+    "requestlimitexceeded", "requestthrottled", "requesttimeout", "slowdown", "throttled", "throttling",
+    "toomanyrequests",
 }  # fmt: skip
 _EXPIRED = {"expiredtoken", "requestexpired"}
 _OF_THE_EVENT = {

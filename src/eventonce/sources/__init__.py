@@ -1,20 +1,36 @@
 """Ways in, by URL."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from eventonce.clock import Clock
+from eventonce.clock import Clock, SystemClock
 from eventonce.errors import ConfigError
+from eventonce.ports import Store
 from eventonce.sources.file import FileSource
+from eventonce.sources.requests import Requests
 
 if TYPE_CHECKING:
+    from eventonce.sources.shard_source import ShardSource
     from eventonce.sources.sqs import SqsSource
 
-__all__ = ["FileSource", "check_source", "open_source"]
+__all__ = ["FileSource", "Requests", "check_source", "open_source"]
+
+_FORMS = "a file, - for stdin, sqs://QUEUE, kinesis://STREAM, dynamodbstreams://TABLE or http://HOST:PORT/PATH"
+_STREAMS = ("kinesis://", "dynamodbstreams://")
 
 
-def open_source(url: str, clock: Clock | None = None) -> "FileSource | SqsSource":
-    """Open a way in: a file of JSON lines, `-` for standard input, or a queue as `sqs://NAME`."""
+def open_source(
+    url: str, clock: Clock | None = None, *, store: Callable[[], Store] | None = None, consumer: str = "default"
+) -> "FileSource | SqsSource | ShardSource | Requests":
+    """Open a way in: a file of JSON lines, `-` for standard input, a queue, a stream, or where requests are awaited.
+
+    The workers of a consumer share a stream by the store, to which a stream opens a connection of its own.
+    """
     check_source(url)
+    if url.startswith("http://"):
+        return Requests(url)
+    if url.startswith(_STREAMS):
+        return _open_stream(url, clock or SystemClock(), store, consumer)
     if url.startswith("sqs://"):
         from eventonce.sources.sqs import SqsSource
 
@@ -28,7 +44,22 @@ def check_source(url: str) -> None:
         from eventonce.sources.sqs import read_url
 
         read_url(url)
-    elif "://" in url:
-        raise ConfigError(
-            f"source: {url.partition('://')[0]}:// is not a known way in; use a file, - for stdin, or sqs://QUEUE"
-        )
+    elif url.startswith(_STREAMS):
+        from eventonce.sources.aws_stream import read_url as read_stream_url
+
+        read_stream_url(url)
+    elif "://" in url and not url.startswith("http://"):
+        raise ConfigError(f"source: {url.partition('://')[0]}:// is not a known way in; use {_FORMS}")
+
+
+def _open_stream(url: str, clock: Clock, store: Callable[[], Store] | None, consumer: str) -> "ShardSource":
+    from eventonce.sources.aws_stream import read_url
+    from eventonce.sources.dynamodb_streams import DynamoDBStream
+    from eventonce.sources.kinesis import KinesisStream
+    from eventonce.sources.shard_source import ShardSource
+
+    if store is None:
+        raise ConfigError(f"source: {url.partition('?')[0]} is shared by the store; read it with eventonce run")
+    options = read_url(url)
+    stream = KinesisStream(options, clock) if url.startswith("kinesis:") else DynamoDBStream(options, clock)
+    return ShardSource(stream, store(), consumer, wait=options.wait, lease=options.lease, clock=clock)

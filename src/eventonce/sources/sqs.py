@@ -15,7 +15,6 @@ _LONGEST_WAIT = "20s"  # that a queue lets a poll wait
 _TRIES = 3  # to delete a message
 _PAUSE = 200  # milliseconds between them
 _CONNECTIONS = 50
-_ATTRIBUTES = ["ApproximateReceiveCount", "MessageGroupId"]
 _NO_QUEUE = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist")
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId")
 
@@ -34,6 +33,9 @@ class SqsSource:
 
     size = None
     position = 0
+    # What is asked for beside the body: of SQS, and of the sender.
+    system_attributes: Sequence[str] = ("ApproximateReceiveCount", "MessageGroupId")
+    attributes: Sequence[str] = ()
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         self._place, self._wait, visibility = read_url(url)
@@ -95,7 +97,8 @@ class SqsSource:
             MaxNumberOfMessages=limit,
             WaitTimeSeconds=wait,
             VisibilityTimeout=self._timeout // 1000,
-            MessageSystemAttributeNames=_ATTRIBUTES,
+            MessageSystemAttributeNames=list(self.system_attributes),
+            MessageAttributeNames=list(self.attributes),
             **asked,  # the same in the client's own retries: a lost answer does not block its groups
         )
         messages = answer.get("Messages", ())

@@ -36,7 +36,10 @@ def deliveries(headers: Mapping[str, str], body: bytes, max_bytes: int, source: 
     if len(found) == 1:
         return [_delivery(found[0], name, where, shown, body)]
     names = [name and f"{name}/{number}" for number in range(1, len(found) + 1)]
-    return [_delivery(each, part, where, shown, b"") for each, part in zip(found, names, strict=True)]
+    # What cannot be read is kept with all of the request: better twice than lost.
+    bodies = [body if isinstance(each, EventRejected) else b"" for each in found]
+    parts = zip(found, names, bodies, strict=True)
+    return [_delivery(each, part, where, shown, own) for each, part, own in parts]
 
 
 def unquoted(key: str) -> str:

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from eventonce.errors import EventRejected
 from eventonce.event import Delivery, Event
-from eventonce.formats import MAX_BYTES, Carried, read_carried, read_events
+from eventonce.formats import MAX_BYTES, Carried, read_events, read_message
 
 # What such a document has in it. To look is far cheaper than to parse every body twice.
 _MARKS = (b'"Records"', b'"records"', b'"Messages"', b'"Entries"')
@@ -33,22 +33,14 @@ def apart(delivery: Delivery) -> Sequence[Delivery]:
 
 def _message(delivery: Delivery) -> Sequence[Delivery]:
     carrier, name = str(delivery.where["source"]).partition("://")[0], str(delivery.where["message"])
-    try:
-        delivery.event = read_carried(Carried(delivery.body, carrier, name))
-    except EventRejected as error:  # rare, so it may be read a second time
-        return _several(delivery, name, error)
+    found = read_message(Carried(delivery.body, carrier, name))
+    if len(found) > 1 and any(isinstance(each, Event) for each in found):
+        return [_part(delivery, number, each) for number, each in enumerate(found, 1)]
+    if isinstance(found[0], Event):
+        delivery.event = found[0]
+    else:
+        delivery.trouble = str(found[0])
     return [delivery]
-
-
-def _several(delivery: Delivery, name: str, error: EventRejected) -> Sequence[Delivery]:
-    try:
-        found = read_events({"messageId": name, "receiptHandle": "", "body": delivery.body.decode()})
-    except UnicodeDecodeError:
-        found = []
-    if not any(isinstance(each, Event) for each in found):
-        delivery.trouble = str(error)
-        return [delivery]
-    return [_part(delivery, number, each) for number, each in enumerate(found, 1)]
 
 
 def _may_carry(body: bytes) -> bool:

@@ -8,6 +8,10 @@ from eventonce.errors import LeaseLost
 from eventonce.ports import Sink
 
 
+class NotBegun(LeaseLost):
+    """The worker stops, and this was not begun."""
+
+
 def guard(handler: Sink | Callable[..., Any], closed: Callable[[], bool]) -> Sink | Callable[..., Any]:
     """The same handler, which is not called any more once `closed` says so. A sink sends its batch in one go.
 
@@ -19,7 +23,7 @@ def guard(handler: Sink | Callable[..., Any], closed: Callable[[], bool]) -> Sin
 
     def check() -> None:
         if closed():
-            raise LeaseLost("the worker stops, and this was not begun")
+            raise NotBegun
 
     def guarded(*args: Any, **named: Any) -> Any:
         check()

@@ -1,0 +1,91 @@
+"""Dead letters in a queue of SQS: ours, those of EventBridge, and messages that SQS itself has moved there."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from eventonce.event import Delivery
+from eventonce.redrive.choice import MOST
+from eventonce.redrive.letter import Letter, read_letter
+from eventonce.redrive.undelivered import read_undelivered
+from eventonce.sinks.dead_letter import OUTCOME
+from eventonce.sources.sqs import SqsSource
+
+if TYPE_CHECKING:
+    from eventonce.sinks.dead_queue import DeadQueue
+
+_BATCH = 100
+_LOOKS = 2  # polls that bring nothing, before the queue counts as empty
+
+
+class QueueBox:
+    """A queue. Its messages are hidden from others from when they are read until `close`."""
+
+    def __init__(self, url: str) -> None:
+        self._source = _Messages(url)
+        self._sink: DeadQueue | None = None
+        self._held: dict[str, Delivery] = {}
+        self.name = self._source.name
+
+    def letters(self) -> Iterator[Letter]:
+        empty = 0
+        while empty < _LOOKS and len(self._held) < MOST:
+            received = self._source.receive(min(_BATCH, MOST - len(self._held)))
+            empty = 0 if received else empty + 1
+            for delivery in received:
+                self._held[delivery.handle] = delivery
+                yield self._letter(delivery)
+
+    def remove(self, letters: Sequence[Letter]) -> None:
+        self._source.ack([self._held.pop(letter.handle) for letter in letters])
+
+    def keep(self, letters: Sequence[Letter]) -> None:
+        """Send them anew and delete what they were. Killed between the two there are two, of which one is a copy."""
+        ours = [letter for letter in letters if letter.told]
+        if not ours:
+            return
+        if self._sink is None:
+            from eventonce.sinks.dead_queue import DeadQueue  # which needs its driver
+
+            self._sink = DeadQueue(self._source.plain_url)
+        self._sink.send([letter.told for letter in ours])
+        self.remove(ours)
+
+    def close(self) -> None:
+        for delivery in self._held.values():
+            self._source.retry(delivery, 0)
+        self._source.close()
+        if self._sink is not None:
+            self._sink.close()
+
+    def _letter(self, delivery: Delivery) -> Letter:
+        message = self._source.messages.pop(delivery.handle)
+        if OUTCOME in message.get("MessageAttributes", {}):
+            return read_letter(delivery.body, delivery.handle)
+        return read_undelivered(delivery, message)
+
+
+class _Messages(SqsSource):
+    """The messages of a queue with all that was said of them."""
+
+    system_attributes = (*SqsSource.system_attributes, "SentTimestamp", "DeadLetterQueueSourceArn")
+    attributes = ("All",)
+
+    def __init__(self, url: str) -> None:
+        # A poll of a second sees the whole queue too, and the last two bring nothing.
+        super().__init__(url if "wait=" in url else f"{url}{'&' if '?' in url else '?'}wait=1s")
+        self.messages: dict[str, dict[str, Any]] = {}
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def plain_url(self) -> str:
+        """The queue without what only concerns reading."""
+        options = {name: value for name, value in self._place.options.items() if name not in ("wait", "visibility")}
+        return f"{self._name}?{urlencode(options)}"
+
+    def _delivery(self, message: dict[str, Any]) -> Delivery:
+        self.messages[message["ReceiptHandle"]] = message
+        return super()._delivery(message)

@@ -1,0 +1,121 @@
+"""Dead letters in a table of a database, beside the claims or in a database of their own."""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from eventonce.errors import ConfigError, SinkError
+from eventonce.sinks.dead_letter import Dead, letter
+
+TABLE = "eventonce_dead_letters"
+_PATIENCE = 10  # seconds
+_LOCK = 0x65766E74_64656164  # "evntdead": under which PostgreSQL makes the table
+Row = tuple[int, bytes]
+
+
+class _Database(NamedTuple):
+    """How to talk to one kind of database."""
+
+    connect: Callable[[], Any]
+    error: type[Exception]
+    make: Sequence[str]  # the table, where it is not there
+    place: str  # how a statement says where a value goes
+
+
+class DeadTable:
+    """A table of dead letters, as `sqlite:///FILE` or `postgresql://HOST/DATABASE`.
+
+    It connects anew for each batch: dead letters are rare, and a connection that is not kept cannot go stale.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._database = _sqlite(url) if url.startswith("sqlite:") else _postgres(url)
+        self.name = f"the table {TABLE} of {_shown(url)}"
+
+    def write(self, dead: Dead, now: int) -> None:
+        """Keep these; they are committed when this returns."""
+        rows = [(msgspec.json.encode(letter(delivery, outcome, now)),) for delivery, outcome in dead]
+        if rows:
+            self._change("INSERT INTO {table} (letter) VALUES ({place})", rows)
+
+    def read(self, after: int, limit: int) -> list[Row]:
+        """The next letters after this number, the oldest first."""
+        with self._transaction() as cursor:
+            cursor.execute(f"SELECT id, letter FROM {TABLE} WHERE id > {after:d} ORDER BY id LIMIT {limit:d}")
+            return [(number, bytes(raw)) for number, raw in cursor.fetchall()]
+
+    def remove(self, numbers: Iterable[int]) -> None:
+        """Delete these."""
+        self._change("DELETE FROM {table} WHERE id = {place}", [(number,) for number in numbers])
+
+    def replace(self, rows: Iterable[Row]) -> None:
+        """Write these anew, where they are still there."""
+        self._change("UPDATE {table} SET letter = {place} WHERE id = {place}", [(raw, number) for number, raw in rows])
+
+    def close(self) -> None:
+        """There is nothing open between two calls."""
+
+    def _change(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        with self._transaction() as cursor:
+            cursor.executemany(statement.format(table=TABLE, place=self._database.place), rows)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        try:
+            with closing(self._database.connect()) as connection, closing(connection.cursor()) as cursor:
+                for statement in self._database.make:
+                    cursor.execute(statement)
+                yield cursor
+                connection.commit()
+        except self._database.error as error:
+            told = " ".join(str(error).split())
+            raise SinkError(f"{self.name}: cannot be used: {told}; mend that and run again, nothing is lost") from error
+
+
+def _sqlite(url: str) -> _Database:
+    parts = urlsplit(url)
+    file = Path(unquote(parts.path[1:])).absolute()
+    if parts.netloc or not parts.path[1:]:
+        raise ConfigError(f"dead_letter: {url!r} names no file; use sqlite:///FILE or sqlite:////ABSOLUTE/FILE")
+    make = f"CREATE TABLE IF NOT EXISTS {TABLE} (id INTEGER PRIMARY KEY AUTOINCREMENT, letter BLOB NOT NULL)"
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(file, timeout=_PATIENCE)
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    return _Database(connect, sqlite3.Error, [make], "?")
+
+
+def _postgres(url: str) -> _Database:
+    import psycopg
+
+    bare, _, query = url.partition("?")
+    ours = ("timeout", "prepare")  # of the store; every other parameter is libpq's
+    kept = "&".join(each for each in query.split("&") if each and each.partition("=")[0] not in ours)
+    columns = "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, letter bytea NOT NULL"
+    make = (
+        f"SET LOCAL statement_timeout = '{_PATIENCE}s'",
+        f"SELECT CASE WHEN to_regclass('{TABLE}') IS NULL THEN pg_advisory_xact_lock({_LOCK}) END",
+        f"CREATE TABLE IF NOT EXISTS {TABLE} ({columns})",
+    )
+
+    def connect() -> Any:
+        found = f"{bare}?{kept}" if kept else bare
+        return psycopg.connect(found, connect_timeout=_PATIENCE, tcp_user_timeout=_PATIENCE * 1000)
+
+    return _Database(connect, psycopg.Error, make, "%s")
+
+
+def _shown(url: str) -> str:
+    """The URL without what may be secret in it."""
+    scheme, between, rest = url.partition("?")[0].partition("://")
+    return f"{scheme}{between}{rest.rpartition('@')[2]}"
+
+
+open_url = DeadTable

@@ -1,0 +1,55 @@
+"""Events into a stream of Kinesis."""
+
+import hashlib
+from typing import Any
+
+from eventonce.aws import Place
+from eventonce.clock import Clock
+from eventonce.errors import EventRejected
+from eventonce.event import Event
+from eventonce.key import canonical
+from eventonce.path import getter
+from eventonce.sinks.entries import MIB, Entry, EntrySink, Limits, Refusal
+
+_LONGEST = 256  # characters of a partition key
+
+
+class KinesisSink(EntrySink):
+    """`kinesis://STREAM`, by name or ARN. With `?partition=PATH`, events with the same value there keep their order.
+
+    A stream knows no deduplication: where an answer is lost, an event may be there twice.
+    """
+
+    service = "kinesis"
+    limits = Limits(500, 10 * MIB, 10 * MIB)
+
+    def __init__(self, url: str, clock: Clock | None = None) -> None:
+        super().__init__(Place(url, "sink", "partition"), clock)
+        name = self.place.name
+        self._stream = {"StreamARN": name} if name.startswith("arn:") else {"StreamName": name}
+        self._path = self.place.options.get("partition")
+        self._get = None if self._path is None else getter(self._path, "sink: partition")
+
+    def _entry(self, event: Event, key: str) -> Entry:
+        data = event.line()
+        group = None if self._get is None else _short(self._get(event.document()), self._path)
+        partition = group or key
+        return Entry({"Data": data, "PartitionKey": partition}, len(data) + len(partition.encode()), group)
+
+    def _put(self, bodies: list[dict[str, Any]]) -> list[Refusal | None]:
+        said = self.client().put_records(Records=bodies, **self._stream).get("Records", [])
+        found = [
+            Refusal(each["ErrorCode"], each.get("ErrorMessage", "")) if each.get("ErrorCode") else None for each in said
+        ]
+        return found + [Refusal("NoAnswer", "nothing was said of it")] * (len(bodies) - len(found))
+
+
+def _short(value: Any, path: str | None) -> str:
+    """A value as a partition key, which has between 1 and 256 characters."""
+    if value is None or value == "":
+        raise EventRejected(f"has nothing at {path}, which names its partition in the sink")
+    text = value if isinstance(value, str) else canonical(value).decode()
+    return text if len(text) <= _LONGEST else hashlib.sha256(text.encode()).hexdigest()
+
+
+open_url = KinesisSink

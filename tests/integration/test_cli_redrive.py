@@ -1,0 +1,346 @@
+"""`eventonce redrive`, as a real process: files, queues, tables, and a redrive that is killed."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from eventonce.testing.servers import Ministack, Postgres
+
+Finished = subprocess.CompletedProcess[str]
+Command = Callable[..., Finished]
+
+HANDLER = """
+import os
+
+def handle(event):
+    if os.environ.get("BROKEN"):
+        raise ValueError(f"no luck with {event.id}")
+    with open("done", "a") as file:
+        file.write(event.id + "\\n")
+
+def stored(event, ctx):
+    ctx.tx.execute("CREATE TABLE IF NOT EXISTS effects (id TEXT)")
+    ctx.tx.execute("INSERT INTO effects VALUES (?)", (event.id,))
+    if os.environ.get("BROKEN"):
+        raise ValueError("no luck")
+    if os.environ.get("DEADLY") == event.id:
+        os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Command:
+    (tmp_path / "handler.py").write_text(HANDLER)
+
+    def run(*args: str, stdin: int = subprocess.DEVNULL, **env: str) -> Finished:
+        return subprocess.run(
+            [sys.executable, "-m", "eventonce", *args],
+            check=False,
+            cwd=tmp_path,
+            stdin=stdin,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(tmp_path), **env},
+            timeout=120,
+        )
+
+    return run
+
+
+def pipeline(folder: Path, **given: Any) -> str:
+    settings = {
+        "store": "sqlite:///store.db",
+        "source": "in.jsonl",
+        "sink": "python:handler:handle",
+        "dead_letter": "dead.jsonl",
+        "max_attempts": 1,
+        **given,
+    }
+    (folder / "p.toml").write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
+    return "p.toml"
+
+
+def write(folder: Path, *names: str) -> None:
+    (folder / "in.jsonl").write_text("".join(json.dumps({"id": name}) + "\n" for name in names))
+
+
+def done(folder: Path) -> list[str]:
+    file = folder / "done"
+    return sorted(file.read_text().split()) if file.exists() else []
+
+
+def reported(finished: Finished) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """What `--json` says: of each letter, and at the end."""
+    *each, counts = [json.loads(line) for line in finished.stderr.splitlines()]
+    return each, counts
+
+
+# --- a file ---
+
+
+def test_the_plan_comes_first(cli: Command, tmp_path: Path) -> None:
+    name = pipeline(tmp_path)
+    write(tmp_path, "a1", "a2", "a3")
+    with (tmp_path / "in.jsonl").open("a") as file:
+        file.write("junk\n")
+    assert cli("run", name, BROKEN="1").returncode == 1
+
+    plan = cli("redrive", name, "--dry-run")
+    assert (plan.returncode, plan.stderr) == (0, "")
+    first, second, third = plan.stdout.splitlines()
+    assert first == "4 dead letters in dead.jsonl; 4 match, 4 to redrive"
+    assert second.split(maxsplit=1) == ["3", "id  failed: no luck with a1"]
+    assert third.split(maxsplit=1)[0] == "1"
+    assert done(tmp_path) == []
+
+    asked = cli("redrive", name)
+    assert asked.returncode == 2
+    assert "add --yes to redrive, or --dry-run to look" in asked.stderr
+    assert done(tmp_path) == []
+
+
+@pytest.mark.parametrize(("answer", "expected"), [("n", []), ("y", ["a"])])
+def test_on_a_terminal_it_asks(cli: Command, tmp_path: Path, answer: str, expected: list[str]) -> None:
+    name = pipeline(tmp_path)
+    write(tmp_path, "a")
+    cli("run", name, BROKEN="1")
+    terminal, theirs = os.openpty()
+    os.write(terminal, f"{answer}\n".encode())
+
+    finished = cli("redrive", name, stdin=theirs)
+    os.close(terminal)
+    os.close(theirs)
+
+    assert finished.returncode == 0
+    assert "redrive 1? [y/N]" in finished.stdout + finished.stderr
+    assert done(tmp_path) == expected
+
+
+def test_letters_are_redriven_and_what_became_of_each_is_told(cli: Command, tmp_path: Path) -> None:
+    name = pipeline(tmp_path)
+    write(tmp_path, "a", "b")
+    cli("run", name, BROKEN="1")
+
+    failed = cli("redrive", name, "--yes", BROKEN="1")
+    assert failed.returncode == 1
+    assert "in.jsonl:1: failed: no luck with a" in failed.stderr
+    assert failed.stderr.splitlines()[-1] == "2 of 2 redriven: 2 failed"
+
+    again = cli("redrive", name, "--yes", "--json")
+    each, counts = reported(again)
+    assert again.returncode == 0
+    assert [(one["place"], one["outcome"]) for one in each] == [
+        ("in.jsonl:1", "processed"),
+        ("in.jsonl:2", "processed"),
+    ]
+    assert (counts["letters"], counts["processed"]) == (2, 2)
+    assert done(tmp_path) == ["a", "b"]
+
+    empty = cli("redrive", name)
+    assert (empty.returncode, empty.stdout) == (0, "")
+    assert empty.stderr == "0 dead letters in dead.jsonl; 0 match, 0 to redrive\n"
+
+
+def test_filters(cli: Command, tmp_path: Path) -> None:
+    name = pipeline(tmp_path)
+    write(tmp_path, "a", "b", "c")
+    cli("run", name, BROKEN="1")
+    listed = [json.loads(line) for line in cli("redrive", name, "--dry-run", "--json").stdout.splitlines()]
+
+    def matches(*args: str) -> str:
+        return cli("redrive", name, "--dry-run", *args).stdout.splitlines()[0].partition("; ")[2]
+
+    assert matches("--reason", "WITH b") == "1 match, 1 to redrive"
+    assert matches("--rule", "orders") == "0 match, 0 to redrive"
+    assert matches("--rule", "id", "--limit", "2") == "3 match, 2 to redrive"
+    assert matches("--since", "2h") == "3 match, 3 to redrive"
+    assert matches("--since", "0s") == "0 match, 0 to redrive"
+    assert matches("--with-key", listed[2]["key"]) == "1 match, 1 to redrive"
+
+    assert cli("redrive", name, "--yes", "--reason", "with b").returncode == 0
+    assert done(tmp_path) == ["b"]
+    assert matches() == "2 match, 2 to redrive"
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--from", "none.jsonl"], "none.jsonl: there are no dead letters here"),
+        (["--from", "-"], "stdout cannot be read back"),
+        (["--from", "sns://x"], "sns:// holds no dead letters"),
+        (["--since", "soon"], "--since: 'soon' is not a duration"),
+        (["--with-key", "xyz"], "'xyz' is not a key"),
+        (["--limit", "0"], "0 is not in the range"),
+        (["-c", "p.toml"], "name the pipeline once"),
+    ],
+)
+def test_wrong_usage(cli: Command, tmp_path: Path, args: list[str], told: str) -> None:
+    finished = cli("redrive", pipeline(tmp_path), *args)
+    assert finished.returncode == 2
+    assert told in finished.stderr
+
+
+def test_events_go_to_stdout_and_nothing_else_does(cli: Command, tmp_path: Path) -> None:
+    name = pipeline(tmp_path)
+    write(tmp_path, "a")
+    cli("run", name, BROKEN="1")
+    assert cli("redrive", name, "--sink", "-", "--yes").stdout == '{"id": "a"}\n'
+
+
+# --- killed half-way ---
+
+
+def test_a_redrive_that_is_killed_and_run_again_loses_nothing_and_does_nothing_twice(
+    cli: Command, tmp_path: Path
+) -> None:
+    names = [f"e{number:03}" for number in range(70)]
+    place = pipeline(
+        tmp_path,
+        store="sqlite:///store.db",
+        sink="python:handler:stored",
+        dead_letter="store",
+        lease="1s",
+        busy_wait="5s",
+    )
+    write(tmp_path, *names)
+    cli("run", place, BROKEN="1")
+
+    for victim in ("e010", "e025", "e061"):
+        killed = cli("redrive", place, "--yes", DEADLY=victim)
+        assert killed.returncode == -signal.SIGKILL
+
+    give_up = time.monotonic() + 60
+    while cli("redrive", place, "--yes").returncode != 0:  # some may be busy until their leases are over
+        assert time.monotonic() < give_up
+
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        effects = [name for (name,) in connection.execute("SELECT id FROM effects ORDER BY id")]
+        assert connection.execute("SELECT count(*) FROM eventonce_dead_letters").fetchone() == (0,)
+    connection.close()
+    assert effects == names
+
+
+# --- a queue ---
+
+
+class Queue:
+    def __init__(self, server: Ministack, *, fifo: bool = False) -> None:
+        self.client: Any = boto3.client("sqs", endpoint_url=server.endpoint(), region_name="us-east-1")
+        self.name = f"dead-{uuid.uuid4().hex}{'.fifo' if fifo else ''}"
+        attributes = {"FifoQueue": "true"} if fifo else {}
+        self.url = self.client.create_queue(QueueName=self.name, Attributes=attributes)["QueueUrl"]
+        self.place = f"sqs://{self.name}?region=us-east-1&endpoint={server.endpoint()}"
+
+    def send(self, body: str, **attributes: str) -> None:
+        said = {name: {"DataType": "String", "StringValue": value} for name, value in attributes.items()}
+        self.client.send_message(QueueUrl=self.url, MessageBody=body, MessageAttributes=said)
+
+    def messages(self) -> list[dict[str, Any]]:
+        """All there are, which stay."""
+        asked = {"MaxNumberOfMessages": 10, "MessageAttributeNames": ["All"], "VisibilityTimeout": 0}
+        found = self.client.receive_message(QueueUrl=self.url, **asked).get("Messages", [])
+        return list({message["MessageId"]: message for message in found}.values())
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_dead_letters_in_a_queue(cli: Command, tmp_path: Path, ministack: Ministack, fifo: bool) -> None:
+    queue = Queue(ministack, fifo=fifo)
+    name = pipeline(tmp_path, dead_letter=queue.place)
+    write(tmp_path, "a", "b\uffff")
+    assert cli("run", name, BROKEN="1").returncode == 1
+    message, _ = queue.messages()
+    said = {name: value["StringValue"] for name, value in message["MessageAttributes"].items()}
+    assert said == {"eventonce-outcome": "failed", "eventonce-rule": "id"}
+
+    assert cli("redrive", name, "--dry-run").stdout.splitlines()[0].endswith("2 match, 2 to redrive")
+    assert cli("redrive", name, "--yes", BROKEN="1").returncode == 1
+    assert sorted(json.loads(each["Body"])["attempts"] for each in queue.messages()) == [2, 2]
+
+    assert cli("redrive", name, "--yes").returncode == 0
+    assert done(tmp_path) == ["a", "b\uffff"]
+    assert queue.messages() == []
+
+
+def test_a_large_letter_is_packed(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
+    queue = Queue(ministack)
+    name = pipeline(tmp_path, dead_letter=queue.place)
+    (tmp_path / "in.jsonl").write_text(json.dumps({"id": "a", "text": "x" * 2_000_000}) + "\n")
+    assert cli("run", name, BROKEN="1").returncode == 1
+    (message,) = queue.messages()
+    assert len(message["Body"]) < 10_000
+    assert cli("redrive", name, "--yes").returncode == 0
+    assert done(tmp_path) == ["a"]
+
+
+def test_letters_that_others_wrote(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
+    queue = Queue(ministack)
+    event = {"id": "from-eventbridge", "source": "s", "detail-type": "t", "detail": {}}
+    queue.send(json.dumps(event), RULE_ARN="arn:aws:events:r:1:rule/orders", ERROR_CODE="NO_PERMISSIONS")
+    queue.send(json.dumps({"id": "moved"}))
+    record = {"busArn": "arn:bus", "errorCode": "ACCESS_DENIED", "failedMessages": [{"eventId": "x-1"}]}
+    queue.send(json.dumps(record))
+    name = pipeline(tmp_path)
+
+    plan = cli("redrive", name, "--from", queue.place, "--dry-run").stdout
+    assert plan.splitlines()[0].endswith("3 match, 2 to redrive")
+    assert "orders  undelivered: NO_PERMISSIONS" in plan
+    assert "cannot be redriven: it names its events and does not hold them; replay x-1 from arn:bus" in plan
+
+    failed = cli("redrive", name, "--from", queue.place, "--yes", BROKEN="1")
+    assert failed.returncode == 1
+    assert len(queue.messages()) == 3
+    assert cli("redrive", name, "--from", queue.place, "--yes").returncode == 0
+    assert done(tmp_path) == ["from-eventbridge", "moved"]
+    (left,) = queue.messages()
+    assert json.loads(left["Body"]) == record
+
+
+def test_what_does_not_match_can_be_received_again(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
+    queue = Queue(ministack)
+    queue.send(json.dumps({"id": "a"}))
+    name = pipeline(tmp_path)
+    assert cli("redrive", name, "--from", queue.place, "--yes", "--reason", "nothing like it").returncode == 0
+    assert len(queue.messages()) == 1
+
+
+def test_a_queue_that_is_not_there_is_told_and_nothing_is_acked(
+    cli: Command, tmp_path: Path, ministack: Ministack
+) -> None:
+    name = pipeline(tmp_path, dead_letter=f"sqs://no-such-queue?region=us-east-1&endpoint={ministack.endpoint()}")
+    write(tmp_path, "a")
+    finished = cli("run", name, BROKEN="1")
+    assert finished.returncode == 2
+    assert "sqs://no-such-queue cannot be used" in finished.stderr
+    assert cli("redrive", name, "--yes").returncode == 2
+
+
+# --- a table of PostgreSQL ---
+
+
+def test_dead_letters_in_postgresql(cli: Command, tmp_path: Path, postgres_server: Postgres) -> None:
+    import psycopg
+
+    database = f"d{uuid.uuid4().hex}"
+    with psycopg.connect(postgres_server.url(), autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{database}"'.encode())
+    url = postgres_server.url().rpartition("/")[0] + f"/{database}?timeout=5s"
+    name = pipeline(tmp_path, store=url, dead_letter="store")
+    write(tmp_path, "a", "b")
+    assert cli("run", name, BROKEN="1").returncode == 1
+    assert cli("redrive", name, "--yes", BROKEN="1").returncode == 1
+    plan = cli("redrive", name, "--dry-run", "--json").stdout.splitlines()
+    assert [json.loads(line)["attempts"] for line in plan] == [2, 2]
+    assert cli("redrive", name, "--yes").returncode == 0
+    assert done(tmp_path) == ["a", "b"]
+    assert cli("redrive", name, "--dry-run").stdout.startswith("0 dead letters in the table eventonce_dead_letters of")

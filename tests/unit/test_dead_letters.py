@@ -1,0 +1,324 @@
+"""Dead letters: written, and read back as they were, whoever wrote them."""
+
+import json
+import sqlite3
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventonce import Once, Rule
+from eventonce.clock import moment
+from eventonce.errors import ConfigError, EventRejected, SinkError, SourceError
+from eventonce.event import Delivery, Event
+from eventonce.key import Key
+from eventonce.outcome import Kind, Outcome
+from eventonce.pipeline import Pipeline, dead_letter_url, load
+from eventonce.redrive import Choice, Letter, groups, open_box, plan
+from eventonce.redrive.letter import read_letter
+from eventonce.redrive.undelivered import read_undelivered
+from eventonce.sinks import open_dead_letters
+from eventonce.sinks.dead_letter import letter
+from eventonce.sinks.dead_queue import DeadQueue, packed
+from eventonce.webhook.incoming import deliveries
+from eventonce.worker.apart import apart
+
+NOW = 1_767_225_600_000
+EVENT = b'{"id":"1"}'
+FAILED = Outcome(
+    kind=Kind.FAILED, error=ValueError("no money"), key=Key(bytes(16)), rule="orders", attempt=5, final=True
+)
+
+
+def dead(body: bytes = EVENT, **more: Any) -> tuple[Delivery, Outcome]:
+    return Delivery(body, {"source": "in.jsonl", "line": 7}, **more), FAILED
+
+
+def read_back(told: dict[str, Any]) -> Letter:
+    return read_letter(json.dumps(told).encode())
+
+
+# --- read back ---
+
+
+@pytest.mark.parametrize("body", [EVENT, b"junk", b"", b"\xff\xfe", '{"a":"ä\uffff"}'.encode()])
+def test_a_letter_is_read_back_as_it_was_written(body: bytes) -> None:
+    found = read_back(letter(*dead(body), NOW))
+    assert (found.body, found.reason, found.outcome, found.attempts) == (body, "no money", "failed", 5)
+    assert (found.rule, found.key, found.time) == ("orders", "00" * 16, moment(NOW))
+    assert (found.place, found.trouble) == ("in.jsonl:7", None)
+
+
+@pytest.mark.parametrize("body", [EVENT, b"\xff" * 1000])
+def test_a_packed_letter_is_read_back(body: bytes) -> None:
+    assert read_back(packed(letter(*dead(body), NOW))).body == body
+
+
+def test_a_letter_has_the_id_that_only_the_carrier_knew() -> None:
+    told = letter(*dead(event=Event(data={}, id="message-1/2")), NOW)
+    assert told["event_id"] == "message-1/2"
+    assert read_back(told).event_id == "message-1/2"
+
+
+GITHUB = {"x-github-delivery": "d-1", "x-github-event": "push", "content-type": "application/json"}
+BINARY = {"ce-id": "c-1", "ce-source": "/s", "ce-type": "t", "ce-specversion": "1.0", "content-type": "text/plain"}
+SENT = {"source": "sqs://in", "message": "m-1"}
+
+
+@pytest.mark.parametrize(
+    "came",
+    [
+        deliveries(GITHUB, b'{"id": "repository"}', 10_000, "http"),
+        deliveries(GITHUB, b"text", 10_000, "http"),
+        deliveries(BINARY, b"text", 10_000, "http"),
+        deliveries({"webhook-id": "w"}, b'[{"id": 1, "n": 1}, {"n": 2}]', 10_000, "http"),
+        apart(Delivery(b'{"n": 1}', SENT, handle="h")),
+        apart(Delivery(b'{"id": 7}', SENT, handle="h")),
+        apart(Delivery(b"text", SENT, handle="h")),
+        apart(Delivery(b'{"Records": [{"n": 1}, {"n": 2}]}', SENT, handle="h")),
+        apart(Delivery(b'[{"specversion": "1.0", "id": "1", "source": "s", "type": "t"}]', SENT, handle="h")),
+    ],
+)
+def test_an_event_has_the_key_it_had_however_it_came(came: list[Delivery]) -> None:
+    rules = [Rule(name="hooks", match={"headers": {"x-github-event": [{"exists": True}]}}, key=["headers", "id"])]
+    with Once("memory:", rules=rules) as once:
+        for delivery in came:
+            (again,) = read_back(letter(delivery, FAILED, NOW)).deliveries()
+            assert once.key(again.event or again.body) == once.key(delivery.event or delivery.body)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"text"',
+        b"\xff",
+        EVENT,
+        json.dumps({**letter(*dead(), NOW), "body": 7}).encode(),
+        json.dumps({**letter(*dead(), NOW), "attempts": "many"}).encode(),
+        json.dumps({**packed(letter(*dead(), NOW)), "body_gzip": "****"}).encode(),
+        json.dumps({**packed(letter(*dead(), NOW)), "body_gzip": b64encode(b"no gzip").decode()}).encode(),
+        json.dumps({**packed(letter(*dead(), NOW)), "body_gzip": "H4sIAAAAAAAAAw=="}).encode(),
+    ],
+)
+def test_what_is_no_letter_says_so_and_cannot_be_redriven(raw: bytes) -> None:
+    assert read_letter(raw).trouble == "is no dead letter of eventonce, or a damaged one"
+
+
+def test_a_letter_keeps_its_name_when_it_fails_again() -> None:
+    first = read_back(letter(*dead(), NOW))
+    worse = Outcome(kind=Kind.FAILED, error=KeyError("x"), key=Key(bytes(16)), rule="orders", attempt=6)
+    second = read_back(dict(first.again(worse, NOW + 1).told))
+    assert (second.id, second.mark, second.body) == (first.id, first.mark, first.body)
+    assert (second.attempts, second.reason, second.where) == (6, "'x'", first.where)
+
+
+def test_what_could_not_be_read_was_no_attempt() -> None:
+    first = read_back(letter(*dead(), NOW))
+    again = first.again(Outcome(kind=Kind.REJECTED, error=EventRejected("is not JSON")), NOW)
+    assert again.told["attempts"] == 5
+
+
+# --- what AWS puts into such queues ---
+
+RECEIVED = Delivery(b"", {"source": "sqs://dead", "message": "m-1"}, offers=4, handle="h")
+
+
+def undelivered(body: bytes, said: dict[str, str] | None = None, **system: str) -> Letter:
+    message = {
+        "MessageId": "m-1",
+        "Attributes": {"SentTimestamp": str(NOW), **system},
+        "MessageAttributes": {name: {"StringValue": value} for name, value in (said or {}).items()},
+    }
+    return read_undelivered(Delivery(body, RECEIVED.where, offers=4, handle="h"), message)
+
+
+def test_a_dead_letter_of_eventbridge() -> None:
+    found = undelivered(
+        EVENT,
+        {
+            "RULE_ARN": "arn:aws:events:us-east-1:123456789012:rule/bus/orders",
+            "TARGET_ARN": "arn:aws:sqs:us-east-1:123456789012:in",
+            "ERROR_CODE": "NO_PERMISSIONS",
+            "ERROR_MESSAGE": "it may not",
+            "EXHAUSTED_RETRY_CONDITION": "MaximumRetryAttempts",
+            "RETRY_ATTEMPTS": "185",
+        },
+    )
+    assert found.reason == "NO_PERMISSIONS: it may not (MaximumRetryAttempts)"
+    assert (found.rule, found.attempts, found.body, found.trouble) == ("orders", 185, EVENT, None)
+    assert (found.id, found.time, found.outcome) == ("m-1", moment(NOW), "undelivered")
+
+
+def test_a_dead_letter_of_the_new_bus_names_its_events_and_cannot_be_redriven() -> None:
+    record = {
+        "version": "1.0",
+        "busArn": "arn:aws:events:us-east-1:123456789012:event-busv2/orders/x",
+        "subscriberArn": "arn:aws:events:us-east-1:123456789012:subscriber/large-orders/y",
+        "errorCode": "ACCESS_DENIED",
+        "errorMessage": "it may not",
+        "exhaustedRetryCondition": "MaximumEventAgeInSeconds",
+        "retryAttempts": 4,
+        "failedMessages": [{"eventId": "a-1"}, {"eventId": "b-2"}],
+    }
+    found = undelivered(json.dumps(record).encode())
+    assert found.reason == "ACCESS_DENIED: it may not (MaximumEventAgeInSeconds)"
+    assert (found.rule, found.attempts) == ("large-orders", 4)
+    assert found.trouble == (f"it names its events and does not hold them; replay a-1, b-2 from {record['busArn']}")
+
+
+@pytest.mark.parametrize("body", [EVENT, b"text", b'{"failedMessages": "no"}', b'{"failedMessages'])
+def test_a_message_that_sqs_has_moved(body: bytes) -> None:
+    found = undelivered(body, DeadLetterQueueSourceArn="arn:aws:sqs:us-east-1:123456789012:in")
+    assert (found.reason, found.attempts, found.trouble) == ("was received too often from in", 3, None)
+    assert found.body == body
+
+
+def test_such_a_message_is_read_with_its_own_id_where_the_event_has_none() -> None:
+    (delivery,) = undelivered(b'{"n": 1}').deliveries()
+    assert delivery.event is not None
+    assert delivery.event.id == "m-1"
+
+
+# --- choosing ---
+
+
+def chosen(**given: Any) -> bool:
+    found = Letter(id="1", reason="No route to host", rule="orders", key="00" * 16, time=moment(NOW))
+    return Choice(**given).takes(found)
+
+
+def test_a_choice() -> None:
+    assert chosen()
+    assert chosen(reason="no ROUTE", rule="orders", key="00" * 16, since=moment(NOW))
+    assert not chosen(reason="timeout")
+    assert not chosen(rule="mails")
+    assert not chosen(key="11" * 16)
+    assert not chosen(since=moment(NOW + 1))
+    assert not Choice(since=moment(NOW)).takes(Letter(id="1"))
+
+
+def test_a_plan_holds_no_more_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eventonce.redrive.choice.MOST", 3)
+    letters = [
+        Letter(id=str(n), reason="even" if n % 2 == 0 else "odd", trouble="x" if n == 4 else None) for n in range(10)
+    ]
+    found = plan(iter(letters), Choice(reason="even"))
+    assert (found.found, found.matching) == (10, 5)
+    assert [letter.id for letter in found.chosen] == ["0", "2", "4"]
+    assert [letter.id for letter in found.letters] == ["0", "2"]
+    assert [letter.id for letter in plan(letters, Choice(), 1).letters] == ["0"]
+
+
+def test_reasons_that_differ_in_names_and_numbers_are_one() -> None:
+    letters = [
+        Letter(id="1", reason="no customer 'a' after 3 tries", rule="orders"),
+        Letter(id="2", reason="timeout", rule="orders"),
+        Letter(id="3", reason="no customer 'b' after 12 tries", rule="orders"),
+        Letter(id="4", reason="timeout", rule="mails"),
+        Letter(id="5", reason="no customer 'a' after 3 tries", rule="orders", trouble="gone"),
+    ]
+    found = groups(letters)
+    assert [(group.size, group.rule, group.trouble) for group in found] == [
+        (2, "orders", None),
+        (1, "orders", None),
+        (1, "mails", None),
+        (1, "orders", "gone"),
+    ]
+    assert found[0].reason == "no customer 'a' after 3 tries"
+
+
+# --- a table ---
+
+
+def test_letters_in_a_table(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'dead.db'}"
+    table = open_dead_letters(url)
+    table.write([], NOW)
+    assert not (tmp_path / "dead.db").exists()
+    table.write([dead(), dead(b"\xff")], NOW)
+    box = open_box(url)
+    one, two = box.letters()
+    assert (one.body, two.body, one.reason) == (EVENT, b"\xff", "no money")
+
+    box.keep([one.again(FAILED, NOW)])
+    box.remove([two])
+    box.remove([two])
+    (left,) = open_box(url).letters()
+    assert (left.id, left.attempts) == (one.id, 6)
+
+
+def test_a_letter_that_is_gone_is_not_kept_again(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'dead.db'}"
+    open_dead_letters(url).write([dead()], NOW)
+    box = open_box(url)
+    (found,) = box.letters()
+    box.remove([found])
+    box.keep([found.again(FAILED, NOW)])
+    assert list(box.letters()) == []
+
+
+def test_a_table_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "dead.db").write_text("this is no database, and has never been one")
+    table = open_dead_letters(f"sqlite:///{tmp_path / 'dead.db'}")
+    with pytest.raises(SinkError, match="cannot be used: file is not a database; mend that and run again"):
+        table.write([dead()], NOW)
+
+
+def test_the_table_is_beside_the_claims(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(b"junk\n")
+    settings = load(store=f"sqlite:///{tmp_path / 'store.db'}", source=str(tmp_path / "in.jsonl"), dead_letter="store")
+    pipeline = Pipeline(settings)
+    pipeline.dead_letters.write([dead()], NOW)
+    pipeline.close()
+    Pipeline(settings).close()  # the store still takes the file for its own
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        assert connection.execute("SELECT count(*) FROM eventonce_dead_letters").fetchone() == (1,)
+    connection.close()
+
+
+@pytest.mark.parametrize("store", ["memory:", "redis://localhost", "dynamodb://table"])
+def test_a_store_without_such_a_table_says_what_to_use(store: str) -> None:
+    with pytest.raises(ConfigError, match=r"only SQLite and PostgreSQL do; use a file or sqs://QUEUE"):
+        dead_letter_url(load(store=store, dead_letter="store"))
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite://host/file"])
+def test_a_table_without_a_file_is_told(url: str) -> None:
+    with pytest.raises(ConfigError, match="names no file"):
+        open_dead_letters(url)
+
+
+# --- a queue ---
+
+
+def test_a_letter_that_no_message_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    queue = DeadQueue("sqs://dead")
+    monkeypatch.setattr(queue, "_sink", type("Sink", (), {"limits": queue._sink.limits, "send": sent.append}))
+    noise = bytes(number * number % 251 for number in range(256)) + bytes.fromhex("".join(_digits()))
+    with pytest.raises(SinkError, match="bytes even when packed, over the 1,047,552 of a message; keep dead letters"):
+        queue.write([dead(noise)], NOW)
+    assert sent == []
+
+
+def _digits() -> list[str]:
+    from hashlib import sha256
+
+    return [sha256(str(number).encode()).hexdigest() for number in range(40_000)]
+
+
+def test_wrong_places_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^dead_letter: sqs://dead: option 'colour' is not known"):
+        open_dead_letters("sqs://dead?colour=blue")
+    with pytest.raises(ConfigError, match=r"^--from: sns:// holds no dead letters; use a file"):
+        open_box("sns://dead")
+    with pytest.raises(ConfigError, match="stdout cannot be read back"):
+        open_box("-")
+    with pytest.raises(SourceError, match="there is no such file"):
+        open_box(f"sqlite:///{tmp_path / 'none.db'}")
+    with pytest.raises(SourceError, match="there are no dead letters here"):
+        open_box(str(tmp_path / "none.jsonl"))
