@@ -28,8 +28,8 @@ with_npm() {  # PROGRAM PACKAGE VERSION [FILE]
         return
     fi
     echo "servers: installing $1"
-    npm install --silent --no-save --no-audit --no-fund --prefix .servers "$2@$3" >/dev/null &&
-        ln -sf "../node_modules/$2/${4:-$1}" ".servers/bin/$1" ||
+    npm install --silent --no-save --no-audit --no-fund --prefix ".servers/$1" "$2@$3" >/dev/null &&
+        ln -sf "../$1/node_modules/$2/${4:-$1}" ".servers/bin/$1" ||
         echo "servers: $1 could not be installed; its tests are skipped" >&2
 }
 
