@@ -498,7 +498,7 @@ class Once:
             job.end(Kind.REJECTED, error)
         else:
             last = job.attempt >= attempts and not isinstance(error, _BLAMELESS)
-            job.end(Kind.FAILED, error, final=last)
+            job.end(Kind.FAILED, error, final=last, retry_at=getattr(error, "retry_at", None))
 
     def _foresee(self, job: Job) -> None:
         now, want = self._clock.utc(), Want(job.key, job.rule.window, job.version)

@@ -75,6 +75,7 @@ class SinkError(EventOnceError):
     """The sink cannot be written."""
 
     exit_code = 2
+    retry_at: int | None = None  # when the receiver wants to be asked again (milliseconds, UTC), where it says so
 
 
 class SinkDown(SinkError):

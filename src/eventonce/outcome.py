@@ -62,7 +62,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one event.
 
     `error` says why it was not processed; on a processed event it says that the store did not record it.
-    `retry_at` is when a busy event could be free (milliseconds, UTC).
+    `retry_at` is when a busy event could be free, or a receiver wants to be asked again (milliseconds, UTC).
     """
 
     kind: Kind

@@ -273,3 +273,11 @@ def test_lines_of_entries_in_long_values() -> None:
 @pytest.mark.parametrize(("millis", "text"), [(0, "0ms"), (86_400_000, "1d"), (90_061_001, "1d1h1m1s1ms")])
 def test_durations_are_spelled(millis: int, text: str) -> None:
     assert spelled(millis) == text
+
+
+def test_a_sink_on_the_bus_that_feeds_the_pipeline_is_warned_of(tmp_path: Path) -> None:
+    text = 'source = "sqs://in"\nsink = "events://%s"\n\n[aws]\nbus = "shop"\n'
+    ((line, level, told),) = found(tmp_path, text % "shop")
+    assert (line, level) == (2, "warning")
+    assert "may come back" in told
+    assert found(tmp_path, text % "other") == []

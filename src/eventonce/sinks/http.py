@@ -18,6 +18,7 @@ from eventonce.sinks.tries import TRIES, Answers, Hopeless, pause, told
 
 _IN_FLIGHT = 8  # requests at a time
 _LONGEST_WAIT = 10_000  # that a receiver may ask for; a longer one is left to the engine
+_LONGEST_REST = 3_600_000  # and no receiver can ask for more
 _READ = 65_536  # of an answer; beyond that the connection is given up
 _SHOWN = 200
 _LATER = {408, 425, 429}  # and all from 500 on
@@ -145,8 +146,11 @@ class HttpSink:
 
     def _later(self, said: str, asked: str | None, kind: type[SinkError]) -> _Try:
         wait = 0 if asked is None else self._wait(asked)
-        wish = f"; it asks to be left alone for {wait / 1000:.0f} s" if wait > _LONGEST_WAIT else ""
-        return _Try(kind(f"{said}{wish}"), wait)
+        if wait <= _LONGEST_WAIT:
+            return _Try(kind(said), wait)
+        error = kind(f"{said}; it asks to be left alone for {wait / 1000:.0f} s")
+        error.retry_at = self._clock.utc() + min(wait, _LONGEST_REST)
+        return _Try(error, wait)
 
     def _wait(self, asked: str) -> int:
         """A `Retry-After` in milliseconds: it is written in seconds, or as a date."""

@@ -153,6 +153,15 @@ class Lint:
             if isinstance(value := self.table.get(name), str):
                 self._try(self._lines.find(entry=name), check, value)
         self._files()
+        self._circle()
+
+    def _circle(self) -> None:
+        """A sink on the bus that feeds the pipeline brings every event back, under a new id."""
+        feed, sink = self.table.get("aws"), str(self.table.get("sink", ""))
+        bus = feed.get("bus", "default") if isinstance(feed, dict) else None
+        if bus is not None and sink.partition("?")[0].removeprefix("events://") == bus and sink.startswith("events://"):
+            told = f"sink: {sink} is the bus that feeds this pipeline, so what it sends may come back; use another bus"
+            self._warn(self._lines.find(entry="sink"), told)
 
     def _files(self) -> None:
         """Only warnings: a file may be meant for another folder or machine, or come later."""
