@@ -1,6 +1,7 @@
 """Shards: who holds them, in which order their records come, and what is left after a handover or a fault."""
 
 import json
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from eventonce.event import Delivery
 from eventonce.outcome import Kind
 from eventonce.sources import check_source, open_source
 from eventonce.sources.shard_leases import ShardLeases
-from eventonce.sources.shard_reader import SHARD_END
+from eventonce.sources.shard_reader import SHARD_END, ShardReader
 from eventonce.sources.shard_source import ShardSource
 from eventonce.sources.stream import IteratorOver, Page, Record, Shard, StreamAway, Trimmed
 from eventonce.stores.memory import MemoryStore
@@ -517,6 +518,33 @@ def test_a_failing_store_at_the_end_only_costs_repeats(
     other.beat()
     beat(clock, other)
     assert rest(other, clock) == ["a"]
+
+
+def test_what_is_settled_as_a_retry_while_the_worker_ends_is_not_taken_for_done(
+    stream: Stream, opened: Open, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream.put("s0", "a")
+    stream.closed.add("s0")
+    source = opened()
+    source.beat()
+    clock.sleep(1000)
+    (found,) = source.receive(10)
+    closing = threading.Thread(target=source.close)
+    settle = ShardReader._settle
+
+    def close_meanwhile(reader: ShardReader, now: int) -> None:
+        closing.start()
+        closing.join(0.2)
+        settle(reader, now)
+
+    monkeypatch.setattr(ShardReader, "_settle", close_meanwhile)
+    source.retry(found, 0)
+    closing.join()
+    monkeypatch.undo()
+    other = ShardSource(stream, source._store, "billing", wait=200, lease=LEASE, clock=clock)
+    other.beat()
+    assert "s0" in other._readers
+    other.close()
 
 
 # --- a stream that fails ---

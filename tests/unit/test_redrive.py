@@ -12,7 +12,8 @@ from eventonce.errors import EventRejected, SinkDown, SinkError, StoreUnusable
 from eventonce.event import Event
 from eventonce.outcome import Kind
 from eventonce.pipeline import load, open_once
-from eventonce.redrive import Letter, Redrive, open_box, redrive_settings
+from eventonce.redrive import Letter, Redrive, groups, open_box, redrive_settings
+from eventonce.redrive.letter import read_letter
 from eventonce.sinks import open_dead_letters
 from eventonce.sources import open_source
 from eventonce.worker import Worker
@@ -383,6 +384,14 @@ def test_a_line_that_is_no_letter_is_never_thrown_away(in_file: Morgue) -> None:
     (left,) = in_file.left()
     assert left.trouble is not None
     assert b"what is this\n" in Path(in_file.place).read_bytes()
+
+
+@pytest.mark.parametrize("wrong", [{"rule": ["a"]}, {"key": {}}])
+def test_a_letter_whose_rule_or_key_is_no_text_is_a_damaged_one(wrong: dict[str, Any]) -> None:
+    told = {"outcome": "failed", "reason": "", "attempts": 1, "rule": None, "key": None, "time": "", "body": "{}"}
+    letter = read_letter(json.dumps({**told, **wrong}).encode())
+    assert letter.trouble is not None
+    assert [group.size for group in groups([letter])] == [1]
 
 
 # --- letters of several events ---

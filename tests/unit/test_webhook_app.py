@@ -350,6 +350,32 @@ def test_large_bodies_share_their_room_and_small_ones_need_none(hooks: Hooks, mo
     assert app._bodies._room == 100_000
 
 
+def test_gzip_needs_the_room_that_it_unpacks_to(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow()
+    app = hooks.make(slow, deadline=0.01)
+    monkeypatch.setattr(app._bodies, "_room", 1_000_000)
+    monkeypatch.setattr(app._bodies, "_most", 1_000_000)
+    bombs = [gzip.compress(json.dumps({**BRIDGE, "id": n, "detail": "x" * 900_000}).encode()) for n in ("1", "2")]
+
+    async def both() -> list[Any]:
+        told = [(await ask(app, bomb)).body for bomb in bombs]
+        slow.go.set()
+        while app.in_hand:
+            await asyncio.sleep(0.01)
+        return told
+
+    assert asyncio.run(both()) == [{"outcome": "busy"}, {"error": "too many large bodies at a time"}]
+    assert app._bodies._room == 1_000_000
+
+
+def test_what_is_larger_than_all_the_room_passes_alone(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = hooks.make()
+    monkeypatch.setattr(app._bodies, "_room", 1000)
+    monkeypatch.setattr(app._bodies, "_most", 1000)
+    assert tell(app, gzip.compress(json.dumps({**BRIDGE, "detail": "x" * 900_000}).encode())).status == 200
+    assert app._bodies._room == 1000
+
+
 def test_a_client_that_is_slow_with_its_body_is_given_up(hooks: Hooks) -> None:
     app, told = hooks.make(patience=0.01), []
 
@@ -441,6 +467,17 @@ def test_what_is_rejected_is_kept_and_told(hooks: Hooks, tmp_path: Path) -> None
     (letter,) = [json.loads(line) for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
     assert json.loads(letter["body"]) == {**CLOUD, "datacontenttype": "application/json"}
     assert watched == ["rejected"]
+
+
+def test_a_request_is_kept_once_however_much_of_it_cannot_be_read(hooks: Hooks, tmp_path: Path) -> None:
+    dead = DeadFile(str(tmp_path / "dead.jsonl"))
+    told = tell(hooks.make(dead_letters=dead), [1, CLOUD, *range(1000)])
+    dead.close()
+    assert told.status == 400
+    assert [event.id for event in hooks.seen] == ["c-1"]
+    (letter,) = [json.loads(line) for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
+    assert json.loads(letter["body"]) == [1, CLOUD, *range(1000)]
+    assert "1,000 more" in letter["reason"]
 
 
 # --- the server's own protocol ---

@@ -6,6 +6,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from http.client import IncompleteRead
 from typing import Any
 from urllib.error import URLError
 
@@ -14,9 +15,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
+from eventonce import Event, Once
 from eventonce.errors import ConfigError
-from eventonce.webhook import Sns
+from eventonce.webhook import Sns, Webhook
 from eventonce.webhook.refusal import Refusal
+from tests.unit.test_webhook_app import ask
 
 TOPIC = "arn:aws:sns:us-east-1:123456789012:orders"
 CERTIFICATE = "https://sns.us-east-1.amazonaws.com/SimpleNotificationService-0123456789abcdef.pem"
@@ -180,13 +183,44 @@ def test_what_is_no_message_is_refused(body: bytes, net: Net) -> None:
     assert net.asked == []
 
 
+@pytest.mark.parametrize(
+    "renamed",
+    [
+        {"idempotency_key": "another"},
+        {"webhook_id": "another"},
+        {"ce_specversion": "1.0", "ce_id": "another", "ce_source": "/elsewhere", "ce_type": "other"},
+    ],
+)
+def test_a_header_does_not_give_a_signed_message_another_name(renamed: dict[str, str], net: Net) -> None:
+    seen: list[Event] = []
+    app = Webhook(Once("memory:", consumer="c"), seen.append, auth=Sns(TOPIC, fetch=net))
+    body = signed({**NOTICE, "Message": "a plain text"})
+
+    async def twice() -> list[str]:
+        told = [await ask(app, body), await ask(app, body, **renamed)]
+        return [each.headers["eventonce-outcome"] for each in told]
+
+    assert asyncio.run(twice()) == ["processed", "duplicate"]
+    assert [event.id for event in seen] == ["m-1"]
+    app.close()
+
+
+@pytest.mark.parametrize("name", ["x-amz-sns-message-id", "x-amz-sns-topic-arn"])
+def test_headers_that_name_another_message_are_refused(name: str, net: Net) -> None:
+    with pytest.raises(Refusal) as refused:
+        asyncio.run(Sns(TOPIC, fetch=net).admit({name: "another"}, signed(NOTICE)))
+    assert refused.value.status == 401
+
+
 def test_trouble_with_the_certificate_may_pass(net: Net) -> None:
     auth = Sns(TOPIC, fetch=net)
 
-    def fail() -> bytes:
-        raise URLError("no route")
+    def fail(error: Exception) -> bytes:
+        raise error
 
-    net.answer = fail
+    net.answer = lambda: fail(URLError("no route"))
+    assert told(auth, signed(NOTICE)) == 503
+    net.answer = lambda: fail(IncompleteRead(b"half"))
     assert told(auth, signed(NOTICE)) == 503
     net.answer = lambda: b"no certificate"
     assert told(auth, signed(NOTICE)) == 503

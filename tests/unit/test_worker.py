@@ -24,6 +24,7 @@ from eventonce.sources.visibility import LONGEST, Change, Visibility
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
 from eventonce.worker import Crew
+from eventonce.worker.apart import apart
 from eventonce.worker.backoff import backoff
 from eventonce.worker.guard import guard
 from tests.unit.conftest import Bench, Faulty
@@ -587,3 +588,12 @@ def test_an_outage_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixtu
     ]
     outage.failed(None)
     assert len(caplog.records) == 3
+
+
+def test_what_cannot_be_read_in_a_message_is_kept_once_however_much_it_is() -> None:
+    body = json.dumps([{"id": "1"}] + [1] * 5000).encode()
+    parts = apart(Delivery(body=body, where={"source": "sqs://q", "message": "m"}, handle="h"))
+    assert [part.event.id for part in parts if part.event] == ["1"]
+    (broken,) = [part for part in parts if part.trouble]
+    assert "4,999 more" in str(broken.trouble)
+    assert sum(len(part.body) for part in parts) < 2 * len(body)

@@ -91,6 +91,8 @@ def read_letter(raw: bytes, handle: Any = None) -> Letter:
 
 def from_told(told: dict[str, Any], name: str, handle: Any = None) -> Letter:
     """The letter that says this; raises `KeyError`, `ValueError` or the like where it says nothing of the kind."""
+    if not all(isinstance(told[name], str | None) for name in ("rule", "key")):
+        raise TypeError("a rule and a key are texts")
     return Letter(
         id=str(told.get("letter") or name),
         body=_body(told),

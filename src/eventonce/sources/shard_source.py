@@ -83,8 +83,10 @@ class ShardSource:
         self._needed.set()
         if self._thread is not None:
             self._thread.join(_PATIENCE)
+        with self._changed:  # a batch that is being settled just now may look as if its shard had ended
+            positions = self._positions()
         try:
-            self._leases.close(self._positions())
+            self._leases.close(positions)
         except StoreError as error:  # they are free when their leases are over
             _log.warning("%s: its shards could not be given back: %s", self._stream.name, error)
         self._store.close()

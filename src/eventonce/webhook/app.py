@@ -22,9 +22,10 @@ from eventonce.webhook.asgi import Answer, Receive, Scope, Send, headers_of
 from eventonce.webhook.auth import Auth
 from eventonce.webhook.batches import Batches
 from eventonce.webhook.body import Bodies, Body, Gone
-from eventonce.webhook.incoming import deliveries
+from eventonce.webhook.incoming import deliveries, size
 from eventonce.webhook.lanes import Lanes
 from eventonce.webhook.refusal import Refusal
+from eventonce.webhook.sns import Sns
 
 MAX_BODY = 1024 * 1024  # what EventBridge, SQS and SNS carry at most
 MAX_WAITING = 1000  # events
@@ -134,7 +135,10 @@ class Webhook:
         word = None if self._auth is None else await self._auth.admit(headers, raw)
         if word is not None:
             return noted(word)
+        if isinstance(self._auth, Sns):
+            headers = self._auth.signed(headers)
         found = deliveries(headers, raw, self._max_bytes, "http")
+        self._bodies.make_room(body, size(found))
         from_api_destination = headers.get("user-agent", "").startswith(_API_DESTINATION)
         waiting = self._batches.put(found)
         body.lend(waiting)

@@ -23,7 +23,7 @@ class Bodies:
     def __init__(self, max_body: int, patience: float, room: int = _MOST_LARGE) -> None:
         self._max_body = max_body
         self._patience = patience  # seconds
-        self._room = room
+        self._room = self._most = room
 
     def open(self) -> "Body":
         return Body(self)
@@ -47,11 +47,12 @@ class Bodies:
         body.held += message.get("body", b"")
         if len(body.held) > self._max_body:
             raise self._too_large()
-        self._make_room(body)
+        self.make_room(body, len(body.held))
         return bool(message.get("more_body"))
 
-    def _make_room(self, body: "Body") -> None:
-        more = len(body.held) - _SMALL - body.room
+    def make_room(self, body: "Body", size: int) -> None:
+        """Have room for so many bytes of it, or raise `Refusal`; what is larger than all the room may be alone."""
+        more = min(size - _SMALL, self._most) - body.room
         if more <= 0:
             return
         if more > self._room:

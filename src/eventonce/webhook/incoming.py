@@ -36,10 +36,17 @@ def deliveries(headers: Mapping[str, str], body: bytes, max_bytes: int, source: 
     if len(found) == 1:
         return [_delivery(found[0], name, where, shown, body)]
     names = [name and f"{name}/{number}" for number in range(1, len(found) + 1)]
-    # What cannot be read is kept with all of the request: better twice than lost.
-    bodies = [body if isinstance(each, EventRejected) else b"" for each in found]
-    parts = zip(found, names, bodies, strict=True)
-    return [_delivery(each, part, where, shown, own) for each, part, own in parts]
+    parts = zip(found, names, strict=True)
+    read = [_delivery(each, part, where, shown, b"") for each, part in parts if isinstance(each, Event)]
+    wrong = [each for each in found if isinstance(each, EventRejected)]
+    # What cannot be read is kept with all of the request: once for all of it, since a request can hold a great many.
+    rest = f" (and {len(wrong) - 1:,} more of the same request)" if len(wrong) > 1 else ""
+    return read + [Delivery(body=body, where=where, trouble=describe(each) + rest) for each in wrong[:1]]
+
+
+def size(found: Sequence[Delivery]) -> int:
+    """How many bytes these hold: gzip unpacks to far more than it took."""
+    return sum(max(len(each.body), len(each.event.raw) if each.event else 0) for each in found)
 
 
 def unquoted(key: str) -> str:

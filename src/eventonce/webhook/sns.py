@@ -10,6 +10,7 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, cast
 
 from eventonce.errors import ConfigError, EventRejected, MissingDriver
@@ -31,6 +32,8 @@ _SIGNED = {
     "SubscriptionConfirmation": _OF_CONFIRMATION,
     "UnsubscribeConfirmation": _OF_CONFIRMATION,
 }
+_NAMED = {"x-amz-sns-message-id": "MessageId", "x-amz-sns-topic-arn": "TopicArn"}  # headers that say it again
+_TRUSTED = ("content-type", "content-encoding", *_NAMED)
 _CACHED = 16  # certificates
 _FETCHES = 4  # at a time
 _TIMEOUT = 5.0  # seconds
@@ -61,6 +64,8 @@ class Sns:
         topic = notice["TopicArn"]
         if topic not in self._topics:
             raise unauthorized("the message is of a topic that may not send here")
+        if any(headers.get(name, notice.get(part)) != notice.get(part) for name, part in _NAMED.items()):
+            raise unauthorized("the headers name another message than the one that is signed")
         await self._verify(notice)
         if notice["Type"] == "SubscriptionConfirmation":
             await self._confirm(notice)
@@ -69,6 +74,11 @@ class Sns:
             _log.warning("the subscription to %s has ended", topic)
             return "unsubscribed"
         return None
+
+    @staticmethod
+    def signed(headers: Mapping[str, str]) -> dict[str, str]:
+        """The headers that may say something of a message, of which only the body is signed: none that renames it."""
+        return {name: headers[name] for name in _TRUSTED if name in headers}
 
     async def _verify(self, notice: Mapping[str, Any]) -> None:
         from cryptography.exceptions import InvalidSignature
@@ -113,7 +123,7 @@ class Sns:
             task.add_done_callback(lambda _: self._fetches.pop(url, None))
         try:
             return await asyncio.shield(task)
-        except OSError as error:  # URLError is one
+        except (OSError, HTTPException) as error:  # URLError is an OSError
             _log.warning("SNS did not answer: %s", error)
             raise Refusal(503, "SNS did not answer") from None
 

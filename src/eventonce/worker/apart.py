@@ -28,14 +28,14 @@ def apart(delivery: Delivery) -> Sequence[Delivery]:
     found = read_events(delivery.body, MAX_BYTES)
     if not any(isinstance(each, Event) for each in found):
         return [delivery]  # the engine says what is wrong with the whole
-    return [_part(delivery, number, each) for number, each in enumerate(found, 1)]
+    return _parts(delivery, found)
 
 
 def _message(delivery: Delivery) -> Sequence[Delivery]:
     carrier, name = str(delivery.where["source"]).partition("://")[0], str(delivery.where["message"])
     found = read_message(Carried(delivery.body, carrier, name))
     if len(found) > 1 and any(isinstance(each, Event) for each in found):
-        return [_part(delivery, number, each) for number, each in enumerate(found, 1)]
+        return _parts(delivery, found)
     if isinstance(found[0], Event):
         delivery.event = found[0]
     else:
@@ -47,8 +47,17 @@ def _may_carry(body: bytes) -> bool:
     return body[:1] == b"{" and any(mark in body for mark in _MARKS)
 
 
-def _part(whole: Delivery, number: int, found: Event | EventRejected) -> Delivery:
-    where = {**whole.where, "record": number}
-    if isinstance(found, Event):
-        return structs.replace(whole, body=found.line(), where=where, event=found)
-    return structs.replace(whole, where=where, trouble=str(found))  # with all of the document: better twice than lost
+def _parts(whole: Delivery, found: Sequence[Event | EventRejected]) -> list[Delivery]:
+    """A delivery for each event, and one with the whole document for all in it that cannot be read."""
+    wrong = sum(isinstance(each, EventRejected) for each in found)
+    parts: list[Delivery] = []
+    kept = False
+    for number, each in enumerate(found, 1):
+        where = {**whole.where, "record": number}
+        if isinstance(each, Event):
+            parts.append(structs.replace(whole, body=each.line(), where=where, event=each))
+        elif not kept:
+            kept = True
+            rest = f" (and {wrong - 1:,} more of the same document)" if wrong > 1 else ""
+            parts.append(structs.replace(whole, where=where, trouble=f"{each}{rest}"))
+    return parts
