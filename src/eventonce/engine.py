@@ -43,7 +43,7 @@ from eventonce.observe.hooks import Hooks
 from eventonce.observe.watched import Watched
 from eventonce.outcome import Kind, Outcome
 from eventonce.ports import Checkable, Hook, Seen, Sink, Store
-from eventonce.rule import DEFAULT_WINDOW, Rule, Trouble
+from eventonce.rule import DEFAULT_WINDOW, Remember, Rule, Trouble
 from eventonce.rules import Rulebook, identity, load_rules
 from eventonce.stores import open_store
 from eventonce.work import Run, Work
@@ -67,7 +67,8 @@ class Once:
     """Makes every event take effect once.
 
     `store` is a URL or a store; `rules` a rule, several, or a TOML file that holds them. An event that no rule
-    matches is keyed by its own id, with `window` and `store_trouble`. Durations are written like "60s" or as seconds.
+    matches is keyed by its own id, with `window`, `store_trouble` and `remember`. Durations are written like "60s" or
+    as seconds.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Once:
         rules: Rule | Sequence[Rule] | str | Path = (),
         window: str | float = DEFAULT_WINDOW,
         store_trouble: Trouble = "retry",
+        remember: Remember = "seen",
         lease: str | float = "60s",
         busy_wait: str | float = 0,
         max_attempts: int = 5,
@@ -98,7 +100,7 @@ class Once:
         self._max_result = max_result
         self._max_bytes = max_bytes
         self._clock = clock or SystemClock()
-        self._rules = Rulebook(consumer, _rules(rules), identity(window, store_trouble))
+        self._rules = Rulebook(consumer, _rules(rules), identity(window, store_trouble, remember))
         if not isinstance(store, str) and not hasattr(store, "claim"):
             raise ConfigError(f"store: {store!r} is neither a URL nor a store; use sqlite:///FILE or memory:")
         self._owns_store = isinstance(store, str)

@@ -13,7 +13,7 @@ from eventonce.clock import duration
 from eventonce.engine import Once
 from eventonce.errors import ConfigError, StoreError
 from eventonce.ports import Hook, Sink
-from eventonce.rule import DEFAULT_WINDOW, Rule, Trouble
+from eventonce.rule import DEFAULT_WINDOW, Remember, Rule, Trouble
 from eventonce.rules import Rulebook, identity, read_all
 from eventonce.rules.file import check_names, read_toml
 from eventonce.sinks import open_dead_letters, open_sink
@@ -62,6 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     busy_wait: str | float = 0
     max_attempts: int = 5
     store_trouble: Trouble = "retry"
+    remember: Remember | None = None  # without one, `seen`; of requests that no rule matches, `note`
     batch: int | None = None  # events claimed together; 100 of a file, 10 of a queue
     threads: int | None = None  # that work on a queue; a file has one, which keeps its order
     use: list[str] = []  # presets
@@ -107,7 +108,16 @@ def settings(table: Mapping[str, Any], where: str) -> Settings:
 
 def rulebook(settings: Settings) -> Rulebook:
     """The rules of a pipeline, to look at keys without a store."""
-    return Rulebook(settings.consumer, settings.rule, identity(settings.window, settings.store_trouble))
+    own = identity(settings.window, settings.store_trouble, remembered(settings))
+    return Rulebook(settings.consumer, settings.rule, own)
+
+
+def remembered(settings: Settings) -> Remember:
+    """What is remembered of an event that no rule matches.
+
+    A request may name itself with an Idempotency-Key, and one that comes back with another body is to be told so.
+    """
+    return settings.remember or ("note" if settings.source.startswith("http://") else "seen")
 
 
 def open_once(settings: Settings, hooks: Sequence[Hook] = ()) -> Once:
@@ -118,6 +128,7 @@ def open_once(settings: Settings, hooks: Sequence[Hook] = ()) -> Once:
         rules=settings.rule,
         window=settings.window,
         store_trouble=settings.store_trouble,
+        remember=remembered(settings),
         lease=settings.lease,
         busy_wait=settings.busy_wait,
         max_attempts=settings.max_attempts,

@@ -70,7 +70,7 @@ SENT = {"source": "sqs://in", "message": "m-1"}
     "came",
     [
         deliveries(GITHUB, b'{"id": "repository"}', 10_000, "http"),
-        deliveries(GITHUB, b"text", 10_000, "http"),
+        deliveries({**GITHUB, "content-type": "text/plain"}, b"text", 10_000, "http"),
         deliveries(BINARY, b"text", 10_000, "http"),
         deliveries({"webhook-id": "w"}, b'[{"id": 1, "n": 1}, {"n": 2}]', 10_000, "http"),
         apart(Delivery(b'{"n": 1}', SENT, handle="h")),

@@ -13,8 +13,10 @@ import pytest
 from eventonce import Event, EventRejected, Once, Rule
 from eventonce.errors import ConfigError, SinkError
 from eventonce.sinks.dead_file import DeadFile
+from eventonce.testing import ManualClock
 from eventonce.webhook import Bearer, Webhook
 from eventonce.webhook.asgi import App, Message
+from eventonce.webhook.refusal import Refusal, Refusals
 from tests.unit.conftest import Bench, Faulty
 
 BRIDGE = {"id": "e-1", "source": "shop", "detail-type": "Order", "detail": {"n": 1}, "time": "2026-01-05T09:00:00Z"}
@@ -154,7 +156,18 @@ def test_gzip_and_messages_of_sns_are_unpacked(hooks: Hooks) -> None:
     ("body", "headers", "status", "why"),
     [
         (b"{", {}, 400, "not JSON"),
-        (b"", {}, 400, "no id"),
+        (b"", {}, 400, "is empty"),
+        (b" ", {"content_type": "text/plain"}, 400, "is empty"),
+        (b"payload=1", {}, 400, "not JSON"),
+        (b"payload=1", {"idempotency_key": "k"}, 400, "not JSON"),
+        (b"7", {"webhook_id": "w"}, 400, "is a number, not a JSON object"),
+        (gzip.compress(b'"text"'), {"webhook_id": "w"}, 400, "is a string, not a JSON object"),
+        (b"[%s{}]" % (b"{}," * 10_000), {}, 400, "more than 10,000 events"),
+        (gzip.compress(b"[%s1]" % (b"1," * 1_000_000)), {}, 400, "more than 10,000 events"),
+        (BRIDGE, {"x_amz_sns_message_type": "SubscriptionConfirmation"}, 400, "auth=sns"),
+        (BRIDGE, {"idempotency_key": ""}, 400, "1 to 255"),
+        (BRIDGE, {"idempotency_key": '""'}, 400, "1 to 255"),
+        (BRIDGE, {"idempotency_key": "k" * 256}, 400, "1 to 255"),
         (b"[]", {}, 400, "empty list"),
         (b"[" * 5000, {}, 400, "nested"),
         ({"n": 1}, {}, 400, "has no id"),
@@ -170,6 +183,41 @@ def test_bad_input_is_told_what_is_wrong(
     assert told.status == status
     assert why in told.body["error"]
     assert hooks.seen == []
+
+
+def test_two_idempotency_keys_are_none(hooks: Hooks) -> None:
+    app, told = hooks.make(), []
+    headers = [(b"content-type", b"application/json"), (b"idempotency-key", b"a"), (b"idempotency-key", b"b")]
+
+    async def send(message: Message) -> None:
+        told.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": headers}
+    asyncio.run(app(scope, forever, send))
+    assert told[0]["status"] == 400
+
+
+def test_text_may_be_an_event_where_it_is_called_so(hooks: Hooks) -> None:
+    assert tell(hooks.make(), b"done", content_type="text/plain", webhook_id="w").status == 200
+    assert [event.data for event in hooks.seen] == ["done"]
+
+
+def test_what_is_refused_is_logged_and_does_not_fill_the_log(hooks: Hooks, caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    refusals = Refusals(clock)
+    told = ["http: a request was refused with 401: the signature is wrong"]
+    for _ in range(3):
+        refusals.add(Refusal(401, "the signature is wrong"))
+    assert caplog.messages == told
+    refusals.add(Refusal(413, "too large"))
+    clock.sleep(60_000)
+    refusals.add(Refusal(401, "the signature is wrong"))
+    assert caplog.messages[1:] == [
+        "http: a request was refused with 413: too large",
+        told[0] + "; and 2 more before this one",
+    ]
+    assert tell(hooks.make(auth=Bearer("one")), BRIDGE).status == 401
+    assert "no known token" in caplog.messages[-1]
 
 
 def test_other_paths_and_methods(hooks: Hooks) -> None:
@@ -467,6 +515,17 @@ def test_what_is_rejected_is_kept_and_told(hooks: Hooks, tmp_path: Path) -> None
     (letter,) = [json.loads(line) for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
     assert json.loads(letter["body"]) == {**CLOUD, "datacontenttype": "application/json"}
     assert watched == ["rejected"]
+
+
+@pytest.mark.parametrize("body", [b'{"n": ', b"[1, 2]", b"[[]]"])
+def test_what_cannot_be_read_at_all_is_kept_too(body: bytes, hooks: Hooks, tmp_path: Path) -> None:
+    dead = DeadFile(str(tmp_path / "dead.jsonl"))
+    told = tell(hooks.make(dead_letters=dead), body)
+    dead.close()
+    assert (told.status, told.headers["eventonce-outcome"]) == (400, "rejected")
+    (letter,) = [json.loads(line) for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
+    assert letter["body"].encode() == body
+    assert letter["reason"] == told.body["error"]
 
 
 def test_a_request_is_kept_once_however_much_of_it_cannot_be_read(hooks: Hooks, tmp_path: Path) -> None:

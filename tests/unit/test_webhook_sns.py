@@ -21,10 +21,11 @@ from eventonce.webhook import Sns, Webhook
 from eventonce.webhook.refusal import Refusal
 from tests.unit.test_webhook_app import ask
 
+NOW = datetime.now(UTC)
 TOPIC = "arn:aws:sns:us-east-1:123456789012:orders"
 CERTIFICATE = "https://sns.us-east-1.amazonaws.com/SimpleNotificationService-0123456789abcdef.pem"
 SUBSCRIBE = f"https://sns.us-east-1.amazonaws.com/?Action=ConfirmSubscription&TopicArn={TOPIC}&Token=abc"
-NOTICE = {"Type": "Notification", "MessageId": "m-1", "TopicArn": TOPIC, "Message": "{}", "Timestamp": "2026-01-05T09"}
+NOTICE = {"Type": "Notification", "MessageId": "m-1", "TopicArn": TOPIC, "Message": "{}", "Timestamp": NOW.isoformat()}
 CONFIRMATION = {**NOTICE, "Type": "SubscriptionConfirmation", "Token": "abc", "SubscribeURL": SUBSCRIBE}
 
 
@@ -75,6 +76,15 @@ def told(auth: Sns, body: bytes) -> str | int | None:
         return asyncio.run(auth.admit({}, body))
     except Refusal as refusal:
         return refusal.status
+
+
+@pytest.mark.parametrize("off", [timedelta(days=-2), timedelta(days=2), None])
+def test_a_message_of_long_ago_is_one_that_somebody_has_kept(off: timedelta | None, net: Net) -> None:
+    then = "yesterday" if off is None else (NOW + off).isoformat()
+    assert told(Sns(TOPIC, fetch=net), signed({**NOTICE, "Timestamp": then})) == 401
+    assert told(Sns(TOPIC, fetch=net), signed({**CONFIRMATION, "Timestamp": then})) == 401
+    assert set(net.asked) == {CERTIFICATE}
+    assert off is None or told(Sns(TOPIC, fetch=net, tolerance="3d"), signed({**NOTICE, "Timestamp": then})) is None
 
 
 @pytest.mark.parametrize("version", ["1", "2"])

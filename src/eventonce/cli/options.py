@@ -11,7 +11,7 @@ from eventonce.engine import Once
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Delivery
 from eventonce.key import KEY_BYTES, Key
-from eventonce.pipeline import Settings, load, open_once
+from eventonce.pipeline import Settings, load, open_once, remembered
 from eventonce.ports import Checkable, Store
 from eventonce.rule import Rule
 from eventonce.sources import open_source
@@ -43,9 +43,9 @@ def read_settings(config: str | None, key: str | None = None, **given: Any) -> S
         return settings
     if settings.rule:
         raise ConfigError(f"--key: {config} has rules, and they say what makes two events the same; leave --key out")
-    return msgspec.structs.replace(
-        settings, rule=[Rule(name=key, key=key, window=settings.window, store_trouble=settings.store_trouble)]
-    )
+    window, trouble = settings.window, settings.store_trouble
+    rule = Rule(name=key, key=key, window=window, store_trouble=trouble, remember=remembered(settings))
+    return msgspec.structs.replace(settings, rule=[rule])
 
 
 def open_existing(settings: Settings) -> Once:

@@ -15,11 +15,13 @@ from eventonce.formats.text import content, from_base64, kind_of
 from eventonce.key import canonical
 
 Document = dict[str, Any]
+TRACE_NAMES = ("traceparent", "tracestate", "AWSTraceHeader")
+_ATTRIBUTES = ("attributes", "messageAttributes", "Attributes", "MessageAttributes")  # of Lambda, and of SQS and SNS
 _OF_REQUESTS = frozenset(("httpMethod", "isBase64Encoded", "rawPath"))
 
 
 class Carried(NamedTuple):
-    """One event's body, what carried it, and the carrier's own name for the message.
+    """One event's body, what carried it, the carrier's own name for the message, and the trace that it names.
 
     With `trouble`, which says why there is no body to read, `body` is the carrier's record or text as it came.
     """
@@ -28,6 +30,7 @@ class Carried(NamedTuple):
     carrier: str = "none"
     id: str = ""
     trouble: str | None = None
+    trace: Mapping[str, str] = {}
 
 
 def unpack(document: object) -> list[Carried]:
@@ -149,7 +152,8 @@ def _own_record(record: Document, source: str) -> Carried:
 
 def _sqs(record: Document) -> Carried:
     name = _name(record, "messageId") or _name(record, "MessageId")
-    return _text("sqs", name, record, record.get("body", record.get("Body")), "body")
+    carried = _text("sqs", name, record, record.get("body", record.get("Body")), "body")
+    return carried._replace(trace=_trace(record))
 
 
 def _sns(record: Document) -> Carried:
@@ -158,7 +162,8 @@ def _sns(record: Document) -> Carried:
 
 
 def _notification(notice: Document) -> Carried:
-    return _text("sns", _name(notice, "MessageId"), notice, notice.get("Message"), "Message")
+    carried = _text("sns", _name(notice, "MessageId"), notice, notice.get("Message"), "Message")
+    return carried._replace(trace=_trace(notice))
 
 
 def _kinesis(record: Document) -> Carried:
@@ -197,6 +202,7 @@ def _request(request: Document) -> Carried:
         carried = _packed("http", name, request, request, "body")
     else:
         carried = _text("http", name, request, given, "body")
+    carried = carried._replace(trace={name: headers[name] for name in TRACE_NAMES if name in headers})
     if cloudevents.recognises_headers(headers) and (carried.trouble is None or not given):
         return _binary(carried, headers)
     return carried
@@ -208,7 +214,7 @@ def _binary(carried: Carried, headers: Mapping[str, str]) -> Carried:
         event = cloudevents.structured(headers, content(body))
     except EventRejected as error:
         return carried._replace(trouble=str(error))
-    return Carried(msgspec.json.encode(event), "http", carried.id)
+    return Carried(msgspec.json.encode(event), "http", carried.id, trace=carried.trace)
 
 
 def _headers(request: Document) -> dict[str, str]:
@@ -255,6 +261,22 @@ _SHAPES: tuple[tuple[Callable[[Document], bool], _Reader], ...] = (
     (_is_request, _request),
     (_is_logs, _logs),
 )
+
+
+# --- traces ---
+
+
+def _trace(message: Mapping[str, Any]) -> dict[str, str]:
+    """The trace that a message of SQS or SNS names: among the sender's attributes, or as X-Ray has AWS add it."""
+    holders = [each for each in map(message.get, _ATTRIBUTES) if isinstance(each, Mapping)]
+    given = [(name, _attribute(each.get(name))) for each in holders for name in TRACE_NAMES]
+    return {name: value for name, value in given if value}
+
+
+def _attribute(value: Any) -> str:
+    if isinstance(value, Mapping):
+        value = next((value[name] for name in ("stringValue", "StringValue", "Value") if name in value), "")
+    return value if isinstance(value, str) else ""
 
 
 # --- bodies ---

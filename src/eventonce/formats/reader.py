@@ -13,6 +13,7 @@ from eventonce.formats.carriers import Carried, unpack
 from eventonce.formats.text import GZIP, MAX_BYTES, check_size, content, kind_of, read_json, to_base64
 
 MAX_BATCH = 64 * 1024 * 1024  # what a document with many events may have, and what is unpacked from all its records
+MAX_EVENTS = 10_000  # in one message: a list of empty objects takes few bytes, and each becomes a kilobyte here
 _MAX_LAYERS = 5
 _LAYERS = {
     "sqs": "SQS message",
@@ -63,8 +64,11 @@ def read_carried(carried: Carried, max_bytes: int = MAX_BYTES) -> Event:
 
 
 def read_message(carried: Carried, max_bytes: int = MAX_BYTES) -> list[Event | EventRejected]:
-    """Read all events of what `unpack` found, nearly always one; in the place of one that cannot be read, why."""
-    return list(_Reader(max_bytes).carried(carried, 0))
+    """Read all events of what `unpack` found, nearly always one; in the place of one that cannot be read, why.
+
+    A message that holds more than `MAX_EVENTS` is refused whole.
+    """
+    return list(_Reader(max_bytes, MAX_EVENTS).carried(carried, 0))
 
 
 def _checked(event: Event) -> Event:
@@ -97,33 +101,55 @@ def _only(found: Iterator[Event | EventRejected]) -> Event:
     return each[0]
 
 
+class TooManyEvents(EventRejected):
+    """A message holds more events than one may."""
+
+
 class _Reader:
     """Takes layers off, and keeps count of them and of what was unpacked."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, max_events: int | None = None) -> None:
         self._max_bytes = max_bytes
+        self._max_events = max_events
+        self._events = 0
         self._left = max(max_bytes, MAX_BATCH)  # of gzip: many small bombs are one large one
 
     def documents(self, document: Any, raw: bytes, layer: int) -> Iterator[Event | EventRejected]:
         """The events of a document."""
-        for carried in unpack(document):
+        for carried in self._unpacked(document):
             if carried.body is document and isinstance(document, dict) and carried.trouble is None:
                 yield self._itself(document, raw)
             else:
                 yield from self.carried(carried, layer)
+
+    def _unpacked(self, document: Any) -> list[Carried]:
+        if isinstance(document, list):
+            self._count(len(document))  # before anything is made of them
+            return unpack(document)
+        found = unpack(document)
+        self._count(len(found))
+        return found
+
+    def _count(self, more: int) -> None:
+        self._events += more - 1  # one stands for the message that these were in
+        if self._max_events is not None and self._events >= self._max_events:
+            raise TooManyEvents(f"holds more than {self._max_events:,} events; send fewer at a time")
 
     def carried(self, carried: Carried, layer: int) -> Iterator[Event | EventRejected]:
         """The events of a carrier's message; nearly always one."""
         try:
             found = list(self._inside(carried, layer))
         except EventRejected as error:
+            if layer and isinstance(error, TooManyEvents):  # not this part alone is refused
+                raise
             found = [error]
         for number, each in enumerate(found, 1):
             if isinstance(each, EventRejected):
                 yield _in_layer(each, carried.carrier)
             else:
                 # Several without ids of their own must not share one: the others would be taken for copies.
-                yield _identified(each, carried.id if len(found) == 1 or not carried.id else f"{carried.id}/{number}")
+                name = carried.id if len(found) == 1 or not carried.id else f"{carried.id}/{number}"
+                yield _traced(_identified(each, name), carried.trace)
 
     def _inside(self, carried: Carried, layer: int) -> Iterator[Event | EventRejected]:
         if carried.trouble is not None:
@@ -143,7 +169,9 @@ class _Reader:
         return self.documents(document, raw, layer + 1)
 
     def _aggregate(self, raw: bytes, layer: int) -> Iterator[Event | EventRejected]:
-        for data in kpl.read(raw):
+        records = kpl.read(raw)
+        self._count(len(records))
+        for data in records:
             yield from self.carried(Carried(data, trouble=None if data else "has no data"), layer)
 
     def _content(self, body: str | bytes) -> bytes:
@@ -200,3 +228,10 @@ def _identified(event: Event, name: str) -> Event:
         return event
     own = {key: value for key, value in event.attributes.items() if key != "id"}  # it is empty, and would be used
     return structs.replace(event, id=name, attributes=own)
+
+
+def _traced(event: Event, trace: Mapping[str, str]) -> Event:
+    """The event, with the trace that its carrier names; its own counts more, and its bytes stay as they are."""
+    if not trace:
+        return event
+    return structs.replace(event, attributes={**trace, **event.attributes}, raw=event.raw or event.line())

@@ -8,7 +8,7 @@ from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
 from eventonce.key import Key, Part, canonical, canonical_parsed, digester, part, powertools_key
 from eventonce.path import Ignored, getter, ignored_path, unread_times
-from eventonce.rule import Rule, Trouble, version_number
+from eventonce.rule import Remember, Rule, Trouble, version_number
 
 if TYPE_CHECKING:
     from eventonce.rules.pattern import Pattern
@@ -18,9 +18,9 @@ VOLATILE = ("_datadog", "traceparent", "tracestate", "_X_AMZN_TRACE_ID")
 _CACHED = 4096  # pairs of source and type
 
 
-def identity(window: str | float, store_trouble: Trouble) -> Rule:
+def identity(window: str | float, store_trouble: Trouble, remember: Remember = "seen") -> Rule:
     """What an event falls under when no rule matches: its own id."""
-    return Rule(name="id", window=window, store_trouble=store_trouble)
+    return Rule(name="id", window=window, store_trouble=store_trouble, remember=remember)
 
 
 class Keyed(NamedTuple):

@@ -12,11 +12,11 @@ from eventonce.rule import Rule
 
 
 def read_rules(table: Mapping[str, Any], where: str) -> list[Rule]:
-    """The `[[rule]]` tables; a window above them holds for those that name none."""
+    """The `[[rule]]` tables; a window above them holds for those that name none, and so do the two others."""
     rules = table.get("rule", [])
     if not isinstance(rules, list) or not all(isinstance(rule, Mapping) for rule in rules):
         raise ConfigError(f"{where}: rule: write each rule as [[rule]], with two brackets")
-    defaults = {name: table[name] for name in ("window", "store_trouble") if name in table}
+    defaults = {name: table[name] for name in ("window", "store_trouble", "remember") if name in table}
     return [_rule({**defaults, **rule}, f"{where}: rule {number}") for number, rule in enumerate(rules, 1)]
 
 

@@ -27,7 +27,7 @@ from eventonce.sources import check_source
 from eventonce.stores import check_url, has_server, open_store
 from eventonce.study.gaps import DAY, spelled
 
-_DEFAULTS = ("window", "store_trouble")  # what rules take from above them
+_DEFAULTS = ("window", "store_trouble", "remember")  # what rules take from above them
 _CROSS = ("name", "key", "otherwise")  # what other fields of a rule depend on
 
 

@@ -22,9 +22,10 @@ from eventonce.webhook.asgi import Answer, Receive, Scope, Send, headers_of
 from eventonce.webhook.auth import Auth
 from eventonce.webhook.batches import Batches
 from eventonce.webhook.body import Bodies, Body, Gone
+from eventonce.webhook.idempotency_key import NAME, idempotency_key
 from eventonce.webhook.incoming import deliveries, size
 from eventonce.webhook.lanes import Lanes
-from eventonce.webhook.refusal import Refusal
+from eventonce.webhook.refusal import Refusal, Refusals
 from eventonce.webhook.sns import Sns
 
 MAX_BODY = 1024 * 1024  # what EventBridge, SQS and SNS carry at most
@@ -79,6 +80,7 @@ class Webhook:
         self._dead_letters = dead_letters
         self._watch = watch
         self._clock = SystemClock()
+        self._refusals = Refusals(self._clock)
         self._lock = threading.Lock()  # for dead letters and who watches
         self._is_async = callable(handler) and is_async(getattr(handler, "eventonce_handler", handler))
         # What keeps the lines of a file whole is a lock between processes, not between threads.
@@ -120,6 +122,7 @@ class Webhook:
                 raw = await self._bodies.read(body, headers.get("content-length", ""), receive)
                 told = await self._take(headers, raw, body)
             except Refusal as refusal:
+                self._refusals.add(refusal)
                 told = refused(refusal)
             except Gone:
                 return
@@ -130,6 +133,7 @@ class Webhook:
             raise Refusal(404, "there is nothing here", connection="close")
         if scope["method"] != "POST":
             raise Refusal(405, "events are sent with POST", allow="POST", connection="close")
+        idempotency_key(scope)  # refused where it is none
 
     async def _take(self, headers: Mapping[str, str], raw: bytes, body: Body) -> Answer:
         word = None if self._auth is None else await self._auth.admit(headers, raw)
@@ -146,7 +150,7 @@ class Webhook:
         await asyncio.wait((waiting,), timeout=deadline / 1000)
         if not waiting.done():
             return unfinished()
-        keyed = "idempotency-key" in headers and not from_api_destination
+        keyed = NAME in headers and not from_api_destination
         if waiting.exception() is not None:
             raise Refusal(503, "events cannot be processed now")
         return answer(waiting.result(), keyed=keyed, kept=self._dead_letters is not None)

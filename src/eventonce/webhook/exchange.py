@@ -21,7 +21,8 @@ class Exchange:
     """
 
     def __init__(self, app: App, scope: Scope, receive: Receive, send: Send, body: bytes, max_answer: int) -> None:
-        self._app, self._scope, self._receive, self.send = app, scope, receive, send
+        # Without extensions: an answer that is sent as the name of a file, say, could not be remembered.
+        self._app, self._scope, self._receive, self.send = app, {**scope, "extensions": {}}, receive, send
         self._body: bytes | None = body
         self._max_answer = max_answer
         self._start: Message | None = None

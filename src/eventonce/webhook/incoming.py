@@ -9,29 +9,30 @@ from eventonce.errors import EventRejected, describe
 from eventonce.event import Delivery, Event
 from eventonce.formats import Carried, read_binary, read_message
 from eventonce.formats.cloudevents import recognises_headers
-from eventonce.formats.text import content
+from eventonce.formats.text import content, kind_of, read_json
+from eventonce.webhook.idempotency_key import NAME, unquoted
 from eventonce.webhook.refusal import Refusal
 
 # What the sender calls this delivery, the same whenever it sends it again. It counts more than an `id` in a body
 # without an envelope, which is often that of the thing that changed: an order has one, and many events.
-_NAMES = ("idempotency-key", "webhook-id", "x-github-delivery", "x-shopify-webhook-id", "x-gitlab-event-uuid")
+_NAMES = (NAME, "webhook-id", "x-github-delivery", "x-shopify-webhook-id", "x-gitlab-event-uuid")
 # What rules may look at. What is not named here stays out, so that no token or signature can get in.
 _SHOWN = frozenset((
     *_NAMES, "x-github-event", "x-github-hook-id", "x-gitlab-event", "x-gitlab-instance", "x-shopify-event-id",
     "x-shopify-topic", "x-shopify-shop-domain", "x-shopify-api-version", "x-event-key", "x-amz-sns-message-id",
-    "x-amz-sns-topic-arn",
+    "x-amz-sns-topic-arn", "traceparent", "tracestate",
 ))  # fmt: skip
 _LONGEST = 512  # characters of a header
 _ENCODINGS = ("", "identity", "gzip")
+_PERHAPS_JSON = ("", "text/plain", "application/octet-stream")  # SNS sends its JSON as text/plain
 
 
 def deliveries(headers: Mapping[str, str], body: bytes, max_bytes: int, source: str) -> list[Delivery]:
-    """The deliveries of a request; raises `Refusal` where nothing in it can be read."""
+    """The deliveries of a request; raises `Refusal` where it is none that is read here."""
+    _check(headers)
     shown = {name: headers[name] for name in _SHOWN if len(headers.get(name, "")) in range(1, _LONGEST + 1)}
     found = _events(headers, body, max_bytes)
     name = next((unquoted(shown[name]) for name in _NAMES if name in shown), "")
-    if found and not any(isinstance(each, Event) for each in found):
-        raise Refusal(400, _why(found), eventonce_outcome="rejected")
     where: dict[str, Any] = {"source": source, **({"headers": shown} if shown else {})}
     if len(found) == 1:
         return [_delivery(found[0], name, where, shown, body)]
@@ -49,34 +50,39 @@ def size(found: Sequence[Delivery]) -> int:
     return sum(max(len(each.body), len(each.event.raw) if each.event else 0) for each in found)
 
 
-def unquoted(key: str) -> str:
-    """An `Idempotency-Key`: the draft puts it in quotes, most clients do not."""
-    return key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
-
-
-def _why(found: Sequence[Event | EventRejected]) -> str:
-    return next((describe(each) for each in found if isinstance(each, EventRejected)), "")
+def _check(headers: Mapping[str, str]) -> None:
+    if headers.get("content-encoding", "").lower() not in _ENCODINGS:
+        raise Refusal(415, "the body is packed in a way that is not known here; send it plain or as gzip")
+    media = _media(headers)
+    if not (media in _PERHAPS_JSON or _is_json(media) or recognises_headers(headers)):
+        raise Refusal(415, f"{media[:100]} is not read here; send application/json or application/cloudevents+json")
+    if headers.get("x-amz-sns-message-type", "Notification") != "Notification":
+        raise Refusal(400, "this is about a subscription to a topic of SNS, which needs auth=sns&topic=ARN here")
 
 
 def _events(headers: Mapping[str, str], body: bytes, max_bytes: int) -> Sequence[Event | EventRejected]:
-    if headers.get("content-encoding", "").lower() not in _ENCODINGS:
-        raise Refusal(415, "the body is packed in a way that is not known here; send it plain or as gzip")
     try:
+        raw = content(body, max_bytes)
         if recognises_headers(headers):
-            return [read_binary(headers, content(body, max_bytes), max_bytes)]
+            return [read_binary(headers, raw, max_bytes)]
+        media = _media(headers)
+        if media.startswith("application/cloudevents-batch") and raw.strip() == b"[]":
+            return []
+        if not raw.strip():
+            raise EventRejected("is empty")
+        if _is_json(media) and raw.lstrip()[:1] not in (b"{", b"["):  # text can be an event, but not by mistake
+            raise EventRejected(f"is {kind_of(read_json(raw, max_bytes))}, not a JSON object")
     except EventRejected as error:
         return [error]
-    media = headers.get("content-type", "").partition(";")[0].strip().lower()
-    _check_media(media)
-    if media.startswith("application/cloudevents-batch") and body.strip() == b"[]":
-        return []
-    return read_message(Carried(body, "http", headers.get("x-amz-sns-message-id", "")), max_bytes)
+    return read_message(Carried(raw, "http", headers.get("x-amz-sns-message-id", "")), max_bytes)
 
 
-def _check_media(media: str) -> None:
-    # SNS sends its JSON as text/plain.
-    if media not in ("", "text/plain", "application/octet-stream") and not media.endswith(("/json", "+json")):
-        raise Refusal(415, f"{media[:100]} is not read here; send application/json or application/cloudevents+json")
+def _media(headers: Mapping[str, str]) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _is_json(media: str) -> bool:
+    return media.endswith(("/json", "+json"))
 
 
 def _delivery(

@@ -19,11 +19,9 @@ from eventonce.webhook.app import MAX_BODY
 from eventonce.webhook.asgi import Answer, App, Receive, Scope, Send
 from eventonce.webhook.body import Bodies, Gone
 from eventonce.webhook.exchange import Exchange, NotKept
-from eventonce.webhook.incoming import unquoted
+from eventonce.webhook.idempotency_key import idempotency_key
 from eventonce.webhook.refusal import RETRY_AFTER, Refusal
 
-_KEY = b"idempotency-key"
-_LONGEST_KEY = 255  # characters
 _PATIENCE = 30.0  # seconds for a body
 _EVER = 2**31 - 1
 MAX_ANSWER = 64 * 1024
@@ -97,14 +95,9 @@ class IdempotencyMiddleware:
                 return
 
     def _key(self, scope: Scope) -> str | None:
-        given = [value.decode("latin-1").strip() for name, value in scope["headers"] if name == _KEY]
-        if not given and not self._required:
-            return None
-        if not given:
+        key = idempotency_key(scope)
+        if key is None and self._required:
             raise Refusal(400, "Idempotency-Key is missing")
-        key = unquoted(given[0])
-        if len(given) > 1 or not 0 < len(key) <= _LONGEST_KEY:
-            raise Refusal(400, f"Idempotency-Key is not one text of 1 to {_LONGEST_KEY} characters")
         return key
 
     def _event(self, scope: Scope, key: str, body: bytes) -> Event:

@@ -110,6 +110,7 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > _most_connections():
+            _log.warning("over %d connections are open: others are sent away with 503", _most_connections())
             transport.write(_FULL)
             transport.close()
 

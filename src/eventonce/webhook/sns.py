@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, cast
 
+from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import ConfigError, EventRejected, MissingDriver
 from eventonce.formats.text import from_base64, read_json
+from eventonce.path import read_time
 from eventonce.webhook.auth import unauthorized
 from eventonce.webhook.refusal import Refusal
 
@@ -34,6 +36,7 @@ _SIGNED = {
 }
 _NAMED = {"x-amz-sns-message-id": "MessageId", "x-amz-sns-topic-arn": "TopicArn"}  # headers that say it again
 _TRUSTED = ("content-type", "content-encoding", *_NAMED)
+SNS_TOLERANCE = "1d"
 _CACHED = 16  # certificates
 _FETCHES = 4  # at a time
 _TIMEOUT = 5.0  # seconds
@@ -44,9 +47,19 @@ Fetch = Callable[[str], bytes]
 
 
 class Sns:
-    """Takes what SNS has signed and what is of one of these topics (ARNs), and confirms their subscriptions."""
+    """Takes what SNS has signed and what is of one of these topics (ARNs), and confirms their subscriptions.
 
-    def __init__(self, *topics: str, fetch: Fetch | None = None) -> None:
+    SNS tries for an hour at most. What was published longer ago than `tolerance` was seen by somebody else meanwhile,
+    who sends it again; within it, a message is known by its id for as long as the rule's window says.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        fetch: Fetch | None = None,
+        tolerance: str | float = SNS_TOLERANCE,
+        clock: Clock | None = None,
+    ) -> None:
         wrong = [topic for topic in topics if not _TOPIC.fullmatch(topic)]
         if wrong or not topics:
             raise ConfigError(
@@ -56,6 +69,8 @@ class Sns:
         _check_driver()
         self._topics = frozenset(topics)
         self._fetch = fetch or _fetch
+        self._tolerance = duration(tolerance, "auth: tolerance")
+        self._clock = clock or SystemClock()
         self._keys: OrderedDict[str, RSAPublicKey] = OrderedDict()
         self._fetches: dict[str, asyncio.Task[bytes]] = {}
 
@@ -67,6 +82,7 @@ class Sns:
         if any(headers.get(name, notice.get(part)) != notice.get(part) for name, part in _NAMED.items()):
             raise unauthorized("the headers name another message than the one that is signed")
         await self._verify(notice)
+        self._check_age(notice["Timestamp"])
         if notice["Type"] == "SubscriptionConfirmation":
             await self._confirm(notice)
             return "confirmed"
@@ -95,6 +111,11 @@ class Sns:
             key.verify(signature, _signed(notice), PKCS1v15(), kind)
         except InvalidSignature:
             raise unauthorized("the signature is wrong") from None
+
+    def _check_age(self, timestamp: str) -> None:
+        time = read_time(timestamp)
+        if time is None or abs(self._clock.utc() - time.timestamp() * 1000) > self._tolerance:
+            raise unauthorized("the message is too old, or from a clock that is wrong")
 
     async def _key(self, url: Any) -> "RSAPublicKey":
         if not isinstance(url, str) or not _CERTIFICATE.fullmatch(url):

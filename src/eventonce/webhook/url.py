@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from eventonce.clock import duration
 from eventonce.errors import ConfigError
 from eventonce.webhook.auth import TOLERANCE, Auth, Bearer, Hmac, Stripe, github, shopify
-from eventonce.webhook.sns import Sns
+from eventonce.webhook.sns import SNS_TOLERANCE, Sns
 
 _COUNTS = ("max_body", "max_waiting")
 _TIMES = ("deadline", "patience")
@@ -83,6 +83,11 @@ def _stripe(options: Mapping[str, str]) -> Auth:
     return Stripe(*_secrets(options), tolerance=options.get("tolerance", TOLERANCE))
 
 
+def _sns(options: Mapping[str, str]) -> Auth:
+    topics = [name for name in options.get("topic", "").split(",") if name]
+    return Sns(*topics, tolerance=options.get("tolerance", SNS_TOLERANCE))
+
+
 # The options of each scheme, and how it is made of them.
 _SCHEMES: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, str]], Auth | None]]] = {
     "none": ((), lambda options: None),
@@ -91,7 +96,7 @@ _SCHEMES: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, str]], Auth | 
     "shopify": (("secret_env",), lambda options: shopify(*_secrets(options))),
     "stripe": (("secret_env", "tolerance"), _stripe),
     "hmac": (("secret_env", "header", "encoding", "prefix", "timestamp", "tolerance"), _hmac),
-    "sns": (("topic",), lambda options: Sns(*[name for name in options.get("topic", "").split(",") if name])),
+    "sns": (("topic", "tolerance"), _sns),
 }
 
 
