@@ -34,14 +34,17 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
-def ask(url: str, body: bytes | None = None) -> str:
+def ask(url: str, body: bytes | None = None, **headers: str) -> str:
     """The answer, as soon as somebody listens."""
     give_up = time.monotonic() + 30
     while True:
         try:
-            request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+            given = {"Content-Type": "application/json", **headers}
+            request = urllib.request.Request(url, body, {name.replace("_", "-"): each for name, each in given.items()})
             with urllib.request.urlopen(request, timeout=10) as answer:
                 return str(answer.read().decode())
+        except urllib.error.HTTPError:
+            raise
         except (urllib.error.URLError, ConnectionError):
             assert time.monotonic() < give_up
             time.sleep(0.05)
@@ -61,6 +64,63 @@ def test_a_worker_tells_of_itself(start: Start) -> None:
     assert worker.returncode == 0
     assert out == '{"id": "1"}\n'
     assert json.loads(err.splitlines()[-1])["duplicate"] == 1
+
+
+def test_duplicates_are_told_to_people_too(start: Start) -> None:
+    worker = start("--log-level", "info")
+    _, err = worker.communicate('{"id": "1"}\n{"id": "1"}\n{"n": 1}\n', timeout=60)
+    assert worker.returncode == 1
+    assert [line.partition(" (")[0] for line in err.splitlines() if line.startswith("eventonce: stdin:")] == [
+        "eventonce: stdin:2: duplicate",
+        "eventonce: stdin:3: rejected",
+    ]
+    assert err.count("stdin:3") == 1
+
+
+PROVIDER = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+
+trace.set_tracer_provider(TracerProvider())
+trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter()))
+
+def handle(event):
+    pass
+"""
+
+
+def test_a_run_is_in_the_trace_of_its_request(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "traced.py").write_text(PROVIDER)
+    port = free_port()
+    worker = start("--source", f"http://127.0.0.1:{port}/events", "--sink", "python:traced:handle", "--opentelemetry")
+    place = f"http://127.0.0.1:{port}/events"
+    ask(place, b'{"id": "7"}', traceparent=f"00-{'a' * 32}-{'b' * 16}-01")
+    worker.send_signal(signal.SIGTERM)
+    out, err = worker.communicate(timeout=60)
+    span = json.loads(out)
+    assert (span["name"], span["context"]["trace_id"], span["parent_id"]) == (
+        "eventonce process id",
+        "0x" + "a" * 32,
+        "0x" + "b" * 16,
+    )
+    assert "go nowhere" not in err
+
+
+def test_spans_that_go_nowhere_are_warned_of(start: Start) -> None:
+    _, err = start("--opentelemetry").communicate("", timeout=60)
+    assert "--opentelemetry: no provider is set up" in err
+
+
+def test_a_key_that_comes_back_with_another_body_is_422(start: Start) -> None:
+    port = free_port()
+    start("--source", f"http://127.0.0.1:{port}/events", "--json")
+    place = f"http://127.0.0.1:{port}/events"
+    ask(place, b'{"cents": 5}', idempotency_key="k")
+    assert json.loads(ask(place, b'{"cents": 5}', idempotency_key="k"))["outcome"] == "duplicate"
+    with pytest.raises(urllib.error.HTTPError, match="422") as refused:
+        ask(place, b'{"cents": 6}', idempotency_key="k")
+    refused.value.close()
 
 
 def test_requests_are_served_until_sigterm(start: Start) -> None:

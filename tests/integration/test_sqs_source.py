@@ -13,6 +13,7 @@ import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from eventonce import Once
 from eventonce.claim import Want
 from eventonce.errors import ConfigError, SourceError
 from eventonce.event import Event
+from eventonce.observe.trace_context import trace_context
 from eventonce.sinks.dead_file import DeadFile
 from eventonce.sources import check_source, open_source
 from eventonce.stores.memory import MemoryStore
@@ -252,10 +254,21 @@ def test_a_delivery_says_where_it_is_from(queue: Queue) -> None:
     assert found.body == '{"id": "ä"}'.encode()
     assert found.where["source"] == f"sqs://{queue.name}"
     assert found.where["message"]
+    assert abs(datetime.fromisoformat(found.where["sent"]) - datetime.now(UTC)) < timedelta(minutes=5)
     assert (found.offers, found.group) == (1, None)
     source.retry(found, 0)
     source.close()
     assert queue.received() == [('{"id": "ä"}', 2)]
+
+
+def test_a_message_names_its_trace(queue: Queue, run: Run) -> None:
+    parent = f"00-{'a' * 32}-{'b' * 16}-01"
+    said = {"traceparent": {"DataType": "String", "StringValue": parent}}
+    queue.client.send_message(QueueUrl=queue.url, MessageBody='{"id": "1"}', MessageAttributes=said)
+    found: list[Event] = []
+    run(queue.source(), found.append).until_ended(1)
+    assert trace_context(found[0]) == {"traceparent": parent}
+    assert found[0].line() == b'{"id": "1"}'
 
 
 def test_envelopes_are_taken_off_and_ids_come_from_the_carrier_at_last(queue: Queue, run: Run) -> None:

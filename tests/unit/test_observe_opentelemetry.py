@@ -1,6 +1,7 @@
 """Traces: spans that join the event's own trace, and say nothing of its payload."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +13,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from eventonce import Event
+from eventonce.event import Delivery
+from eventonce.formats import read_events
 from eventonce.observe.opentelemetry import OpenTelemetryHook
 from eventonce.observe.trace_context import trace_context
+from eventonce.webhook.incoming import deliveries
+from eventonce.worker.apart import apart
 from tests.unit.conftest import Bench
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -148,12 +153,63 @@ def test_a_sink_links_to_all_it_sends(bench: Bench) -> None:
         Event(data={"_datadog": {"traceparent": PARENT}}),
         Event(data=None, attributes={"traceparent": PARENT}),
         Event(data=None, attributes={"Metadata": {"traceparent": PARENT}}),
+        Event(data=None, attributes={"headers": {"traceparent": PARENT}}),
         Event(data={"_X_AMZN_TRACE_ID": f"Root=1-{TRACE[:8]}-{TRACE[8:]};Parent={SPAN};Sampled=1"}),
         Event(data=None, attributes={"AWSTraceHeader": f"Root=1-{TRACE[:8]}-{TRACE[8:]};Parent={SPAN};Sampled=1"}),
     ],
 )
 def test_where_an_event_names_its_trace(event: Event) -> None:
     assert trace_context(event) == {"traceparent": PARENT}
+
+
+XRAY = f"Root=1-{TRACE[:8]}-{TRACE[8:]};Parent={SPAN};Sampled=1"
+BODY = '{"id": "a", "n": 1}'
+NOTICE = {"Type": "Notification", "TopicArn": "arn", "MessageId": "m", "Message": BODY}
+SQS = {"eventSource": "aws:sqs", "messageId": "m", "body": BODY}
+REQUEST = {"requestContext": {}, "rawPath": "/", "body": BODY}
+
+
+@pytest.mark.parametrize(
+    "carried",
+    [
+        {**SQS, "attributes": {"AWSTraceHeader": XRAY}},
+        {**SQS, "messageAttributes": {"traceparent": {"stringValue": PARENT, "dataType": "String"}}},
+        {"ReceiptHandle": "r", "Body": BODY, "MessageAttributes": {"traceparent": {"StringValue": PARENT}}},
+        {**NOTICE, "MessageAttributes": {"traceparent": {"Type": "String", "Value": PARENT}}},
+        {**SQS, "body": "text", "attributes": {"AWSTraceHeader": XRAY}},
+        {**REQUEST, "headers": {"Traceparent": PARENT}},
+        {
+            **REQUEST,
+            "headers": {"Traceparent": PARENT, "ce-id": "1", "ce-source": "s", "ce-type": "t", "ce-specversion": "1.0"},
+        },
+    ],
+)
+def test_what_carries_an_event_may_name_its_trace(carried: dict[str, Any]) -> None:
+    (event,) = read_events(carried)
+    assert isinstance(event, Event)
+    assert trace_context(event) == {"traceparent": PARENT}
+    assert TRACE.encode() not in event.line()
+
+
+def test_the_events_own_trace_counts_more_than_its_carriers() -> None:
+    own = {"specversion": "1.0", "id": "1", "source": "s", "type": "t", "traceparent": PARENT}
+    (event,) = read_events({**SQS, "body": json.dumps(own), "messageAttributes": {"traceparent": {"stringValue": "x"}}})
+    assert isinstance(event, Event)
+    assert trace_context(event) == {"traceparent": PARENT}
+
+
+def test_the_trace_of_a_message_in_a_queue() -> None:
+    where = {"source": "sqs://in", "message": "m", "traceparent": PARENT}
+    (delivery,) = apart(Delivery(b'{"n": 1}', where, handle="h"))
+    assert delivery.event is not None
+    assert trace_context(delivery.event) == {"traceparent": PARENT}
+
+
+def test_the_trace_of_a_request() -> None:
+    headers = {"content-type": "application/json", "traceparent": PARENT, "tracestate": "a=1"}
+    (delivery,) = deliveries(headers, b'{"id": "a"}', 10_000, "http")
+    assert delivery.event is not None
+    assert trace_context(delivery.event) == {"traceparent": PARENT, "tracestate": "a=1"}
 
 
 def test_the_state_of_a_trace_comes_along() -> None:

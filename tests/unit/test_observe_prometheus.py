@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from eventonce import EventRejected, Kind, LeaseLost
 from eventonce.clock import moment
+from eventonce.event import Delivery
 from eventonce.observe.prometheus import DYNAMODB_WRITE, PrometheusHook
 from eventonce.testing import ManualClock
 from tests.unit.conftest import Bench, Faulty
@@ -61,6 +62,18 @@ def test_time_between_copies_and_lag(bench: Bench) -> None:
 
     assert (metrics("copy_gap_seconds_count"), metrics("copy_gap_seconds_sum")) == (1, 600)
     assert (metrics("queue_lag_seconds_count"), metrics("queue_lag_seconds_sum")) == (2, 30 + 630)
+
+
+def test_a_queue_knows_better_than_the_event_how_long_it_waited(bench: Bench) -> None:
+    clock = ManualClock()
+    metrics = Metrics(clock=clock)
+    sent = moment(clock.utc()) - timedelta(seconds=5)
+    where = {"source": "sqs://in", "message": "m", "sent": sent.isoformat()}
+    old = b'{"id": "a", "source": "s", "detail-type": "t", "detail": {}, "time": "2020-01-01T00:00:00Z"}'
+
+    bench.once(hooks=[metrics.hook], clock=clock).run([Delivery(old, where), Delivery(b"{", where)], lambda event: None)
+
+    assert (metrics("queue_lag_seconds_count"), metrics("queue_lag_seconds_sum")) == (2, 10)
 
 
 def test_a_clock_that_runs_ahead_is_no_negative_lag(bench: Bench) -> None:

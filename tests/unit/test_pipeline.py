@@ -9,7 +9,7 @@ import pytest
 
 from eventonce.errors import ConfigError
 from eventonce.key import KEY_BYTES
-from eventonce.pipeline import Pipeline, Settings, load, open_once, settings
+from eventonce.pipeline import Pipeline, Settings, load, open_once, rulebook, settings
 from eventonce.rule import Rule
 
 
@@ -122,6 +122,13 @@ def test_a_file_says_everything(write: Callable[[str], str]) -> None:
     )
 
 
+def test_what_is_remembered_where_no_rule_says_it(write: Callable[[str], str]) -> None:
+    http, rule = "source = 'http://127.0.0.1:8080/'\n", "[[rule]]\nname = 'all'\nkey = 'content'\n"
+    own = [rulebook(load(write(text))).all[-1].remember for text in ("", http, http + "remember = 'seen'")]
+    assert own == ["seen", "note", "seen"]
+    assert [load(write(text + rule)).rule[0].remember for text in (http, "remember = 'note'\n")] == ["seen", "note"]
+
+
 def test_a_path_is_a_file_too(write: Callable[[str], str]) -> None:
     assert load(Path(write('consumer = "billing"'))).consumer == "billing"
 
@@ -193,6 +200,7 @@ def test_an_unknown_option_is_told_without_a_file() -> None:
         ("window = ['1d']", "window"),
         ("lease = { seconds = 5 }", "lease"),
         ("store_trouble = 'panic'", "store_trouble"),
+        ("remember = 'everything'", "remember"),
     ],
 )
 def test_a_wrong_type_is_told_with_the_file_and_the_name(write: Callable[[str], str], line: str, name: str) -> None:

@@ -2,18 +2,28 @@
 
 import asyncio
 import json
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import httpx
 import pytest
+from fastapi import Body, FastAPI
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import (
+    FileResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 
 from eventonce.stores.memory import MemoryStore
 from eventonce.webhook import IdempotencyMiddleware
+from eventonce.webhook.asgi import Receive, Scope, Send
 from tests.unit.conftest import Faulty
 
 KEY = {"Idempotency-Key": '"8e03978e-40d5-43dd-bc93-6894a57f9324"'}
@@ -68,7 +78,7 @@ class Shop:
 class Client:
     """Sends one request after the other, each in a loop of its own."""
 
-    def __init__(self, app: Starlette) -> None:
+    def __init__(self, app: Any) -> None:
         self._app = app
 
     def post(self, path: str, **more: Any) -> httpx.Response:
@@ -192,6 +202,40 @@ def test_an_answer_that_is_too_long_goes_through_and_is_not_made_twice(shop: Sho
 def test_what_is_done_after_the_answer_is_done_once(shop: Shop, client: Client) -> None:
     assert [client.post("/later", headers=KEY).text for _ in range(2)] == ["accepted"] * 2
     assert shop.afterwards == ["done"]
+
+
+def test_one_line_is_enough_for_fastapi() -> None:
+    ran: list[int] = []
+    app = FastAPI()
+    app.add_middleware(IdempotencyMiddleware, store=MemoryStore())
+
+    @app.post("/charges", status_code=201)
+    def charge(cents: Annotated[int, Body(embed=True)]) -> dict[str, int]:  # in a thread, as FastAPI runs a `def`
+        ran.append(cents)
+        return {"charged": cents}
+
+    client = Client(app)
+    answers = [client.post("/charges", json={"cents": cents}, headers=KEY) for cents in (5, 5, 6)]
+    assert [answer.status_code for answer in answers] == [201, 201, 422]
+    assert answers[1].json() == {"charged": 5}
+    assert client.post("/charges", json={"cents": "many"}, headers={"Idempotency-Key": "k-2"}).status_code == 422
+    assert ran == [5]
+
+
+def test_an_answer_from_a_file_is_remembered_under_servers_that_send_files_themselves(tmp_path: Path) -> None:
+    (tmp_path / "bill.txt").write_text("5 cents")
+
+    async def bill(request: Request) -> Response:
+        return FileResponse(tmp_path / "bill.txt")
+
+    app = Starlette(routes=[Route("/bill", bill, methods=["POST"])])
+    app.add_middleware(IdempotencyMiddleware, store=MemoryStore())
+
+    async def with_extension(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "extensions": {"http.response.pathsend": {}}}, receive, send)
+
+    answers = [Client(with_extension).post("/bill", headers=KEY) for _ in range(2)]
+    assert [(answer.status_code, answer.text) for answer in answers] == [(200, "5 cents")] * 2
 
 
 def test_a_body_beyond_the_bound_is_413(shop: Shop) -> None:

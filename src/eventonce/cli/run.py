@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 _NOBODY = Key(bytes(KEY_BYTES))  # a key to ask for, to see whether the store answers
 _MOST_COMPLAINTS = 20
+_OF_EVENTS = ("debug", "info")  # levels at which what became of events is logged
+_log = logging.getLogger("eventonce")
 _FILE_BATCH = 100
 _QUEUE_BATCH = 10  # one poll: a handler that hangs holds up as many
 _GRACE = "25s"  # within the 30 that containers are given
@@ -62,10 +64,18 @@ _GRACE = "25s"  # within the 30 that containers are given
     show_default=True,
     help="What to log.",
 )
+@click.option("--opentelemetry", is_flag=True, help="A span of OpenTelemetry for each run, in the event's own trace.")
 @click.option("--json", "as_json", is_flag=True, help="Close with one JSON line on stderr.")
 @pipeline_options
 def run(
-    pipeline: str | None, config: str | None, *, as_json: bool, grace: str, listen: str | None, **given: Any
+    pipeline: str | None,
+    config: str | None,
+    *,
+    as_json: bool,
+    grace: str,
+    listen: str | None,
+    opentelemetry: bool,
+    **given: Any,
 ) -> None:
     """Run events through a handler or into a sink, each once.
 
@@ -81,6 +91,7 @@ def run(
       eventonce run --source sqs://orders --sink python:billing:charge --store redis://localhost
       eventonce run --key content --source events.jsonl --sink once.jsonl
       eventonce run pipeline.toml --listen 9090 --log-format json --log-level info
+      opentelemetry-instrument eventonce run pipeline.toml --opentelemetry
       cat events.jsonl | eventonce run --sink python:billing:charge --store sqlite:///billing.db
     """
     if pipeline and config:
@@ -92,13 +103,15 @@ def run(
     logging.getLogger("eventonce.outage").setLevel(logging.WARNING)  # nobody should have to guess at one
     with ExitStack() as stack:
         settings = read_settings(pipeline or config, **given)
-        seen = Seeing(settings, listening=listen is not None, logging=in_json)
+        telling = in_json or (level in _OF_EVENTS and not as_json)
+        seen = Seeing(settings, listening=listen is not None, logging=telling, tracing=opentelemetry)
         parts = Pipeline(settings, seen.hooks)
         stack.callback(parts.close)
+        seen.check()
         if listen is not None:
             stack.enter_context(seen.health(parts, listen))
         progress = stack.enter_context(Progress(parts.source))
-        worker = _worker(parts, settings, _Watcher(progress, quiet=as_json or in_json))
+        worker = _worker(parts, settings, _Watcher(progress, quiet=as_json or telling))
         try:
             good = _run(worker) if isinstance(worker, Worker) else _serve(worker, patience)
         finally:
@@ -110,7 +123,7 @@ def run(
 class Seeing:
     """What a worker tells of itself: over HTTP where it listens, and in its log."""
 
-    def __init__(self, settings: Settings, *, listening: bool, logging: bool) -> None:
+    def __init__(self, settings: Settings, *, listening: bool, logging: bool, tracing: bool) -> None:
         self._status = Status(settings.consumer)
         self._metrics = _metrics(settings) if listening else None
         self.hooks: list[Hook] = [LogHook()] if logging else []
@@ -118,6 +131,21 @@ class Seeing:
             self.hooks.append(self._status)
         if self._metrics is not None:
             self.hooks.append(self._metrics)
+        self._tracing = tracing
+        if tracing:
+            from eventonce.observe.opentelemetry import OpenTelemetryHook
+
+            self.hooks.append(OpenTelemetryHook())
+
+    def check(self) -> None:
+        """Warn of spans that go nowhere. The module of a handler may have said where to, so look when it is loaded."""
+        if self._tracing:
+            from eventonce.observe.opentelemetry import goes_nowhere
+
+            if goes_nowhere():
+                _log.warning(
+                    "--opentelemetry: no provider is set up, so spans go nowhere; start with opentelemetry-instrument"
+                )
 
     def health(self, parts: Pipeline, place: str) -> Health:
         """Serves `/healthz`, `/readyz`, `/status.json` and, where the client of Prometheus is installed, `/metrics`."""

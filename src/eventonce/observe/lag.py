@@ -1,8 +1,13 @@
-"""How far behind its time an event is."""
+"""How far behind an event is."""
 
-from eventonce.event import Event
+from eventonce.path import read_time
+from eventonce.ports import Seen
 
 
-def lag(event: Event | None, now: int) -> float | None:
-    """Seconds from the event's own time until now; None where it has no time. Clocks differ, so never below 0."""
-    return None if event is None or event.time is None else max(0.0, now / 1000 - event.time.timestamp())
+def lag(seen: Seen, now: int) -> float | None:
+    """Seconds since the queue had it, or since the event's own time where the queue does not say; else None.
+
+    Clocks differ, so never below 0.
+    """
+    since = read_time(seen.where.get("sent")) or (seen.event.time if seen.event is not None else None)
+    return None if since is None else max(0.0, now / 1000 - since.timestamp())

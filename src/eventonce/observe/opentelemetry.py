@@ -80,6 +80,11 @@ class OpenTelemetryHook(Hook):
         )
 
 
+def goes_nowhere() -> bool:
+    """Whether nobody has said yet what is to become of spans."""
+    return isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+
+
 def _parent(event: Event | None) -> Context | None:
     """The event's own trace, if it names one that can be read."""
     carried = {} if event is None else trace_context(event)

@@ -51,7 +51,7 @@ class PrometheusHook(Hook):
             "eventonce_copy_gap_seconds", "Time from a first copy to its copy", buckets=_LONG, registry=registry
         )
         self._lag = Histogram(
-            "eventonce_queue_lag_seconds", "Time from an event to its end here", buckets=_LONG, registry=registry
+            "eventonce_queue_lag_seconds", "Time that an event was on its way here", buckets=_LONG, registry=registry
         )
         self._lost = Counter("eventonce_lease_lost", "Runs that others had taken over", registry=registry)
         self._dead = Counter("eventonce_dead_letters", "Events that can never succeed", ["rule"], registry=registry)
@@ -94,7 +94,7 @@ class PrometheusHook(Hook):
             self._observe(each, now)
 
     def _observe(self, seen: Seen, now: int) -> None:
-        outcome, behind = seen.outcome, lag(seen.event, now)
+        outcome, behind = seen.outcome, lag(seen, now)
         if behind is not None:
             self._lag.observe(behind)
         if outcome.first is not None:

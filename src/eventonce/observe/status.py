@@ -76,7 +76,7 @@ class Status(Hook):
 
     def settled(self, seen: Sequence[Seen]) -> None:
         now = self._clock.utc()
-        lags = [found for each in seen if (found := lag(each.event, now)) is not None]
+        lags = [found for each in seen if (found := lag(each, now)) is not None]
         with self._lock:
             self._lag = max(lags, default=self._lag)
             for _, outcome, _ in seen:

@@ -11,7 +11,8 @@ _XRAY_NAMES = ("AWSTraceHeader", "_X_AMZN_TRACE_ID")
 
 
 def trace_context(event: Event) -> dict[str, str]:
-    """The W3C headers of its trace: from its attributes or the top of its data; X-Ray's are rewritten. Else empty."""
+    """The W3C headers of its trace: from its attributes, the top of its data or the request it came in; X-Ray's are
+    rewritten. Else empty."""
     for place in _places(event):
         if isinstance(place.get("traceparent"), str):
             names = ("traceparent", "tracestate")
@@ -24,6 +25,7 @@ def trace_context(event: Event) -> dict[str, str]:
 
 def _places(event: Event) -> Iterator[Mapping[str, Any]]:
     data = event.data if isinstance(event.data, Mapping) else {}
-    for place in (event.attributes, event.attributes.get("Metadata"), data, data.get("_datadog")):
+    own = event.attributes
+    for place in (own, own.get("Metadata"), data, data.get("_datadog"), own.get("headers")):
         if isinstance(place, Mapping):
             yield place

@@ -48,7 +48,8 @@ class DynamoDBStream(AwsStream):
         """As Lambda gets it: with seconds as its time, and the stream's ARN."""
         document = {**found, "eventSourceARN": self.identity}
         body = msgspec.json.encode(_plain(document))
-        return Record(found["dynamodb"]["SequenceNumber"], found["eventID"], body)
+        change = found["dynamodb"]
+        return Record(change["SequenceNumber"], found["eventID"], body, change.get("ApproximateCreationDateTime"))
 
     def _describe(self, **asked: Any) -> dict[str, Any]:
         answer = self._ask(self._client.describe_stream, StreamArn=self.identity, **asked)

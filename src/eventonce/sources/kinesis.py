@@ -41,9 +41,13 @@ class KinesisStream(AwsStream):
 
     def read(self, shard: str, iterator: str) -> Page:
         answer = self._ask(self._client.get_records, ShardIterator=iterator, Limit=_MOST)
-        found = [(each["SequenceNumber"], each["Data"]) for each in answer["Records"]]
-        records = [Record(sequence, f"{shard}:{sequence}", data) for sequence, data in found]
+        records = [_record(shard, each) for each in answer["Records"]]
         return Page(records, answer.get("NextShardIterator"), bool(answer.get("MillisBehindLatest")))
+
+
+def _record(shard: str, found: dict[str, Any]) -> Record:
+    sequence = found["SequenceNumber"]
+    return Record(sequence, f"{shard}:{sequence}", found["Data"], found.get("ApproximateArrivalTimestamp"))
 
 
 def _shard(found: dict[str, Any]) -> Shard:

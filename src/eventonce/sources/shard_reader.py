@@ -77,9 +77,9 @@ class ShardReader:
             _log.error("%s: records were dropped before they were read, going on behind them: %s", self.shard, error)
             self._iterator = self._read = self._start = None
             return True
-        for sequence, name, body in page.records:
+        for sequence, name, body, sent in page.records:
             self._number += 1
-            where = {"source": self._stream.name, "message": name}
+            where = {"source": self._stream.name, "message": name, **({"sent": sent.isoformat()} if sent else {})}
             handle = Handle(self, self._number, sequence)
             self._waiting.append(Delivery(body, where, group=self.shard, handle=handle))
             self._read = sequence

@@ -1,11 +1,11 @@
 """Messages of an SQS queue, standard or FIFO, each hidden from other workers for as long as it is in hand."""
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from eventonce.aws import Place
-from eventonce.clock import Clock, SystemClock, duration
+from eventonce.clock import Clock, SystemClock, duration, moment
 from eventonce.errors import SourceError
 from eventonce.event import Delivery
 from eventonce.sources.outage import Outage
@@ -15,6 +15,7 @@ _LONGEST_WAIT = "20s"  # that a queue lets a poll wait
 _TRIES = 3  # to delete a message
 _PAUSE = 200  # milliseconds between them
 _CONNECTIONS = 50
+_XRAY, _TRACE = "AWSTraceHeader", ("traceparent", "tracestate")  # how a message names its trace
 _NO_QUEUE = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist")
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId")
 
@@ -34,8 +35,8 @@ class SqsSource:
     size = None
     position = 0
     # What is asked for beside the body: of SQS, and of the sender.
-    system_attributes: Sequence[str] = ("ApproximateReceiveCount", "MessageGroupId")
-    attributes: Sequence[str] = ()
+    system_attributes: Sequence[str] = ("ApproximateReceiveCount", "MessageGroupId", "SentTimestamp", _XRAY)
+    attributes: Sequence[str] = _TRACE
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         self._place, self._wait, visibility = read_url(url)
@@ -110,7 +111,7 @@ class SqsSource:
         attributes = message.get("Attributes", {})
         return Delivery(
             body=message["Body"].encode("utf-8", "surrogatepass"),
-            where={"source": self._name, "message": message["MessageId"]},
+            where={"source": self._name, "message": message["MessageId"], **_said(message)},
             offers=int(attributes.get("ApproximateReceiveCount", 1)),
             # On a standard queue a group is a matter of fairness, not of order.
             group=attributes.get("MessageGroupId") if self._fifo else None,
@@ -198,6 +199,15 @@ def read_url(url: str) -> tuple[Place, int, int | None]:
     if not 1000 <= visibility <= LONGEST:
         raise place.wrong("visibility: a message can be hidden for between 1s and 12h")
     return place, wait // 1000, visibility
+
+
+def _said(message: Mapping[str, Any]) -> dict[str, str]:
+    """When it was sent, and the trace that it belongs to."""
+    system, named = message.get("Attributes", {}), message.get("MessageAttributes", {})
+    said = {_XRAY: system.get(_XRAY), **{name: named.get(name, {}).get("StringValue") for name in _TRACE}}
+    if "SentTimestamp" in system:
+        said["sent"] = moment(int(system["SentTimestamp"])).isoformat(timespec="milliseconds")
+    return {name: value for name, value in said.items() if value}
 
 
 def _code(error: BaseException | None) -> str:

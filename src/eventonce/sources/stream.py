@@ -1,6 +1,7 @@
 """The contract of a stream: shards that are read in order, each from a position on."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from eventonce.errors import SourceError
@@ -33,6 +34,7 @@ class Record(NamedTuple):
     sequence: str
     name: str  # as Lambda names it, so that an event without an id has the same one either way
     body: bytes
+    sent: datetime | None = None  # when the stream had it
 
 
 class Page(NamedTuple):

@@ -12,6 +12,7 @@ from msgspec import structs
 from eventonce.errors import EventRejected
 from eventonce.event import Delivery, Event
 from eventonce.formats import MAX_BYTES, Carried, read_events, read_message
+from eventonce.formats.carriers import TRACE_NAMES
 
 # What such a document has in it. To look is far cheaper than to parse every body twice.
 _MARKS = (b'"Records"', b'"records"', b'"Messages"', b'"Entries"')
@@ -33,7 +34,8 @@ def apart(delivery: Delivery) -> Sequence[Delivery]:
 
 def _message(delivery: Delivery) -> Sequence[Delivery]:
     carrier, name = str(delivery.where["source"]).partition("://")[0], str(delivery.where["message"])
-    found = read_message(Carried(delivery.body, carrier, name))
+    trace = {each: delivery.where[each] for each in TRACE_NAMES if each in delivery.where}
+    found = read_message(Carried(delivery.body, carrier, name, trace=trace))
     if len(found) > 1 and any(isinstance(each, Event) for each in found):
         return _parts(delivery, found)
     if isinstance(found[0], Event):
