@@ -77,6 +77,27 @@ def test_duplicates_are_told_to_people_too(start: Start) -> None:
     assert err.count("stdin:3") == 1
 
 
+def test_every_line_of_a_json_log_is_json(start: Start) -> None:
+    port = free_port()
+    place = f"http://127.0.0.1:{port}/events"
+    worker = start("--source", place, "--log-format", "json", "--log-level", "info")
+    for body in (b'{"id": "7"}', b'{"id": "7"}'):
+        ask(place, body)
+    with pytest.raises(urllib.error.HTTPError, match="400") as refused:
+        ask(place, b"{")
+    refused.value.close()
+    worker.send_signal(signal.SIGTERM)
+    _, err = worker.communicate(timeout=60)
+    lines = [json.loads(line) for line in err.splitlines()]
+    assert [line.get("outcome", line.get("message")) for line in lines[:-1]] == [
+        f"listening on {place}",
+        "duplicate",
+        "rejected",
+        "stopping when what is in hand is done; a second signal stops at once",
+    ]
+    assert (lines[-1]["events"], lines[-1]["dead_lettered"]) == (3, 1)
+
+
 PROVIDER = """
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider

@@ -39,6 +39,7 @@ _log = logging.getLogger("eventonce")
 _FILE_BATCH = 100
 _QUEUE_BATCH = 10  # one poll: a handler that hangs holds up as many
 _GRACE = "25s"  # within the 30 that containers are given
+Say = Callable[[str], None]
 
 
 @click.command()
@@ -111,13 +112,22 @@ def run(
         if listen is not None:
             stack.enter_context(seen.health(parts, listen))
         progress = stack.enter_context(Progress(parts.source))
+        say = _log_it if in_json else _print_it
         worker = _worker(parts, settings, _Watcher(progress, quiet=as_json or telling))
         try:
-            good = _run(worker) if isinstance(worker, Worker) else _serve(worker, patience)
+            good = _run(worker) if isinstance(worker, Worker) else _serve(worker, patience, say)
         finally:
             progress.done()
-            _close(worker.tally, parts.dead_letters.name, as_json=as_json)
+            _close(worker.tally, parts.dead_letters.name, as_json=as_json or in_json)
     sys.exit(0 if good else 1)
+
+
+def _print_it(text: str) -> None:
+    click.echo(f"eventonce: {text}", err=True)
+
+
+def _log_it(text: str) -> None:
+    _log.info(text)  # as a line of JSON, like all that a log collector reads here
 
 
 class Seeing:
@@ -193,7 +203,7 @@ class Receptionist:
             batch=settings.batch or _FILE_BATCH,
             watch=self._seen,
         )
-        click.echo(f"eventonce: listening on {self._server.place}", err=True)
+        self.place = self._server.place
         self.stop, self.run = self._server.stop, self._server.run
 
     def _seen(self, delivery: Delivery, outcome: Outcome) -> None:
@@ -201,16 +211,18 @@ class Receptionist:
         self._watch(delivery, outcome)
 
 
-def _serve(worker: Crew | Receptionist, grace: int) -> bool:
-    with _signals(worker.stop):
+def _serve(worker: Crew | Receptionist, grace: int, say: Say) -> bool:
+    if isinstance(worker, Receptionist):
+        say(f"listening on {worker.place}")
+    with _signals(worker.stop, say):
         left = worker.run(grace)
     if left:
-        click.echo(f"eventonce: not finished in time, and will come again: {left} events", err=True)
+        say(f"not finished in time, and will come again: {left} events")
     return not left
 
 
 @contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
+def _signals(stop: Callable[[], None], say: Say) -> Iterator[None]:
     """Have the first signal stop the crew, and the second do what it would have done."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
@@ -220,7 +232,7 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
 
     def first(number: int, frame: FrameType | None) -> None:
         restore()
-        click.echo("eventonce: stopping when what is in hand is done; a second signal stops at once", err=True)
+        say("stopping when what is in hand is done; a second signal stops at once")
         stop()
 
     for number in before:

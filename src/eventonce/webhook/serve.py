@@ -94,7 +94,6 @@ class Server:
     def run(self, grace: int) -> int:
         """Serve until told to stop; how many events were not done within the grace time (milliseconds)."""
         self._server.config.timeout_graceful_shutdown = max(1, grace // 1000)
-        _log.info("listening on %s", self.place)
         return asyncio.run(self._serve(grace / 1000))
 
     async def _serve(self, grace: float) -> int:
