@@ -135,7 +135,7 @@ def test_letters_are_redriven_and_what_became_of_each_is_told(cli: Command, tmp_
     failed = cli("redrive", name, "--yes", BROKEN="1")
     assert failed.returncode == 1
     assert "in.jsonl:1: failed: no luck with a" in failed.stderr
-    assert failed.stderr.splitlines()[-1] == "2 of 2 redriven: 2 failed"
+    assert failed.stderr.splitlines()[-1] == "2 of 2 tried: 2 failed; 2 letters are left"
 
     again = cli("redrive", name, "--yes", "--json")
     each, counts = reported(again)

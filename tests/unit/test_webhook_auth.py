@@ -8,11 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
+from eventonce import Once
 from eventonce.errors import ConfigError
 from eventonce.testing import ManualClock
-from eventonce.webhook import Auth, Bearer, Hmac, Stripe, github, shopify
+from eventonce.webhook import Auth, Bearer, Hmac, Stripe, Webhook, github, shopify
 from eventonce.webhook.refusal import Refusal
 from eventonce.webhook.url import read_url
+from tests.unit.test_webhook_app import ask
 
 BODY = b'{"n": 1}'
 NOW = 1_800_000_000
@@ -103,6 +105,18 @@ def test_the_time_of_a_signature_is_signed_too() -> None:
     old = of_stripe("s-1", at=NOW - 1000)["stripe-signature"]
     assert not admitted(stripe("s-1"), {"stripe-signature": old.replace(f"t={NOW - 1000}", f"t={NOW}")})
     assert not admitted(generic("s-1"), {**of_hmac("s-1", at=NOW - 1000), "x-time": str(NOW)})
+
+
+@pytest.mark.parametrize("renamed", [{"idempotency_key": "another"}, {"webhook_id": "another"}])
+def test_a_header_does_not_give_an_event_of_stripe_another_name(renamed: dict[str, str]) -> None:
+    ran: list[str] = []
+    app = Webhook(Once("memory:"), lambda event: ran.append(event.id), auth=stripe("s-1"))
+    body = b'{"id": "evt_1", "object": "event"}'
+    signature = of_stripe("s-1", body)["stripe-signature"]
+    told = [asyncio.run(ask(app, body, stripe_signature=signature, **more)) for more in ({}, renamed)]
+    app.close()
+    assert [each.body for each in told] == [{"outcome": "processed"}, {"outcome": "duplicate"}]
+    assert ran == ["evt_1"]
 
 
 def test_bearer_tokens() -> None:

@@ -18,7 +18,7 @@ from eventonce.observe.text import one_line
 from eventonce.outcome import Kind, Outcome
 from eventonce.pipeline import Settings, dead_letter_url, open_once
 from eventonce.ports import Sink
-from eventonce.redrive import Box, Choice, Letter, Plan, Redrive, groups, open_box, plan, redrive_settings
+from eventonce.redrive import DONE, Box, Choice, Letter, Plan, Redrive, groups, open_box, plan, redrive_settings
 from eventonce.sinks import open_sink
 
 _MOST_GROUPS = 20
@@ -182,7 +182,9 @@ class _Watcher:
             click.echo(json.dumps({"letters": self.position, **counts}), err=True)
             return
         told = ", ".join(f"{count:,} {kind}" for kind, count in self._kinds.items())
-        click.echo(f"{self.position:,} of {self.size:,} redriven{': ' if told else ''}{told}", err=True)
+        left = self.size - sum(self._kinds[kind] for kind in DONE)
+        rest = f"; {left:,} letter{'s are' if left != 1 else ' is'} left" if left else ""
+        click.echo(f"{self.position:,} of {self.size:,} tried{': ' if told else ''}{told}{rest}", err=True)
 
     def _complain(self, letter: Letter, outcome: Outcome) -> None:
         self._complaints += 1

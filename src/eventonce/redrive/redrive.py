@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 BATCH = 20  # letters that are claimed together, and taken out together
 _NO_END = 2**31 - 1
-_DONE = (Kind.PROCESSED, Kind.DUPLICATE, Kind.STALE)
+DONE = (Kind.PROCESSED, Kind.DUPLICATE, Kind.STALE)
 _TRIED = (Kind.FAILED, Kind.REJECTED)
 
 Watcher = Callable[[Letter, Outcome], None]
@@ -74,7 +74,7 @@ class Redrive:
                 batch = letters[start : start + BATCH]
                 outcomes = self._outcomes(batch, runner)
                 self._settle(batch, outcomes)
-                good = good and all(outcome.kind in _DONE for outcome in outcomes)
+                good = good and all(outcome.kind in DONE for outcome in outcomes)
         return good
 
     def _outcomes(self, letters: Sequence[Letter], runner: "Runner") -> list[Outcome]:
@@ -90,7 +90,7 @@ class Redrive:
 
     def _settle(self, letters: Sequence[Letter], outcomes: Sequence[Outcome]) -> None:
         pairs = list(zip(letters, outcomes, strict=True))
-        self._box.remove([letter for letter, outcome in pairs if outcome.kind in _DONE])
+        self._box.remove([letter for letter, outcome in pairs if outcome.kind in DONE])
         now = self._clock.utc()
         self._box.keep([letter.again(outcome, now) for letter, outcome in pairs if outcome.kind in _TRIED])
         for letter, outcome in pairs:
@@ -112,4 +112,4 @@ def _marked(delivery: Delivery, mark: str) -> Delivery:
 
 def _weightiest(outcomes: Sequence[Outcome]) -> Outcome:
     """What became of a letter with several events: what is not done counts most, then what ran now."""
-    return min(outcomes, key=lambda outcome: (outcome.kind in _DONE, outcome.kind is not Kind.PROCESSED))
+    return min(outcomes, key=lambda outcome: (outcome.kind in DONE, outcome.kind is not Kind.PROCESSED))

@@ -19,7 +19,7 @@ from eventonce.sinks import DeadLetters
 from eventonce.sinks.file import FileSink
 from eventonce.webhook.answers import answer, noted, refused, unfinished
 from eventonce.webhook.asgi import Answer, Receive, Scope, Send, headers_of
-from eventonce.webhook.auth import Auth
+from eventonce.webhook.auth import Auth, Stripe
 from eventonce.webhook.batches import Batches
 from eventonce.webhook.body import Bodies, Body, Gone
 from eventonce.webhook.idempotency_key import NAME, idempotency_key
@@ -139,7 +139,7 @@ class Webhook:
         word = None if self._auth is None else await self._auth.admit(headers, raw)
         if word is not None:
             return noted(word)
-        if isinstance(self._auth, Sns):
+        if isinstance(self._auth, Sns | Stripe):
             headers = self._auth.signed(headers)
         found = deliveries(headers, raw, self._max_bytes, "http")
         self._bodies.make_room(body, size(found))

@@ -15,6 +15,7 @@ from eventonce.errors import ConfigError
 from eventonce.webhook.refusal import Refusal
 
 TOLERANCE = "5m"  # how old a signature with a time may be, as Stripe's own libraries have it
+CONTENT = ("content-type", "content-encoding")  # how a body is to be read
 _MOST = 16  # signatures in one header that are looked at
 
 
@@ -97,6 +98,11 @@ class Stripe:
         self._freshness.check(time)
         check(self._secrets, time.encode("latin-1") + b"." + body, [_hex(value) for value in found])
         return None
+
+    @staticmethod
+    def signed(headers: Mapping[str, str]) -> dict[str, str]:
+        """The headers that may say something of an event, whose id is in its signed body: none that renames it."""
+        return {name: headers[name] for name in CONTENT if name in headers}
 
 
 class Bearer:

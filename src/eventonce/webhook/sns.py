@@ -17,7 +17,7 @@ from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import ConfigError, EventRejected, MissingDriver
 from eventonce.formats.text import from_base64, read_json
 from eventonce.path import read_time
-from eventonce.webhook.auth import unauthorized
+from eventonce.webhook.auth import CONTENT, unauthorized
 from eventonce.webhook.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _SIGNED = {
     "UnsubscribeConfirmation": _OF_CONFIRMATION,
 }
 _NAMED = {"x-amz-sns-message-id": "MessageId", "x-amz-sns-topic-arn": "TopicArn"}  # headers that say it again
-_TRUSTED = ("content-type", "content-encoding", *_NAMED)
+_TRUSTED = (*CONTENT, *_NAMED)
 SNS_TOLERANCE = "1d"
 _CACHED = 16  # certificates
 _FETCHES = 4  # at a time
