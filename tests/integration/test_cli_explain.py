@@ -97,9 +97,9 @@ def test_why_it_was_dropped(folder: Path, explain: Callable[..., Finished]) -> N
     assert rows["first"].startswith("copy  id a, time 2026-01-01T00:00:00+00:00, fingerprint ")
     assert rows["now"].startswith("duplicate: it was done at 20")
     assert rows["now"].endswith("the window is not over; but this copy says something else")
-    assert rows["forget"] == f"eventonce forget {rows['key']}: the next copy runs again"
+    assert rows["forget"] == f"eventonce forget -c pipeline.toml {rows['key']}: the next copy runs again"
     assert rows["redrive"].startswith(
-        f"eventonce redrive --with-key {rows['key']}: a dead letter of it would be dropped"
+        f"eventonce redrive -c pipeline.toml --with-key {rows['key']}: a dead letter of it would be dropped"
     )
 
 
@@ -186,6 +186,18 @@ def test_a_key_alone(folder: Path, explain: Callable[..., Finished]) -> None:
 
     assert (gone["remembered"]["state"], gone["now"]) == ("abandoned", "processed")
     assert (new["remembered"]["state"], new["now"]) == ("unknown", "processed")
+
+
+def test_its_advice_is_about_the_same_store_and_says_no_password(
+    folder: Path, explain: Callable[..., Finished]
+) -> None:
+    name = (b"k" * 16).hex()
+    (folder / "my store.db").write_bytes((folder / "store.db").read_bytes())
+    found = told(explain(name, "--json", "--store", "sqlite:///my store.db"))
+    assert f"eventonce redrive -c pipeline.toml --store 'sqlite:///my store.db' --with-key {name}: " in found["redrive"]
+    (folder / "a@b.db").write_bytes((folder / "store.db").read_bytes())
+    found = told(explain(name, "--json", "--store", "sqlite:///a@b.db"))
+    assert f"eventonce redrive -c pipeline.toml --with-key {name}: " in found["redrive"]
 
 
 def test_what_an_event_says_does_not_reach_the_terminal_raw(explain: Callable[..., Finished]) -> None:

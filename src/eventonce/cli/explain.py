@@ -1,6 +1,7 @@
 """`eventonce explain`: why was this event dropped."""
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -66,21 +67,27 @@ def explain(keys: tuple[str, ...], events: str | None, config: str | None, *, as
     """
     events = events_or_keys(keys, events)
     settings = read_settings(config, **given)
-    good = True
+    good, same = True, _same(config, given["store"])
     with open_existing(settings) as once:
-        for told in _all(once, rulebook(settings), keys, events):
+        for told in _all(once, rulebook(settings), keys, events, same):
             click.echo(json.dumps(told) if as_json else _text(told))
             good &= told["now"] != Kind.REJECTED
     sys.exit(0 if good else 1)
 
 
-def _all(once: Once, book: Rulebook, keys: tuple[str, ...], events: str | None) -> Iterator[dict[str, Any]]:
+def _same(config: str | None, store: str | None) -> str:
+    """The options that have another command look at the same store; no password is said again."""
+    given = {"-c": config, "--store": store if store is not None and "@" not in store else None}
+    return "".join(f" {name} {shlex.quote(value)}" for name, value in given.items() if value is not None)
+
+
+def _all(once: Once, book: Rulebook, keys: tuple[str, ...], events: str | None, same: str) -> Iterator[dict[str, Any]]:
     for batch in keys_of(once, keys, None):
         for key, record in zip(batch, once.peek(batch), strict=True):
-            yield _of_key(key, record)
+            yield _of_key(key, record, same)
     if events is not None:
         for delivery in _read(events):
-            yield {"place": delivery.place, **_of_event(once, book, _opened(delivery))}
+            yield {"place": delivery.place, **_of_event(once, book, _opened(delivery), same)}
 
 
 def _read(events: str) -> Iterator[Delivery]:
@@ -103,13 +110,14 @@ def _opened(delivery: Delivery) -> Event | EventRejected:
         return error
 
 
-def _of_key(key: Key, record: Record | None) -> dict[str, Any]:
+def _of_key(key: Key, record: Record | None, same: str) -> dict[str, Any]:
     remembered = shown(key, record)
     now, because = _NEXT[remembered["state"]]
-    return {"key": key.hex(), "remembered": remembered, "now": now, "because": because, **_remedies(key, record, now)}
+    told = {"key": key.hex(), "remembered": remembered, "now": now, "because": because}
+    return {**told, **_remedies(key, record, now, same)}
 
 
-def _of_event(once: Once, book: Rulebook, event: Event | EventRejected) -> dict[str, Any]:
+def _of_event(once: Once, book: Rulebook, event: Event | EventRejected, same: str) -> dict[str, Any]:
     told = told_of(book, event)
     rejected = told.pop("rejected", None)
     if isinstance(event, EventRejected):
@@ -122,7 +130,7 @@ def _of_event(once: Once, book: Rulebook, event: Event | EventRejected) -> dict[
     told |= {"remembered": shown(key, record), "now": outcome.kind, "because": _because(outcome, record)}
     if outcome.first is not None and outcome.first.differs is not None:
         told["differs"] = outcome.first.differs
-    return {**told, **_remedies(key, record, outcome.kind)}
+    return {**told, **_remedies(key, record, outcome.kind, same)}
 
 
 def _why(book: Rulebook, event: Event) -> str:
@@ -154,11 +162,11 @@ def _because(outcome: Outcome, record: Record | None) -> str:
     return f"it is not done yet; this would be attempt {outcome.attempt}"
 
 
-def _remedies(key: Key, record: Record | None, now: Kind) -> dict[str, str]:
-    forget, state = f"eventonce forget {key.hex()}: ", shown(key, record)["state"]
+def _remedies(key: Key, record: Record | None, now: Kind, same: str) -> dict[str, str]:
+    forget, state = f"eventonce forget{same} {key.hex()}: ", shown(key, record)["state"]
     return {
         "forget": f"{'' if record is None else forget}{_FORGET[state]}",
-        "redrive": f"eventonce redrive --with-key {key.hex()}: {_REDRIVE[now]}",
+        "redrive": f"eventonce redrive{same} --with-key {key.hex()}: {_REDRIVE[now]}",
     }
 
 
