@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eventonce import Event, EventRejected
-from eventonce.formats import Carried, read_carried, read_events, unpack
+from eventonce.formats import Carried, read_carried, read_events, read_message, unpack
 
 EVENT = {"id": "e-1", "source": "shop", "detail-type": "Order Placed", "detail": {"orderId": "o-1"}}
 CLOUDEVENT = {"specversion": "1.0", "id": "c-1", "source": "/shop", "type": "order.placed", "data": {"orderId": "o-1"}}
@@ -364,3 +364,16 @@ def test_one_of_what_was_unpacked() -> None:
         read_carried(unpack({"Records": [sqs(None)]})[0])
     with pytest.raises(EventRejected, match="carries 2 events, not one"):
         read_carried(Carried("[{}, {}]", "sqs", "m-1"))
+
+
+def test_a_message_holds_so_many_events_and_no_more() -> None:
+    def read(message: Any) -> list[Event | EventRejected]:
+        return read_message(Carried(json.dumps(message), "sqs", "m-1"))
+
+    many = json.dumps([{"n": 1}] * 100)
+    assert len(read([{"n": 1}] * 10_000)) == 10_000
+    assert len(read([sqs(many)] * 100)) == 10_000
+    for message in ([{}] * 10_001, {"Records": [sqs()] * 10_001}, [sqs(many)] * 101, [sqs(many)] * 200 + [sqs()]):
+        (error,) = read(message)
+        assert str(error) == "in the SQS message: holds more than 10,000 events; send fewer at a time"
+    assert len(read_events([{"n": 1}] * 10_001)) == 10_001  # a document of one's own is not a message
