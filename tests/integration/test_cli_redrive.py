@@ -246,6 +246,12 @@ class Queue:
         said = {name: {"DataType": "String", "StringValue": value} for name, value in attributes.items()}
         self.client.send_message(QueueUrl=self.url, MessageBody=body, MessageAttributes=said)
 
+    def counted(self) -> int:
+        """How many there are, in hand or not."""
+        asked = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        found = self.client.get_queue_attributes(QueueUrl=self.url, AttributeNames=asked)["Attributes"]
+        return sum(map(int, found.values()))
+
     def messages(self) -> list[dict[str, Any]]:
         """All there are, which stay."""
         asked = {"MaxNumberOfMessages": 10, "MessageAttributeNames": ["All"], "VisibilityTimeout": 0}
@@ -270,6 +276,36 @@ def test_dead_letters_in_a_queue(cli: Command, tmp_path: Path, ministack: Minist
     assert cli("redrive", name, "--yes").returncode == 0
     assert done(tmp_path) == ["a", "b\uffff"]
     assert queue.messages() == []
+
+
+def test_a_redrive_of_a_queue_that_is_killed_and_run_again(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
+    queue = Queue(ministack)
+    store = {"store": "sqlite:///store.db", "sink": "python:handler:stored", "lease": "1s", "busy_wait": "5s"}
+    name = pipeline(tmp_path, dead_letter=queue.place, **store)
+    names = [f"e{number:03}" for number in range(25)]
+    write(tmp_path, *names)
+    assert cli("run", name, BROKEN="1").returncode == 1
+    again = ("redrive", name, "--from", f"{queue.place}&visibility=2s")
+
+    assert cli(*again, "--yes", DEADLY="e010").returncode == -signal.SIGKILL
+    give_up = time.monotonic() + 60
+    while cli(*again, "--yes").returncode != 0 or queue.counted():
+        assert time.monotonic() < give_up
+
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        effects = [name for (name,) in connection.execute("SELECT id FROM effects ORDER BY id")]
+    connection.close()
+    assert effects == names
+
+
+def test_letters_in_other_hands_are_counted(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
+    queue = Queue(ministack)
+    for each in ("a", "b"):
+        queue.send(json.dumps({"id": each}))
+    queue.client.receive_message(QueueUrl=queue.url, MaxNumberOfMessages=1, VisibilityTimeout=600)
+    plan = cli("redrive", pipeline(tmp_path), "--from", queue.place, "--dry-run").stdout
+    assert "; 1 match, 1 to redrive" in plan
+    assert "       1  more, in other hands or left by a redrive that was killed: look again later" in plan
 
 
 def test_a_large_letter_is_packed(cli: Command, tmp_path: Path, ministack: Ministack) -> None:

@@ -373,7 +373,8 @@ def test_a_message_holds_so_many_events_and_no_more() -> None:
     many = json.dumps([{"n": 1}] * 100)
     assert len(read([{"n": 1}] * 10_000)) == 10_000
     assert len(read([sqs(many)] * 100)) == 10_000
-    for message in ([{}] * 10_001, {"Records": [sqs()] * 10_001}, [sqs(many)] * 101, [sqs(many)] * 200 + [sqs()]):
+    too_many: list[Any] = [[{}] * 10_001, {"Records": [sqs()] * 10_001}, [sqs(many)] * 101, [*[sqs(many)] * 200, sqs()]]
+    for message in too_many:
         (error,) = read(message)
         assert str(error) == "in the SQS message: holds more than 10,000 events; send fewer at a time"
     assert len(read_events([{"n": 1}] * 10_001)) == 10_001  # a document of one's own is not a message

@@ -77,7 +77,7 @@ def redrive(
         if dry_run and as_json:
             _list(found.chosen)
         elif not as_json:
-            _show(box.name, found, aside=not dry_run)
+            _show(box, found, aside=not dry_run)
         if dry_run or not found.letters or not (yes or _agreed(len(found.letters))):
             return
         settings = redrive_settings(settings, again=again)
@@ -120,10 +120,12 @@ def _list(letters: Sequence[Letter]) -> None:
         click.echo(json.dumps({name: value for name, value in told.items() if value is not None}))
 
 
-def _show(place: str, found: Plan, *, aside: bool) -> None:
+def _show(box: Box, found: Plan, *, aside: bool) -> None:
     """Show the plan; aside on stderr, where events may go to stdout."""
-    letters = f"{found.found:,} dead letter{'s' if found.found != 1 else ''} in {place}"
+    letters = f"{found.found:,} dead letter{'s' if found.found != 1 else ''} in {box.name}"
     lines = [f"{letters}; {found.matching:,} match, {len(found.letters):,} to redrive"]
+    if hidden := box.hidden():
+        lines.append(f"{hidden:>8,}  more, in other hands or left by a redrive that was killed: look again later")
     grouped = groups(found.chosen)
     for group in grouped[:_MOST_GROUPS]:
         lines.append(f"{group.size:>8,}  {group.rule or '-'}  {group.outcome}: {one_line(group.reason)}")

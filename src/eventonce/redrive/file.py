@@ -31,6 +31,9 @@ class FileBox:
         with self._opened() as file:
             yield from self._left(file)
 
+    def hidden(self) -> int:
+        return 0
+
     def remove(self, letters: Sequence[Letter]) -> None:
         self._note([{"letter": letter.id, "redriven": True} for letter in letters])
 

@@ -36,6 +36,9 @@ class QueueBox:
                 self._held[delivery.handle] = delivery
                 yield self._letter(delivery)
 
+    def hidden(self) -> int:
+        return max(0, self._source.in_hand() - len(self._held))
+
     def remove(self, letters: Sequence[Letter]) -> None:
         self._source.ack([self._held.pop(letter.handle) for letter in letters])
 
@@ -85,6 +88,12 @@ class _Messages(SqsSource):
         """The queue without what only concerns reading."""
         options = {name: value for name, value in self._place.options.items() if name not in ("wait", "visibility")}
         return f"{self._name}?{urlencode(options)}"
+
+    def in_hand(self) -> int:
+        """About how many messages somebody has received, us included."""
+        asked = ["ApproximateNumberOfMessagesNotVisible"]
+        found = self._ask(self._calls.get_queue_attributes, AttributeNames=asked)
+        return int(found.get("Attributes", {}).get(asked[0], 0))
 
     def _delivery(self, message: dict[str, Any]) -> Delivery:
         self.messages[message["ReceiptHandle"]] = message

@@ -31,6 +31,9 @@ class TableBox:
             last = rows[-1][0]
             yield from (read_letter(raw, number) for number, raw in rows)
 
+    def hidden(self) -> int:
+        return 0
+
     def remove(self, letters: Sequence[Letter]) -> None:
         self._table.remove([letter.handle for letter in letters])
 
