@@ -87,6 +87,7 @@ class Visibility:
 
     def _leaving(self, now: int) -> list[Change]:
         with self._lock:
+            now = max(now, self._clock.steady())  # what was let go a moment ago without a delay has none
             for handle in [each for each, held in self._held.items() if held.again is not None and held.until < now]:
                 del self._held[handle]
             return [
