@@ -22,6 +22,7 @@ from eventonce.cli.redrive import redrive
 from eventonce.cli.run import run
 from eventonce.cli.send import send
 from eventonce.cli.setup import setup
+from eventonce.cli.simulate import simulate
 from eventonce.cli.sweep import sweep
 from eventonce.cli.template import template
 from eventonce.cli.top import top
@@ -39,7 +40,7 @@ def cli() -> None:
 
 for command in (
     demo, run, top, check, key, presets, audit, advise, explain, peek, forget, sweep, redrive, setup, template,
-    send, completion,
+    send, simulate, completion,
 ):  # fmt: skip
     cli.add_command(command)
 
