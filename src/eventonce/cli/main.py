@@ -26,6 +26,7 @@ from eventonce.cli.simulate import simulate
 from eventonce.cli.sweep import sweep
 from eventonce.cli.template import template
 from eventonce.cli.top import top
+from eventonce.cli.torture import torture
 from eventonce.errors import EventOnceError
 
 
@@ -40,7 +41,7 @@ def cli() -> None:
 
 for command in (
     demo, run, top, check, key, presets, audit, advise, explain, peek, forget, sweep, redrive, setup, template,
-    send, simulate, completion,
+    send, simulate, torture, completion,
 ):  # fmt: skip
     cli.add_command(command)
 

@@ -12,7 +12,7 @@ class Choices:
     def __init__(self, seed: int = 0, given: Sequence[int] | None = None) -> None:
         self.made: list[int] = []
         self._given = given
-        self._random = random.Random(seed)  # noqa: S311  # a schedule, not a secret
+        self._random = random.Random(seed)  # a schedule, not a secret
 
     def below(self, count: int) -> int:
         """A number from 0 to `count` - 1."""
