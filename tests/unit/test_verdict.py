@@ -121,6 +121,16 @@ def test_a_key_that_is_done_is_won_again() -> None:
     assert judged(story, effect).violations == ["e1 was won after it was done"]
 
 
+def test_an_answer_that_was_long_on_its_way_proves_nothing() -> None:
+    story = Story()
+    early = story.tell("sent", events=[])
+    story.call("claim", "t", "Won", at=early + 2000 * LEASE)
+    story.call("commit", "t", "True", at=early + 2100 * LEASE)
+    story.call("claim", "u", "Won", at=early + 2200 * LEASE, began=early)  # taken over before t was there
+
+    assert story.checker().violations == []
+
+
 def test_two_owners_commit() -> None:
     story, effect = a_good_run()
     story.call("commit", "u", "True")

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -10,6 +10,13 @@ from eventonce.proof.torture.effects import Effect
 
 Line = Mapping[str, Any]
 Owner = tuple[str, str]  # an event and a token
+
+
+class Lease(NamedTuple):
+    """A claim that was won: when that was certain, and the soonest time at which its lease can be over."""
+
+    won: int
+    ends: int
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,8 +53,8 @@ class Checker:
         self._event_of = {key: event for event, key in keys.items()}
         self._one_clock = one_clock  # or a lease may end early because somebody's clock is wrong
         self._done: set[str] = set()  # what a worker told the store, or was told by it, to be done
-        self._committed: defaultdict[str, set[str]] = defaultdict(set)
-        self._ends: defaultdict[str, dict[str, int]] = defaultdict(dict)  # event, token: the soonest end of its lease
+        self._committed: defaultdict[str, dict[str, int]] = defaultdict(dict)  # event, token: when
+        self._leases: defaultdict[str, dict[str, Lease]] = defaultdict(dict)  # event, token
         self._released: dict[Owner, int] = {}
         self._troubled: set[Owner] = set()  # whose commit or heartbeat was fenced, or not answered
         for line in history:
@@ -76,34 +83,35 @@ class Checker:
                 self._won(event, token, line)
 
     def _won(self, event: str, token: str, line: Line) -> None:
-        others = [other for other, end in self._ends[event].items() if other != token and end > line["at"]]
-        if others and self._one_clock:
+        """A call takes effect somewhere between its beginning and its end: only what no such time allows is wrong."""
+        others = [lease for other, lease in self._leases[event].items() if other != token]
+        if self._one_clock and any(lease.won < line["began"] and lease.ends > line["at"] for lease in others):
             self.violations.append(f"{event} was won while the lease of another lasted")
-        if self._committed[event]:
+        if any(done < line["began"] for done in self._committed[event].values()):
             self.violations.append(f"{event} was won after it was done")
-        self._ends[event][token] = line["began"] + 1000 * line["lease"]
+        self._leases[event][token] = Lease(line["at"], _ends(line))
 
     def _extend(self, line: Line) -> None:
         for event, token, answer in self._each(line):
             if answer != "True":
                 self._trouble(event, token, answer)
-            elif token in self._ends[event]:  # else it was given back while the answer was on its way
-                self._ends[event][token] = line["began"] + 1000 * line["lease"]
+            elif lease := self._leases[event].get(token):  # else it was given back while the answer was on its way
+                self._leases[event][token] = Lease(lease.won, max(lease.ends, _ends(line)))
 
     def _commit(self, line: Line) -> None:
         for event, token, answer in self._each(line):
-            self._ends[event].pop(token, None)
+            self._leases[event].pop(token, None)
             if answer != "True":
                 self._trouble(event, token, answer)
                 continue
             self._done.add(event)
-            self._committed[event].add(token)
+            self._committed[event].setdefault(token, line["at"])
             if len(self._committed[event]) > 1:
                 self.violations.append(f"{event} was committed by two owners")
 
     def _release(self, line: Line) -> None:
         for event, token, answer in self._each(line):
-            self._ends[event].pop(token, None)
+            self._leases[event].pop(token, None)
             self.fenced += answer == "False"
             if answer == "True":
                 self._released[event, token] = line["at"]
@@ -150,3 +158,8 @@ class Checker:
         if (effect.event, effect.token) in self._troubled:
             return "a worker lost its lease or the store's answer between the effect and its commit"
         return None
+
+
+def _ends(line: Line) -> int:
+    ends: int = line["began"] + 1000 * line["lease"]
+    return ends
