@@ -4,8 +4,10 @@ PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.1
 	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
+MINUTES ?= 5  # of torture for each store in make proof
+SECONDS_EACH ?= 60  # for each target of make fuzz
 
-.PHONY: demo demo-aws test servers lint format docs bench clean
+.PHONY: demo demo-aws test servers lint format docs bench audit proof fuzz clean
 
 demo: $(VENV)/ready
 	@$(BIN)/eventonce demo
@@ -30,6 +32,7 @@ format: $(VENV)/ready
 
 docs: $(VENV)/ready
 	$(BIN)/python docs/make_cli_page.py
+	$(BIN)/python docs/make_proof_page.py
 
 bench: $(VENV)/ready servers
 	$(BIN)/python benchmarks/keying.py
@@ -37,8 +40,18 @@ bench: $(VENV)/ready servers
 	PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python benchmarks/sqs.py
 	$(BIN)/python benchmarks/webhook.py
 
+audit: $(VENV)/ready servers
+	@PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python tests/audit_dependencies.py
+
+proof: $(VENV)/ready servers
+	PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python docs/make_proof_page.py --run $(MINUTES)
+
+fuzz: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
+	$(BIN)/python -m tests.fuzz.run $(SECONDS_EACH)
+
 clean:
-	rm -rf $(VENV) .servers .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .servers .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/ready: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "eventonce needs Python 3.11 or newer; install it, or name one: make PYTHON=/path/to/python3" >&2; exit 2; }

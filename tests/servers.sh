@@ -54,4 +54,5 @@ with_npm dynoxide "@dynoxide/$platform" 1.2.1
 with_npm kinesalite kinesalite 3.3.3 cli.js
 with_pip ministack ministack==1.5.33 aws-sam-translator
 with_pip cfn-lint 'cfn-lint>=1.20'
+with_pip pip-audit 'pip-audit>=2.7'
 exit 0

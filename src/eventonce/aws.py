@@ -14,7 +14,10 @@ class Place:
     """What a URL such as `sqs://orders?region=eu-west-1&endpoint=http://localhost:4566` names."""
 
     def __init__(self, url: str, what: str, *known: str) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise ConfigError(f"{what}: {url.partition(':')[0]}: is not a URL: {error}") from None
         self.url = url
         self.what = what  # source, sink or dead_letter
         self.scheme = parts.scheme

@@ -18,6 +18,7 @@ from eventonce.rule import Remember
 MAX_RESULT = 32 * 1024
 _FINGERPRINT = 12  # characters
 _MAX_DEPTH = 100
+_DAMAGED = "what was remembered of it cannot be read"
 
 
 def write(
@@ -52,7 +53,7 @@ def read(
     remember: Remember, memo: bytes | None, at: int, attempts: int, content: bytes
 ) -> tuple[First, Any, ResultNotKept | None]:
     """What is remembered: of the first copy, its result, and why there is none where one is wanted."""
-    notes = json.loads(memo) if memo else {}
+    notes = _notes(memo)
     known = notes.get("fingerprint")
     first = First(
         at=moment(at),
@@ -64,12 +65,24 @@ def read(
     if remember == "result" and "result" not in notes:
         why = notes.get("not_kept", "its rule did not remember results then")
         return first, None, ResultNotKept(f"processed before, but {why}")
-    return first, unpack(notes.get("result")), None
+    try:
+        return first, unpack(notes.get("result")), None
+    except Exception:  # whatever stands there, it was processed
+        return first, None, ResultNotKept(f"processed before, but {_DAMAGED}")
+
+
+def _notes(memo: bytes | None) -> dict[str, Any]:
+    """What a memo says. A damaged one says nothing; that the event ran is known all the same."""
+    try:
+        notes = json.loads(memo) if memo else {}
+    except (ValueError, TypeError, RecursionError):
+        notes = None
+    return notes if isinstance(notes, dict) else {"not_kept": _DAMAGED}
 
 
 def mark(memo: bytes | None) -> str | None:
     """The message that a carrier brought it in, where that was remembered."""
-    found: str | None = json.loads(memo).get("mark") if memo else None
+    found: str | None = _notes(memo).get("mark")
     return found
 
 

@@ -30,9 +30,9 @@ def getter(text: str, what: str = "path") -> Getter:
 def plain(text: str) -> tuple[str, ...] | None:
     """The names of a plain path such as `detail.order."line-id"`; None for any other expression."""
     steps, at = [], 0
-    while match := _NAME.match(text, at):
-        steps.append(match[1] or _unquoted(match[2]))
-        at = match.end()
+    while found := _name_at(text, at):
+        name, at = found
+        steps.append(name)
         if at == len(text):
             return tuple(steps)
         if text[at] != ".":
@@ -72,9 +72,15 @@ def quoted(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else msgspec.json.encode(name).decode()
 
 
-def _unquoted(text: str) -> str:
-    name: str = msgspec.json.decode(text, type=str)
-    return name
+def _name_at(text: str, at: int) -> tuple[str, int] | None:
+    """The name that stands here and where it ends; None where there is none, or what stands in quotes is no text."""
+    match = _NAME.match(text, at)
+    if match is None:
+        return None
+    try:
+        return match[1] or msgspec.json.decode(match[2], type=str), match.end()
+    except msgspec.DecodeError:
+        return None
 
 
 def _jmespath(text: str, what: str, unread: list[Any] | None = None) -> Getter:
@@ -226,14 +232,11 @@ def ignored_path(text: str, what: str = "ignore") -> Steps:
     at = 0
     while at < len(text):
         wild = re.compile(r"\*\*|\*").match(text, at)
-        name = None if wild else _NAME.match(text, at)
-        if wild:
-            steps.append(Step(wild[0]))
-        elif name:
-            steps.append(name[1] or _unquoted(name[2]))
-        else:
+        found = (Step(wild[0]), wild.end()) if wild else _name_at(text, at)
+        if found is None:
             break
-        at = (wild or name).end()  # type: ignore[union-attr]
+        step, at = found
+        steps.append(step)
         while text.startswith(ITEM, at):
             steps.append(Step(ITEM))
             at += len(ITEM)

@@ -1,11 +1,13 @@
 """Every example in the README and the docs runs, and says what it is said to say."""
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,13 +72,27 @@ def test_pipelines(code: str, expected: str | None, tmp_path: Path) -> None:
     assert (tmp_path / "charged.jsonl").read_text().count("\n") == 1
 
 
-def test_the_page_of_the_command_line_is_fresh() -> None:
-    spec = importlib.util.spec_from_file_location("make_cli_page", ROOT / "docs" / "make_cli_page.py")
+def maker(name: str) -> Any:
+    """The script that writes a page."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_the_command_line_is_fresh() -> None:
+    module = maker("make_cli_page")
     assert module.PAGE.read_text() == module.page(), "run `make docs`"
+
+
+def test_the_report_of_the_proof_is_fresh() -> None:
+    module = maker("make_proof_page")
+    figures = json.loads(module.FIGURES.read_text())
+    assert module.PAGE.read_text() == module.page(figures), "run `make docs`"
+    assert not any(run["violations"] for run in figures["simulated"].values())
+    assert not any(run["violations"] or run["lost"] for run in figures["tortured"].values())
 
 
 def test_links_lead_somewhere() -> None:

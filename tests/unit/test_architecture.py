@@ -25,7 +25,7 @@ FLOORS = [
     {"pipeline", "testing"},
     {"study", "aws_setup"},
     {"worker", "webhook"},
-    {"demo", "redrive"},
+    {"demo", "redrive", "proof"},
     {"cli"},
     {"__main__"},
 ]

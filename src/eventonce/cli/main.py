@@ -22,9 +22,11 @@ from eventonce.cli.redrive import redrive
 from eventonce.cli.run import run
 from eventonce.cli.send import send
 from eventonce.cli.setup import setup
+from eventonce.cli.simulate import simulate
 from eventonce.cli.sweep import sweep
 from eventonce.cli.template import template
 from eventonce.cli.top import top
+from eventonce.cli.torture import torture
 from eventonce.errors import EventOnceError
 
 
@@ -39,7 +41,7 @@ def cli() -> None:
 
 for command in (
     demo, run, top, check, key, presets, audit, advise, explain, peek, forget, sweep, redrive, setup, template,
-    send, completion,
+    send, simulate, torture, completion,
 ):  # fmt: skip
     cli.add_command(command)
 

@@ -1,4 +1,4 @@
-"""For tests: the contract every store must keep, faults it must survive, real servers, and a clock that stands still.
+"""For tests: trials of your own handlers, the contract every store must keep, faults it must survive, real servers.
 
 Needs pytest.
 """
@@ -7,5 +7,6 @@ from eventonce.testing.clock import ManualClock
 from eventonce.testing.contract import Features, StoreContract
 from eventonce.testing.faults import StoreFaults
 from eventonce.testing.proxy import FaultProxy
+from eventonce.testing.trial import Report, try_handler
 
-__all__ = ["FaultProxy", "Features", "ManualClock", "StoreContract", "StoreFaults"]
+__all__ = ["FaultProxy", "Features", "ManualClock", "Report", "StoreContract", "StoreFaults", "try_handler"]

@@ -1,0 +1,4 @@
+"""Proof: a model of the claim protocol, a simulator that breaks the real engine on purpose, and what it must find.
+
+Needs greenlet: `pip install 'eventonce[proof]'`.
+"""

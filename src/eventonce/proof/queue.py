@@ -1,0 +1,73 @@
+"""A queue as queues really are: it delivers late, twice and out of order, and forgets that it was acked."""
+
+from collections.abc import Sequence
+
+from eventonce.event import Delivery, Event
+from eventonce.proof.world import World
+
+
+class Message:
+    """One copy of an event in the queue."""
+
+    def __init__(self, number: int, event: Event, group: str | None) -> None:
+        self.number = number
+        self.event = event
+        self.group = group
+        self.visible_at = 0
+        self.offers = 0
+        self.gone = False
+
+
+class Queue:
+    """Messages that come back until they are acked, and once in a while even then."""
+
+    def __init__(self, world: World, events: Sequence[tuple[Event, str | None]], visibility: int) -> None:
+        self.messages = [Message(number, event, group) for number, (event, group) in enumerate(events)]
+        self.acked: list[tuple[int, Message]] = []
+        self._world = world
+        self._visibility = visibility
+
+    def receive(self, limit: int) -> Sequence[Delivery]:
+        """Waits for what is visible next; empty once nothing is left."""
+        while waiting := [message for message in self.messages if not message.gone]:
+            if visible := self._visible(waiting)[:limit]:
+                return [self._offer(message) for message in visible]
+            # What is visible already stands behind one of its group that is not.
+            hidden = [message.visible_at for message in waiting if message.visible_at > self._world.now]
+            self._world.sleep(min(hidden) - self._world.now)
+        return []
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        self._world.point()
+        for delivery in deliveries:
+            message: Message = delivery.handle
+            self._world.tell(f"acks {message.event.id}")
+            self.acked.append((self._world.now, message))
+            if self._world.trouble(2):
+                self._world.tell(f"queue keeps {message.event.id} all the same")
+            else:
+                message.gone = True
+
+    def retry(self, delivery: Delivery, delay: int) -> None:
+        self._world.point()
+        message: Message = delivery.handle
+        if message.offers == delivery.offers:  # a receipt that is out of date changes nothing
+            message.visible_at = self._world.now + delay
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def _visible(self, waiting: list[Message]) -> list[Message]:
+        """What may be offered now: in any order, but a group only from its first and while none of it is in flight."""
+        now = self._world.now
+        in_flight = {message.group for message in waiting if message.visible_at > now} - {None}
+        found = [message for message in waiting if message.visible_at <= now and message.group not in in_flight]
+        turn = self._world.choices.below(len(found)) if len(found) > 1 and not any(m.group for m in found) else 0
+        return found[turn:] + found[:turn]
+
+    def _offer(self, message: Message) -> Delivery:
+        message.offers += 1
+        # Visibility is no guarantee: once in a while a copy is offered to two at a time.
+        twice = message.group is None and self._world.trouble(3)
+        message.visible_at = self._world.now + (0 if twice else self._visibility)
+        return Delivery(b"", {}, message.offers, event=message.event, group=message.group, handle=message)

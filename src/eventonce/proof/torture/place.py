@@ -1,0 +1,139 @@
+"""The place of a torture run: a store, servers of its own where they can be broken, and what can be done to them."""
+
+import contextlib
+import os
+import random
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from eventonce.errors import ConfigError
+from eventonce.proof.torture.effects import (
+    DynamoEffects,
+    Effects,
+    FileEffects,
+    PostgresEffects,
+    SqliteEffects,
+)
+from eventonce.testing.proxy import FaultProxy
+from eventonce.testing.servers import Dynoxide, Postgres, Process, Redis
+
+Fault = Callable[[], None]  # begins, lasts and heals
+_DISK = 64  # megabytes of a disk that may be filled
+STORES = ("sqlite", "redis", "postgresql", "dynamodb")
+
+
+class Place:
+    """A store by its URL, which is somebody else's: only our own workers are harmed."""
+
+    def __init__(self, store: str) -> None:
+        self.store = store
+        self.direct = store  # past the proxy, to count effects in the end
+        self.faults: dict[str, Fault] = {}
+
+    def open(self, folder: Path, stack: ExitStack, lease: float) -> None:
+        """Start what there is to start."""
+
+
+class SqlitePlace(Place):
+    """A file on a disk of its own, which can be filled where we may mount one."""
+
+    def __init__(self) -> None:
+        super().__init__("sqlite:///")
+
+    def open(self, folder: Path, stack: ExitStack, lease: float) -> None:
+        disk = folder / "disk"
+        disk.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK}m", "none", str(disk)]
+        with contextlib.suppress(FileNotFoundError):
+            if os.geteuid() == 0 and subprocess.run(mount, check=False, capture_output=True).returncode == 0:
+                stack.callback(subprocess.run, ["umount", "-l", str(disk)], check=False)
+                self.faults["fill the disk"] = lambda: _fill(disk / "ballast", lease)
+        self.store = self.direct = f"sqlite:///{disk / 'claims.db'}?shared=true"
+
+
+class ServerPlace(Place):
+    """A server of our own behind a proxy of our own."""
+
+    def __init__(self, kind: Callable[[Path], Process], url: Callable[[Any, int | None], str]) -> None:
+        super().__init__("")
+        self._kind = kind
+        self._url = url
+
+    def open(self, folder: Path, stack: ExitStack, lease: float) -> None:
+        server = self._kind(folder)
+        stack.enter_context(server)
+        proxy = stack.enter_context(FaultProxy(server.port))
+        self.store, self.direct = self._url(server, proxy.port), self._url(server, None)
+        self.faults = {
+            "kill and restart the server": server.restart,
+            "let the server stand still": lambda: _lasting(server.freeze, server.thaw, 1.5 * lease),
+            "cut connections": proxy.cut_all,
+            "lose answers": lambda: proxy.cut_answers(random.randint(1, 6)),
+            "delay answers": lambda: _lasting(
+                lambda: setattr(proxy, "delay", 400), lambda: setattr(proxy, "delay", 0), lease
+            ),
+            "refuse connections": lambda: _lasting(
+                lambda: _refuse(proxy, True), lambda: _refuse(proxy, False), lease / 2
+            ),
+        }
+        if isinstance(server, Redis):
+            self.faults["fill the server's memory"] = lambda: _lasting(
+                lambda: server.cli("config", "set", "maxmemory", "1mb"),
+                lambda: server.cli("config", "set", "maxmemory", "0"),
+                lease / 2,
+            )
+
+
+def place(store: str) -> Place:
+    """The place for a store: one of the words for a server of its own, or a URL."""
+    if store == "sqlite":
+        return SqlitePlace()
+    if store == "redis":
+        return ServerPlace(Redis, Redis.url)
+    if store == "postgresql":
+        return ServerPlace(Postgres, Postgres.url)
+    if store == "dynamodb":
+        return ServerPlace(Dynoxide, lambda server, port: server.url("torture_claims", port))
+    if ":" not in store:
+        raise ConfigError(f"--store: {store!r} is neither a URL nor one of {', '.join(STORES)}")
+    return Place(store)
+
+
+def effects_at(config: Mapping[str, Any], folder: Path) -> Effects:
+    """Where effects are: in the store's own database if it has transactions and they are wanted, else in a file."""
+    parts = urlsplit(config["direct"])
+    if config["plain"] or parts.scheme not in ("sqlite", "postgresql", "dynamodb"):
+        return FileEffects(folder / "effects")
+    if parts.scheme == "sqlite":
+        return SqliteEffects(Path(parts.path))
+    if parts.scheme == "postgresql":
+        return PostgresEffects(config["direct"])
+    return DynamoEffects(config["direct"].rpartition("endpoint=")[2])
+
+
+def _lasting(begin: Callable[[], object], end: Callable[[], object], seconds: float) -> None:
+    begin()
+    try:
+        time.sleep(seconds)
+    finally:
+        end()
+
+
+def _refuse(proxy: FaultProxy, refusing: bool) -> None:
+    proxy.refusing = refusing
+    proxy.cut_all()
+
+
+def _fill(file: Path, seconds: float) -> None:
+    try:
+        with contextlib.suppress(OSError), file.open("wb", buffering=0) as ballast:
+            while True:
+                ballast.write(bytes(65_536))
+        time.sleep(seconds)
+    finally:
+        file.unlink(missing_ok=True)

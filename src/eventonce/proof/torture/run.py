@@ -1,0 +1,176 @@
+"""A torture run: a queue, workers, a nemesis, and what came of it."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from eventonce.aws import client
+from eventonce.engine import Once
+from eventonce.proof.torture.effects import Effects
+from eventonce.proof.torture.history import History, read
+from eventonce.proof.torture.nemesis import Nemesis, worker_faults
+from eventonce.proof.torture.place import Place, effects_at, place
+from eventonce.proof.torture.sender import Sender
+from eventonce.proof.torture.verdict import Checker, Verdict
+from eventonce.proof.torture.worker import CONSUMER
+from eventonce.stores import open_store
+from eventonce.testing.servers import Ministack
+
+LEASE = 2.0  # seconds: short, so that many are lost
+_QUEUE = "torture"
+_DRAIN = 180.0  # seconds for what is left, once nothing is harmed any more
+_PATIENCE = 40.0  # seconds for a worker to stop
+_ACCOUNT = {"AWS_ACCESS_KEY_ID": "torture", "AWS_SECRET_ACCESS_KEY": "torture", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+class Plan(NamedTuple):
+    """What to run."""
+
+    store: str
+    seconds: float
+    workers: int = 3
+    rate: int = 60  # events a second
+    plain: bool = False  # effects in a file, also where the store has transactions
+
+
+class Torture:
+    """One run in a folder of its own, which holds everything that happened."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._place: Place = place(plan.store)
+        self._workers: dict[int, subprocess.Popen[bytes]] = {}
+        self._stopping = threading.Event()
+
+    def run(self, show: Callable[[float], None] = lambda seconds: None) -> Verdict:
+        """Run it, let everything heal and drain, and judge."""
+        os.environ.update(_ACCOUNT)
+        with ExitStack() as stack:
+            queue = stack.enter_context(Ministack(self._folder))
+            self._place.open(self._folder, stack, LEASE)
+            effects = self._prepare(queue.endpoint())
+            history = History(self._folder, "torture")
+            stack.callback(history.close)
+            began = time.monotonic()
+            harm = self._harm(history, stack, show)
+            self._drain(show)
+            self._stop_workers()
+            return self._judge(effects, harm, round(time.monotonic() - began))
+
+    # --- before ---
+
+    def _prepare(self, endpoint: str) -> Effects:
+        self._sqs = client("sqs", endpoint=endpoint)
+        self._url = self._sqs.create_queue(QueueName=_QUEUE, Attributes={"VisibilityTimeout": "5"})["QueueUrl"]
+        self._sender = Sender(self._sqs, self._url, self._plan.rate)
+        config = {
+            "store": self._place.store,
+            "direct": self._place.direct,
+            "queue": f"sqs://{_QUEUE}?endpoint={endpoint}&wait=1s",
+            "lease": LEASE,
+            "plain": self._plan.plain,
+        }
+        (self._folder / "torture.json").write_text(json.dumps(config))
+        store: Any = open_store(self._place.direct)
+        if hasattr(store, "create_table"):
+            store.create_table()
+        store.sweep(1)  # so that its tables are there before workers race for them
+        store.close()
+        effects = effects_at(config, self._folder)
+        effects.prepare()
+        return effects
+
+    # --- meanwhile ---
+
+    def _harm(self, history: History, stack: ExitStack, show: Callable[[float], None]) -> list[Nemesis]:
+        """Send events and harm everything for as long as was asked for."""
+        faults = worker_faults(lambda: list(self._workers), history, LEASE)
+        found = [Nemesis(faults, history), Nemesis(self._place.faults, history)]
+        stack.callback(self._stop_workers)
+        threading.Thread(target=self._keep_workers, daemon=True).start()
+        self._sender.start(history)
+        for nemesis in found:
+            nemesis.start()
+        end = time.monotonic() + self._plan.seconds
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(0.5, left))
+            show(self._plan.seconds - max(left - 0.5, 0))
+        for nemesis in found:
+            nemesis.stop()
+        self._sender.stop()
+        return found
+
+    def _keep_workers(self) -> None:
+        """As many workers as were asked for, whatever becomes of them."""
+        log = (self._folder / "workers.log").open("ab")
+        with log:
+            while not self._stopping.is_set():
+                for pid, each in list(self._workers.items()):
+                    if each.poll() is not None:
+                        del self._workers[pid]
+                while len(self._workers) < self._plan.workers and not self._stopping.is_set():
+                    command = [sys.executable, "-m", "eventonce.proof.torture.worker", str(self._folder)]
+                    each = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+                    self._workers[each.pid] = each
+                time.sleep(0.1)
+
+    # --- after ---
+
+    def _drain(self, show: Callable[[float], None]) -> None:
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        give_up, quiet = time.monotonic() + _DRAIN, 0
+        while quiet < 5 and time.monotonic() < give_up:
+            found = self._sqs.get_queue_attributes(QueueUrl=self._url, AttributeNames=names)["Attributes"]
+            quiet = quiet + 1 if all(number == "0" for number in found.values()) else 0
+            time.sleep(0.3)
+            show(self._plan.seconds)
+
+    def _stop_workers(self) -> None:
+        self._stopping.set()
+        for each in list(self._workers.values()):
+            each.terminate()
+        for each in list(self._workers.values()):
+            try:
+                each.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                each.kill()
+                each.wait()
+        self._workers.clear()
+
+    def _judge(self, effects: Effects, harm: list[Nemesis], seconds: int) -> Verdict:
+        dead = self._dead()
+        with Once("memory:", consumer=CONSUMER) as once:
+            keys = {name: once.key(event).hex() for name, event in self._sender.events.items()}
+        own_clock = not self._place.store.startswith("sqlite:")
+        checker = Checker(read(self._folder), keys, dead, one_clock=own_clock)
+        found = effects.read()
+        lost, doubled = checker.judge(found, transactional=effects.transactional)
+        return Verdict(
+            store=self._plan.store.partition("?")[0],
+            effects_are="transactional" if effects.transactional else "plain",
+            seconds=seconds,
+            events=len(checker.sent),
+            copies=checker.sent.total(),
+            effects=len(found),
+            lost=len(lost),
+            doubled=len(doubled),
+            fenced=checker.fenced,
+            dead_letters=len(dead),
+            deaths=len(checker.deaths),
+            faults={name: count for each in harm for name, count in each.done.items()},
+            explained=checker.explained,
+            violations=checker.violations,
+        )
+
+    def _dead(self) -> set[str]:
+        file = self._folder / "dead.jsonl"
+        letters = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        return {json.loads(letter["body"])["id"] for letter in letters}

@@ -1,0 +1,205 @@
+"""What reads the outside, each as a function of bytes. It may refuse its input with the error it promises, and nothing
+else: any other exception is a finding, as is a hang or memory without bound (the runner sees to those)."""
+
+import asyncio
+import contextlib
+import json
+import tomllib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from eventonce import Once
+from eventonce.aws_lambda.envelope import recognise
+from eventonce.clock import duration
+from eventonce.errors import ConfigError, EventOnceError, EventRejected
+from eventonce.event import Event
+from eventonce.formats import Carried, read_binary, read_event, read_events, read_message
+from eventonce.key import KEY_BYTES
+from eventonce.outcome import Kind
+from eventonce.path import getter, ignored_path
+from eventonce.pipeline import rulebook, settings
+from eventonce.redrive.letter import read_letter
+from eventonce.rule import Rule
+from eventonce.rules import Rulebook, identity
+from eventonce.rules.pattern import Pattern, PatternError
+from eventonce.sinks import open_dead_letters, open_sink
+from eventonce.sources.documents import Splitter
+from eventonce.stores import open_store
+from eventonce.webhook import Bearer, Stripe, Webhook, github
+
+MAX_BYTES = 65_536
+STATUSES = {200, 400, 401, 404, 405, 409, 413, 415, 422, 503}
+_CARRIERS = ("sqs", "kinesis", "sns", "dynamodb", "http")
+_BOOK = Rulebook(
+    "fuzz",
+    [
+        Rule(
+            name="some",
+            match={"source": ["shop"]},
+            key=["detail.id || id", "floor_time(time, '1s')"],
+            otherwise="content",
+        )
+    ],
+    identity("1d", "retry"),
+)
+
+
+def text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape").encode("utf-8", "replace").decode("utf-8", "replace")
+
+
+def halves(data: bytes) -> tuple[bytes, bytes]:
+    first, _, second = data.partition(b"\n")
+    return first, second
+
+
+def parsed(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def check_event(found: Event | EventRejected) -> None:
+    """What can be read can be keyed and written, or says why not."""
+    if isinstance(found, EventRejected):
+        assert str(found)
+        return
+    with contextlib.suppress(EventRejected):
+        assert len(_BOOK.key(found).key) == KEY_BYTES
+    json.loads(found.line())
+
+
+def one_event(data: bytes) -> None:
+    with contextlib.suppress(EventRejected):
+        check_event(read_event(data, MAX_BYTES))
+
+
+def many_events(data: bytes) -> None:
+    for each in read_events(data, MAX_BYTES):
+        check_event(each)
+
+
+def message(data: bytes) -> None:
+    first, body = halves(data)
+    carrier = _CARRIERS[len(first) % len(_CARRIERS)]
+    for each in read_message(Carried(body, carrier, text(first[:40])), MAX_BYTES):
+        check_event(each)
+
+
+def binary_cloudevent(data: bytes) -> None:
+    headers, body = parsed(halves(data)[0]), halves(data)[1]
+    given = {str(name): str(value) for name, value in headers.items()} if isinstance(headers, dict) else {}
+    with contextlib.suppress(EventRejected):
+        check_event(
+            read_binary({"ce-specversion": "1.0", "ce-id": "1", "ce-source": "s", "ce-type": "t", **given}, body)
+        )
+
+
+def documents(data: bytes) -> None:
+    """However a file is cut into reads, the same documents come out."""
+    assert _split(data, 7) == _split(data, len(data) or 1)
+
+
+def _split(data: bytes, size: int) -> list[Any]:
+    splitter = Splitter()
+    found = [each for at in range(0, len(data), size) for each in splitter.feed(data[at : at + size])]
+    return [(each.body, each.trouble) for each in [*found, *splitter.end()]]
+
+
+def pattern(data: bytes) -> None:
+    rule, event = map(parsed, halves(data))
+    with contextlib.suppress(PatternError):
+        found = Pattern(rule).matches(event if isinstance(event, dict) else {})
+        assert found in (True, False)
+
+
+def pipeline(data: bytes) -> None:
+    try:
+        table = tomllib.loads(text(data))
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return
+    with contextlib.suppress(ConfigError):
+        rulebook(settings(table, "fuzz.toml"))
+
+
+def paths(data: bytes) -> None:
+    first, second = halves(data)
+    document = parsed(second)
+    with contextlib.suppress(ConfigError, EventRejected):
+        getter(text(first))(document if isinstance(document, dict) else {})
+    with contextlib.suppress(ConfigError):
+        ignored_path(text(first))
+
+
+def durations(data: bytes) -> None:
+    with contextlib.suppress(ConfigError):
+        assert duration(text(data)) >= 0
+
+
+def urls(data: bytes) -> None:
+    """Nothing is connected to, and nothing but an error of ours comes of a wrong URL."""
+    url = text(data)
+    for open_url in (open_store, open_sink, open_dead_letters):
+        if url.startswith(("memory:", "redis:", "rediss:", "http:", "https:", "sqs:", "sns:", "events:", "kinesis:")):
+            with contextlib.suppress(EventOnceError):
+                open_url(url).close()  # type: ignore[union-attr]
+
+
+def invocation(data: bytes) -> None:
+    with contextlib.suppress(EventRejected):
+        recognise(parsed(data))
+
+
+def letter(data: bytes) -> None:
+    """A letter that is damaged says so; any other can be run."""
+    found = read_letter(data)
+    deliveries = [] if found.trouble else found.deliveries()
+    with Once("memory:") as once:
+        assert len(once.run(deliveries, lambda event: None)) == len(deliveries)
+
+
+def engine(data: bytes) -> None:
+    """Whatever comes, a run gives each event an outcome and never raises."""
+    with Once("memory:", rules=Rule(name="all", key="content", ignore=["**.at"])) as once:
+        outcomes = once.run([data, data], lambda event: None)
+        kinds = {outcome.kind for outcome in outcomes}
+        assert kinds in ({Kind.REJECTED}, {Kind.PROCESSED, Kind.DUPLICATE})
+
+
+def webhook(data: bytes) -> None:
+    head, body = halves(data)
+    said = parsed(head)
+    headers = [(str(n).lower().encode(), str(v).encode()) for n, v in said.items()] if isinstance(said, dict) else []
+    auths = (None, Bearer("secret"), github("secret"), Stripe("secret"))
+    with Once("memory:") as once:
+        app = Webhook(once, lambda event: None, auth=auths[len(head) % 4])
+        try:
+            assert asyncio.run(_ask(app, headers, body)) in STATUSES
+        finally:
+            app.close()
+
+
+async def _ask(app: Any, headers: list[tuple[bytes, bytes]], body: bytes) -> int:
+    told: list[Any] = []
+    parts: Iterator[Any] = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def receive() -> Any:
+        return next(parts, {"type": "http.disconnect"})
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": headers}
+    await app(scope, receive, send)
+    status: int = told[0]["status"]
+    return status
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    each.__name__: each
+    for each in (
+        one_event, many_events, message, binary_cloudevent, documents, pattern, pipeline, paths, durations, urls,
+        invocation, letter, engine, webhook,
+    )
+}  # fmt: skip

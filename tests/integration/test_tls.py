@@ -1,0 +1,142 @@
+"""TLS and passwords for real: servers with a certificate, and who trusts it."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import psycopg
+import pytest
+from tests.conftest import running
+
+from eventonce import StoreError, open_store
+from eventonce.testing.contract import claim, keys
+from eventonce.testing.servers import Postgres, Redis
+from eventonce.testing.servers.process import free_port
+
+SECRET = "hunter2"
+
+
+class Pair(NamedTuple):
+    """A certificate for this machine, and its key."""
+
+    certificate: Path
+    key: Path
+
+
+def make_pair(folder: Path, name: str) -> Pair:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    pair = Pair(folder / f"{name}.crt", folder / f"{name}.key")
+    files = ["-out", str(pair.certificate), "-keyout", str(pair.key)]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *names, *files]
+    subprocess.run(make, check=True, capture_output=True)
+    return pair
+
+
+@pytest.fixture(scope="module")
+def pair(servers: Path) -> Pair:
+    return make_pair(servers, "server")
+
+
+@pytest.fixture(scope="module")
+def stranger(servers: Path) -> Pair:
+    return make_pair(servers, "stranger")
+
+
+@pytest.fixture(scope="module")
+def postgres(servers: Path, pair: Pair) -> Iterator[Postgres]:
+    """A PostgreSQL that talks to nobody without TLS, and to nobody but its owner without a password."""
+    key = servers / "postgres.key"
+    shutil.copy(pair.key, key)
+    key.chmod(0o600)
+    rules = servers / "pg_hba_tls.conf"
+    rules.write_text("hostssl all postgres 127.0.0.1/32 trust\nhostssl all all 127.0.0.1/32 scram-sha-256\n")
+    rules.chmod(0o644)
+    settings = ("ssl=on", f"ssl_cert_file={pair.certificate}", f"ssl_key_file={key}", f"hba_file={rules}")
+    made = Postgres(servers, *settings)
+    if user := made.user():
+        shutil.chown(key, user)
+    for server in running(lambda: made):
+        with psycopg.connect(f"{server.url()}?sslmode=require", autocommit=True) as connection:
+            connection.execute(f"CREATE ROLE worker LOGIN PASSWORD '{SECRET}'")
+            connection.execute("GRANT ALL ON SCHEMA public TO worker")
+        yield server
+
+
+class TlsRedis(Redis):
+    """A Redis that listens with TLS beside its plain port, and asks for a password on both."""
+
+    def __init__(self, folder: Path, pair: Pair) -> None:
+        self.tls_port = free_port()
+        files = ["--tls-cert-file", str(pair.certificate), "--tls-key-file", str(pair.key)]
+        trust = ["--tls-ca-cert-file", str(pair.certificate), "--tls-auth-clients", "no"]
+        super().__init__(folder, "--tls-port", str(self.tls_port), *files, *trust, "--requirepass", SECRET)
+
+
+@pytest.fixture(scope="module")
+def redis(servers: Path, pair: Pair) -> Iterator[TlsRedis]:
+    yield from running(lambda: TlsRedis(servers, pair))
+
+
+def postgres_url(server: Postgres, password: str, trusted: Path, mode: str = "verify-full") -> str:
+    where = f"worker:{password}@127.0.0.1:{server.port}/postgres"
+    return f"postgresql://{where}?sslmode={mode}&sslrootcert={trusted}&timeout=2s"
+
+
+def redis_url(server: TlsRedis, password: str, trusted: Path) -> str:
+    return f"rediss://:{password}@127.0.0.1:{server.tls_port}/0?ssl_ca_certs={trusted}"
+
+
+def test_postgresql_with_a_certificate_and_a_password(postgres: Postgres, pair: Pair) -> None:
+    store = open_store(postgres_url(postgres, SECRET, pair.certificate))
+
+    assert claim(store, 1)
+    with psycopg.connect(f"{postgres.url()}?sslmode=require") as connection:
+        asked = "SELECT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'worker'"
+        assert {row[0] for row in connection.execute(asked)} == {True}
+    store.close()
+
+
+def test_redis_with_a_certificate_and_a_password(redis: TlsRedis, pair: Pair) -> None:
+    store = open_store(redis_url(redis, SECRET, pair.certificate))
+
+    assert claim(store, 1)
+    store.close()
+
+
+@pytest.mark.parametrize("password", [SECRET, "wrong-hunter3"])
+def test_a_certificate_that_is_not_trusted_gets_nothing(
+    postgres: Postgres, redis: TlsRedis, stranger: Pair, password: str
+) -> None:
+    for url in (
+        postgres_url(postgres, password, stranger.certificate),
+        redis_url(redis, password, stranger.certificate),
+    ):
+        store = open_store(url)
+        with pytest.raises(StoreError, match=r"(?i)certificate") as caught:
+            store.peek(keys(1))
+        assert password not in f"{caught.value!r} {caught.value.__cause__!r}"
+        store.close()
+
+
+def test_a_wrong_password_is_said_without_it(postgres: Postgres, redis: TlsRedis, pair: Pair) -> None:
+    wrong = "wrong-hunter3"
+    for url in (postgres_url(postgres, wrong, pair.certificate), redis_url(redis, wrong, pair.certificate)):
+        store = open_store(url)
+        with pytest.raises(StoreError, match="password") as caught:
+            store.peek(keys(1))
+        assert wrong not in f"{caught.value!r} {caught.value.__cause__!r}"
+        store.close()
+
+
+def test_a_server_that_wants_tls_is_not_talked_to_without(postgres: Postgres, pair: Pair) -> None:
+    store = open_store(postgres_url(postgres, SECRET, pair.certificate, mode="disable"))
+
+    with pytest.raises(StoreError) as caught:
+        store.peek(keys(1))
+
+    assert SECRET not in str(caught.value)
+    store.close()

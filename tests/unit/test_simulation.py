@@ -1,0 +1,121 @@
+"""The real engine in simulated bad days: nothing lost, nothing doubled without a reason, planted bugs found."""
+
+from collections import Counter
+from itertools import count
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from eventonce.cli.main import cli
+from eventonce.ports import Store
+from eventonce.proof.choices import Choices, shrink
+from eventonce.proof.mutants import MUTANTS
+from eventonce.proof.simulation import MEMORY, TRANSACTIONAL, Kit, StoreClock, shrunk, simulate
+from eventonce.proof.world import World
+from eventonce.stores import open_store
+
+PIECES = 8
+BUDGET = 20_000  # schedules, in which each planted bug must be found
+PLAIN, IN_TRANSACTIONS, ON_SQLITE = 14_400, 5_600, 160
+
+
+def counted(seeds: range, kit: Kit) -> Counter[str]:
+    """Run these schedules; the first that is violated fails the test with its shrunk story."""
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        run = simulate(seed, kit)
+        assert not run.violations, f"seed {seed}\n{shrunk(run, kit)}"
+        counts += run.counts
+    return counts
+
+
+def piece(number: int, total: int) -> range:
+    return range(number * total // PIECES, (number + 1) * total // PIECES)
+
+
+@pytest.mark.parametrize("number", range(PIECES))
+def test_plain_effects(number: int) -> None:
+    counts = counted(piece(number, PLAIN), MEMORY)
+
+    assert counts["doubled"] < counts["deaths"] + counts["fenced"]  # only where an owner died or lost its lease
+    assert min(counts["deaths"], counts["fenced"], counts["dead letters"], counts["doubled"]) > 10  # bad days indeed
+
+
+@pytest.mark.parametrize("number", range(PIECES))
+def test_transactional_effects(number: int) -> None:
+    counts = counted(piece(number, IN_TRANSACTIONS), TRANSACTIONAL)
+
+    assert counts["doubled"] == 0
+    assert min(counts["deaths"], counts["fenced"], counts["dead letters"]) > 10
+
+
+def test_on_a_real_file(tmp_path: Path) -> None:
+    numbers = count()
+
+    def sqlite(world: World) -> Store:
+        return open_store(f"sqlite:///{tmp_path}/{next(numbers)}.db", StoreClock(world))
+
+    counts = counted(range(ON_SQLITE), Kit(sqlite))
+
+    assert counts["effects"] > ON_SQLITE
+
+
+def test_a_seed_is_one_run_to_the_last_step() -> None:
+    first, again, other = simulate(7), simulate(7), simulate(8)
+
+    assert first == again
+    assert first.story != other.story
+
+
+def test_a_run_can_be_had_again_from_its_choices() -> None:
+    run = simulate(7)
+
+    assert simulate(7, given=run.made).story == run.story
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_found(name: str) -> None:
+    kit = MUTANTS[name]
+
+    found = next((run for run in (simulate(seed, kit) for seed in range(BUDGET)) if run.violations), None)
+
+    assert found is not None, f"{name}: not found in {BUDGET:,} schedules"
+    short = shrunk(found, kit)
+    assert short.violations
+    assert sum(each > 0 for each in short.made) <= sum(each > 0 for each in found.made)
+    assert simulate(found.seed, kit, short.made).story == short.story
+
+
+def test_shrinking_keeps_what_matters() -> None:
+    made = Choices(3)
+    for _ in range(60):
+        made.below(50)
+
+    short = shrink(made.made, lambda given: sum(value > 20 for value in given) >= 2)
+
+    assert [value for value in short if value] == [21, 21]
+
+
+def test_the_command_says_what_was_run() -> None:
+    result = CliRunner().invoke(cli, ["simulate", "--schedules", "30", "--json"])
+
+    assert result.exit_code == 0
+    assert '"schedules": 30' in result.output
+    assert '"violations": 0' in result.output
+
+
+def test_the_command_tells_the_story_of_a_seed() -> None:
+    result = CliRunner().invoke(cli, ["simulate", "--schedules", "1", "--seed", "7", "--story"])
+
+    assert "claim: Won" in result.output
+    assert "violated: nothing" in result.output
+
+
+def test_the_command_fails_with_a_story(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eventonce.proof.simulation.MEMORY", MUTANTS["mark before effect"])
+
+    result = CliRunner().invoke(cli, ["simulate"])
+
+    assert result.exit_code == 1
+    assert "was lost" in result.output
