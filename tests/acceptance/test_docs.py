@@ -46,7 +46,8 @@ def test_python(code: str, expected: str | None, tmp_path: Path, request: pytest
     is_test = "class Test" in code
     file = tmp_path / ("test_example.py" if is_test else "example.py")
     file.write_text(code)
-    options = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if is_test else []
+    plugin = ["-p", "eventonce.testing.plugin"] if "once_trial" in code else []
+    options = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin] if is_test else []
     servers = {"DATABASE_URL": request.getfixturevalue("postgres_server").url()} if "DATABASE_URL" in code else {}
     printed = run([sys.executable, *options, str(file)], tmp_path, **servers)
     if expected is not None:
