@@ -71,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     aws: Feed | None = None  # where the events of an SQS source come from
 
     def __post_init__(self) -> None:
+        self._check_places()
         if self.batch is not None and not 1 <= self.batch <= 10_000:
             raise ConfigError(f"batch: {self.batch} is not between 1 and 10,000")
         if self.threads is not None and not 1 <= self.threads <= 256:
@@ -85,6 +86,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"max_attempts: {self.max_attempts} is below 1")
         if not self.consumer:
             raise ConfigError("consumer: name the consumer; two consumers both get every event")
+
+    def _check_places(self) -> None:
+        for name in ("store", "source", "sink", "dead_letter"):
+            if "\0" in getattr(self, name):
+                raise ConfigError(f"{name}: holds a NUL character, which no name of a file or place can have")
 
 
 def load(file: str | Path | None = None, **given: Any) -> Settings:

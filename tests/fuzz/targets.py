@@ -140,8 +140,11 @@ def durations(data: bytes) -> None:
 def urls(data: bytes) -> None:
     """Nothing is connected to, and nothing but an error of ours comes of a wrong URL."""
     url = text(data)
-    for open_url in (open_store, open_sink, open_dead_letters):
-        if url.startswith(("memory:", "redis:", "rediss:", "http:", "https:", "sqs:", "sns:", "events:", "kinesis:")):
+    if url.startswith(("memory:", "redis:", "rediss:", "dynamodb:", "postgresql:")):
+        with contextlib.suppress(EventOnceError):
+            open_store(url).close()
+    for open_url in (open_sink, open_dead_letters):
+        if url.startswith(("http://", "https://", "sqs://", "sns://", "events://", "kinesis://")):
             with contextlib.suppress(EventOnceError):
                 open_url(url).close()  # type: ignore[union-attr]
 

@@ -374,3 +374,9 @@ def test_a_pipeline_opens_all_its_parts_and_closes_them(write: Callable[[str], s
 def test_events_and_dead_letters_cannot_both_go_to_stdout() -> None:
     with refused("sink and dead_letter are both stdout; send one of them to a file"):
         Pipeline(load(dead_letter="-"))
+
+
+@pytest.mark.parametrize("name", ["store", "source", "sink", "dead_letter"])
+def test_a_name_with_a_nul_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: holds a NUL"):
+        load(**{name: "a\0b"})
