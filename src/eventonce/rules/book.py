@@ -31,6 +31,11 @@ class Keyed(NamedTuple):
     version: int | None = None
     old_key: Key | None = None
 
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """All keys that the event is claimed under; two events that share one of them are the same."""
+        return (self.key,) if self.old_key is None else (self.key, self.old_key)
+
 
 class CompiledRule:
     """A rule made ready: durations read, paths parsed, the digest prepared."""

@@ -1,5 +1,6 @@
 """Rules as they are written in TOML."""
 
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -30,9 +31,26 @@ def _rule(table: Mapping[str, Any], where: str) -> Rule:
         raise ConfigError(f"{where}: {error}") from None
 
 
+_TYPES = {
+    "str": "a text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+    "null": "",
+}
+_MISMATCH = re.compile(r"Expected `(.+?)`, got `(.+?)`(?: - at `\$\.(.+)`)?")
+
+
 def explain(error: msgspec.ValidationError) -> str:
     """What is wrong with a value, and what it may be where there are only a few."""
     text = " ".join(str(error).split())
+    if text == "Object missing required field `name`":
+        return "a rule has no name; give each rule a name of its own"
+    if mismatch := _MISMATCH.fullmatch(text):
+        wanted = " or ".join(filter(None, (_TYPES.get(name, name) for name in mismatch[1].split(" | "))))
+        return f"{mismatch[3] or 'it'}: must be {wanted}, not {_TYPES.get(mismatch[2], mismatch[2])}"
     field = text.rpartition("$.")[2].rstrip("`")
     choices = get_args(Rule.__annotations__.get(field))
     if "Invalid enum value" not in text or not choices:
@@ -52,6 +70,8 @@ def read_toml(file: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: is not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: is nested too deep") from None
 
 
 def check_names(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
