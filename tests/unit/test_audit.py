@@ -100,6 +100,22 @@ def test_what_id_and_content_both_would_have_found(file: Path) -> None:
     assert counts == Counts(events=3, distinct=3, id_and_content=2)
 
 
+def test_old_keys_are_not_looked_at_and_that_is_said(file: Path) -> None:
+    new = Rule(name="new", key=["detail.order", "detail.sum"], was={"name": "old", "key": ["detail.order"]})
+    traffic = [event(1), event(1, detail={"order": 1, "sum": 6})]
+    report = report_on(file, traffic, new)
+    assert report.totals.distinct == 2
+    assert [note for note in report.notes if "a run also drops what shares an old key" in note]
+    assert report_on(file, traffic, msgspec.structs.replace(new, was=None)).notes == []
+
+
+def test_an_event_that_a_run_takes_for_too_large_is_rejected_and_a_long_list_is_not(file: Path) -> None:
+    large = event(1, detail={"text": "x" * 5_000_000})
+    report = report_on(file, [large, [event(number, text="x" * 50_000) for number in range(100)], "text"])
+    assert (report.totals.distinct, report.totals.rejected) == (100, 2)
+    assert [reason.reason.partition(",")[0] for reason in report.no_events] == ["has 5", "is a string"]
+
+
 def test_an_id_is_looked_for_across_rules(file: Path) -> None:
     low = Rule(name="low", key="id", match={"detail": {"sum": [{"numeric": ["<", 10]}]}})
 
