@@ -28,9 +28,9 @@ def check(pipeline: str, samples: tuple[str, ...], *, as_json: bool) -> None:
     """Read a pipeline for mistakes, and run the tests that are in it.
 
     Finds unknown names, invalid durations, patterns and paths, rules that can never be reached, windows shorter than
-    a copy can be late, and with --samples what is ignored but never there. A store with a server is asked whether it
-    may forget keys. A [[test]] in the file gives a list of
-    events that must be the same, or different. Exit 0 when all is well, 1 when a test fails, 2 when the file is wrong.
+    a copy can be late, and with --samples what is ignored but never there and which samples would be rejected. A store
+    with a server is asked whether it may forget keys. A [[test]] in the file gives a list of events that must be the
+    same, or different. Exit 0 when all is well, 1 when a test fails, 2 when the file is wrong.
 
     \b
       eventonce check pipeline.toml
