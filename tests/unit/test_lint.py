@@ -7,6 +7,7 @@ import pytest
 
 from eventonce import ConfigError
 from eventonce.formats import read_event
+from eventonce.pipeline import load
 from eventonce.rules.lines import Lines
 from eventonce.study.gaps import spelled
 from eventonce.study.lint import Lint, covers
@@ -305,6 +306,14 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b'consumer = "\xff"')
     with pytest.raises(ConfigError, match="is not UTF-8"):
         Lint(str(tmp_path / "latin.toml"))
+
+
+def test_a_bom_and_line_ends_of_other_kinds(tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.toml"
+    file.write_bytes("\ufeffconsumer = 'a\u2028b\x85c'\r\nlease = 'x'\r\n".encode())
+    assert [finding.line for finding in Lint(str(file)).findings] == [2]
+    file.write_bytes("\ufeffconsumer = 'a'\r\n".encode())
+    assert load(file).consumer == "a"
 
 
 def test_lines_of_entries_in_long_values() -> None:

@@ -64,14 +64,21 @@ def read_toml(file: str | Path) -> dict[str, Any]:
     import tomllib  # only where rules are in a file
 
     try:
-        with open(file, "rb") as stream:
-            return tomllib.load(stream)
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(toml_text(file))
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file}: is not TOML: {error}") from None
     except RecursionError:
         raise ConfigError(f"{file}: is nested too deep") from None
+
+
+def toml_text(file: str | Path) -> str:
+    """The text of a TOML file, without the BOM that some editors put before it."""
+    try:
+        return Path(file).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def check_names(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:

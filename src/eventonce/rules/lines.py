@@ -13,7 +13,7 @@ class Lines:
     def __init__(self, text: str) -> None:
         self._lines: dict[tuple[str, int, str], int] = {}
         table, counts, depth, block = ("", 0), dict[str, int](), 0, ""
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(text.split("\n"), 1):
             if not depth and not block:
                 if header := _HEADER.match(line):
                     counts[header[2]] = counts.get(header[2], 0) + 1

@@ -20,7 +20,7 @@ from eventonce.pipeline import Settings
 from eventonce.ports import Checkable
 from eventonce.rule import DEFAULT_WINDOW, Rule
 from eventonce.rules import CompiledRule, Rulebook, identity
-from eventonce.rules.file import explain, unknown
+from eventonce.rules.file import explain, toml_text, unknown
 from eventonce.rules.lines import Lines
 from eventonce.rules.preset import rules_of
 from eventonce.sinks import open_sink
@@ -68,7 +68,7 @@ class Lint:
         self.table: Mapping[str, Any] = {}
         self._defaults: dict[str, Any] = {}  # what rules take from above them, as far as it can be read
         self._lines = Lines("")
-        text = _read(file)
+        text = toml_text(file)
         try:
             self.table = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -321,15 +321,6 @@ class Lint:
 
     def _warn(self, line: int, text: str) -> None:
         self.findings.append(Finding(line, "warning", text))
-
-
-def _read(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def _toml_line(error: Exception) -> int:
