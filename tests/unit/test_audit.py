@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eventonce import Once
 from eventonce.clock import duration
 from eventonce.errors import EventRejected
 from eventonce.event import Event
@@ -153,6 +155,36 @@ def test_ten_thousand_events_with_known_answers(file: Path) -> None:
     counts = only(report_on(file, traffic, ORDERS)).counts
 
     assert counts == Counts(events=len(traffic), distinct=5000, duplicates=sum(copies.values()))
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [],
+        [Rule(name="content", key="content", ignore=["sent"])],
+        [Rule(name="a", match={"source": ["shop"]}, key=["detail.order"], otherwise="content"), CONTENT],
+        [Rule(name="versions", key=["detail.order"], version="detail.sum")],
+        [Rule(name="replays", key="id", replay="reprocess")],
+    ],
+    ids=lambda rules: rules[0].name if rules else "none",
+)
+def test_an_audit_says_what_a_run_does(file: Path, rules: list[Rule]) -> None:
+    # given traffic of all sorts: copies, versions, replays, other sources, events without an id or a key
+    chance = random.Random(7)
+    details = [{"order": n, "sum": chance.randint(1, 3), "sent": n} for n in range(20)] + [{"sum": 1}, {"order": ""}, 7]
+    forms: list[dict[str, Any]] = [{}, {}, {"source": "bank"}, {"id": ""}, {"replay-name": "monday"}]
+    traffic = [
+        event(chance.randint(1, 30), **{"detail": chance.choice(details), **chance.choice(forms)}) for _ in range(500)
+    ]
+
+    totals = report_on(file, traffic, *rules).totals
+    kinds = Counter(outcome.kind.value for outcome in Once("memory:", rules=rules).run(traffic, lambda event: None))
+
+    assert totals.duplicates > 0
+    assert (totals.distinct, totals.duplicates, totals.stale, totals.rejected) == (
+        *(kinds["processed"], kinds["duplicate"]),
+        *(kinds["stale"], kinds["rejected"]),
+    )
 
 
 def test_sources_beyond_the_thousandth_are_one_group(file: Path) -> None:
