@@ -125,6 +125,27 @@ def test_compare_names_the_parts_of_a_key_as_the_rule_does(folder: Path) -> None
     assert (done.returncode, json.loads(done.stdout)["differs"]) == (1, ["detail.rideId.n"])
 
 
+def test_two_versions_of_a_thing_are_two_events(folder: Path) -> None:
+    events = [{"source": "rides", "detail-type": "t", "detail": {"rideId": "r", "count": n}} for n in (1, 2)]
+    files = [write(folder, f"{n}.json", event) for n, event in enumerate(events)]
+    done = run(folder, "key", "-c", "pipeline.toml", "--compare", *files)
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["same"], told["differs"]) == (1, False, ["version"])
+    assert told["keys"][0] == told["keys"][1]
+    ride = '{ source = "rides", detail-type = "t", detail = { rideId = "r", count = %d } }'
+    (folder / "p.toml").write_text(f"{PIPELINE}\n[[test]]\ndifferent = [{ride % 1}, {ride % 2}]\n")
+    assert run(folder, "check", "p.toml").returncode == 0
+
+
+def test_an_event_under_the_old_rule_and_its_copy_under_the_new_one(folder: Path) -> None:
+    old, new = ('name = "old"\nmatch = { source = ["a"] }', 'name = "new"\nwas = "old"')
+    (folder / "p.toml").write_text(f'[[rule]]\n{old}\nkey = ["detail.n"]\n[[rule]]\n{new}\nkey = ["detail.n"]\n')
+    files = [write(folder, f"{source}.json", {"source": source, "n": 1}) for source in "ab"]
+    for pair in (files, files[::-1]):
+        done = run(folder, "key", "-c", "p.toml", "--compare", *pair)
+        assert (done.returncode, json.loads(done.stdout)["same"]) == (0, True)
+
+
 def test_compare_knows_replays_and_old_keys(folder: Path) -> None:
     (folder / "replay.toml").write_text('[[rule]]\nname = "r"\nreplay = "reprocess"\n')
     files = [write(folder, "live.json", ORDER), write(folder, "again.json", {**ORDER, "replay-name": "monday"})]

@@ -109,7 +109,7 @@ def _event(given: Any) -> Event:
 
 def _meet(keyed: list[Keyed], every: bool) -> bool:
     """Whether all events of a test are one, or any two of them."""
-    pairs = [not set(one.keys).isdisjoint(other.keys) for one, other in itertools.combinations(keyed, 2)]
+    pairs = [one.same_as(other) for one, other in itertools.combinations(keyed, 2)]
     return all(pairs) if every else any(pairs)
 
 

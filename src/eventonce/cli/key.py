@@ -26,7 +26,7 @@ def key(files: tuple[str, ...], config: str | None, *, compare: bool, **given: A
     """Show the key of events, one JSON line each: the rule, the parts with their values, what was ignored, the key.
 
     FILES are files of events in any carrier's shape, - or none is stdin. With --compare, two files of one event each:
-    the fields that make them different are listed.
+    the fields that make them different are listed. Two versions of one thing are different events.
 
     \b
       eventonce key -c pipeline.toml < event.json
@@ -91,19 +91,22 @@ def _ignored(stripped: Any, event: Event) -> list[str]:
 
 
 def _compare(book: Rulebook, left: Event, right: Event) -> int:
-    told = [told_of(book, event) for event in (left, right)]
-    rejected = [f"{name}: {each['rejected']}" for name, each in zip("ab", told, strict=True) if "rejected" in each]
-    same = not rejected and not _keys(told[0]).isdisjoint(_keys(told[1]))
-    answer: dict[str, Any] = {"same": same, "rules": [each["rule"] for each in told]}
-    answer["keys"] = [each.get("key") for each in told]
-    if rejected:
-        answer["rejected"] = rejected
-    elif told[0]["key"] != told[1]["key"]:
-        answer["differs"] = _differs(*told)
-    if same and "differs" in answer:
-        answer["because"] = f"they share the old key {told[0]['old_key']}, which counts while the rule has a was"
+    one, other = told_of(book, left), told_of(book, right)
+    answer: dict[str, Any] = {"rules": [one["rule"], other["rule"]], "keys": [one.get("key"), other.get("key")]}
+    if rejected := [f"{name}: {each['rejected']}" for name, each in (("a", one), ("b", other)) if "rejected" in each]:
+        return _answer({"same": False, **answer, "rejected": rejected})
+    shared = _keys(one) & _keys(other)
+    same = bool(shared) and one.get("version") == other.get("version")
+    if not same or one["key"] != other["key"]:
+        answer["differs"] = _differs(one, other)
+    if same and one["key"] != other["key"]:
+        answer["because"] = f"they share the old key {min(shared)}, which counts while the rule has a was"
+    return _answer({"same": same, **answer})
+
+
+def _answer(answer: dict[str, Any]) -> int:
     click.echo(json.dumps(answer))
-    return 0 if same else 1
+    return 0 if answer["same"] else 1
 
 
 def _keys(told: dict[str, Any]) -> set[str]:
@@ -114,7 +117,7 @@ def _differs(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
     if left["rule"] != right["rule"]:
         return [f"they fall under different rules: {left['rule']} and {right['rule']}"]
     found = [path for name in left["parts"] | right["parts"] for path in _of_part(name, left, right)]
-    return sorted(found + ["replay"] * (left.get("replay") != right.get("replay")))
+    return sorted(found + [name for name in ("replay", "version") if left.get(name) != right.get(name)])
 
 
 def _of_part(name: str, left: dict[str, Any], right: dict[str, Any]) -> Iterator[str]:

@@ -33,8 +33,12 @@ class Keyed(NamedTuple):
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """All keys that the event is claimed under; two events that share one of them are the same."""
+        """All keys that the event is claimed under."""
         return (self.key,) if self.old_key is None else (self.key, self.old_key)
+
+    def same_as(self, other: "Keyed") -> bool:
+        """Whether one of two events is a copy of the other; two versions of a thing are two events."""
+        return not set(self.keys).isdisjoint(other.keys) and self.version == other.version
 
 
 class CompiledRule:
