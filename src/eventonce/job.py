@@ -43,8 +43,8 @@ class Job:
     def take(self, event: Event, keyed: Keyed) -> None:
         """The event falls under this rule and has this key."""
         self.event = event
-        self.rule, self.key, self.version, old = keyed
-        self.keys = (self.key,) if old is None else (self.key, old)
+        self.rule, self.key, self.version, _ = keyed
+        self.keys = keyed.keys
         if self.rule.remember != "seen":
             self.content = self.rule.content(event)
 
@@ -74,23 +74,25 @@ class Job:
 def split(jobs: list[Job]) -> tuple[list[Job], list[tuple[Job, Job]], list[Job]]:
     """The first job of each key, the copies with the job they follow, and what must wait for another round.
 
-    Another version of a key waits for the first. What is behind it in its group waits too, and what is behind a copy
-    whose first is of another group.
+    A job with two keys is a copy where either is known, as it would be in a batch of its own. Another version of a key
+    waits for the first. What is behind it in its group waits too, and what is behind a copy whose first is of another
+    group.
     """
     first: dict[Key, Job] = {}
-    copies, later = [], []
+    leaders, copies, later = [], [], []
     held: set[str | None] = set()
     for job in jobs:
-        leader = first.get(job.key)
+        leader = next(filter(None, map(first.get, job.keys)), None)
         if job.group in held or (leader is not None and leader.version != job.version):
             later.append(job)
             held |= {job.group} - {None}
         elif leader is None:
-            first[job.key] = job
+            leaders.append(job)
+            first.update(dict.fromkeys(job.keys, job))
         else:
             copies.append((job, leader))
             held |= {job.group} - {None, leader.group}
-    return list(first.values()), copies, later
+    return leaders, copies, later
 
 
 def lanes(jobs: list[Job]) -> list[list[Job]]:

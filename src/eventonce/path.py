@@ -96,14 +96,20 @@ def _jmespath(text: str, what: str, unread: list[Any] | None = None) -> Getter:
     except JMESPathError as error:
         if not _only_a_value(error):
             raise ConfigError(f"{what}: {text!r} is not a path{_why(error)}") from None
+    except _BadStep as error:
+        raise ConfigError(f"{what}: {text!r} is not a path: {error}") from None
 
     def search(document: Any) -> Any:
         try:
             return compiled.search(document, options)
-        except JMESPathError:  # a function was given what it does not take: as good as missing
+        except (JMESPathError, _BadStep):  # a function was given what it does not take: as good as missing
             return None
 
     return search
+
+
+class _BadStep(Exception):
+    """What floor_time is to floor to is no duration."""
 
 
 def _nodes(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -144,7 +150,10 @@ def _functions(unread: list[Any] | None) -> Any:
 
         @functions.signature({"types": []}, {"types": ["string"]})
         def _func_floor_time(self, value: Any, step: str) -> int | None:
-            floored = floor_time(value, step)
+            try:
+                floored = floor_time(value, step)
+            except ConfigError as error:  # the step may come from an event, which must not stop what reads it
+                raise _BadStep(str(error)) from None
             if floored is None and value is not None and unread is not None:
                 unread.append(value)
             return floored

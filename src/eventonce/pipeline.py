@@ -15,7 +15,7 @@ from eventonce.errors import ConfigError, StoreError
 from eventonce.ports import Hook, Sink
 from eventonce.rule import DEFAULT_WINDOW, Remember, Rule, Trouble
 from eventonce.rules import Rulebook, identity, read_all
-from eventonce.rules.file import check_names, read_toml
+from eventonce.rules.file import check_names, explain, read_toml
 from eventonce.sinks import open_dead_letters, open_sink
 from eventonce.sources import open_source
 from eventonce.stores import open_store, store_file
@@ -107,7 +107,9 @@ def settings(table: Mapping[str, Any], where: str) -> Settings:
     rules = read_all(table, where)
     try:
         plain = msgspec.convert({name: value for name, value in table.items() if name != "rule"}, Settings)
-    except (msgspec.ValidationError, ConfigError) as error:
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{where}: {explain(error)}") from None
+    except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     return msgspec.structs.replace(plain, rule=rules)
 

@@ -1,6 +1,7 @@
 """`eventonce key` and `eventonce check`, through the real command."""
 
 import base64
+import gzip
 import json
 import subprocess
 import sys
@@ -106,6 +107,72 @@ def test_compare_takes_two_files_of_one_event(folder: Path, files: list[str]) ->
     assert "Traceback" not in done.stderr
 
 
+def test_compare_reads_stdin_and_any_file_of_one_event(folder: Path) -> None:
+    (folder / "a.json.gz").write_bytes(gzip.compress(json.dumps(ORDER, indent=2).encode()))
+    done = run(folder, "key", "-c", "pipeline.toml", "--compare", "-", "a.json.gz", given=json.dumps(ORDER))
+    assert (done.returncode, json.loads(done.stdout)["same"]) == (0, True)
+    done = run(folder, "key", "--compare", "-", "a.json.gz", given="")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "eventonce: -: holds no event; --compare takes files of one event each\n",
+    )
+
+
+def test_compare_names_the_parts_of_a_key_as_the_rule_does(folder: Path) -> None:
+    rides = [{"source": "rides", "detail-type": "t", "detail": {"rideId": {"n": n}, "count": 1}} for n in (1, 2)]
+    files = [write(folder, f"{n}.json", ride) for n, ride in enumerate(rides)]
+    done = run(folder, "key", "-c", "pipeline.toml", "--compare", *files)
+    assert (done.returncode, json.loads(done.stdout)["differs"]) == (1, ["detail.rideId.n"])
+
+
+def test_two_versions_of_a_thing_are_two_events(folder: Path) -> None:
+    events = [{"source": "rides", "detail-type": "t", "detail": {"rideId": "r", "count": n}} for n in (1, 2)]
+    files = [write(folder, f"{n}.json", event) for n, event in enumerate(events)]
+    done = run(folder, "key", "-c", "pipeline.toml", "--compare", *files)
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["same"], told["differs"]) == (1, False, ["version"])
+    assert told["keys"][0] == told["keys"][1]
+    ride = '{ source = "rides", detail-type = "t", detail = { rideId = "r", count = %d } }'
+    (folder / "p.toml").write_text(f"{PIPELINE}\n[[test]]\ndifferent = [{ride % 1}, {ride % 2}]\n")
+    assert run(folder, "check", "p.toml").returncode == 0
+
+
+def test_an_event_under_the_old_rule_and_its_copy_under_the_new_one(folder: Path) -> None:
+    old, new = ('name = "old"\nmatch = { source = ["a"] }', 'name = "new"\nwas = "old"')
+    (folder / "p.toml").write_text(f'[[rule]]\n{old}\nkey = ["detail.n"]\n[[rule]]\n{new}\nkey = ["detail.n"]\n')
+    files = [write(folder, f"{source}.json", {"source": source, "n": 1}) for source in "ab"]
+    for pair in (files, files[::-1]):
+        done = run(folder, "key", "-c", "p.toml", "--compare", *pair)
+        assert (done.returncode, json.loads(done.stdout)["same"]) == (0, True)
+
+
+def test_compare_knows_replays_and_old_keys(folder: Path) -> None:
+    (folder / "replay.toml").write_text('[[rule]]\nname = "r"\nreplay = "reprocess"\n')
+    files = [write(folder, "live.json", ORDER), write(folder, "again.json", {**ORDER, "replay-name": "monday"})]
+    done = run(folder, "key", "-c", "replay.toml", "--compare", *files)
+    assert (done.returncode, json.loads(done.stdout)["differs"]) == (1, ["replay"])
+
+    test = 'different = [{ source = "s", a = 1, b = 1 }, { source = "s", a = 1, b = 2 }]'
+    rule = 'name = "new"\nkey = ["detail.a", "detail.b"]\nwas = { name = "old", key = ["detail.a"] }'
+    (folder / "was.toml").write_text(f"[[rule]]\n{rule}\n[[test]]\n{test}\n")
+    files = [write(folder, f"{b}.json", {"a": 1, "b": b}) for b in (1, 2)]
+    done = run(folder, "key", "-c", "was.toml", "--compare", *files)
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["same"], told["differs"]) == (0, True, ["detail.b"])
+    assert "they share the old key" in told["because"]
+    done = run(folder, "check", "was.toml")
+    assert (done.returncode, "events are the same that must be different" in done.stdout) == (1, True)
+
+
+def test_key_tells_what_a_source_cannot_read_and_reads_no_queue(folder: Path) -> None:
+    (folder / "cut.gz").write_bytes(gzip.compress(json.dumps(ORDER).encode())[:-6])
+    done = run(folder, "key", "cut.gz")
+    assert (done.returncode, "the gzip data is damaged" in done.stdout) == (1, True)
+    done = run(folder, "key", "sqs://orders")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "give them in a file or on stdin" in done.stderr
+
+
 def test_check_of_a_good_file(folder: Path) -> None:
     done = run(folder, "check", "pipeline.toml")
     assert (done.returncode, done.stdout) == (0, "")
@@ -185,6 +252,30 @@ def test_one_file_cannot_be_two_things(folder: Path, words: list[str]) -> None:
     assert done.returncode == 2
     assert "give each a file of its own" in done.stderr
     assert (folder / "a.jsonl").read_text() == '{"id": "1"}\n'
+
+
+def test_samples_that_are_no_events_are_told(folder: Path) -> None:
+    (folder / "samples.jsonl").write_text(f"{json.dumps(ORDER)}\nbroken\n")
+    done = run(folder, "check", "pipeline.toml", "--samples", "samples.jsonl")
+    assert done.returncode == 0
+    assert "eventonce: --samples: samples.jsonl:2: is not JSON" in done.stderr
+    (folder / "samples.jsonl").write_text("broken\n")
+    done = run(folder, "check", "pipeline.toml", "--samples", "samples.jsonl")
+    assert (done.returncode, "--samples: there is no event in them" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        ("[{ a = 1 }, 3]", "event 2 is a number, not an event; write it as a table, or as JSON in a text"),
+        ("[{ b = 1 }, { a = 1 }]", "event 1 has no detail.a"),
+        ("[{ a = 2026-01-01 }, { a = 1 }]", "event 1 holds a date, which JSON has no form for; write times in quotes"),
+    ],
+)
+def test_a_test_in_the_file_says_which_event_is_wrong(folder: Path, events: str, told: str) -> None:
+    (folder / "p.toml").write_text(f'[[rule]]\nname = "r"\nkey = ["detail.a"]\n[[test]]\nsame = {events}\n')
+    done = run(folder, "check", "p.toml")
+    assert (done.returncode, done.stdout.startswith(f"p.toml:4: failure: test 'test 1': {told}")) == (1, True)
 
 
 def test_samples_that_are_not_there(folder: Path) -> None:

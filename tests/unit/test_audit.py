@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eventonce import Once
 from eventonce.clock import duration
 from eventonce.errors import EventRejected
 from eventonce.event import Event
@@ -100,6 +102,22 @@ def test_what_id_and_content_both_would_have_found(file: Path) -> None:
     assert counts == Counts(events=3, distinct=3, id_and_content=2)
 
 
+def test_old_keys_are_not_looked_at_and_that_is_said(file: Path) -> None:
+    new = Rule(name="new", key=["detail.order", "detail.sum"], was={"name": "old", "key": ["detail.order"]})
+    traffic = [event(1), event(1, detail={"order": 1, "sum": 6})]
+    report = report_on(file, traffic, new)
+    assert report.totals.distinct == 2
+    assert [note for note in report.notes if "a run also drops what shares an old key" in note]
+    assert report_on(file, traffic, msgspec.structs.replace(new, was=None)).notes == []
+
+
+def test_an_event_that_a_run_takes_for_too_large_is_rejected_and_a_long_list_is_not(file: Path) -> None:
+    large = event(1, detail={"text": "x" * 5_000_000})
+    report = report_on(file, [large, [event(number, text="x" * 50_000) for number in range(100)], "text"])
+    assert (report.totals.distinct, report.totals.rejected) == (100, 2)
+    assert [reason.reason.partition(",")[0] for reason in report.no_events] == ["has 5", "is a string"]
+
+
 def test_an_id_is_looked_for_across_rules(file: Path) -> None:
     low = Rule(name="low", key="id", match={"detail": {"sum": [{"numeric": ["<", 10]}]}})
 
@@ -137,6 +155,36 @@ def test_ten_thousand_events_with_known_answers(file: Path) -> None:
     counts = only(report_on(file, traffic, ORDERS)).counts
 
     assert counts == Counts(events=len(traffic), distinct=5000, duplicates=sum(copies.values()))
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [],
+        [Rule(name="content", key="content", ignore=["sent"])],
+        [Rule(name="a", match={"source": ["shop"]}, key=["detail.order"], otherwise="content"), CONTENT],
+        [Rule(name="versions", key=["detail.order"], version="detail.sum")],
+        [Rule(name="replays", key="id", replay="reprocess")],
+    ],
+    ids=lambda rules: rules[0].name if rules else "none",
+)
+def test_an_audit_says_what_a_run_does(file: Path, rules: list[Rule]) -> None:
+    # given traffic of all sorts: copies, versions, replays, other sources, events without an id or a key
+    chance = random.Random(7)
+    details = [{"order": n, "sum": chance.randint(1, 3), "sent": n} for n in range(20)] + [{"sum": 1}, {"order": ""}, 7]
+    forms: list[dict[str, Any]] = [{}, {}, {"source": "bank"}, {"id": ""}, {"replay-name": "monday"}]
+    traffic = [
+        event(chance.randint(1, 30), **{"detail": chance.choice(details), **chance.choice(forms)}) for _ in range(500)
+    ]
+
+    totals = report_on(file, traffic, *rules).totals
+    kinds = Counter(outcome.kind.value for outcome in Once("memory:", rules=rules).run(traffic, lambda event: None))
+
+    assert totals.duplicates > 0
+    assert (totals.distinct, totals.duplicates, totals.stale, totals.rejected) == (
+        *(kinds["processed"], kinds["duplicate"]),
+        *(kinds["stale"], kinds["rejected"]),
+    )
 
 
 def test_sources_beyond_the_thousandth_are_one_group(file: Path) -> None:

@@ -1026,6 +1026,24 @@ def test_a_changed_rule_says_what_it_was(bench: Bench) -> None:
     assert kinds(new.run([A, B, {"id": "c"}], ok)) == ["duplicate", "processed", "processed"]
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_what_shares_an_old_key_is_one_in_a_batch_and_apart(bench: Bench, *, together: bool) -> None:
+    # given a rule that tells more apart than the one it replaces
+    once = bench.once(name="new", key=["detail.n", "detail.state"], was={"name": "old", "key": ["detail.n"]})
+    events = [{"id": state, "n": 1, "state": state} for state in ("on", "off")]
+
+    # then, as long as the old key counts, its word is the same however the events come
+    batches = [events] if together else [[event] for event in events]
+    assert [kind for batch in batches for kind in kinds(once.run(batch, ok))] == ["processed", "duplicate"]
+
+
+def test_what_shares_an_old_key_with_one_that_fails_comes_again(bench: Bench) -> None:
+    once = bench.once(name="new", key=["detail.n", "detail.state"], was={"name": "old", "key": ["detail.n"]})
+    events = [{"id": state, "n": 1, "state": state} for state in ("on", "off")]
+    assert kinds(once.run(events, fail)) == ["failed", "failed"]
+    assert kinds(once.run(events[1:], ok)) == ["processed"]
+
+
 def test_an_old_worker_at_work_makes_the_new_one_wait(bench: Bench) -> None:
     store = MemoryStore()
     old = bench.once(store, name="old")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eventonce import Event, EventRejected
-from eventonce.formats import read_binary, read_event
+from eventonce.formats import read_binary, read_event, read_events
 
 EVENTBRIDGE = {
     "version": "0",
@@ -105,7 +105,7 @@ def test_odd_envelopes_do_not_crash() -> None:
     [
         (b"{", "is not JSON"),
         (b"", "is not JSON"),
-        (b"[]", "is a list, not a JSON object"),
+        (b"[]", "is a list, not a JSON object; write each of its events in a line of its own"),
         (b"null", "is null"),
         (b"true", "is a boolean"),
         (b"1.5", "is a number"),
@@ -129,6 +129,14 @@ def test_what_is_no_event_is_rejected_with_the_reason(body: Any, reason: str) ->
 def test_wide_documents_are_not_deep() -> None:
     wide = {"id": "1", "list": [{"x": [number]} for number in range(1000)]}
     assert read_event(json.dumps(wide)).id == "1"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"), [('"text"', "a string"), ('"{}"', "a string"), ("7", "a number"), ("null", "null")]
+)
+def test_a_document_is_an_object_or_a_list_of_them(body: str, kind: str) -> None:
+    (rejected,) = read_events(body)
+    assert str(rejected) == f"is {kind}, not a JSON object"
 
 
 def test_of_repeated_names_the_last_one_counts() -> None:

@@ -181,3 +181,13 @@ PLAIN = st.lists(NAMES, min_size=1, max_size=3).map(tuple)
 def test_both_ways_to_leave_out_plain_paths_agree(data: Any, paths: list[tuple[str, ...]]) -> None:
     never = ignored_path("*.never.there")
     assert Ignored(paths).strip(data) == Ignored([*paths, never]).strip(data)
+
+
+def test_a_step_that_comes_from_an_event_does_not_stop_what_reads_it() -> None:
+    floored = getter("floor_time(at, step)")
+    assert floored({"at": 1_700_000_001, "step": "1m"}) == 1_699_999_980_000
+    assert floored({"at": 1_700_000_001, "step": "soon"}) is None
+    with pytest.raises(
+        ConfigError, match=r"path: \"floor_time\(at, 'soon'\)\" is not a path: floor_time: 'soon' is not"
+    ):
+        getter("floor_time(at, 'soon')")

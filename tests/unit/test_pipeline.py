@@ -259,7 +259,7 @@ def test_a_file_that_is_not_text_is_told(tmp_path: Path) -> None:
     file = tmp_path / "pipeline.toml"
     file.write_bytes(b"\xff\xfe\x00")
 
-    with pytest.raises(ConfigError, match=r"pipeline\.toml: is not TOML"):
+    with pytest.raises(ConfigError, match=r"pipeline\.toml: is not UTF-8"):
         load(file)
 
 

@@ -1,6 +1,8 @@
 """`eventonce check`: lint a pipeline."""
 
+import itertools
 import json
+import re
 import sys
 from typing import Any
 
@@ -9,10 +11,13 @@ import click
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
 from eventonce.formats import read_event
-from eventonce.rules import Rulebook
+from eventonce.formats.text import kind_of
+from eventonce.rules import Keyed, Rulebook
 from eventonce.study.lint import Case, Finding, Lint
 from eventonce.study.traffic import Traffic
 from eventonce.webhook.url import read_url
+
+_DATE = re.compile(r"holds a (datetime|date|time),")  # which TOML has and JSON has not
 
 
 @click.command()
@@ -23,9 +28,9 @@ def check(pipeline: str, samples: tuple[str, ...], *, as_json: bool) -> None:
     """Read a pipeline for mistakes, and run the tests that are in it.
 
     Finds unknown names, invalid durations, patterns and paths, rules that can never be reached, windows shorter than
-    a copy can be late, and with --samples what is ignored but never there. A store with a server is asked whether it
-    may forget keys. A [[test]] in the file gives a list of
-    events that must be the same, or different. Exit 0 when all is well, 1 when a test fails, 2 when the file is wrong.
+    a copy can be late, and with --samples what is ignored but never there and which samples would be rejected. A store
+    with a server is asked whether it may forget keys. A [[test]] in the file gives a list of events that must be the
+    same, or different. Exit 0 when all is well, 1 when a test fails, 2 when the file is wrong.
 
     \b
       eventonce check pipeline.toml
@@ -48,10 +53,18 @@ def check(pipeline: str, samples: tuple[str, ...], *, as_json: bool) -> None:
 
 
 def _events(samples: tuple[str, ...]) -> list[Event]:
+    """The samples; what cannot be read among them is told beside the findings."""
     recorded = Traffic(samples)
-    events = [seen.event for seen in recorded if isinstance(seen.event, Event)]
+    events = []
+    for seen in recorded:
+        if isinstance(seen.event, Event):
+            events.append(seen.event)
+        else:
+            click.echo(f"eventonce: --samples: {seen.place}: {seen.event}", err=True)
     for path, reason in recorded.unreadable.items():
         raise ConfigError(f"--samples: {path}: {reason}")
+    if not events:
+        raise ConfigError("--samples: there is no event in them; name files or folders of recorded events")
     return events
 
 
@@ -75,17 +88,30 @@ def _failures(book: Rulebook, tests: list[Case]) -> list[Finding]:
 
 def _trouble(book: Rulebook, case: Case) -> str | None:
     """Why a test fails, if it does."""
-    try:
-        keyed = [book.key(read_event(each)) for each in case.events]
-    except EventRejected as error:
-        return f"an event {error}"
-    keys = [each.key for each in keyed]
-    if case.same and len(set(keys)) > 1:
-        return f"events are different that must be the same, under {_named(keyed)}; see eventonce key --compare"
-    if not case.same and len(set(keys)) < len(keys):
-        return f"events are the same that must be different, under {_named(keyed)}; see eventonce key --compare"
+    keyed = []
+    for number, event in enumerate(case.events, 1):
+        try:
+            keyed.append(book.key(_event(event)))
+        except EventRejected as error:
+            hint = "; write times in quotes" if _DATE.search(str(error)) else ""
+            return f"event {number} {error}{hint}"
+    if case.same != _meet(keyed, case.same):
+        told = "are different that must be the same" if case.same else "are the same that must be different"
+        return f"events {told}, under {_named(keyed)}; see eventonce key --compare"
     return None
 
 
-def _named(keyed: list[Any]) -> str:
+def _event(given: Any) -> Event:
+    if not isinstance(given, dict | str):
+        raise EventRejected(f"is {kind_of(given)}, not an event; write it as a table, or as JSON in a text")
+    return read_event(given)
+
+
+def _meet(keyed: list[Keyed], every: bool) -> bool:
+    """Whether all events of a test are one, or any two of them."""
+    pairs = [one.same_as(other) for one, other in itertools.combinations(keyed, 2)]
+    return all(pairs) if every else any(pairs)
+
+
+def _named(keyed: list[Keyed]) -> str:
     return " and ".join(sorted({f"rule {each.rule.name!r}" for each in keyed}))

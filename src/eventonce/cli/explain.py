@@ -144,8 +144,8 @@ def _why(book: Rulebook, event: Event) -> str:
 def _remembered(once: Once, book: Rulebook, event: Event) -> tuple[Key, Record | None]:
     """The key that something is remembered under: the event's own, or the one under the rule that its rule replaces."""
     keyed = book.key(event)
-    keys = [keyed.key] if keyed.old_key is None else [keyed.key, keyed.old_key]
-    known = [(key, record) for key, record in zip(keys, once.peek(keys), strict=True) if record is not None]
+    records = zip(keyed.keys, once.peek(keyed.keys), strict=True)
+    known = [(key, record) for key, record in records if record is not None]
     return known[0] if known else (keyed.key, None)
 
 

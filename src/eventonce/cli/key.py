@@ -1,8 +1,9 @@
 """`eventonce key`: which rule, which parts, which key."""
 
+import itertools
 import json
 import sys
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -13,8 +14,8 @@ from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
 from eventonce.formats import MAX_BYTES, read_events
 from eventonce.pipeline import rulebook
-from eventonce.rules import Rulebook
-from eventonce.sources import open_source
+from eventonce.rules import CompiledRule, Rulebook
+from eventonce.sources import FileSource
 
 
 @click.command()
@@ -24,8 +25,8 @@ from eventonce.sources import open_source
 def key(files: tuple[str, ...], config: str | None, *, compare: bool, **given: Any) -> None:
     """Show the key of events, one JSON line each: the rule, the parts with their values, what was ignored, the key.
 
-    FILES are files of events in any carrier's shape; stdin without any. With --compare, two files of one event each:
-    the fields that make them different are listed.
+    FILES are files of events in any carrier's shape, - or none is stdin. With --compare, two files of one event each:
+    the fields that make them different are listed. Two versions of one thing are different events.
 
     \b
       eventonce key -c pipeline.toml < event.json
@@ -43,17 +44,26 @@ def key(files: tuple[str, ...], config: str | None, *, compare: bool, **given: A
 
 
 def _show(book: Rulebook, name: str) -> bool:
-    source, good = open_source(name), True
+    good = True
+    for place, event in _events(name):
+        told = told_of(book, event)
+        good &= "rejected" not in told
+        click.echo(json.dumps({"place": place, **told}))
+    return good
+
+
+def _events(name: str) -> Iterator[tuple[str, Event | EventRejected]]:
+    """The events of a file, each with its place."""
+    if "://" in name:
+        raise ConfigError(f"{name}: to look at events, give them in a file or on stdin")
+    source = FileSource(name)
     try:
         while deliveries := source.receive(100):
-            for delivery in deliveries:
-                for event in read_events(delivery.body, MAX_BYTES):
-                    told = told_of(book, event)
-                    good &= "rejected" not in told
-                    click.echo(json.dumps({"place": delivery.place, **told}))
+            for each in deliveries:
+                trouble = None if each.trouble is None else [EventRejected(each.trouble)]
+                yield from ((each.place, event) for event in trouble or read_events(each.body, MAX_BYTES))
     finally:
         source.close()
-    return good
 
 
 def told_of(book: Rulebook, event: Event | EventRejected) -> dict[str, Any]:
@@ -67,7 +77,13 @@ def told_of(book: Rulebook, event: Event | EventRejected) -> dict[str, Any]:
     except EventRejected as error:
         return {**told, "rejected": str(error)}
     told |= {"key": keyed.key.hex(), "parts": rule.parts(event), "ignored": _ignored(rule.stripped(event), event)}
-    return told if keyed.version is None else {**told, "version": keyed.version}
+    more = {"old_key": keyed.old_key and keyed.old_key.hex(), "version": keyed.version, "replay": _replay(rule, event)}
+    return told | {name: value for name, value in more.items() if value is not None}
+
+
+def _replay(rule: CompiledRule, event: Event) -> str | None:
+    """The replay that an event may run once more in, if its rule says so."""
+    return event.replay if rule.rule.replay == "reprocess" else None
 
 
 def _ignored(stripped: Any, event: Event) -> list[str]:
@@ -75,36 +91,49 @@ def _ignored(stripped: Any, event: Event) -> list[str]:
 
 
 def _compare(book: Rulebook, left: Event, right: Event) -> int:
-    told = [told_of(book, event) for event in (left, right)]
-    rejected = [f"{name}: {each['rejected']}" for name, each in zip("ab", told, strict=True) if "rejected" in each]
-    same = not rejected and told[0]["key"] == told[1]["key"]
-    rules = [each["rule"] for each in told]
-    answer: dict[str, Any] = {"same": same, "rules": rules, "keys": [each.get("key") for each in told]}
-    if rejected:
-        answer["rejected"] = rejected
-    elif not same and rules[0] == rules[1]:
-        answer["differs"] = sorted(differences(_flat(told[0]["parts"]), _flat(told[1]["parts"])))
-    elif not same:
-        answer["differs"] = [f"they fall under different rules: {rules[0]} and {rules[1]}"]
+    one, other = told_of(book, left), told_of(book, right)
+    answer: dict[str, Any] = {"rules": [one["rule"], other["rule"]], "keys": [one.get("key"), other.get("key")]}
+    if rejected := [f"{name}: {each['rejected']}" for name, each in (("a", one), ("b", other)) if "rejected" in each]:
+        return _answer({"same": False, **answer, "rejected": rejected})
+    shared = _keys(one) & _keys(other)
+    same = bool(shared) and one.get("version") == other.get("version")
+    if not same or one["key"] != other["key"]:
+        answer["differs"] = _differs(one, other)
+    if same and one["key"] != other["key"]:
+        answer["because"] = f"they share the old key {min(shared)}, which counts while the rule has a was"
+    return _answer({"same": same, **answer})
+
+
+def _answer(answer: dict[str, Any]) -> int:
     click.echo(json.dumps(answer))
-    return 0 if same else 1
+    return 0 if answer["same"] else 1
 
 
-def _flat(parts: dict[str, Any]) -> dict[str, Any]:
-    """Parts named by the field they come from: a content's own fields without a name before them."""
-    content = parts.get("content")
-    if not isinstance(content, dict):
-        return parts
-    return {**content, **{name: value for name, value in parts.items() if name != "content"}}
+def _keys(told: dict[str, Any]) -> set[str]:
+    return {told[name] for name in ("key", "old_key") if name in told}
+
+
+def _differs(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
+    if left["rule"] != right["rule"]:
+        return [f"they fall under different rules: {left['rule']} and {right['rule']}"]
+    found = [path for name in left["parts"] | right["parts"] for path in _of_part(name, left, right)]
+    return sorted(found + [name for name in ("replay", "version") if left.get(name) != right.get(name)])
+
+
+def _of_part(name: str, left: dict[str, Any], right: dict[str, Any]) -> Iterator[str]:
+    """Where two events differ in a part of their keys; a content's own fields without a name before them."""
+    if name not in left["parts"] or name not in right["parts"]:
+        return iter((name,))
+    one, other = left["parts"][name], right["parts"][name]
+    return differences(one, other, "" if name == "content" and isinstance(one, dict) else name)
 
 
 def _one_event(name: str) -> Event:
-    try:
-        found = read_events(Path(name).read_bytes(), MAX_BYTES)
-    except OSError as error:
-        raise ConfigError(f"{name}: cannot be read: {error.strerror}") from None
+    found = list(itertools.islice(_events(name), 2))
     if len(found) != 1:
-        raise ConfigError(f"{name}: holds {len(found)} events; --compare takes files of one event each")
-    if isinstance(found[0], EventRejected):
-        raise ConfigError(f"{name}: {found[0]}")
-    return found[0]
+        held = "more than one event" if found else "no event"
+        raise ConfigError(f"{name}: holds {held}; --compare takes files of one event each")
+    place, event = found[0]
+    if isinstance(event, EventRejected):
+        raise ConfigError(f"{place}: {event}")
+    return event

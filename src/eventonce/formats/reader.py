@@ -33,7 +33,7 @@ def read_event(body: object, max_bytes: int = MAX_BYTES) -> Event:
         return _checked(body)
     document, raw = _opened(body, max_bytes)
     if not isinstance(document, dict):
-        raise EventRejected(f"is {kind_of(document)}, not a JSON object")
+        raise _no_object(document)
     if eventbridge.recognises(document):  # by far the most common
         return eventbridge.read(document, raw)
     if cloudevents.recognises(document):
@@ -53,6 +53,8 @@ def read_events(body: object, max_bytes: int = MAX_BYTES) -> list[Event | EventR
         if isinstance(document, dict) and eventbridge.recognises(document):  # by far the most common
             check_size(raw, max_bytes)
             return [eventbridge.read(document, raw)]
+        if not isinstance(document, dict | list):
+            raise _no_object(document)
     except EventRejected as error:
         return [error]
     return list(_Reader(max_bytes).documents(document, raw, 0))
@@ -69,6 +71,11 @@ def read_message(carried: Carried, max_bytes: int = MAX_BYTES) -> list[Event | E
     A message that holds more than `MAX_EVENTS` is refused whole.
     """
     return list(_Reader(max_bytes, MAX_EVENTS).carried(carried, 0))
+
+
+def _no_object(document: Any) -> EventRejected:
+    remedy = "; write each of its events in a line of its own" if isinstance(document, list) else ""
+    return EventRejected(f"is {kind_of(document)}, not a JSON object{remedy}")
 
 
 def _checked(event: Event) -> Event:

@@ -31,6 +31,15 @@ class Keyed(NamedTuple):
     version: int | None = None
     old_key: Key | None = None
 
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """All keys that the event is claimed under."""
+        return (self.key,) if self.old_key is None else (self.key, self.old_key)
+
+    def same_as(self, other: "Keyed") -> bool:
+        """Whether one of two events is a copy of the other; two versions of a thing are two events."""
+        return not set(self.keys).isdisjoint(other.keys) and self.version == other.version
+
 
 class CompiledRule:
     """A rule made ready: durations read, paths parsed, the digest prepared."""

@@ -1,5 +1,6 @@
 """Rules as they are written in TOML."""
 
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -30,9 +31,26 @@ def _rule(table: Mapping[str, Any], where: str) -> Rule:
         raise ConfigError(f"{where}: {error}") from None
 
 
+_TYPES = {
+    "str": "a text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+    "null": "",
+}
+_MISMATCH = re.compile(r"Expected `(.+?)`, got `(.+?)`(?: - at `\$\.(.+)`)?")
+
+
 def explain(error: msgspec.ValidationError) -> str:
     """What is wrong with a value, and what it may be where there are only a few."""
     text = " ".join(str(error).split())
+    if text == "Object missing required field `name`":
+        return "a rule has no name; give each rule a name of its own"
+    if mismatch := _MISMATCH.fullmatch(text):
+        wanted = " or ".join(filter(None, (_TYPES.get(name, name) for name in mismatch[1].split(" | "))))
+        return f"{mismatch[3] or 'it'}: must be {wanted}, not {_TYPES.get(mismatch[2], mismatch[2])}"
     field = text.rpartition("$.")[2].rstrip("`")
     choices = get_args(Rule.__annotations__.get(field))
     if "Invalid enum value" not in text or not choices:
@@ -46,12 +64,21 @@ def read_toml(file: str | Path) -> dict[str, Any]:
     import tomllib  # only where rules are in a file
 
     try:
-        with open(file, "rb") as stream:
-            return tomllib.load(stream)
+        return tomllib.loads(toml_text(file))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file}: is not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: is nested too deep") from None
+
+
+def toml_text(file: str | Path) -> str:
+    """The text of a TOML file, without the BOM that some editors put before it."""
+    try:
+        return Path(file).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: is not TOML: {error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def check_names(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:

@@ -13,12 +13,14 @@ class Lines:
     def __init__(self, text: str) -> None:
         self._lines: dict[tuple[str, int, str], int] = {}
         table, counts, depth, block = ("", 0), dict[str, int](), 0, ""
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(text.split("\n"), 1):
             if not depth and not block:
                 if header := _HEADER.match(line):
                     counts[header[2]] = counts.get(header[2], 0) + 1
                     table = (header[2], counts[header[2]])
                     self._lines.setdefault((*table, ""), number)
+                    outer, _, entry = header[2].partition(".")
+                    self._lines.setdefault((outer, counts.get(outer, 0), entry), number)  # [rule.match] is an entry too
                     continue
                 if entry := _ENTRY.match(line):
                     self._lines.setdefault((*table, entry[1].strip("\"'")), number)
@@ -26,7 +28,7 @@ class Lines:
 
     def find(self, table: str = "", number: int = 0, entry: str = "") -> int:
         """The line of an entry; of its table where that is not known; 1 at the last."""
-        places = [(table, number, entry), (table, number, ""), ("", 0, entry)]
+        places = [(table, number, entry), (table, number, ""), ("", 0, table or entry)]
         return next((self._lines[place] for place in places if place in self._lines), 1)
 
 

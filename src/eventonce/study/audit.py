@@ -37,6 +37,12 @@ _SAME_TIMES = (
 )
 
 
+_OLD_KEYS = (
+    "Some rules have a was: while they do, a run also drops what shares an old key with what it has done. "
+    "The audit looks at the new keys alone."
+)
+
+
 class Pair(NamedTuple):
     """The positions of a suspicious drop and of the event it is taken for."""
 
@@ -114,6 +120,10 @@ class Audit:
         for (number, rule), count in Counter(zip(facts.groups, facts.rules, strict=True)).items():
             groups[number].rules[self._book.all[rule]] += count
         self._count([groups[number] for number in facts.groups], facts)
+
+    def rules_with_old_keys(self) -> Iterator[CompiledRule]:
+        """The rules that replace others and took events."""
+        return (rule for group in self.groups.values() for rule in group.rules if rule.rule.was is not None)
 
     def _count(self, groups: Sequence[Group], facts: Facts) -> None:
         by_id = [seen and own != NO_ID for seen, own in zip(self._ids.all_seen(facts.ids), facts.ids, strict=True)]
@@ -221,7 +231,9 @@ def _report(counted: Audit, inputs: report.Inputs, compared: dict[Pair, report.E
         between=_between(gaps),
         no_events=counted.no_events.top(),
         groups=groups,
-        notes=_notes(gaps, uncompared=totals.suspicious > 0 and compared is None),
+        notes=_notes(
+            gaps, uncompared=totals.suspicious > 0 and compared is None, old_keys=any(counted.rules_with_old_keys())
+        ),
     )
 
 
@@ -265,8 +277,13 @@ def _total(counts: list[report.Counts], no_events: int) -> report.Counts:
     return report.Counts(**sums)
 
 
-def _notes(gaps: Gaps, *, uncompared: bool) -> list[str]:
-    told = [(uncompared, _PIPE), (gaps.unknown > 0, _NO_TIMES), (gaps.same_time > 0, _SAME_TIMES)]
+def _notes(gaps: Gaps, *, uncompared: bool, old_keys: bool) -> list[str]:
+    told = [
+        (uncompared, _PIPE),
+        (old_keys, _OLD_KEYS),
+        (gaps.unknown > 0, _NO_TIMES),
+        (gaps.same_time > 0, _SAME_TIMES),
+    ]
     return [note for holds, note in told if holds]
 
 

@@ -4,6 +4,7 @@ import os
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from eventonce.clock import duration
-from eventonce.errors import ConfigError, StoreError
+from eventonce.errors import ConfigError, EventRejected, StoreError
 from eventonce.event import Event
 from eventonce.key import canonical
 from eventonce.path import Ignored, constant, ignored_path
@@ -19,7 +20,7 @@ from eventonce.pipeline import Settings
 from eventonce.ports import Checkable
 from eventonce.rule import DEFAULT_WINDOW, Rule
 from eventonce.rules import CompiledRule, Rulebook, identity
-from eventonce.rules.file import explain, unknown
+from eventonce.rules.file import explain, toml_text, unknown
 from eventonce.rules.lines import Lines
 from eventonce.rules.preset import rules_of
 from eventonce.sinks import open_sink
@@ -29,6 +30,8 @@ from eventonce.study.gaps import DAY, spelled
 
 _DEFAULTS = ("window", "store_trouble", "remember")  # what rules take from above them
 _CROSS = ("name", "key", "otherwise")  # what other fields of a rule depend on
+_DEPENDENT = ("otherwise", "ignore", "digest", "was")  # those fields: where the key is wrong, they would only repeat it
+_ENVELOPE = ("source", "detail-type", "detail")
 
 
 class Finding(NamedTuple):
@@ -65,11 +68,14 @@ class Lint:
         self.table: Mapping[str, Any] = {}
         self._defaults: dict[str, Any] = {}  # what rules take from above them, as far as it can be read
         self._lines = Lines("")
-        text = _read(file)
+        text = toml_text(file)
         try:
             self.table = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             self._error(_toml_line(error), f"is not TOML: {error}")
+            return
+        except RecursionError:
+            self._error(1, "is nested too deep")
             return
         self._lines = Lines(text)
         self._settings()
@@ -90,17 +96,31 @@ class Lint:
         return Rulebook(consumer if isinstance(consumer, str) and consumer else "default", rules, self._identity())
 
     def against(self, samples: Sequence[Event]) -> None:
-        """Look at recorded events too: what is ignored but never there."""
+        """Look at recorded events too: what is ignored but never there, and what has no key."""
         book = self.book()
         by_rule: dict[str, list[Event]] = {}
         for event in samples:
             by_rule.setdefault(book.find(event).name, []).append(event)
         for number, rule in enumerate(self._tables("rule"), 1):
-            events = by_rule.get(str(rule.get("name")), [])
-            for text in _texts(rule.get("ignore")):
-                if events and not any(_occurs(text, event) for event in events):
-                    line = self._lines.find("rule", number, "ignore")
-                    self._warn(line, f"rule {rule.get('name')!r}: ignore: {text} is in none of {len(events)} samples")
+            name = str(rule.get("name"))
+            self._against(number, rule, by_rule.get(name, []), len(samples))
+        for line, _, compiled in self.rules:
+            self._unkeyed(line, compiled, by_rule.get(compiled.name, []))
+
+    def _against(self, number: int, rule: Mapping[str, Any], events: Sequence[Event], samples: int) -> None:
+        line, ignored = self._lines.find("rule", number, "ignore"), list(_texts(rule.get("ignore")))
+        if ignored and not events:
+            told = f"none of {samples} samples falls under it, so what it ignores was not looked for"
+            self._warn(line, f"rule {rule.get('name')!r}: {told}")
+        for text in ignored:
+            if events and not any(_occurs(text, event) for event in events):
+                self._warn(line, f"rule {rule.get('name')!r}: ignore: {text} is in none of {len(events)} samples")
+
+    def _unkeyed(self, line: int, rule: CompiledRule, events: Sequence[Event]) -> None:
+        reasons = [reason for event in events if (reason := _rejected(rule, event))]
+        if reasons:
+            told = f"{len(reasons)} of {len(events)} samples would be rejected; the first {reasons[0]}"
+            self._warn(line, f"rule {rule.name!r}: {told}")
 
     def read_source(self, scheme: str, read: Callable[[str], Any]) -> None:
         """Have a source of this scheme read by what will serve it."""
@@ -209,6 +229,10 @@ class Lint:
         told: dict[str, str] = {}
         if not isinstance(rule.key, str) and all(map(constant, rule.key)):
             told["key"] = "it is the same for all events, so all but the first are dropped; name a field of the event"
+        for name in rule.match or ():
+            near = get_close_matches(name, _ENVELOPE, n=1, cutoff=0.8)
+            if near and name not in _ENVELOPE:
+                told["match"] = f"{name!r} is no field of an envelope; did you mean {near[0]!r}?"
         if rule.max_age is not None and not duration(rule.max_age):
             told["max_age"] = "0 drops every event as too old; leave it out, or write it like 15m"
         if rule.replaced() == msgspec.structs.replace(rule, was=None):
@@ -217,20 +241,18 @@ class Lint:
             self._warn(self._lines.find("rule", number, entry), f"rule {rule.name!r}: {entry}: {text}")
 
     def _fields(self, number: int, table: Mapping[str, Any]) -> None:
-        """Each field by itself, so that a mistake is told with its own line."""
-        needed = {"name": "?"} | {name: table[name] for name in _CROSS if name in table}
+        """Each field by itself, so that a mistake is told with its own line, and does not hide the others."""
+        needed: dict[str, Any] = {"name": "?"}  # of those that other fields depend on, what is right
         for name in sorted(table, key=_rank):
             line, value = self._lines.find("rule", number, name), table[name]
             if name not in Rule.__struct_fields__:
                 self._error(line, f"rule {number}: {unknown(name, Rule.__struct_fields__)}")
-                continue
-            before = len(self.findings)
-            fields = {"name": table.get("name", "?"), name: value} if name in _CROSS else {**needed, name: value}
-            fields |= {"key": table["key"]} if name == "otherwise" and "key" in table else {}
-            fields |= {"ignore": ()} if name != "ignore" else {}
-            self._try(line, msgspec.convert, fields, Rule)
-            if len(self.findings) > before and name in _CROSS:
-                return  # the other fields would only repeat it
+            elif name not in _DEPENDENT or all(each in needed for each in _CROSS if each in table and each != name):
+                rule = self._try(line, msgspec.convert, {**needed, name: value}, Rule)
+                if rule is not None and name in _CROSS:
+                    needed[name] = value
+                elif rule is not None and name == "match":
+                    self._try(line, CompiledRule, "check", rule)
 
     def _compile(self, match_line: int, line: int, window_line: int, rule: Rule | None) -> None:
         compiled = None if rule is None else self._try(match_line, CompiledRule, "check", rule)
@@ -271,6 +293,9 @@ class Lint:
         for _, line, compiled in self.rules:
             if short := shortfall(compiled, horizon(compiled.rule, queued=queued)):
                 self._warn(line, f"rule {compiled.name!r}: {short}")
+        unmatched = not self.errors and all(placed.compiled.rule.match is not None for placed in self.rules)
+        if queued and unmatched and (short := shortfall(CompiledRule("check", self._identity()), _QUEUE)):
+            self._warn(self._lines.find(entry="window"), f"for events that no rule matches: {short}")
         for number, table in enumerate(self._tables("rule"), 1):
             if table.get("replay") == "dedupe":
                 line = self._lines.find("rule", number, "replay")
@@ -298,15 +323,6 @@ class Lint:
         self.findings.append(Finding(line, "warning", text))
 
 
-def _read(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: is not UTF-8: {error.reason} at byte {error.start}") from None
-
-
 def _toml_line(error: Exception) -> int:
     digits = str(error).rpartition("line ")[2].split(",")[0]
     return int(digits) if digits.isdecimal() else 1
@@ -329,6 +345,14 @@ _URLS: dict[str, Callable[[str], Any]] = {"store": check_url, "source": check_so
 
 def _texts(value: Any) -> Iterator[str]:
     return (text for text in value if isinstance(text, str)) if isinstance(value, list) else iter(())
+
+
+def _rejected(rule: CompiledRule, event: Event) -> str | None:
+    try:
+        rule.key(event)
+    except EventRejected as error:
+        return str(error)
+    return None
 
 
 def _occurs(text: str, event: Event) -> bool:

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from eventonce.errors import EventRejected, SourceError
 from eventonce.event import Delivery, Event
-from eventonce.formats import read_events
-from eventonce.sources.documents import LONGEST
+from eventonce.formats import MAX_BYTES, read_events
 from eventonce.sources.file import FileSource
 from eventonce.study.pieces import Piece
 
@@ -164,7 +163,7 @@ def unpack(number: int, delivery: Delivery) -> Iterable[tuple[int, Event | Event
     if delivery.trouble is not None:
         events: Sequence[Event | EventRejected] = [EventRejected(delivery.trouble)]
     else:
-        events = read_events(delivery.body, LONGEST)  # an export is often one long list
+        events = read_events(delivery.body, MAX_BYTES)
     return enumerate(events, number << _NTH_BITS)
 
 

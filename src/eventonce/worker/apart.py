@@ -1,8 +1,9 @@
 """Taking a document apart that carries several events, as Lambda's batches do.
 
 A bare list in a file is no event and stays one document, which is rejected: in a file of JSON lines it is most likely
-a mistake. A message of a queue is read here, because its id serves where the event inside has none. The parts of a
-message have one handle, and are settled together.
+a mistake. (To look at recorded traffic does nothing that could be wrong, so `key`, `audit` and `advise` take a list
+apart.) A message of a queue is read here, because its id serves where the event inside has none. The parts of a message
+have one handle, and are settled together.
 """
 
 from collections.abc import Sequence
