@@ -4,6 +4,7 @@ import json
 import logging
 import multiprocessing
 import os
+import re
 import threading
 import time
 import uuid
@@ -18,7 +19,7 @@ from tests.meddler import Answer, Meddler, error, times
 
 from eventonce import Once, Rule, open_store
 from eventonce.claim import Busy, Claim, Done, Finish, Release, Want, Won
-from eventonce.errors import ConfigError, LeaseLost, StoreUnusable, TransactionRefused
+from eventonce.errors import ConfigError, LeaseLost, StoreError, StoreUnusable, TransactionRefused
 from eventonce.outcome import Kind
 from eventonce.stores.dynamodb.layout import Layout
 from eventonce.stores.dynamodb.store import DynamoDBStore
@@ -247,6 +248,32 @@ def test_missing_credentials_and_regions_are_said(
     nowhere = open_store(f"dynamodb://{table}")
     with pytest.raises(StoreUnusable, match="region="):
         claim(nowhere, 1)
+
+
+@pytest.mark.parametrize(
+    ("profile", "why", "passes"),
+    [
+        ("sso_session = s\nsso_account_id = 1\nsso_role_name = r", "the AWS login is over .*aws sso login", False),
+        ("role_arn = arn:aws:iam::1:role/r\nweb_identity_token_file = /none", "No such file.*AWS credentials", True),
+        ("credential_process = false", "retrieving credentials", False),
+    ],
+)
+def test_credentials_that_cannot_be_had_are_said(
+    dynoxide: Dynoxide, table: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, profile: str, why: str, passes: bool
+) -> None:
+    login = "[sso-session s]\nsso_region = us-east-1\nsso_start_url = https://example.awsapps.com/start\n"
+    (tmp_path / "config").write_text(f"[profile p]\nregion = us-east-1\n{profile}\n{login}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_PROFILE", "p")
+    with Once(at(dynoxide, table), lease="0.2s") as once:
+        (outcome,) = once.run([{"id": "1"}], lambda event: pytest.fail("ran"))
+    assert outcome.kind is Kind.UNKNOWN
+    assert isinstance(outcome.error, StoreError)
+    assert re.search(why, str(outcome.error))
+    assert outcome.error.retryable is passes
 
 
 def test_a_session_that_has_expired_is_asked_again(store: DynamoDBStore, meddler: Meddler) -> None:
@@ -720,9 +747,9 @@ def test_plain_values_are_written_with_the_record(store: DynamoDBStore, client: 
     assert found["sum"]["cents"] == {"N": "5"}
 
 
-def run_one(store: DynamoDBStore, handle: Callable[[Any], None], lease: str = "60s") -> Any:
+def run_one(store: DynamoDBStore, handle: Callable[[Any], None], lease: str = "60s", name: str = "1") -> Any:
     with Once(store, lease=lease) as once:
-        (outcome,) = once.run([{"id": "1"}], lambda event, ctx: handle(ctx.tx))
+        (outcome,) = once.run([{"id": name}], lambda event, ctx: handle(ctx.tx))
         return outcome
 
 
@@ -750,9 +777,13 @@ def test_what_dynamodb_finds_wrong_with_the_writes_fails_the_event(store: Dynamo
         lambda tx: tx.put_item(TableName="absent", Item={"account": "a"}),
         lambda tx: tx.update_item(TableName=ledger, Key={"account": "a"}, UpdateExpression="NONSENSE"),
         lambda tx: [tx.put_item(TableName=ledger, Item={"account": "a", "n": n}) for n in (1, 2)],
+        lambda tx: tx.put_item(TableName="", Item={"account": "a"}),  # which boto3 itself refuses
+        lambda tx: tx.delete_item(
+            TableName=ledger, Key={"account": "a"}, ConditionExpression="#a", ExpressionAttributeNames={"#a": 1}
+        ),
     ]
-    for handle in bad:
-        outcome = run_one(store, handle)
+    for number, handle in enumerate(bad):
+        outcome = run_one(store, handle, name=str(number))
         assert outcome.kind is Kind.FAILED, outcome
         assert isinstance(outcome.error, TransactionRefused)
 

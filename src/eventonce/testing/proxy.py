@@ -27,8 +27,13 @@ class FaultProxy:
         self.cut = 0  # how many answers were cut
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
-        for listener, port in zip(self._listeners, ports, strict=True):
-            threading.Thread(target=self._accept, args=(listener, port), daemon=True).start()
+        self._servers = list(ports)
+        for at, listener in enumerate(self._listeners):
+            threading.Thread(target=self._accept, args=(listener, at), daemon=True).start()
+
+    def lead_to(self, port: int) -> None:
+        """New connections go there from now on, as when a name has got another address."""
+        self._servers = [port] * len(self._servers)
 
     def cut_answers(self, count: int = 1) -> None:
         with self._lock:
@@ -40,11 +45,11 @@ class FaultProxy:
             for each in self._open:
                 _shut(each)
 
-    def _accept(self, listener: socket.socket, port: int) -> None:
+    def _accept(self, listener: socket.socket, at: int) -> None:
         with contextlib.suppress(OSError):  # closed
             while True:
                 client, _ = listener.accept()
-                self._connect(client, port)
+                self._connect(client, self._servers[at])
 
     def _connect(self, client: socket.socket, port: int) -> None:
         if self.refusing:
