@@ -133,6 +133,29 @@ def test_a_cluster_that_lost_a_master_is_unknown_and_loses_nothing(redis_cluster
         assert sorted(ran) == sorted(str(number) for number in range(50))
 
 
+def test_slots_that_move_while_we_work_cost_nothing(redis_cluster: RedisCluster) -> None:
+    redis_cluster.flush()
+    names = [node.cli("cluster", "myid") for node in redis_cluster.nodes]
+    ran: list[str] = []
+    events = [{"id": str(number)} for number in range(600)]
+    move = ["redis-cli", "--cluster", "reshard", f"127.0.0.1:{redis_cluster.port}", "--cluster-slots", "300"]
+
+    def moved(here: int, there: int) -> subprocess.Popen[bytes]:
+        words = ["--cluster-from", names[here], "--cluster-to", names[there], "--cluster-yes"]
+        return subprocess.Popen([*move, *words], stdout=subprocess.DEVNULL)
+
+    with Once(redis_cluster.url()) as once:
+        for kind, here, there in (("processed", 0, 1), ("duplicate", 1, 0)):
+            moving, kinds = moved(here, there), set()
+            for start in range(0, 600, 25):
+                some = once.run(events[start : start + 25], lambda event: ran.append(event.id))
+                kinds |= {outcome.kind for outcome in some}
+                time.sleep(0.05)
+            assert moving.wait() == 0
+            assert kinds == {kind}
+    assert sorted(ran) == sorted(str(number) for number in range(600))
+
+
 def test_scripts_come_back_after_they_were_flushed(server: Redis) -> None:
     store = open_store(server.url())
     claim(store, 1)
