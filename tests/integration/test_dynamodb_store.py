@@ -36,33 +36,43 @@ def statement_error(code: str) -> dict[str, Any]:
     return {"Error": {"Code": code, "Message": "as told"}}
 
 
+BOTH = pytest.mark.parametrize("server", ["dynoxide", "ministack"], indirect=True)
+
+
 @pytest.fixture
-def table(dynoxide: Dynoxide) -> str:
+def server(request: pytest.FixtureRequest) -> Dynoxide:
+    """The server that a test talks to: dynoxide, unless it asks for another."""
+    found: Dynoxide = request.getfixturevalue(getattr(request, "param", "dynoxide"))
+    return found
+
+
+@pytest.fixture
+def table(server: Dynoxide) -> str:
     name = f"claims-{uuid.uuid4().hex[:12]}"
-    store = at(dynoxide, name)
+    store = at(server, name)
     store.create_table()
     store.close()
     return name
 
 
 @pytest.fixture
-def client(dynoxide: Dynoxide) -> Iterator[Any]:
-    client = boto3.client("dynamodb", endpoint_url=dynoxide.endpoint(), region_name="us-east-1")
+def client(server: Dynoxide) -> Iterator[Any]:
+    client = boto3.client("dynamodb", endpoint_url=server.endpoint(), region_name="us-east-1")
     yield client
     client.close()
 
 
 @pytest.fixture
-def meddler(dynoxide: Dynoxide) -> Iterator[Meddler]:
-    meddler = Meddler(dynoxide)
+def meddler(server: Dynoxide) -> Iterator[Meddler]:
+    meddler = Meddler(server)
     yield meddler
     meddler.close()
 
 
 @pytest.fixture
-def store(dynoxide: Dynoxide, table: str, meddler: Meddler) -> Iterator[DynamoDBStore]:
+def store(server: Dynoxide, table: str, meddler: Meddler) -> Iterator[DynamoDBStore]:
     """A store that talks through the meddler."""
-    store = at(dynoxide, table, meddler.port)
+    store = at(server, table, meddler.port)
     yield store
     store.close()
 
@@ -157,14 +167,15 @@ def make(client: Any, *names: tuple[str, str], **more: Any) -> str:
     return table
 
 
-def test_a_table_with_another_key_is_told_with_the_options_to_set(dynoxide: Dynoxide, client: Any) -> None:
-    store = at(dynoxide, make(client, ("pk", "S"), ("sk", "S")))
+@BOTH
+def test_a_table_with_another_key_is_told_with_the_options_to_set(server: Dynoxide, client: Any) -> None:
+    store = at(server, make(client, ("pk", "S"), ("sk", "S")))
     with pytest.raises(StoreUnusable, match="add key=pk&sort=sk to the URL"):
         store.check()
     with pytest.raises(StoreUnusable, match="has another key"):
         claim(store, 1)
     store.close()
-    numbers = at(dynoxide, make(client, ("id", "N")))
+    numbers = at(server, make(client, ("id", "N")))
     with pytest.raises(StoreUnusable, match="strings"):
         numbers.check()
     numbers.close()
@@ -190,10 +201,11 @@ def test_a_role_that_may_not_look_at_the_table_is_warned_of(store: DynamoDBStore
     assert "dynamodb:DescribeTable is not allowed" in store.check()[0]
 
 
-def test_a_table_of_others_is_used_with_its_own_names(dynoxide: Dynoxide, client: Any) -> None:
+@BOTH
+def test_a_table_of_others_is_used_with_its_own_names(server: Dynoxide, client: Any) -> None:
     table = make(client, ("pk", "S"), ("sk", "S"))
     client.put_item(TableName=table, Item={"pk": {"S": "customer#1"}, "sk": {"S": "a"}})
-    store = at(dynoxide, table, more="&key=pk&sort=sk&ttl=gone_after&prefix=once%23")
+    store = at(server, table, more="&key=pk&sort=sk&ttl=gone_after&prefix=once%23")
     assert claim_all(store, 30) == [Won(1)] * 30
     assert claim(store, 1, b"token--2") is not Won(1)
     assert store.extend([Claim(each, b"token--1") for each in keys(30)], LONG) == [True] * 30
@@ -304,6 +316,7 @@ def test_trouble_that_passes_is_waited_for(store: DynamoDBStore, meddler: Meddle
     assert store.commit([Finish(each, b"token--1", LONG) for each in keys(count)]) == [True] * count
 
 
+@BOTH
 def test_throttling_is_counted_and_warned_of_once(
     store: DynamoDBStore, meddler: Meddler, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -315,6 +328,7 @@ def test_throttling_is_counted_and_warned_of_once(
     assert sum("throttles" in record.message for record in caplog.records) == 1
 
 
+@BOTH
 def test_trouble_that_stays_is_unknown_and_no_drop(store: DynamoDBStore, meddler: Meddler) -> None:
     claim(store, 999)
     meddler.instead = lambda *_: error("ProvisionedThroughputExceededException")
@@ -338,6 +352,7 @@ def throttle_key(number: int, code: str = "ThrottlingError") -> Callable[[str, A
     return after
 
 
+@BOTH
 def test_a_hot_key_does_not_hold_up_the_others(store: DynamoDBStore, meddler: Meddler) -> None:
     claim(store, 999)
     meddler.after = throttle_key(7)
@@ -473,6 +488,7 @@ def test_a_look_whose_reply_is_lost_is_taken_again(far: DynamoDBStore, proxy: Fa
     assert far.peek([key(1)])[0] is not None
 
 
+@BOTH
 def test_requests_that_arrive_twice_do_nothing_twice(
     store: DynamoDBStore, meddler: Meddler, client: Any, table: str
 ) -> None:
@@ -577,6 +593,7 @@ def test_a_result_too_large_for_an_item_is_not_kept_but_the_run_is(store: Dynamo
         assert "too many for a DynamoDB item" in str(first.error)
 
 
+@BOTH
 def test_an_item_without_a_memo_is_below_1_kb(store: DynamoDBStore, client: Any, table: str) -> None:
     claim(store, 1, version=2**63 - 1, shared=True)
     finish(store, 1, version=2**63 - 1)
@@ -591,6 +608,7 @@ def test_an_item_without_a_memo_is_below_1_kb(store: DynamoDBStore, client: Any,
     assert str(record.error).startswith("ü€😀ü€😀")
 
 
+@BOTH
 def test_dynamodb_may_remove_an_item_only_when_its_time_is_over(store: DynamoDBStore, client: Any, table: str) -> None:
     claim(store, 1)
     claim(store, 2)
@@ -619,6 +637,7 @@ def test_a_claim_that_is_extended_for_days_is_kept(dynoxide: Dynoxide, table: st
 # --- what it costs ---
 
 
+@BOTH
 def test_an_event_costs_two_write_units_and_a_duplicate_one(store: DynamoDBStore, meddler: Meddler) -> None:
     def spent() -> float:
         spent, meddler.units = meddler.units, 0.0
@@ -717,6 +736,7 @@ def ledger(client: Any) -> str:
     return make(client, ("account", "S"))
 
 
+@BOTH
 def test_plain_values_are_written_with_the_record(store: DynamoDBStore, client: Any, ledger: str) -> None:
     client.put_item(TableName=ledger, Item={"account": {"S": "old"}})
     client.put_item(TableName=ledger, Item={"account": {"S": "open"}, "state": {"S": "open"}})
@@ -753,6 +773,7 @@ def run_one(store: DynamoDBStore, handle: Callable[[Any], None], lease: str = "6
         return outcome
 
 
+@BOTH
 def test_a_condition_that_does_not_hold_fails_the_event(store: DynamoDBStore, client: Any, ledger: str) -> None:
     client.put_item(TableName=ledger, Item={"account": {"S": "a"}})
 
@@ -825,6 +846,7 @@ def test_sizes_are_not_told_too_small() -> None:
     assert size(nested) >= size(values) + 3 + 3 + 3 + 3 + 3
 
 
+@BOTH
 def test_ninety_nine_writes_fit(store: DynamoDBStore, client: Any, ledger: str) -> None:
     def handle(tx: Any) -> None:
         for number in range(99):
@@ -881,6 +903,7 @@ def test_a_conflict_that_stays_is_unknown_and_writes_nothing(
     assert run_one(store, lambda tx: tx.put_item(TableName=ledger, Item={"account": "a"})).kind is Kind.PROCESSED
 
 
+@BOTH
 @pytest.mark.parametrize("lost", [1, 4])
 def test_a_transaction_whose_reply_is_lost_is_made_once(
     store: DynamoDBStore, meddler: Meddler, client: Any, ledger: str, lost: int
@@ -906,6 +929,7 @@ def test_a_transaction_whose_reply_is_lost_is_made_once(
     assert items(client, ledger) == [{"account": {"S": "a"}, "hits": {"N": "1"}}]
 
 
+@BOTH
 def test_our_own_earlier_commit_is_told_from_a_lost_claim(
     store: DynamoDBStore, meddler: Meddler, client: Any, ledger: str
 ) -> None:
@@ -927,6 +951,7 @@ def test_our_own_earlier_commit_is_told_from_a_lost_claim(
     assert [item["account"]["S"] for item in items(client, ledger)] == ["a"]
 
 
+@BOTH
 def test_a_worker_that_lost_its_lease_writes_nothing(store: DynamoDBStore, client: Any, ledger: str) -> None:
     def handle(event: Any, ctx: Any) -> None:
         ctx.tx.put_item(TableName=ledger, Item={"account": "late"})
@@ -1023,11 +1048,12 @@ def powertools(
 
 
 @pytest.fixture
-def switching(dynoxide: Dynoxide, table: str) -> Iterator[Once]:
-    with Once(dynoxide.url(table) + WORKER, rules=ORDERS) as once:
+def switching(server: Dynoxide, table: str) -> Iterator[Once]:
+    with Once(server.url(table) + WORKER, rules=ORDERS) as once:
         yield once
 
 
+@BOTH
 def test_eventonce_skips_what_powertools_did_and_has_its_result(switching: Once, client: Any, table: str) -> None:
     function = powertools(client, table, lambda event: {"charged": event["detail"]["orderId"], "list": [1, None, "ü"]})
     events = [order("o-1"), order("o-2"), order(7)]

@@ -243,6 +243,22 @@ class StoreFaults:
         assert {outcome.kind for outcome in _run(store, 3, lambda event: ran.append(event.id))} == {Kind.PROCESSED}
         assert sorted(ran) == _ids(3)
 
+    def test_a_server_that_slows_down_while_we_work_loses_nothing(self, store: Store, proxy: FaultProxy) -> None:
+        ran: list[str] = []
+
+        def handle(event: Event) -> None:
+            ran.append(event.id)
+            proxy.delay = 400
+            time.sleep(0.5)  # beyond the lease, whose extension is answered too late
+
+        outcomes = _run(store, 1, handle, lease="0.3s")
+        proxy.delay = 0
+        assert outcomes[0].kind is not Kind.DUPLICATE
+        time.sleep(0.4)
+        again = _run(store, 1, handle)[0].kind
+        done = outcomes[0].kind is Kind.PROCESSED or len(ran) == 1  # a commit may have come through without our knowing
+        assert (again, len(ran)) == ((Kind.DUPLICATE, 1) if done else (Kind.PROCESSED, 2))
+
     def test_a_server_that_stands_still_is_unknown_and_loses_nothing(self, store: Store, server: Server) -> None:
         ran: list[str] = []
         server.freeze()
