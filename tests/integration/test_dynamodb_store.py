@@ -107,6 +107,7 @@ def claim_all(store: DynamoDBStore, count: int, token: bytes = b"token--1", leas
         ("dynamodb://table?endpoint=http://localhost:80000", "endpoint is no address"),
         ("dynamodb://table?colour=red", "option 'colour' is not known"),
         ("dynamodb://table?timeout=soon", "timeout"),
+        ("dynamodb://table?timeout=0s", "no server time to answer"),
         ("dynamodb://table?in_flight=0", "whole number above 0"),
         ("dynamodb://table?layout=other", "neither eventonce nor powertools"),
         ("dynamodb://table?layout=powertools", "belong together"),

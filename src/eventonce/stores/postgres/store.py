@@ -15,7 +15,7 @@ import psycopg
 
 from eventonce import libpq
 from eventonce.claim import FAILURES_FOR, Answer, Busy, Claim, Done, Finish, Record, Release, Stale, Token, Want, Won
-from eventonce.clock import LONGEST, Clock, SystemClock, duration
+from eventonce.clock import LONGEST, Clock, SystemClock
 from eventonce.errors import ConfigError, StoreBusy, StoreError, StoreUnusable
 from eventonce.forks import tell_of_forks
 from eventonce.key import Key
@@ -26,6 +26,7 @@ from eventonce.stores.postgres.connection import Connection, Link, Pool
 from eventonce.stores.postgres.schema import prepare, statement
 from eventonce.stores.postgres.transaction import LentConnection, PostgresTransaction
 from eventonce.stores.postgres.trouble import READ_ONLY, trouble
+from eventonce.stores.url import patience
 
 TIMEOUT = 5000  # an answer is awaited so long
 _CONNECTIONS = 8  # for the verbs of one process; each holds one for one statement
@@ -49,9 +50,7 @@ Rows = list[tuple[Any, ...]]
 def open_url(url: str, clock: Clock | None, create: bool) -> PostgresStore:
     """Open `postgresql://...`; `timeout=5s` and `prepare=false` are ours, every other parameter is libpq's."""
     settings, ours = libpq.read(url, "store")
-    timeout = duration(ours.get("timeout", TIMEOUT / 1000), "store: timeout")
-    if not timeout:
-        raise ConfigError("store: timeout=0 would give no server time to answer")
+    timeout = patience(ours.get("timeout", TIMEOUT / 1000))
     if ours.get("prepare", "true") not in ("true", "false"):
         raise ConfigError(f"store: prepare={ours['prepare']!r} is neither true nor false")
     return PostgresStore(settings, timeout=timeout, prepare=ours.get("prepare") != "false", create=create, clock=clock)

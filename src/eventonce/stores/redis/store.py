@@ -22,7 +22,7 @@ from redis.exceptions import NoScriptError, ReadOnlyError, RedisClusterException
 from redis.retry import Retry
 
 from eventonce.claim import Answer, Claim, Finish, Record, Release, Token, Want
-from eventonce.clock import Clock, SystemClock, duration
+from eventonce.clock import Clock, SystemClock
 from eventonce.errors import StoreError
 from eventonce.forks import tell_of_forks
 from eventonce.key import Key
@@ -31,7 +31,7 @@ from eventonce.stores.patience import GIVING_BACK, ask
 from eventonce.stores.redis import record
 from eventonce.stores.redis.server import warnings
 from eventonce.stores.redis.trouble import trouble
-from eventonce.stores.url import count, flag, options, shown, without, wrong
+from eventonce.stores.url import count, flag, options, patience, shown, without, wrong
 
 _PREFIX = b"eventonce:"  # with the key, it fills what Redis sets aside for a name of 16 bytes anyway
 _BUCKETS = 64  # of a cluster; never to be changed, since keys are named after them
@@ -63,7 +63,7 @@ def open_url(url: str, clock: Clock | None, create: bool) -> "RedisStore":
     """Open `redis://`, `rediss://` or `unix://`, with `?cluster=true` or `?sentinel=NAME`, `timeout=` and `wait=`."""
     found = {name: value for name, value in _all_options(url).items() if name in _OWN}
     _check_place(url, found)
-    timeout = duration(found.get("timeout", "5s"), f"store: {shown(url)}: timeout")
+    timeout = patience(found.get("timeout", "5s"), f"store: {shown(url)}")
     wait = count(url, found, "wait", 1) if "wait" in found else 0
     cluster = flag(url, found, "cluster")
     if cluster and (wait or "sentinel" in found):
@@ -100,7 +100,7 @@ class RedisStore:
         self.clock = clock or SystemClock()
         self._connect = connect
         self._place = place
-        self._timeout = timeout
+        self._wait_for = max(1, timeout // 2)  # by a WAIT; 0 would be for ever
         self._wait = wait
         self._name = _bucketed if cluster else _plain
         self._cluster = cluster
@@ -222,12 +222,12 @@ class RedisStore:
             for call in calls:
                 pipeline.execute_command(*words, len(call.names), *call.names, *call.arguments)
             if wait:
-                pipeline.execute_command("WAIT", wait, self._timeout // 2)
+                pipeline.execute_command("WAIT", wait, self._wait_for)
             return cast(list[Any], pipeline.execute(raise_on_error=False))
 
     def _check_replicas(self, have: int, wait: int) -> None:
         if have < wait:
-            raise StoreError(f"{self._place}: only {have} of {wait} replicas have it within {self._timeout // 2} ms")
+            raise StoreError(f"{self._place}: only {have} of {wait} replicas have it within {self._wait_for} ms")
 
     def _values(self, keys: Sequence[Key]) -> list[bytes | None]:
         if not keys:
