@@ -67,3 +67,8 @@ def dynoxide_in_memory(servers: Path) -> Iterator[Dynoxide]:
 @pytest.fixture(scope="session")
 def ministack(servers: Path) -> Iterator[Ministack]:
     yield from running(lambda: Ministack(servers))
+
+
+@pytest.fixture(scope="session")
+def durable_ministack(servers: Path) -> Iterator[Ministack]:
+    yield from running(lambda: Ministack(servers, durable=True))

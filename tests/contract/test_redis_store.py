@@ -1,14 +1,14 @@
-"""The Redis store keeps the contract and survives the faults, on one server; in a cluster it keeps the contract too."""
+"""The Redis store keeps the contract and survives the faults, on one server and in a cluster."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from eventonce import open_store
 from eventonce.clock import Clock
 from eventonce.ports import Store
-from eventonce.testing import Features, StoreContract, StoreFaults
+from eventonce.testing import FaultProxy, Features, StoreContract, StoreFaults
 from eventonce.testing.servers import Redis, RedisCluster
 
 
@@ -22,12 +22,11 @@ class TestRedis(StoreContract):
 
 
 class TestRedisCluster(StoreContract):
-    features = Features(processes=True)
+    features = Features(processes=True, durable=True)
 
     @pytest.fixture
     def opener(self, redis_cluster: RedisCluster) -> Callable[[], Store]:
-        for node in redis_cluster.nodes:
-            node.cli("flushall")
+        redis_cluster.flush()
         return functools.partial(open_store, redis_cluster.url())
 
 
@@ -40,3 +39,24 @@ class TestRedisUnderFaults(StoreFaults):
     @pytest.fixture
     def opener(self, server: Redis) -> Callable[[int, Clock], Store]:
         return lambda port, clock: open_store(f"{server.url(port)}?timeout=1s", clock)
+
+
+class TestRedisClusterUnderFaults(StoreFaults):
+    """One proxy before all masters, which tell their clients of its ports; one of the masters restarts."""
+
+    @pytest.fixture
+    def server(self, redis_cluster: RedisCluster) -> RedisCluster:
+        redis_cluster.flush()
+        return redis_cluster
+
+    @pytest.fixture
+    def proxy(self, server: RedisCluster) -> Iterator[FaultProxy]:
+        with FaultProxy(*(node.port for node in server.nodes)) as proxy:
+            server.announce(proxy.ports)
+            yield proxy
+            server.settle()
+            server.announce([0, 0, 0])
+
+    @pytest.fixture
+    def opener(self, server: RedisCluster) -> Callable[[int, Clock], Store]:
+        return lambda port, clock: open_store(f"{server.url(port)}&timeout=1s", clock)

@@ -1,15 +1,17 @@
 """The command line on stores that have a server."""
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from eventonce.testing.servers import Redis
+from eventonce.testing.servers import Dynoxide, Redis
 from eventonce.testing.servers.process import free_port
 
 Finished = subprocess.CompletedProcess[str]
@@ -109,6 +111,76 @@ def test_check_warns_of_a_server_that_is_not_there(cli: Command, tmp_path: Path)
     done = cli("check", str(file))
     assert done.returncode == 0
     assert "store: could not be asked" in done.stdout
+
+
+def test_check_tells_what_must_be_mended(cli: Command, tmp_path: Path, dynoxide_in_memory: Dynoxide) -> None:
+    file = tmp_path / "pipeline.toml"
+    file.write_text(f'store = "{dynoxide_in_memory.url("absent")}"\n')
+    done = cli("check", str(file))
+    assert "warning: store: DynamoDB table 'absent'" in done.stdout
+    assert "or create it: aws dynamodb create-table" in done.stdout
+    assert cli("run", str(file)).returncode == 2
+
+
+# --- secrets ---
+
+
+def secret(kind: str, redis_server: Redis) -> str:
+    """A URL with a password that is wrong, or cannot be read, or leads nowhere."""
+    return {
+        "redis": f"redis://ghost:hunter2@127.0.0.1:{redis_server.port}",
+        "postgres encoded": f"postgresql://me:hunter2%zz@127.0.0.1:{free_port()}/db",
+        "cluster": f"redis://:hunter2@127.0.0.1:{free_port()}?cluster=true",
+        "sentinel": f"redis://:hunter2@127.0.0.1:{free_port()}?sentinel=main",
+        "postgres": f"postgresql://me:hunter2@127.0.0.1:{free_port()}/db",
+        "postgres option": f"postgresql://127.0.0.1:{free_port()}/db?user=me&password=hunter2",
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    ("verb", "kind"),
+    [
+        *itertools.product(["run", "peek", "forget", "sweep", "explain"], ["redis", "postgres encoded"]),
+        *itertools.product(["run"], ["cluster", "sentinel", "postgres", "postgres option"]),
+    ],
+)
+def test_no_command_tells_a_secret(cli: Command, verb: str, kind: str, server: Redis) -> None:
+    done = cli(verb, "--store", secret(kind, server))
+    assert done.returncode in (1, 2)
+    assert "Usage" not in done.stderr
+    assert "hunter2" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgres encoded", "sentinel", "postgres option"])
+def test_check_tells_no_secret(cli: Command, tmp_path: Path, kind: str, server: Redis) -> None:
+    (tmp_path / "pipeline.toml").write_text(f'store = "{secret(kind, server)}"\n')
+    done = cli("check", "pipeline.toml", "--json")
+    assert "store" in done.stdout
+    assert "hunter2" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("password", ["hunter2", "hunter2%zz", "hunter2?", "a@hunter2", "hunter2#", "1/hunter2"])
+def test_dead_letters_tell_no_secret(cli: Command, password: str) -> None:
+    place = f"postgresql://me:{password}@127.0.0.1:{free_port()}/db"
+    for args in (("run", "--dead-letter", place), ("redrive", "--from", place, "--dry-run")):
+        done = cli(*args, given='{"id": 1}\nno event\n')
+        assert done.returncode in (1, 2)
+        assert "dead_letter" in done.stderr
+        assert "hunter2" not in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_worker_waits_for_room_in_a_full_server(cli: Command, server: Redis, tmp_path: Path) -> None:
+    (tmp_path / "pipeline.toml").write_text(f'store = "{server.url()}"\nlease = "1s"\n')
+    server.cli("config", "set", "maxmemory", "1")
+    room = threading.Timer(2, server.cli, ["config", "set", "maxmemory", "0"])
+    room.start()
+    try:
+        done = cli("run", "pipeline.toml", "--json")
+    finally:
+        room.join()
+    assert (done.returncode, counts(done)) == (0, {"events": 3, "processed": 2, "duplicate": 1})
 
 
 def test_check_finds_a_wrong_option_of_a_store(cli: Command, tmp_path: Path) -> None:

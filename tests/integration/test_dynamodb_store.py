@@ -1,25 +1,25 @@
 """What only the DynamoDB store can do wrong: throttling, lost replies, transactions, tables of others, Powertools."""
 
-import http.client
 import json
 import logging
 import multiprocessing
 import os
+import re
 import threading
 import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import boto3
 import pytest
+from tests.meddler import Answer, Meddler, error, times
 
 from eventonce import Once, Rule, open_store
 from eventonce.claim import Busy, Claim, Done, Finish, Release, Want, Won
-from eventonce.errors import ConfigError, LeaseLost, StoreUnusable, TransactionRefused
+from eventonce.errors import ConfigError, LeaseLost, StoreError, StoreUnusable, TransactionRefused
 from eventonce.outcome import Kind
 from eventonce.stores.dynamodb.layout import Layout
 from eventonce.stores.dynamodb.store import DynamoDBStore
@@ -31,146 +31,48 @@ from eventonce.testing.faults import Skewed
 from eventonce.testing.servers import Dynoxide
 from eventonce.testing.servers.process import free_port
 
-Answer = tuple[int, dict[str, Any]]
-
-
-class Meddler:
-    """Stands between a store and its server, and may answer in its place or change what it answers.
-
-    `instead(operation, request)` gives an answer, or None to ask the server; `after(operation, request, answer)` gives
-    what the store gets to see, or None for a connection that is cut. `twice` delivers every request twice, `halved`
-    is how many answers lose their second half, and `units` are the write units that the server says it took.
-    """
-
-    def __init__(self, server: Dynoxide) -> None:
-        self.instead: Callable[[str, Any], Answer | None] = lambda *_: None
-        self.after: Callable[[str, Any, dict[str, Any]], dict[str, Any] | None] = lambda *asked: asked[2]
-        self.twice = False
-        self.dated = True
-        self.halved = 0
-        self.units = 0.0
-        self.seen: list[tuple[str, Any]] = []
-        self._server = server
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._http.daemon_threads = True
-        self.port = int(self._http.server_address[1])
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-
-    def _handler(meddler) -> type[BaseHTTPRequestHandler]:  # noqa: N805
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                answer = meddler._answer(self.headers["x-amz-target"].partition(".")[2], body, dict(self.headers))
-                if answer is None:
-                    self.close_connection = True
-                    return
-                status, date, content = answer
-                self.send_response_only(status)
-                self.send_header("content-type", "application/x-amz-json-1.0")
-                self.send_header("content-length", str(len(content)))
-                if meddler.dated and date:
-                    self.send_header("date", date)
-                self.end_headers()
-                if meddler.halved:
-                    meddler.halved -= 1
-                    content = content[: len(content) // 2]
-                    self.close_connection = True
-                self.wfile.write(content)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        return Handler
-
-    def _answer(self, operation: str, body: bytes, headers: dict[str, str]) -> tuple[int, str | None, bytes] | None:
-        request = json.loads(body)
-        self.seen.append((operation, request))
-        made_up = self.instead(operation, request)
-        if made_up is not None:
-            return made_up[0], None, json.dumps(made_up[1]).encode()
-        status, date, content = self._forward(request, headers)
-        if self.twice:
-            self._forward(request, headers)
-        if status != 200:
-            self.units += b"ConditionalCheckFailed" in content  # which costs one, and does not say so
-            return status, date, content
-        changed = self.after(operation, request, json.loads(content))
-        return None if changed is None else (status, date, json.dumps(changed).encode())
-
-    def _forward(self, request: Any, headers: dict[str, str]) -> tuple[int, str | None, bytes]:
-        body = json.dumps({**request, "ReturnConsumedCapacity": "TOTAL"})
-        kept = {name: value for name, value in headers.items() if name.lower() != "content-length"}
-        connection = http.client.HTTPConnection("127.0.0.1", self._server.port)
-        connection.request("POST", "/", body, kept)
-        response = connection.getresponse()
-        content = response.read()
-        connection.close()
-        if "Get" not in headers["X-Amz-Target"]:
-            answer = json.loads(content)
-            used = answer.get("ConsumedCapacity") or [{"CapacityUnits": "Error" in each} for each in _responses(answer)]
-            self.units += sum(each["CapacityUnits"] for each in (used if isinstance(used, list) else [used]))
-        return response.status, response.headers["date"], content
-
-
-def _responses(answer: dict[str, Any]) -> list[Any]:
-    return answer.get("Responses") or []
-
-
-def error(code: str, status: int = 400) -> Answer:
-    return status, {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "as told"}
-
 
 def statement_error(code: str) -> dict[str, Any]:
     return {"Error": {"Code": code, "Message": "as told"}}
 
 
-def times(count: int, answer: Answer, of: str = "") -> Callable[[str, Any], Answer | None]:
-    """Give this answer so many times."""
-    left = [count]
-
-    def instead(operation: str, request: Any) -> Answer | None:
-        if of not in operation or not left[0]:
-            return None
-        left[0] -= 1
-        return answer
-
-    return instead
+BOTH = pytest.mark.parametrize("server", ["dynoxide", "ministack"], indirect=True)
 
 
 @pytest.fixture
-def table(dynoxide: Dynoxide) -> str:
+def server(request: pytest.FixtureRequest) -> Dynoxide:
+    """The server that a test talks to: dynoxide, unless it asks for another."""
+    found: Dynoxide = request.getfixturevalue(getattr(request, "param", "dynoxide"))
+    return found
+
+
+@pytest.fixture
+def table(server: Dynoxide) -> str:
     name = f"claims-{uuid.uuid4().hex[:12]}"
-    store = at(dynoxide, name)
+    store = at(server, name)
     store.create_table()
     store.close()
     return name
 
 
 @pytest.fixture
-def client(dynoxide: Dynoxide) -> Iterator[Any]:
-    client = boto3.client("dynamodb", endpoint_url=dynoxide.endpoint(), region_name="us-east-1")
+def client(server: Dynoxide) -> Iterator[Any]:
+    client = boto3.client("dynamodb", endpoint_url=server.endpoint(), region_name="us-east-1")
     yield client
     client.close()
 
 
 @pytest.fixture
-def meddler(dynoxide: Dynoxide) -> Iterator[Meddler]:
-    meddler = Meddler(dynoxide)
+def meddler(server: Dynoxide) -> Iterator[Meddler]:
+    meddler = Meddler(server)
     yield meddler
     meddler.close()
 
 
 @pytest.fixture
-def store(dynoxide: Dynoxide, table: str, meddler: Meddler) -> Iterator[DynamoDBStore]:
+def store(server: Dynoxide, table: str, meddler: Meddler) -> Iterator[DynamoDBStore]:
     """A store that talks through the meddler."""
-    store = at(dynoxide, table, meddler.port)
+    store = at(server, table, meddler.port)
     yield store
     store.close()
 
@@ -205,6 +107,7 @@ def claim_all(store: DynamoDBStore, count: int, token: bytes = b"token--1", leas
         ("dynamodb://table?endpoint=http://localhost:80000", "endpoint is no address"),
         ("dynamodb://table?colour=red", "option 'colour' is not known"),
         ("dynamodb://table?timeout=soon", "timeout"),
+        ("dynamodb://table?timeout=0s", "no server time to answer"),
         ("dynamodb://table?in_flight=0", "whole number above 0"),
         ("dynamodb://table?layout=other", "neither eventonce nor powertools"),
         ("dynamodb://table?layout=powertools", "belong together"),
@@ -265,14 +168,15 @@ def make(client: Any, *names: tuple[str, str], **more: Any) -> str:
     return table
 
 
-def test_a_table_with_another_key_is_told_with_the_options_to_set(dynoxide: Dynoxide, client: Any) -> None:
-    store = at(dynoxide, make(client, ("pk", "S"), ("sk", "S")))
+@BOTH
+def test_a_table_with_another_key_is_told_with_the_options_to_set(server: Dynoxide, client: Any) -> None:
+    store = at(server, make(client, ("pk", "S"), ("sk", "S")))
     with pytest.raises(StoreUnusable, match="add key=pk&sort=sk to the URL"):
         store.check()
     with pytest.raises(StoreUnusable, match="has another key"):
         claim(store, 1)
     store.close()
-    numbers = at(dynoxide, make(client, ("id", "N")))
+    numbers = at(server, make(client, ("id", "N")))
     with pytest.raises(StoreUnusable, match="strings"):
         numbers.check()
     numbers.close()
@@ -298,10 +202,11 @@ def test_a_role_that_may_not_look_at_the_table_is_warned_of(store: DynamoDBStore
     assert "dynamodb:DescribeTable is not allowed" in store.check()[0]
 
 
-def test_a_table_of_others_is_used_with_its_own_names(dynoxide: Dynoxide, client: Any) -> None:
+@BOTH
+def test_a_table_of_others_is_used_with_its_own_names(server: Dynoxide, client: Any) -> None:
     table = make(client, ("pk", "S"), ("sk", "S"))
     client.put_item(TableName=table, Item={"pk": {"S": "customer#1"}, "sk": {"S": "a"}})
-    store = at(dynoxide, table, more="&key=pk&sort=sk&ttl=gone_after&prefix=once%23")
+    store = at(server, table, more="&key=pk&sort=sk&ttl=gone_after&prefix=once%23")
     assert claim_all(store, 30) == [Won(1)] * 30
     assert claim(store, 1, b"token--2") is not Won(1)
     assert store.extend([Claim(each, b"token--1") for each in keys(30)], LONG) == [True] * 30
@@ -358,6 +263,32 @@ def test_missing_credentials_and_regions_are_said(
         claim(nowhere, 1)
 
 
+@pytest.mark.parametrize(
+    ("profile", "why", "passes"),
+    [
+        ("sso_session = s\nsso_account_id = 1\nsso_role_name = r", "the AWS login is over .*aws sso login", False),
+        ("role_arn = arn:aws:iam::1:role/r\nweb_identity_token_file = /none", "No such file.*AWS credentials", True),
+        ("credential_process = false", "retrieving credentials", False),
+    ],
+)
+def test_credentials_that_cannot_be_had_are_said(
+    dynoxide: Dynoxide, table: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, profile: str, why: str, passes: bool
+) -> None:
+    login = "[sso-session s]\nsso_region = us-east-1\nsso_start_url = https://example.awsapps.com/start\n"
+    (tmp_path / "config").write_text(f"[profile p]\nregion = us-east-1\n{profile}\n{login}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_PROFILE", "p")
+    with Once(at(dynoxide, table), lease="0.2s") as once:
+        (outcome,) = once.run([{"id": "1"}], lambda event: pytest.fail("ran"))
+    assert outcome.kind is Kind.UNKNOWN
+    assert isinstance(outcome.error, StoreError)
+    assert re.search(why, str(outcome.error))
+    assert outcome.error.retryable is passes
+
+
 def test_a_session_that_has_expired_is_asked_again(store: DynamoDBStore, meddler: Meddler) -> None:
     meddler.instead = times(1, error("ExpiredTokenException"))
     assert claim(store, 1) == Won(1)
@@ -386,6 +317,7 @@ def test_trouble_that_passes_is_waited_for(store: DynamoDBStore, meddler: Meddle
     assert store.commit([Finish(each, b"token--1", LONG) for each in keys(count)]) == [True] * count
 
 
+@BOTH
 def test_throttling_is_counted_and_warned_of_once(
     store: DynamoDBStore, meddler: Meddler, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -397,6 +329,7 @@ def test_throttling_is_counted_and_warned_of_once(
     assert sum("throttles" in record.message for record in caplog.records) == 1
 
 
+@BOTH
 def test_trouble_that_stays_is_unknown_and_no_drop(store: DynamoDBStore, meddler: Meddler) -> None:
     claim(store, 999)
     meddler.instead = lambda *_: error("ProvisionedThroughputExceededException")
@@ -420,6 +353,7 @@ def throttle_key(number: int, code: str = "ThrottlingError") -> Callable[[str, A
     return after
 
 
+@BOTH
 def test_a_hot_key_does_not_hold_up_the_others(store: DynamoDBStore, meddler: Meddler) -> None:
     claim(store, 999)
     meddler.after = throttle_key(7)
@@ -555,6 +489,7 @@ def test_a_look_whose_reply_is_lost_is_taken_again(far: DynamoDBStore, proxy: Fa
     assert far.peek([key(1)])[0] is not None
 
 
+@BOTH
 def test_requests_that_arrive_twice_do_nothing_twice(
     store: DynamoDBStore, meddler: Meddler, client: Any, table: str
 ) -> None:
@@ -659,6 +594,7 @@ def test_a_result_too_large_for_an_item_is_not_kept_but_the_run_is(store: Dynamo
         assert "too many for a DynamoDB item" in str(first.error)
 
 
+@BOTH
 def test_an_item_without_a_memo_is_below_1_kb(store: DynamoDBStore, client: Any, table: str) -> None:
     claim(store, 1, version=2**63 - 1, shared=True)
     finish(store, 1, version=2**63 - 1)
@@ -673,6 +609,7 @@ def test_an_item_without_a_memo_is_below_1_kb(store: DynamoDBStore, client: Any,
     assert str(record.error).startswith("ü€😀ü€😀")
 
 
+@BOTH
 def test_dynamodb_may_remove_an_item_only_when_its_time_is_over(store: DynamoDBStore, client: Any, table: str) -> None:
     claim(store, 1)
     claim(store, 2)
@@ -701,6 +638,7 @@ def test_a_claim_that_is_extended_for_days_is_kept(dynoxide: Dynoxide, table: st
 # --- what it costs ---
 
 
+@BOTH
 def test_an_event_costs_two_write_units_and_a_duplicate_one(store: DynamoDBStore, meddler: Meddler) -> None:
     def spent() -> float:
         spent, meddler.units = meddler.units, 0.0
@@ -799,6 +737,7 @@ def ledger(client: Any) -> str:
     return make(client, ("account", "S"))
 
 
+@BOTH
 def test_plain_values_are_written_with_the_record(store: DynamoDBStore, client: Any, ledger: str) -> None:
     client.put_item(TableName=ledger, Item={"account": {"S": "old"}})
     client.put_item(TableName=ledger, Item={"account": {"S": "open"}, "state": {"S": "open"}})
@@ -829,12 +768,13 @@ def test_plain_values_are_written_with_the_record(store: DynamoDBStore, client: 
     assert found["sum"]["cents"] == {"N": "5"}
 
 
-def run_one(store: DynamoDBStore, handle: Callable[[Any], None], lease: str = "60s") -> Any:
+def run_one(store: DynamoDBStore, handle: Callable[[Any], None], lease: str = "60s", name: str = "1") -> Any:
     with Once(store, lease=lease) as once:
-        (outcome,) = once.run([{"id": "1"}], lambda event, ctx: handle(ctx.tx))
+        (outcome,) = once.run([{"id": name}], lambda event, ctx: handle(ctx.tx))
         return outcome
 
 
+@BOTH
 def test_a_condition_that_does_not_hold_fails_the_event(store: DynamoDBStore, client: Any, ledger: str) -> None:
     client.put_item(TableName=ledger, Item={"account": {"S": "a"}})
 
@@ -859,9 +799,13 @@ def test_what_dynamodb_finds_wrong_with_the_writes_fails_the_event(store: Dynamo
         lambda tx: tx.put_item(TableName="absent", Item={"account": "a"}),
         lambda tx: tx.update_item(TableName=ledger, Key={"account": "a"}, UpdateExpression="NONSENSE"),
         lambda tx: [tx.put_item(TableName=ledger, Item={"account": "a", "n": n}) for n in (1, 2)],
+        lambda tx: tx.put_item(TableName="", Item={"account": "a"}),  # which boto3 itself refuses
+        lambda tx: tx.delete_item(
+            TableName=ledger, Key={"account": "a"}, ConditionExpression="#a", ExpressionAttributeNames={"#a": 1}
+        ),
     ]
-    for handle in bad:
-        outcome = run_one(store, handle)
+    for number, handle in enumerate(bad):
+        outcome = run_one(store, handle, name=str(number))
         assert outcome.kind is Kind.FAILED, outcome
         assert isinstance(outcome.error, TransactionRefused)
 
@@ -903,6 +847,7 @@ def test_sizes_are_not_told_too_small() -> None:
     assert size(nested) >= size(values) + 3 + 3 + 3 + 3 + 3
 
 
+@BOTH
 def test_ninety_nine_writes_fit(store: DynamoDBStore, client: Any, ledger: str) -> None:
     def handle(tx: Any) -> None:
         for number in range(99):
@@ -959,6 +904,7 @@ def test_a_conflict_that_stays_is_unknown_and_writes_nothing(
     assert run_one(store, lambda tx: tx.put_item(TableName=ledger, Item={"account": "a"})).kind is Kind.PROCESSED
 
 
+@BOTH
 @pytest.mark.parametrize("lost", [1, 4])
 def test_a_transaction_whose_reply_is_lost_is_made_once(
     store: DynamoDBStore, meddler: Meddler, client: Any, ledger: str, lost: int
@@ -984,6 +930,7 @@ def test_a_transaction_whose_reply_is_lost_is_made_once(
     assert items(client, ledger) == [{"account": {"S": "a"}, "hits": {"N": "1"}}]
 
 
+@BOTH
 def test_our_own_earlier_commit_is_told_from_a_lost_claim(
     store: DynamoDBStore, meddler: Meddler, client: Any, ledger: str
 ) -> None:
@@ -1005,6 +952,7 @@ def test_our_own_earlier_commit_is_told_from_a_lost_claim(
     assert [item["account"]["S"] for item in items(client, ledger)] == ["a"]
 
 
+@BOTH
 def test_a_worker_that_lost_its_lease_writes_nothing(store: DynamoDBStore, client: Any, ledger: str) -> None:
     def handle(event: Any, ctx: Any) -> None:
         ctx.tx.put_item(TableName=ledger, Item={"account": "late"})
@@ -1101,11 +1049,12 @@ def powertools(
 
 
 @pytest.fixture
-def switching(dynoxide: Dynoxide, table: str) -> Iterator[Once]:
-    with Once(dynoxide.url(table) + WORKER, rules=ORDERS) as once:
+def switching(server: Dynoxide, table: str) -> Iterator[Once]:
+    with Once(server.url(table) + WORKER, rules=ORDERS) as once:
         yield once
 
 
+@BOTH
 def test_eventonce_skips_what_powertools_did_and_has_its_result(switching: Once, client: Any, table: str) -> None:
     function = powertools(client, table, lambda event: {"charged": event["detail"]["orderId"], "list": [1, None, "ü"]})
     events = [order("o-1"), order("o-2"), order(7)]

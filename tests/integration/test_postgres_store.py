@@ -217,8 +217,15 @@ def test_tables_that_are_dropped_are_not_made_anew_behind_ones_back(place: Place
         (outcome,) = once.run([{"id": "1"}], lambda event: None)
     assert outcome.kind is Kind.UNKNOWN
     assert isinstance(outcome.error, StoreUnusable)
-    assert "restore it, or start again" in str(outcome.error)
+    assert "restore it; or to begin with nothing remembered, drop eventonce_schema too" in str(outcome.error)
     assert place.sql("SELECT to_regclass('eventonce_claims')") == [(None,)]
+    again = place.store()
+    for act in (again.check, lambda: claim(again, 1)):
+        with pytest.raises(StoreUnusable, match="the table eventonce_claims is gone; restore it"):
+            act()
+    place.sql("DROP TABLE eventonce_schema")
+    assert claim(again, 1) == Won(1)  # as it was told
+    again.close()
 
 
 def test_a_table_of_ours_that_is_not_ours(place: Place, store: PostgresStore) -> None:
@@ -231,6 +238,21 @@ def test_a_table_of_ours_that_is_not_ours(place: Place, store: PostgresStore) ->
 def test_only_the_primary_key_is_an_index(place: Place, store: PostgresStore) -> None:
     claim(store, 1)
     assert place.sql("SELECT count(*) FROM pg_indexes WHERE schemaname = %s", place.name) == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("options=-csearch_path%3Dnowhere", "create the schema that is first in the search_path"),
+        ("options=-cnonsense%3D1", "correct options= in the URL"),
+        ("sslmode=require", "switch TLS on at the server, or correct sslmode="),
+    ],
+)
+def test_a_url_that_the_server_cannot_follow_is_not_tried_again(postgres_server: Postgres, more: str, why: str) -> None:
+    store = open_store(f"{postgres_server.url()}?{more}")
+    with pytest.raises(StoreUnusable, match=why):
+        claim(store, 1)
+    store.close()
 
 
 # --- roles and settings ---

@@ -23,6 +23,7 @@ from eventonce.errors import StoreUnusable
 from eventonce.key import Key
 from eventonce.ports import Checkable, Store
 from eventonce.stores.redis.store import RedisStore
+from eventonce.testing import FaultProxy
 from eventonce.testing.contract import LONG, claim, finish, key, keys
 from eventonce.testing.servers import Redis, RedisCluster
 from eventonce.testing.servers.process import free_port
@@ -132,6 +133,29 @@ def test_a_cluster_that_lost_a_master_is_unknown_and_loses_nothing(redis_cluster
         assert sorted(ran) == sorted(str(number) for number in range(50))
 
 
+def test_slots_that_move_while_we_work_cost_nothing(redis_cluster: RedisCluster) -> None:
+    redis_cluster.flush()
+    names = [node.cli("cluster", "myid") for node in redis_cluster.nodes]
+    ran: list[str] = []
+    events = [{"id": str(number)} for number in range(600)]
+    move = ["redis-cli", "--cluster", "reshard", f"127.0.0.1:{redis_cluster.port}", "--cluster-slots", "300"]
+
+    def moved(here: int, there: int) -> subprocess.Popen[bytes]:
+        words = ["--cluster-from", names[here], "--cluster-to", names[there], "--cluster-yes"]
+        return subprocess.Popen([*move, *words], stdout=subprocess.DEVNULL)
+
+    with Once(redis_cluster.url()) as once:
+        for kind, here, there in (("processed", 0, 1), ("duplicate", 1, 0)):
+            moving, kinds = moved(here, there), set()
+            for start in range(0, 600, 25):
+                some = once.run(events[start : start + 25], lambda event: ran.append(event.id))
+                kinds |= {outcome.kind for outcome in some}
+                time.sleep(0.05)
+            assert moving.wait() == 0
+            assert kinds == {kind}
+    assert sorted(ran) == sorted(str(number) for number in range(600))
+
+
 def test_scripts_come_back_after_they_were_flushed(server: Redis) -> None:
     store = open_store(server.url())
     claim(store, 1)
@@ -209,10 +233,11 @@ def test_a_server_that_keeps_nothing_is_warned_of(start: Start) -> None:
 
 def test_wait_counts_replicas(start: Start) -> None:
     master = start("--appendonly", "no")
-    alone = open_store(f"{master.url()}?wait=1&timeout=200ms")
-    with Once(alone, lease="1s") as once:
-        assert "only 0 of 1 replicas" in str(once.run([{"id": "1"}], lambda event: None)[0].error)
-    alone.close()
+    for timeout in ("200ms", "1ms"):  # the shortest waits for a moment, not for ever
+        alone = open_store(f"{master.url()}?wait=1&timeout={timeout}&socket_timeout=5&socket_connect_timeout=5")
+        with Once(alone, lease="1s") as once:
+            assert "only 0 of 1 replicas" in str(once.run([{"id": "1"}], lambda event: None)[0].error)
+        alone.close()
     replica = start("--replicaof", "127.0.0.1", str(master.port))
     _until(lambda: "master_link_status:up" in replica.cli("info", "replication"))
     store = open_store(f"{master.url()}?wait=1")
@@ -329,25 +354,78 @@ def test_a_fork_while_another_thread_connects(start: Start) -> None:
     store.close()
 
 
-def test_a_full_server_is_unknown_and_works_again_with_room(start: Start) -> None:
-    server = start("--appendonly", "yes")
-    ran: list[str] = []
-    with Once(server.url(), lease="0.5s") as once:
-        once.run([{"id": "0"}], lambda event: None)
-        server.cli("config", "set", "maxmemory", "1")
-        (outcome,) = once.run([{"id": "1"}], lambda event: ran.append(event.id))
-        assert (outcome.kind, ran) == ("unknown", [])
-        assert "memory" in str(outcome.error)
-        server.cli("config", "set", "maxmemory", "0")
-        assert once.run([{"id": "1"}], lambda event: ran.append(event.id))[0].kind == "processed"
+def test_room_in_a_full_server_is_waited_for(server: Redis) -> None:
+    store = open_store(server.url())
+    claim(store, 1)
+    server.cli("config", "set", "maxmemory", "1")
+    room = threading.Timer(0.5, server.cli, ["config", "set", "maxmemory", "0"])
+    room.start()
+    try:
+        assert finish(store, 1)
+        assert store.claim([Want(each, LONG) for each in keys(3)], b"token--2", LONG)[0] == Won(1)
+    finally:
+        room.join()
+    store.close()
 
 
-def test_a_read_only_replica_is_unknown(start: Start) -> None:
-    replica = start("--replicaof", "127.0.0.1", "1")
-    with Once(replica.url(), lease="0.2s") as once:
-        (outcome,) = once.run([{"id": "1"}], lambda event: pytest.fail("ran"))
-        assert outcome.kind == "unknown"
-        assert isinstance(outcome.error, StoreError)
+def test_a_name_that_leads_to_a_new_master_is_followed(start: Start) -> None:
+    """As with managed Redis: the old master becomes a replica and keeps its connections."""
+    old = start("--appendonly", "yes")
+    new = start("--replicaof", "127.0.0.1", str(old.port))
+    _until(lambda: "master_link_status:up" in new.cli("info", "replication"))
+    with FaultProxy(old.port) as name:
+        store = open_store(f"redis://127.0.0.1:{name.port}?timeout=1s")
+        assert claim(store, 1) == Won(1)
+        _until(lambda: new.cli("dbsize") == "1")
+        new.cli("replicaof", "no", "one")
+        old.cli("replicaof", "127.0.0.1", str(new.port))
+        moved = threading.Timer(0.5, name.lead_to, [new.port])
+        moved.start()
+        assert finish(store, 1)
+        moved.join()
+        assert claim(store, 2) == Won(1)
+        assert new.cli("dbsize") == "2"
+        store.close()
+
+
+def test_a_replica_is_warned_of(start: Start) -> None:
+    store = open_store(start("--replicaof", "127.0.0.1", "1").url())
+    assert "takes no writes, so events are only retried; if it stays a replica, name its master" in warnings(store)
+    store.close()
+
+
+def test_one_node_of_a_cluster_is_no_server(redis_cluster: RedisCluster) -> None:
+    for act in (lambda store: claim(store, 1), lambda store: store.check()):
+        store = open_store(redis_cluster.nodes[0].url())
+        with pytest.raises(StoreUnusable, match="belongs to a cluster, so add cluster=true to the URL"):
+            act(store)
+        store.close()
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_one_node_of_a_cluster_that_may_not_be_asked(redis_cluster: RedisCluster, blind: bool) -> None:
+    for node in redis_cluster.nodes:
+        node.cli("acl", "setuser", "blind", "on", ">pw", "~*", "+@all", "-info" if blind else "+info")
+    store = open_store(redis_cluster.nodes[0].url().replace("//", "//blind:pw@"))
+    with pytest.raises(StoreUnusable, match="add cluster=true to the URL"):
+        store.claim([Want(each, LONG) for each in _random(50)], b"token--1", LONG)
+    store.close()
+
+
+def test_sentinels_that_are_none(server: Redis) -> None:
+    store = open_store(f"redis://127.0.0.1:{server.port}?sentinel=main")
+    with pytest.raises(StoreUnusable, match="name sentinels, which listen on port 26379"):
+        claim(store, 1)
+    store.close()
+
+
+def test_sentinels_that_are_away_are_told_in_one_sentence() -> None:
+    store = open_store(f"redis://:hunter2@127.0.0.1:{free_port()}?sentinel=main")
+    with pytest.raises(StoreError, match="No master found for 'main'; check the names and ports") as caught:
+        claim(store, 1, lease=100)
+    assert len(str(caught.value)) < 200
+    assert caught.value.retryable
+    store.close()
 
 
 @pytest.mark.parametrize("credentials", [":hunter2@", "me:hunter2@", ""])
@@ -382,6 +460,7 @@ def test_a_key_of_something_else(server: Redis) -> None:
         ("redis://127.0.0.1?clutser=true", "option 'clutser' is not known"),
         ("redis://127.0.0.1?cluster=yes", "neither true nor false"),
         ("redis://127.0.0.1?timeout=soon", "'soon' is not a duration"),
+        ("redis://127.0.0.1?timeout=0s", "no server time to answer"),
         ("redis://127.0.0.1?wait=0", "not a whole number above 0"),
         ("redis://127.0.0.1?cluster=true&wait=1", "neither with wait"),
         ("redis://:hunter2@127.0.0.1/zero", "database"),

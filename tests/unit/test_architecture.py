@@ -12,7 +12,7 @@ SRC = Path(eventonce.__file__).parent
 FLOORS = [
     {"errors", "forks"},
     {"clock"},
-    {"key", "path", "aws"},
+    {"key", "path", "aws", "libpq"},
     {"event", "rule", "difference"},
     {"claim", "outcome"},
     {"ports"},

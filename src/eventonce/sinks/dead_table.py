@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from eventonce import libpq
 from eventonce.errors import ConfigError, SinkError
 from eventonce.sinks.dead_letter import Dead, letter
 
@@ -21,6 +22,7 @@ Row = tuple[int, bytes]
 class _Database(NamedTuple):
     """How to talk to one kind of database."""
 
+    name: str  # which may be shown
     connect: Callable[[], Any]
     error: type[Exception]
     make: Sequence[str]  # the table, where it is not there
@@ -35,7 +37,7 @@ class DeadTable:
 
     def __init__(self, url: str) -> None:
         self._database = _sqlite(url) if url.startswith("sqlite:") else _postgres(url)
-        self.name = f"the table {TABLE} of {_shown(url)}"
+        self.name = f"the table {TABLE} of {self._database.name}"
 
     def write(self, dead: Dead, now: int) -> None:
         """Keep these; they are committed when this returns."""
@@ -89,15 +91,14 @@ def _sqlite(url: str) -> _Database:
         connection.execute("PRAGMA synchronous = FULL")
         return connection
 
-    return _Database(connect, sqlite3.Error, [make], "?")
+    return _Database(url.partition("?")[0], connect, sqlite3.Error, [make], "?")
 
 
 def _postgres(url: str) -> _Database:
     import psycopg
 
-    bare, _, query = url.partition("?")
-    ours = ("timeout", "prepare")  # of the store; every other parameter is libpq's
-    kept = "&".join(each for each in query.split("&") if each and each.partition("=")[0] not in ours)
+    settings, _ = libpq.read(url, "dead_letter")
+    waits = {"connect_timeout": _PATIENCE, "tcp_user_timeout": _PATIENCE * 1000}
     columns = "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, letter bytea NOT NULL"
     make = (
         f"SET LOCAL statement_timeout = '{_PATIENCE}s'",
@@ -105,17 +106,7 @@ def _postgres(url: str) -> _Database:
         f"CREATE TABLE IF NOT EXISTS {TABLE} ({columns})",
     )
 
-    def connect() -> Any:
-        found = f"{bare}?{kept}" if kept else bare
-        return psycopg.connect(found, connect_timeout=_PATIENCE, tcp_user_timeout=_PATIENCE * 1000)
-
-    return _Database(connect, psycopg.Error, make, "%s")
-
-
-def _shown(url: str) -> str:
-    """The URL without what may be secret in it."""
-    scheme, between, rest = url.partition("?")[0].partition("://")
-    return f"{scheme}{between}{rest.rpartition('@')[2]}"
+    return _Database(libpq.place(settings), lambda: psycopg.connect(**{**settings, **waits}), psycopg.Error, make, "%s")
 
 
 open_url = DeadTable

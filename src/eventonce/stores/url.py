@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
+from eventonce.clock import duration
 from eventonce.errors import ConfigError
 
 
@@ -41,6 +42,14 @@ def count(url: str, found: Mapping[str, str], name: str, default: int) -> int:
     if not text.isdecimal() or int(text) < 1:
         wrong(url, f"{name}={text!r} is not a whole number above 0")
     return int(text)
+
+
+def patience(text: str | float, what: str = "store") -> int:
+    """How long an answer is awaited, in milliseconds."""
+    found = duration(text, f"{what}: timeout")
+    if not found:
+        raise ConfigError(f"{what}: timeout=0 would give no server time to answer; write it like 5s")
+    return found
 
 
 def without(url: str, *names: str) -> str:

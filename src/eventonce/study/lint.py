@@ -140,7 +140,7 @@ class Lint:
             for warning in store.check():
                 self._warn(line, f"store: {warning}")
         except StoreError as error:
-            self._warn(line, f"store: could not be asked: {error}")
+            self._warn(line, f"store: {'could not be asked: ' if error.retryable else ''}{error}")
         finally:
             store.close()
 

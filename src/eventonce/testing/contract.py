@@ -27,6 +27,7 @@ import pytest
 
 from eventonce.claim import Answer, Busy, Claim, Done, Finish, Record, Release, Stale, Token, Want, Won
 from eventonce.engine import Once
+from eventonce.errors import LeaseLost
 from eventonce.key import Key
 from eventonce.outcome import Action, Kind
 from eventonce.ports import Store, Transactional
@@ -461,6 +462,21 @@ class StoreContract:
         assert [outcome.kind for outcome in once.run([{"n": 1}], handle)] == [Kind.FAILED]
         assert self.effects(store) == []
         once.close()
+
+    def test_a_stale_owner_commits_no_transaction(self, store: Store) -> None:
+        self._need("transactions")
+        assert isinstance(store, Transactional)
+        claim(store, 1, lease=SHORT)
+        time.sleep(OVER)
+        claim(store, 1, b"token--2")
+        try:
+            transaction = store.begin(Claim(key(1), b"token--1"))
+            self.effect(transaction.handle, 1)
+            assert transaction.commit(Finish(key(1), b"token--1", LONG)) is False
+        except LeaseLost:  # as early as that
+            pass
+        assert self.effects(store) == []
+        assert finish(store, 1, b"token--2")
 
     def _transactional(self, store: Store) -> Once:
         self._need("transactions")

@@ -11,23 +11,29 @@ _CHUNK = 65_536
 
 
 class FaultProxy:
-    """Listens on a free port and passes everything on, until told otherwise.
+    """Listens on a free port for each port given, and passes everything on, until told otherwise.
 
     `cut_answers(n)`: for the next n answers, what was asked is done and the connection is cut in place of the answer.
     `delay`: milliseconds by which answers are held back. `refusing`: whether new connections are cut at once.
     """
 
-    def __init__(self, port: int) -> None:
-        self._server = ("127.0.0.1", port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
+    def __init__(self, *ports: int) -> None:
+        self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in ports]
+        self.ports: list[int] = [each.getsockname()[1] for each in self._listeners]
+        self.port = self.ports[0]
         self.delay = 0
         self.refusing = False
         self._cuts = 0
         self.cut = 0  # how many answers were cut
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._servers = list(ports)
+        for at, listener in enumerate(self._listeners):
+            threading.Thread(target=self._accept, args=(listener, at), daemon=True).start()
+
+    def lead_to(self, port: int) -> None:
+        """New connections go there from now on, as when a name has got another address."""
+        self._servers = [port] * len(self._servers)
 
     def cut_answers(self, count: int = 1) -> None:
         with self._lock:
@@ -39,19 +45,19 @@ class FaultProxy:
             for each in self._open:
                 _shut(each)
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket, at: int) -> None:
         with contextlib.suppress(OSError):  # closed
             while True:
-                client, _ = self._listener.accept()
-                self._connect(client)
+                client, _ = listener.accept()
+                self._connect(client, self._servers[at])
 
-    def _connect(self, client: socket.socket) -> None:
+    def _connect(self, client: socket.socket, port: int) -> None:
         if self.refusing:
             _shut(client)
             client.close()
             return
         try:
-            server = socket.create_connection(self._server)
+            server = socket.create_connection(("127.0.0.1", port))
         except OSError:
             client.close()
             return
@@ -89,8 +95,9 @@ class FaultProxy:
             return True
 
     def close(self) -> None:
-        _shut(self._listener)
-        self._listener.close()
+        for listener in self._listeners:
+            _shut(listener)
+            listener.close()
         self.cut_all()
 
     def __enter__(self) -> Self:

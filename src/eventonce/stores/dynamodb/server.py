@@ -7,7 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    NoAuthTokenError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+    SSOError,
+    TokenRetrievalError,
+)
 from botocore.parsers import ResponseParserError
 
 from eventonce import aws
@@ -109,7 +118,9 @@ class Server:
             if code in _ANSWERS or (operation == "transact_write_items" and code in _OF_TRANSACTIONS):
                 raise Refused(code, error.response) from error
             raise self.trouble(code, error.response, operation) from error
-        except (BotoCoreError, ResponseParserError) as error:
+        except (BotoCoreError, ResponseParserError, OSError) as error:
+            if operation == "transact_write_items" and isinstance(error, ParamValidationError):
+                raise Refused(type(error).__name__, {"Message": " ".join(str(error).split())}) from error
             raise self._no_answer(error) from error
         self._learn(answer, sent)
         if tells is not None and tells not in answer:
@@ -176,6 +187,12 @@ class Server:
             return StoreUnusable(
                 f"{self.where()}: there are no AWS credentials; give this process a role, a profile or an access key"
             )
+        if isinstance(error, SSOError | TokenRetrievalError | NoAuthTokenError):
+            return StoreUnusable(
+                f"{self.where()}: the AWS login is over ({type(error).__name__}); log in again, as with aws sso login"
+            )
+        if isinstance(error, OSError):  # of a file with credentials
+            return StoreError(f"{self.where()} could not be asked ({error}); check the AWS credentials")
         return StoreError(f"{self.where()} did not answer ({type(error).__name__})")
 
     # --- the client, which threads may share and processes may not ---

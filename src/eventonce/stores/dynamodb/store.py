@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from eventonce import claim as protocol
 from eventonce.claim import Answer, Busy, Claim, Finish, Record, Release, Token, Want
-from eventonce.clock import Clock, SystemClock, duration
+from eventonce.clock import Clock, SystemClock
 from eventonce.errors import StoreError
 from eventonce.key import Key
 from eventonce.ports import Swept
@@ -22,7 +22,7 @@ from eventonce.stores.dynamodb.server import Server
 from eventonce.stores.dynamodb.table import check_table, create_command, create_table
 from eventonce.stores.dynamodb.transaction import DynamoDBTransaction
 from eventonce.stores.patience import GIVING_BACK
-from eventonce.stores.url import count, options, shown, wrong
+from eventonce.stores.url import count, options, patience, wrong
 
 IN_FLIGHT = 8  # calls at a time
 _TIMEOUT = "5s"
@@ -113,7 +113,7 @@ class DynamoDBStore:
             table,
             region=region,
             endpoint=endpoint,
-            timeout=duration(timeout, f"store: {shown(f'dynamodb://{table}')}: timeout"),
+            timeout=patience(timeout, f"store: dynamodb://{table}"),
             in_flight=in_flight,
             clock=self.clock,
             remedy=create_command(table, self._layout, region),

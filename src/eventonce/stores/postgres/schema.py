@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 
 from eventonce.errors import StoreUnusable
+from eventonce.stores.postgres.trouble import GONE
 
 FOLDER = Path(__file__).with_name("sql")
 _LOCK = 0x65766E746F6E6365  # "evntonce": the advisory lock under which the tables are made
@@ -25,7 +26,7 @@ def migrations() -> list[str]:
 
 
 def prepare(connection: psycopg.Connection[Any], place: str, *, create: bool) -> None:
-    """See that the tables are there and of this version; one round trip or two where they are."""
+    """See that the tables are there and of this version; three round trips at most where they are."""
     known = migrations()
     if connection.info.server_version < _OLDEST:
         raise StoreUnusable(f"{place}: is PostgreSQL {connection.info.server_version // 10_000}; 14 or newer is needed")
@@ -33,6 +34,7 @@ def prepare(connection: psycopg.Connection[Any], place: str, *, create: bool) ->
     if version > len(known):
         raise StoreUnusable(f"{place}: was written by a newer eventonce (schema {version}); upgrade eventonce")
     if version == len(known):
+        _check_claims(connection, place)
         return
     if not create:
         raise StoreUnusable(f"{place}: has no tables of eventonce (schema {version} of {len(known)}); {_REMEDY}")
@@ -49,6 +51,13 @@ def _version(connection: psycopg.Connection[Any]) -> int:
         return 0
     (found,) = connection.execute("SELECT max(version) FROM eventonce_schema").fetchone() or (0,)
     return int(found or 0)
+
+
+def _check_claims(connection: psycopg.Connection[Any], place: str) -> None:
+    """A table that is gone is not made anew: whoever dropped it may not know that all would run again."""
+    (there,) = connection.execute("SELECT to_regclass('eventonce_claims') IS NOT NULL").fetchone() or (False,)
+    if not there:
+        raise StoreUnusable(f"{place}: the table eventonce_claims is gone; {GONE}")
 
 
 def _migrate(connection: psycopg.Connection[Any], known: Sequence[str]) -> None:

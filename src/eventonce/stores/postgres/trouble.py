@@ -8,9 +8,11 @@ _GRANT = (
     "grant the role SELECT, INSERT, UPDATE and DELETE on eventonce_claims and SELECT on eventonce_schema, "
     "and CREATE on the schema where the tables are not there yet"
 )
+GONE = "restore it; or to begin with nothing remembered, drop eventonce_schema too, and start again"
 _SQLSTATES = {
     "42501": _GRANT,
-    "42P01": "a table of eventonce is not there: restore it, or start again to have it made anew",
+    "42P01": GONE,
+    "3F000": "create the schema that is first in the search_path, or correct options=-csearch_path%3D in the URL",
     "53100": "free some space on the server's disk and run again, nothing is lost",
     "28P01": "check the user and the password",
     "28000": "check the user, and the server's pg_hba.conf",
@@ -24,6 +26,10 @@ _REFUSALS = {
     "authentication failed": _SQLSTATES["28000"],
     "is not permitted to log in": _SQLSTATES["28000"],
     "permission denied for database": "grant the role CONNECT on the database",
+    "but SSL was required": "switch TLS on at the server, or correct sslmode= in the URL",
+    "root certificate file": "correct sslrootcert= in the URL",
+    "certificate verify failed": "name the certificate of whoever signed the server's with sslrootcert= in the URL",
+    "unrecognized configuration parameter": "correct options= in the URL",
 }
 READ_ONLY = (
     "it takes no writes now; if it stays so, connect to the primary server (add target_session_attrs=read-write "

@@ -11,25 +11,27 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.exceptions import ConnectionError as NoConnection
-from redis.exceptions import NoPermissionError, NoScriptError, RedisClusterException, RedisError
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisClusterException, RedisError
 from redis.retry import Retry
 
 from eventonce.claim import Answer, Claim, Finish, Record, Release, Token, Want
-from eventonce.clock import Clock, SystemClock, duration
-from eventonce.errors import StoreError, StoreUnusable
+from eventonce.clock import Clock, SystemClock
+from eventonce.errors import StoreError
 from eventonce.forks import tell_of_forks
 from eventonce.key import Key
 from eventonce.ports import Swept
 from eventonce.stores.patience import GIVING_BACK, ask
 from eventonce.stores.redis import record
-from eventonce.stores.url import count, flag, options, shown, without, wrong
+from eventonce.stores.redis.server import warnings
+from eventonce.stores.redis.trouble import trouble
+from eventonce.stores.url import count, flag, options, patience, shown, without, wrong
 
 _PREFIX = b"eventonce:"  # with the key, it fills what Redis sets aside for a name of 16 bytes anyway
 _BUCKETS = 64  # of a cluster; never to be changed, since keys are named after them
@@ -38,9 +40,9 @@ _CHUNK = 1000  # keys in one script, so that no script holds others up for long
 _OWN = ("cluster", "sentinel", "timeout", "wait")  # the options that are not redis-py's
 _SENTINEL_PORT = 26_379
 _UNLEASED = 5000  # milliseconds of patience before anything was claimed
-_OLDEST = (6, 2)
 _SCRIPTS = Path(__file__).with_name("scripts")
 _log = logging.getLogger("eventonce")
+Result = TypeVar("Result")
 
 
 class Script(NamedTuple):
@@ -61,7 +63,7 @@ def open_url(url: str, clock: Clock | None, create: bool) -> "RedisStore":
     """Open `redis://`, `rediss://` or `unix://`, with `?cluster=true` or `?sentinel=NAME`, `timeout=` and `wait=`."""
     found = {name: value for name, value in _all_options(url).items() if name in _OWN}
     _check_place(url, found)
-    timeout = duration(found.get("timeout", "5s"), f"store: {shown(url)}: timeout")
+    timeout = patience(found.get("timeout", "5s"), f"store: {shown(url)}")
     wait = count(url, found, "wait", 1) if "wait" in found else 0
     cluster = flag(url, found, "cluster")
     if cluster and (wait or "sentinel" in found):
@@ -98,7 +100,7 @@ class RedisStore:
         self.clock = clock or SystemClock()
         self._connect = connect
         self._place = place
-        self._timeout = timeout
+        self._wait_for = max(1, timeout // 2)  # by a WAIT; 0 would be for ever
         self._wait = wait
         self._name = _bucketed if cluster else _plain
         self._cluster = cluster
@@ -154,10 +156,11 @@ class RedisStore:
             client.close()
 
     def check(self) -> list[str]:
-        """What to warn of: a server that may forget."""
-        warnings = self._answered(lambda: _asked(self._connect(), self._wait))
+        """What to warn of: a server that may forget, or takes no writes."""
+        client, found = self._answered(lambda: self._met(ask=True))
+        client.close()
         self._told = True
-        return [f"{self._place}: {warning}" for warning in warnings]
+        return found
 
     # --- asking ---
 
@@ -219,12 +222,12 @@ class RedisStore:
             for call in calls:
                 pipeline.execute_command(*words, len(call.names), *call.names, *call.arguments)
             if wait:
-                pipeline.execute_command("WAIT", wait, self._timeout // 2)
+                pipeline.execute_command("WAIT", wait, self._wait_for)
             return cast(list[Any], pipeline.execute(raise_on_error=False))
 
     def _check_replicas(self, have: int, wait: int) -> None:
         if have < wait:
-            raise StoreError(f"{self._place}: only {have} of {wait} replicas have it within {self._timeout // 2} ms")
+            raise StoreError(f"{self._place}: only {have} of {wait} replicas have it within {self._wait_for} ms")
 
     def _values(self, keys: Sequence[Key]) -> list[bytes | None]:
         if not keys:
@@ -239,43 +242,33 @@ class RedisStore:
         client = self._client
         if client is not None:
             return client
-        made, warnings = self._met()  # not under the lock: threads need not wait for each other's timeouts
+        # Not under the lock: threads need not wait for each other's timeouts.
+        made, found = self._met(ask=not self._told)
         with self._lock:
             if self._client is None:
-                for warning in () if self._told else warnings:
-                    _log.warning("%s: %s", self._place, warning)
+                for warning in () if self._told else found:
+                    _log.warning("%s", warning)
                 self._client, self._told = made, True
             client = self._client
         if client is not made:
             made.close()
         return client
 
-    def _met(self) -> tuple[Any, list[str]]:
+    def _met(self, *, ask: bool) -> tuple[Any, list[str]]:
         client = self._connect()
         try:
-            return client, [] if self._told else _warnings(client, self._wait)
+            return client, warnings(client, self._place, self._wait) if ask else []
         except BaseException:
             client.close()
             raise
 
-    def _answered(self, act: Callable[[], list[Any]]) -> list[Any]:
+    def _answered(self, act: Callable[[], Result]) -> Result:
         try:
             return act()
         except (RedisError, RedisClusterException, OSError) as error:
-            raise self._trouble(error) from error
-
-    def _trouble(self, error: Exception) -> StoreError:
-        """What an error of Redis means to the engine."""
-        if isinstance(error, RedisClusterException):  # it may come of what a node said, which tells more
-            cause = error.__cause__ or error.__context__
-            if isinstance(cause, RedisError | RedisClusterException | OSError):
-                return self._trouble(cause)
-        said = str(error) or type(error).__name__
-        for sign, why in _REMEDIES.items():
-            if said.startswith(sign) or type(error).__name__ == sign:
-                return StoreUnusable(f"{self._place}: {said}; {why}")
-        passing = not isinstance(error, redis.ResponseError) or said.startswith(_PASSING)
-        return (StoreError if passing else StoreUnusable)(f"{self._place}: {said}")
+            if isinstance(error, ReadOnlyError):  # it was the master; its name may lead to the new one by now
+                self.close()
+            raise trouble(error, self._place, cluster=self._cluster) from error
 
     # --- forks: the connections are the parent's ---
 
@@ -412,62 +405,3 @@ def _one(client: Any, script: Script, call: Call) -> Any:
 
 def _yes(replies: list[Any]) -> list[bool]:
     return [reply == 49 for reply in replies]  # the byte of "1"
-
-
-# --- what the server is like ---
-
-
-def _asked(client: Any, wait: int) -> list[str]:
-    try:
-        return _warnings(client, wait)
-    finally:
-        client.close()
-
-
-def _warnings(client: Any, wait: int) -> list[str]:
-    """What is wrong with a server that we may trust with keys, as far as it tells."""
-    try:
-        told = _told(client)
-    except NoPermissionError:
-        return ["may not be asked (INFO) whether it evicts keys; see that maxmemory-policy is noeviction"]
-    found = []
-    for info in told:
-        _check_version(info)
-        policy = str(info.get("maxmemory_policy", "noeviction"))
-        if policy != "noeviction" and info.get("maxmemory"):
-            found.append(
-                f"maxmemory-policy is {policy}: when memory is full, Redis forgets keys and their events run again; "
-                "set it to noeviction"
-            )
-        if info.get("role") == "master" and not info.get("aof_enabled") and not info.get("connected_slaves"):
-            found.append(
-                "keeps no append-only file and has no replica: a restart can forget what was done, "
-                "and those events run again; set appendonly yes"
-            )
-        if info.get("connected_slaves", wait) < wait:
-            found.append(f"has {info['connected_slaves']} replicas and wait={wait} asks for more: no claim will count")
-    return list(dict.fromkeys(found))
-
-
-def _told(client: Any) -> list[dict[str, Any]]:
-    if isinstance(client, redis.RedisCluster):
-        return list(client.info(target_nodes=redis.RedisCluster.PRIMARIES).values())
-    return [client.info()]
-
-
-def _check_version(info: dict[str, Any]) -> None:
-    version = tuple(int(part) for part in str(info.get("redis_version", "99")).split(".")[:2])
-    if version < _OLDEST:
-        raise StoreUnusable(f"Redis {info['redis_version']} is too old; eventonce needs 6.2 or newer")
-
-
-_PASSING = ("LOADING", "READONLY", "MISCONF", "OOM", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS")
-_REMEDIES = {
-    "AuthenticationError": "correct the user and password in the URL",
-    "NOAUTH": "add the password to the URL: redis://:PASSWORD@HOST",
-    "WRONGPASS": "correct the user and password in the URL",
-    "NoPermissionError": "allow this user EVALSHA, EVAL, SET, GET, MGET, DEL, TIME and INFO on the keys eventonce:*, "
-    "and in a cluster CLUSTER SLOTS and COMMAND too, on the keys {eo*}*",
-    "WRONGTYPE": "something else writes keys that begin with eventonce:",
-    "This instance has cluster support disabled": "leave cluster=true out of the URL",
-}

@@ -27,13 +27,23 @@ class Dynoxide(Process):
 
 
 class Ministack(Dynoxide):
-    """Many of AWS's services in one process, in memory."""
+    """Many of AWS's services in one process, in memory; a durable one writes all of it down when it is told to end."""
+
+    def __init__(self, folder: Path, *, durable: bool = False) -> None:
+        super().__init__(folder, durable=durable)
 
     def command(self) -> list[str]:
         return [find("ministack")]
 
     def environment(self) -> dict[str, str] | None:
-        return {**os.environ, "BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(self.port)}
+        kept = {"PERSIST_STATE": "1", "STATE_DIR": str(self.folder / f"ministack-{self.port}")}
+        place = {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(self.port)}
+        return {**os.environ, **place, **(kept if self._durable else {})}
+
+    def restart(self) -> None:
+        """End it in order, since it keeps nothing when it is killed, and start it again."""
+        self.stop()
+        self.start()
 
     def ready(self) -> bool:
         try:

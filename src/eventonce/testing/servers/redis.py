@@ -2,11 +2,14 @@
 
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from eventonce.testing.servers.process import Process, find, free_port
+
+DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
 class Redis(Process):
@@ -14,7 +17,7 @@ class Redis(Process):
 
     def __init__(self, folder: Path, *options: str) -> None:
         super().__init__(folder)
-        self._options = options or ("--appendonly", "yes", "--appendfsync", "always")
+        self._options = options or DURABLE
         self.socket = folder / f"redis-{self.port}.sock"
 
     def command(self) -> list[str]:
@@ -44,8 +47,12 @@ class RedisCluster:
     def __init__(self, folder: Path) -> None:
         self.nodes = [_Node(folder) for _ in range(3)]
 
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self.nodes[0].port}?cluster=true"
+    @property
+    def port(self) -> int:
+        return self.nodes[0].port
+
+    def url(self, port: int | None = None) -> str:
+        return f"redis://127.0.0.1:{port or self.port}?cluster=true"
 
     def start(self) -> None:
         for node in self.nodes:
@@ -53,9 +60,39 @@ class RedisCluster:
         places = [f"127.0.0.1:{node.port}" for node in self.nodes]
         create = [find("redis-cli"), "--cluster", "create", *places, "--cluster-replicas", "0", "--cluster-yes"]
         subprocess.run(create, check=True, capture_output=True)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until every node knows that all is well."""
         for node in self.nodes:
             while "cluster_state:ok" not in node.cli("cluster", "info"):
                 time.sleep(0.05)
+
+    def announce(self, ports: Sequence[int]) -> None:
+        """Let clients be told of these ports in place of the nodes' own; 0 is a node's own again."""
+        for node, port in zip(self.nodes, ports, strict=True):
+            node.cli("config", "set", "cluster-announce-port", str(port))
+        told = [port or node.port for node, port in zip(self.nodes, ports, strict=True)]
+        for node in self.nodes:
+            while not all(f":{port}@" in node.cli("cluster", "nodes") for port in told):
+                time.sleep(0.05)
+
+    def restart(self) -> None:
+        """Kill one of the masters and start it again."""
+        self.nodes[1].restart()
+
+    def freeze(self) -> None:
+        for node in self.nodes:
+            node.freeze()
+
+    def thaw(self) -> None:
+        for node in self.nodes:
+            node.thaw()
+
+    def flush(self) -> None:
+        """Forget everything."""
+        for node in self.nodes:
+            node.cli("flushall")
 
     def stop(self) -> None:
         for node in self.nodes:
@@ -80,4 +117,4 @@ class _Node(Redis):
 
     def __init__(self, folder: Path) -> None:
         bus = free_port()
-        super().__init__(folder, "--cluster-enabled", "yes", "--cluster-port", str(bus))
+        super().__init__(folder, *DURABLE, "--cluster-enabled", "yes", "--cluster-port", str(bus))

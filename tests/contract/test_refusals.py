@@ -1,0 +1,333 @@
+"""Servers that are full or read-only, that do not know us, or do not have our table: on every store the same four.
+
+`full` and `read_only` last for a while; `stranger` and `absent` are URLs, of a wrong password and of no table.
+"""
+
+import itertools
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psycopg
+import pytest
+from tests.conftest import running
+from tests.contract.test_dynamodb_store import table_at
+from tests.meddler import Answer, Meddler, error
+
+from eventonce import Event, Kind, Once, StoreError, open_store
+from eventonce.errors import StoreUnusable
+from eventonce.outcome import Action
+from eventonce.testing.contract import keys
+from eventonce.testing.servers import Dynoxide, Ministack, Postgres, Redis, RedisCluster
+
+SECRET = "hunter2"
+LEASE = 1500
+While = Callable[[], AbstractContextManager[None]]
+
+
+class Refusals:
+    """Nothing is lost, nothing is retried for ever that only a person can mend, and no secret is told."""
+
+    says: ClassVar[dict[str, str]]  # what each must say
+
+    def test_a_full_server_loses_nothing(self, url: str, full: While) -> None:
+        self._loses_nothing(url, full, self.says["full"])
+
+    def test_a_server_that_fills_up_while_we_work_loses_nothing(self, url: str, full: While) -> None:
+        self._comes_again(url, full)
+
+    def test_a_read_only_server_loses_nothing(self, url: str, read_only: While) -> None:
+        self._loses_nothing(url, read_only, self.says["read_only"])
+
+    def test_a_server_that_becomes_read_only_while_we_work_loses_nothing(self, url: str, read_only: While) -> None:
+        self._comes_again(url, read_only)
+
+    def test_a_wrong_password_is_told_and_not_shown(self, stranger: str, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.DEBUG):
+            self._is_unusable(stranger, self.says["stranger"])
+        assert SECRET not in caplog.text
+
+    def test_a_missing_table_is_told(self, absent: str) -> None:
+        self._is_unusable(absent, self.says["absent"])
+
+    def _loses_nothing(self, url: str, trouble: While, why: str) -> None:
+        ran: list[str] = []
+        events = [{"id": each} for each in "123"]
+        with Once(url, lease=LEASE / 1000) as once:
+            once.run([{"id": "0"}], lambda event: None)
+            with trouble():
+                outcomes = once.run(events, lambda event: ran.append(event.id))
+            assert [outcome.kind for outcome in outcomes] == [Kind.UNKNOWN] * 3
+            assert isinstance(outcomes[0].error, StoreError)
+            assert why in str(outcomes[0].error)
+            assert ran == []
+            assert {outcome.kind for outcome in once.run(events, lambda event: ran.append(event.id))} == {
+                Kind.PROCESSED
+            }
+            assert ran == ["1", "2", "3"]
+
+    def _comes_again(self, url: str, trouble: While) -> None:
+        ran: list[int] = []
+        with Once(url, lease=LEASE / 1000) as once, ExitStack() as lasting:
+
+            def handle(event: Event, ctx: Any) -> None:
+                ran.append(ctx.attempt)
+                if len(ran) == 1:
+                    lasting.enter_context(trouble())
+
+            once.run([{"id": "0"}], lambda event: None)
+            (outcome,) = once.run([{"id": "1"}], handle)
+            lasting.close()
+            assert (outcome.kind, ran) == (Kind.UNKNOWN, [1])
+            assert outcome.action is Action.RETRY  # it has taken effect and is not recorded, so it is not acked
+            time.sleep(LEASE / 1000)
+            (outcome,) = once.run([{"id": "1"}], handle)
+            # The commit may have got through at last, in the background.
+            assert (outcome.kind, ran) in [(Kind.PROCESSED, [1, 2]), (Kind.DUPLICATE, [1])]
+
+    def _is_unusable(self, url: str, why: str) -> None:
+        store = open_store(url)
+        with pytest.raises(StoreUnusable, match=why) as caught:
+            store.peek(keys(1))
+        with Once(store) as once:
+            (outcome,) = once.run([{"id": "1"}], lambda event: pytest.fail("ran"))
+        assert outcome.kind is Kind.UNKNOWN
+        assert isinstance(outcome.error, StoreUnusable)
+        for told in _chain(caught.value) + _chain(outcome.error):
+            assert SECRET not in f"{told} {told!r}"
+        store.close()
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """An error and all that a traceback of it shows."""
+    return [] if error is None else [error, *_chain(error.__cause__), *_chain(error.__context__)]
+
+
+@pytest.fixture(scope="module")
+def refusing_redis(servers: Path) -> Iterator[Redis]:
+    yield from running(lambda: Redis(servers))
+
+
+class TestRedisRefuses(Refusals):
+    says: ClassVar[dict[str, str]] = {
+        "full": "raise its maxmemory",
+        "read_only": "name its master",
+        "stranger": "correct the user and password",
+        "absent": "DB index is out of range; name a database that it has",
+    }
+
+    @pytest.fixture
+    def server(self, refusing_redis: Redis) -> Redis:
+        return refusing_redis
+
+    @pytest.fixture
+    def url(self, server: Redis) -> str:
+        server.cli("flushall")
+        return server.url()
+
+    @pytest.fixture
+    def full(self, server: Redis) -> While:
+        return lambda: _configured([server], "maxmemory", "1", "0")
+
+    @pytest.fixture
+    def read_only(self, server: Redis) -> While:
+        @contextmanager
+        def demoted() -> Iterator[None]:
+            server.cli("replicaof", "127.0.0.1", "1")
+            yield
+            server.cli("replicaof", "no", "one")
+
+        return demoted
+
+    @pytest.fixture
+    def stranger(self, server: Redis) -> str:
+        return server.url().replace("//", f"//ghost:{SECRET}@")
+
+    @pytest.fixture
+    def absent(self, server: Redis) -> str:
+        return f"redis://127.0.0.1:{server.port}/99"  # Redis has no tables, but it has databases
+
+
+class TestRedisClusterRefuses(Refusals):
+    says: ClassVar[dict[str, str]] = {
+        "full": "raise its maxmemory",
+        "read_only": "NOREPLICAS",
+        "stranger": "correct the user and password",
+        "absent": "leave cluster=true out",
+    }
+
+    @pytest.fixture
+    def url(self, redis_cluster: RedisCluster) -> str:
+        redis_cluster.flush()
+        return redis_cluster.url()
+
+    @pytest.fixture
+    def full(self, redis_cluster: RedisCluster) -> While:
+        return lambda: _configured(redis_cluster.nodes, "maxmemory", "1", "0")
+
+    @pytest.fixture
+    def read_only(self, redis_cluster: RedisCluster) -> While:
+        return lambda: _configured(redis_cluster.nodes, "min-replicas-to-write", "1", "0")
+
+    @pytest.fixture
+    def stranger(self, redis_cluster: RedisCluster) -> str:
+        return redis_cluster.url().replace("//", f"//ghost:{SECRET}@")
+
+    @pytest.fixture
+    def absent(self, redis_server: Redis) -> str:
+        return f"redis://127.0.0.1:{redis_server.port}?cluster=true"  # a cluster has but one database: no cluster
+
+
+@contextmanager
+def _configured(nodes: Sequence[Redis], setting: str, value: str, usual: str) -> Iterator[None]:
+    for node in nodes:
+        node.cli("config", "set", setting, value)
+    yield
+    for node in nodes:
+        node.cli("config", "set", setting, usual)
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def guarded_postgres(servers: Path) -> Iterator[Postgres]:
+    """It asks everyone but its owner for a password."""
+    rules = servers / "refusals_hba.conf"
+    rules.write_text("host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
+    rules.chmod(0o644)
+    yield from running(lambda: Postgres(servers, f"hba_file={rules}"))
+
+
+class TestPostgresRefuses(Refusals):
+    says: ClassVar[dict[str, str]] = {
+        "full": "free some space",
+        "read_only": "takes no writes now",
+        "stranger": "check the user and the password",
+        "absent": "the table eventonce_claims is gone; restore it",
+    }
+
+    @pytest.fixture
+    def server(self, guarded_postgres: Postgres) -> Postgres:
+        return guarded_postgres
+
+    @pytest.fixture
+    def schema(self, server: Postgres) -> str:
+        name = f"refusals{next(_numbers)}"
+        self._sql(server, f"CREATE SCHEMA {name}")
+        return name
+
+    @pytest.fixture
+    def url(self, server: Postgres, schema: str) -> str:
+        return f"{server.url()}?options=-csearch_path%3D{schema}"
+
+    @pytest.fixture
+    def full(self, server: Postgres, schema: str) -> While:
+        fail = "RAISE 'could not extend file: No space left on device' USING ERRCODE = 'disk_full'"
+        make = f"CREATE FUNCTION {schema}.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {fail}; END $$"
+        call = f"BEFORE INSERT OR UPDATE ON {schema}.eventonce_claims EXECUTE FUNCTION {schema}.fail()"
+
+        @contextmanager
+        def filled() -> Iterator[None]:
+            self._sql(server, make, f"CREATE TRIGGER fail {call}")
+            yield
+            self._sql(server, f"DROP FUNCTION {schema}.fail CASCADE")
+
+        return filled
+
+    @pytest.fixture
+    def read_only(self, server: Postgres) -> While:
+        @contextmanager
+        def locked() -> Iterator[None]:
+            self._sql(server, "ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
+            time.sleep(0.2)  # until every session has heard of it
+            yield
+            self._sql(server, "ALTER SYSTEM RESET default_transaction_read_only", "SELECT pg_reload_conf()")
+            time.sleep(0.2)
+
+        return locked
+
+    @pytest.fixture
+    def stranger(self, server: Postgres) -> str:
+        return server.url().replace("postgres@", f"guest:{SECRET}@")
+
+    @pytest.fixture
+    def absent(self, server: Postgres, schema: str, url: str) -> str:
+        store = open_store(url)
+        store.peek(keys(1))
+        store.close()
+        self._sql(server, f"DROP TABLE {schema}.eventonce_claims")
+        return url
+
+    @staticmethod
+    def _sql(server: Postgres, *statements: str) -> None:
+        usual = "-cdefault_transaction_read_only=off"
+        with psycopg.connect(server.url(), autocommit=True, options=usual) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+
+class DynamoDBRefusals(Refusals):
+    """What AWS answers to a table out of capacity, a role that may only read, and wrong keys."""
+
+    says: ClassVar[dict[str, str]] = {
+        "full": "ProvisionedThroughputExceededException",
+        "read_only": "allow it in the IAM policy",
+        "stranger": "check the AWS credentials",
+        "absent": "does not exist; check its name and region, or create it: aws dynamodb create-table",
+    }
+
+    @pytest.fixture
+    def server(self) -> Dynoxide:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def meddler(self, server: Dynoxide) -> Iterator[Meddler]:
+        meddler = Meddler(server)
+        yield meddler
+        meddler.close()
+
+    @pytest.fixture
+    def url(self, server: Dynoxide, meddler: Meddler) -> str:
+        return server.url(table_at(server), meddler.port)
+
+    @pytest.fixture
+    def full(self, meddler: Meddler) -> While:
+        return lambda: _writes_answered(meddler, error("ProvisionedThroughputExceededException"))
+
+    @pytest.fixture
+    def read_only(self, meddler: Meddler) -> While:
+        return lambda: _writes_answered(meddler, error("AccessDeniedException"))
+
+    @pytest.fixture
+    def stranger(self, url: str, meddler: Meddler, monkeypatch: pytest.MonkeyPatch) -> str:
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        meddler.instead = lambda *_: error("UnrecognizedClientException")
+        return url
+
+    @pytest.fixture
+    def absent(self, server: Dynoxide) -> str:
+        return server.url(f"absent-{uuid.uuid4().hex[:8]}")
+
+
+@contextmanager
+def _writes_answered(meddler: Meddler, answer: Answer) -> Iterator[None]:
+    meddler.instead = lambda operation, _: None if "Get" in operation else answer
+    yield
+    meddler.instead = lambda *_: None
+
+
+class TestDynoxideRefuses(DynamoDBRefusals):
+    @pytest.fixture
+    def server(self, dynoxide_in_memory: Dynoxide) -> Dynoxide:
+        return dynoxide_in_memory
+
+
+class TestMinistackRefuses(DynamoDBRefusals):
+    @pytest.fixture
+    def server(self, ministack: Ministack) -> Dynoxide:
+        return ministack
