@@ -547,6 +547,23 @@ def test_what_is_let_go_is_hidden_until_its_time_and_no_longer_held() -> None:
     assert changes.beat_after(10_000) == [("c", 30)]
 
 
+def test_what_is_let_go_just_as_a_beat_begins_is_not_hidden_for_a_second_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = Changes()
+    changes.visibility.hold(["a"])
+    steady, began = changes.clock.steady, threading.Event()
+
+    def meanwhile() -> int:
+        now = steady()
+        if not began.is_set():
+            began.set()
+            changes.clock.sleep(1)
+            changes.visibility.let_go("a", 0)
+        return now
+
+    monkeypatch.setattr(changes.clock, "steady", meanwhile)
+    assert changes.beat_after(0) == [("a", 0)]
+
+
 def test_a_queue_that_is_away_is_told_later_and_what_is_let_go_shows_up_by_itself() -> None:
     changes = Changes()
     changes.visibility.hold(["a", "b"])

@@ -190,7 +190,7 @@ class SqsSource:
             answer: dict[str, Any] = call(**asked)
         except Exception as error:
             remedy = (
-                "check its name, region and account"
+                "check its name, region and account, or have eventonce setup make it"
                 if _code(error) in _NO_QUEUE
                 else "check network, credentials and rights"
             )

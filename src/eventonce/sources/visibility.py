@@ -79,16 +79,17 @@ class Visibility:
         self._needed.set()
         if self._thread is not None:
             self._thread.join(_PATIENCE)
-            self._send(self._leaving(now := self._clock.steady()), now, leave=True)
+            self._send(self._leaving(), self._clock.steady(), leave=True)
 
     def beat(self) -> None:
         """Do what is due now."""
         now = self._clock.steady()
-        self._send(self._leaving(now), now, leave=True)
+        self._send(self._leaving(), now, leave=True)
         self._send(self._fading(now), now, leave=False)
 
-    def _leaving(self, now: int) -> list[Change]:
+    def _leaving(self) -> list[Change]:
         with self._lock:
+            now = self._clock.steady()  # not before: what was let go meanwhile would be hidden for a second more
             for handle in [each for each, held in self._held.items() if held.again is not None and held.until < now]:
                 del self._held[handle]
             return [
