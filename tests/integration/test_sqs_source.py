@@ -29,7 +29,7 @@ from eventonce.sinks import open_sink
 from eventonce.sinks.dead_file import DeadFile
 from eventonce.sources import check_source, open_source
 from eventonce.stores.memory import MemoryStore
-from eventonce.testing.servers import Ministack
+from eventonce.testing.servers import Ministack, Redis
 from eventonce.worker import Crew
 
 GRACE = 60_000
@@ -871,6 +871,25 @@ def test_kills_lose_nothing_and_ack_nothing_too_early(cli: Cli) -> None:
     last.send_signal(signal.SIGTERM)
     last.communicate(timeout=60)
     assert set(cli.effects()) == names
+
+
+@pytest.mark.parametrize("lease", ["2s", "60s"], ids=["longer than a lease", "shorter than a lease"])
+def test_a_store_that_is_killed_is_waited_for_and_that_is_said_once(cli: Cli, redis_server: Redis, lease: str) -> None:
+    names = {f"{uuid.uuid4()}" for _ in range(200)}  # the server lives on after the test
+    cli.queue.send(*events(*names))
+    (cli.folder / "pipeline.toml").write_text(f'store = "{redis_server.url()}"\nlease = "{lease}"\nthreads = 3\n')
+    worker = cli.start("--json", pause=0.02)
+    wait_until(lambda: len(cli.effects()) > 20 or worker.poll() is not None)
+    redis_server.kill()
+    time.sleep(5)
+    redis_server.start()
+    wait_until(lambda: cli.queue.counts() == (0, 0))
+    worker.send_signal(signal.SIGTERM)
+    _, told = worker.communicate(timeout=60)
+    assert worker.returncode == 0, told
+    assert set(cli.effects()) == names
+    assert json.loads(told.splitlines()[-1])["processed"] == 200
+    assert len([line for line in told.splitlines() if "the store does not answer" in line]) == 1, told
 
 
 def test_a_queue_that_is_not_there_is_one_sentence_and_exit_2(cli: Cli) -> None:
