@@ -55,4 +55,6 @@ with_npm kinesalite kinesalite 3.3.3 cli.js
 with_pip ministack ministack==1.5.33 aws-sam-translator
 with_pip cfn-lint 'cfn-lint>=1.20'
 with_pip pip-audit 'pip-audit>=2.7'
+command -v terraform >/dev/null ||
+    echo "servers: terraform is missing, and no package index has it; install it to check the templates for it" >&2
 exit 0

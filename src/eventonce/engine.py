@@ -253,7 +253,7 @@ class Once:
 
     def _until_free(self, batch: Batch, jobs: list[Job], run: Run) -> Flow[None]:
         """Claim and run, and again those that are busy elsewhere for as long as we may wait."""
-        give_up, pause = self._clock.steady() + self._busy_wait, _FIRST_PAUSE
+        give_up, pause = run.patience(self._clock.steady(), self._busy_wait), _FIRST_PAUSE
         while True:
             yield from self._together_or_alone(batch, jobs, run)
             busy = [job for job in jobs if job.outcome is not None and job.outcome.kind is Kind.BUSY]

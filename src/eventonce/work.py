@@ -159,6 +159,10 @@ class Run:
         """How long a claim that is made now lives."""
         return self._lease if self._ends is None else max(self._ends - now, 1)
 
+    def patience(self, now: int, wait: int) -> int:
+        """Until when a busy event may be waited for: not until our own claims end, or there is no time to answer."""
+        return now + wait if self._ends is None else min(now + wait, now + (self._ends - now) // 2)
+
     def stop(self, jobs: Iterable[Job]) -> None:
         """Nothing goes on behind those that did not end well."""
         self.stopped.update(job.group for job in jobs if job.group is not None and not job.ended_well)

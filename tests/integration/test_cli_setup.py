@@ -244,6 +244,29 @@ def test_a_pipeline_without_aws_needs_nothing(cli: Command, tmp_path: Path) -> N
     assert "names nothing of AWS" in printed.stderr
 
 
+def test_streams_must_be_there_and_are_kept(cli: Command, tmp_path: Path, aws: Callable[[str], Any]) -> None:
+    wanted = 'source = "{}"\nsink = "kinesis://next"\nstore = "dynamodb://claims"\n'
+    (tmp_path / "pipeline.toml").write_text(wanted.format("kinesis://orders"))
+    aws("kinesis").create_stream(StreamName="next", ShardCount=1)
+    missing = cli("setup", "pipeline.toml", "--yes")
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert "source: stream orders is not there; make it, with as many shards as it needs" in missing.stderr
+
+    aws("kinesis").create_stream(StreamName="orders", ShardCount=1)
+    assert verbs(cli("setup", "pipeline.toml", "--yes")) == {"keep": 2, "create": 1, "created": 1}
+
+    (tmp_path / "pipeline.toml").write_text(wanted.format("dynamodbstreams://claims"))
+    without = cli("setup", "pipeline.toml")
+    assert without.returncode == 2
+    assert "source: table claims with a stream is not there; turn the stream on" in without.stderr
+    view = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
+    aws("dynamodb").update_table(TableName="claims", StreamSpecification=view)
+    assert verbs(cli("setup", "pipeline.toml")) == {"keep": 3, "nothing": 1}
+    arn = aws("dynamodb").describe_table(TableName="claims")["Table"]["LatestStreamArn"]
+    (tmp_path / "pipeline.toml").write_text(wanted.format(f"dynamodbstreams://{arn}"))
+    assert verbs(cli("setup", "pipeline.toml")) == {"keep": 3, "nothing": 1}
+
+
 @pytest.mark.parametrize(
     ("env", "code", "words"),
     [
@@ -344,6 +367,14 @@ def test_a_template_is_for_one_region(cli: Command, tmp_path: Path) -> None:
     done = cli("template", "pipeline.toml")
     assert (done.returncode, done.stdout) == (2, "")
     assert "names the regions eu-west-1 and us-east-1" in done.stderr
+
+
+def test_a_function_on_a_stream_is_not_left_unfed(cli: Command, tmp_path: Path) -> None:
+    (tmp_path / "pipeline.toml").write_text('source = "kinesis://orders"\nstore = "dynamodb://claims"\n')
+    done = cli("template", "pipeline.toml", "--format", "sam")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--format sam feeds a function from a queue" in done.stderr
+    assert "kinesis:GetRecords" in cli("template", "pipeline.toml", "--lambda").stdout
 
 
 def test_terraform_and_the_role_of_a_function(cli: Command) -> None:

@@ -20,16 +20,18 @@ from typing import Any
 
 import boto3
 import pytest
+from tests.unit.test_sinks_http import Answer, Receiver, Request
 
 from eventonce import Once
 from eventonce.claim import Want
 from eventonce.errors import ConfigError, SourceError
 from eventonce.event import Event
 from eventonce.observe.trace_context import trace_context
+from eventonce.sinks import open_sink
 from eventonce.sinks.dead_file import DeadFile
 from eventonce.sources import check_source, open_source
 from eventonce.stores.memory import MemoryStore
-from eventonce.testing.servers import Ministack
+from eventonce.testing.servers import Ministack, Redis
 from eventonce.worker import Crew
 
 GRACE = 60_000
@@ -52,6 +54,7 @@ class Gateway(ThreadingHTTPServer):
         self.server = server
         self.fault: Callable[[str, dict[str, Any]], tuple[int, dict[str, Any]] | None] = lambda name, asked: None
         self.calls: Counter[str] = Counter()
+        self.who: list[str] = []  # the access key of each call
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
@@ -61,6 +64,7 @@ class Gateway(ThreadingHTTPServer):
     def answer(self, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         name = headers.get(_TARGET, "").rpartition(".")[2]
         self.calls[name] += 1
+        self.who.append(headers.get("Authorization", "").partition("Credential=")[2].partition("/")[0])
         asked = json.loads(body)
         found = self.fault(name, asked)
         if found is not None:
@@ -163,7 +167,8 @@ class Running:
         self.source: Any = open_source(url)
         self.letters = DeadFile(str(folder / "dead.jsonl"))
         self.handler: Any = handler or (lambda event: None)
-        chosen = self._handle_async if more.pop("is_async", False) else self._handle
+        self.sink: Any = more.pop("sink", None)
+        chosen = self.sink or (self._handle_async if more.pop("is_async", False) else self._handle)
         self.crew = Crew(self.once, self.source, chosen, self.letters, **{"batch": 10, "threads": 4, **more})
         self.left = -1
         self.error: BaseException | None = None
@@ -197,6 +202,8 @@ class Running:
         self.source.close()
         self.once.close()
         self.letters.close()
+        if self.sink is not None:
+            self.sink.close()
 
 
 def wait_until(true: Callable[[], bool]) -> None:
@@ -542,6 +549,139 @@ def test_a_store_that_is_out_holds_the_messages_in_the_queue(
     ]
 
 
+def test_credentials_that_expire_are_looked_up_anew(
+    queue: Queue, gateway: Gateway, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = run(queue.source(gateway.endpoint))
+    gateway.fault = lambda name, asked: wrong("ExpiredToken") if gateway.who[-1] == "test" else None
+    queue.send(*events(*range(20)))
+    running.until(lambda: gateway.calls["ReceiveMessage"] > 8)
+    assert running.ran == []
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")
+    running.until_ended(20)
+    assert len(running.ran) == 20
+    running.until(lambda: queue.counts() == (0, 0))
+
+
+# --- sinks ---
+
+
+class Slow(Receiver):
+    """A receiver that takes its time."""
+
+    pause = 0.0
+
+    def serve(self, handler: BaseHTTPRequestHandler, request: Request) -> None:
+        time.sleep(self.pause)
+        super().serve(handler, request)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Slow]:
+    made = Slow()
+    yield made
+    made.close()
+
+
+def posted(receiver: Receiver) -> Counter[tuple[str, str]]:
+    """How often each event came, under each key."""
+    return Counter((json.loads(each.body)["id"], each.headers["idempotency-key"]) for each in receiver.requests)
+
+
+def test_a_sink_slower_than_the_visibility_timeout_gets_each_event_once(
+    ministack: Ministack, run: Run, receiver: Slow
+) -> None:
+    queue, receiver.pause = Queue(ministack, visibility=1), 3
+    queue.send(*events(*range(16)))
+    running = run(queue.source(), sink=open_sink(receiver.url), once={"lease": "1s"})
+    running.until_ended(16)
+    assert running.crew.tally.counts()["processed"] == 16
+    running.until(lambda: queue.counts() == (0, 0))
+    assert sorted(posted(receiver).values()) == [1] * 16
+
+
+def test_a_sink_that_hangs_loses_nothing_and_gets_the_same_key_again(
+    ministack: Ministack, run: Run, receiver: Slow, tmp_path: Path
+) -> None:
+    queue, receiver.hanging = Queue(ministack, visibility=1), True
+    queue.send(*events(*range(8)))
+    running = run(queue.source(), sink=open_sink(f"{receiver.url}#timeout=100ms"), once={"max_attempts": 1000})
+    running.until(lambda: len(receiver.requests) > 16)
+    assert running.crew.tally.events == 0
+    assert sum(queue.counts()) == 8
+    receiver.hanging = False
+    receiver.free.set()
+    running.until_ended(8)
+    assert {name for name, _ in posted(receiver)} == {str(number) for number in range(8)}
+    assert len(posted(receiver)) == 8  # one key for each, however often it was tried
+    assert not (tmp_path / "dead.jsonl").exists()
+    running.until(lambda: queue.counts() == (0, 0))
+
+
+def test_what_a_sink_refuses_is_a_dead_letter_with_its_answer(
+    queue: Queue, run: Run, receiver: Slow, tmp_path: Path
+) -> None:
+    receiver.answers = [Answer(422, body=b"no such order")]
+    queue.send({"id": "a"})
+    running = run(queue.source(), sink=open_sink(receiver.url))
+    running.until_ended(1)
+    (letter,) = letters(tmp_path)
+    assert (letter["outcome"], letter["body"]) == ("rejected", '{"id": "a"}')
+    assert letter["reason"] == f"{receiver.url} answered 422: no such order"
+    assert queue.counts() == (0, 0)
+
+
+def test_a_bus_that_takes_only_some_of_a_call_gets_every_event_once(
+    ministack: Ministack, gateway: Gateway, run: Run
+) -> None:
+    queue, behind = Queue(ministack), Queue(ministack)
+    bus: Any = boto3.client("events", endpoint_url=ministack.endpoint(), region_name="us-east-1")
+    bus.create_event_bus(Name=queue.name)
+    bus.put_rule(Name="all", EventBusName=queue.name, EventPattern='{"source": ["shop"]}')
+    arn = behind.client.get_queue_attributes(QueueUrl=behind.url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    bus.put_targets(Rule="all", EventBusName=queue.name, Targets=[{"Id": "1", "Arn": arn}])
+    refused: Counter[str] = Counter()
+
+    def fault(name: str, asked: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
+        if name != "PutEvents":
+            return None
+        wanted = [
+            entry
+            for entry in asked["Entries"]
+            if json.loads(entry["Detail"])["order"] % 2 or refused[entry["Detail"]] >= 5
+        ]
+        taken = iter(())
+        if wanted:
+            target = {_TARGET: "AWSEvents.PutEvents", "Content-Type": "application/x-amz-json-1.1"}
+            _, answer = gateway.pass_on(target, {**asked, "Entries": wanted})
+            taken = iter(json.loads(answer)["Entries"])
+        told: list[Any] = []
+        for entry in asked["Entries"]:
+            if entry in wanted:
+                told.append(next(taken))
+            else:
+                refused[entry["Detail"]] += 1
+                told.append({"ErrorCode": "ThrottlingException", "ErrorMessage": "slow down"})
+        return 200, {"FailedEntryCount": len(asked["Entries"]) - len(wanted), "Entries": told}
+
+    gateway.fault = fault
+    orders = [
+        {"id": str(number), "source": "shop", "detail-type": "Order", "detail": {"order": number}}
+        for number in range(30)
+    ]
+    queue.send(*orders, *orders)
+    running = run(queue.source(), sink=open_sink(f"events://{queue.name}?region=us-east-1&endpoint={gateway.endpoint}"))
+    running.until_ended(60)
+    found: list[int] = []
+    while messages := behind.client.receive_message(QueueUrl=behind.url, MaxNumberOfMessages=10, WaitTimeSeconds=1).get(
+        "Messages"
+    ):
+        found += [json.loads(each["Body"])["detail"]["order"] for each in messages]
+    assert sorted(found) == list(range(30))
+    assert refused
+    assert queue.counts() == (0, 0)
+
+
 def test_async_handlers(queue: Queue, run: Run) -> None:
     import asyncio
 
@@ -696,6 +836,39 @@ def test_a_second_signal_stops_at_once(cli: Cli) -> None:
     assert sum(cli.queue.counts()) == 1
 
 
+def test_a_sink_that_vanishes_ends_the_worker_and_nothing_is_acked(cli: Cli, ministack: Ministack) -> None:
+    sink = Queue(ministack)
+    where = f"sqs://{sink.name}?region=us-east-1&endpoint={sink.endpoint}"
+    cli.queue.send({"id": "a"})
+    worker = cli.start("--sink", where)
+    wait_until(lambda: cli.queue.counts() == (0, 0))
+    sink.client.delete_queue(QueueUrl=sink.url)
+    cli.queue.send(*events(*range(20)))
+    _, told = worker.communicate(timeout=120)
+    assert worker.returncode == 2
+    assert f"sqs://{sink.name} cannot be used" in told
+    assert "nothing is lost" in told
+    assert "Traceback" not in told
+    assert sum(cli.queue.counts()) == 20
+
+
+def test_kills_in_the_middle_of_sending_lose_nothing_and_keep_the_key(cli: Cli, receiver: Slow) -> None:
+    receiver.pause = 0.05
+    cli.queue.send(*events(*range(60)))
+    for _ in range(3):
+        before = len(receiver.requests)
+        worker = cli.start("--sink", receiver.url)
+        wait_until(lambda before=before: len(receiver.requests) > before + 10)  # type: ignore[misc]
+        worker.kill()
+        worker.communicate()
+    last = cli.start("--sink", receiver.url)
+    wait_until(lambda: cli.queue.counts() == (0, 0))
+    last.send_signal(signal.SIGTERM)
+    last.communicate(timeout=60)
+    assert {name for name, _ in posted(receiver)} == {str(number) for number in range(60)}
+    assert len(posted(receiver)) == 60  # a receiver that honours the key has each once
+
+
 def test_kills_lose_nothing_and_ack_nothing_too_early(cli: Cli) -> None:
     names = {str(number) for number in range(600)}
     cli.queue.send(*events(*names))
@@ -711,6 +884,25 @@ def test_kills_lose_nothing_and_ack_nothing_too_early(cli: Cli) -> None:
     last.send_signal(signal.SIGTERM)
     last.communicate(timeout=60)
     assert set(cli.effects()) == names
+
+
+@pytest.mark.parametrize("lease", ["2s", "60s"], ids=["longer than a lease", "shorter than a lease"])
+def test_a_store_that_is_killed_is_waited_for_and_that_is_said_once(cli: Cli, redis_server: Redis, lease: str) -> None:
+    names = {f"{uuid.uuid4()}" for _ in range(200)}  # the server lives on after the test
+    cli.queue.send(*events(*names))
+    (cli.folder / "pipeline.toml").write_text(f'store = "{redis_server.url()}"\nlease = "{lease}"\nthreads = 3\n')
+    worker = cli.start("--json", pause=0.02)
+    wait_until(lambda: len(cli.effects()) > 20 or worker.poll() is not None)
+    redis_server.kill()
+    time.sleep(5)
+    redis_server.start()
+    wait_until(lambda: cli.queue.counts() == (0, 0))
+    worker.send_signal(signal.SIGTERM)
+    _, told = worker.communicate(timeout=60)
+    assert worker.returncode == 0, told
+    assert set(cli.effects()) == names
+    assert json.loads(told.splitlines()[-1])["processed"] == 200
+    assert len([line for line in told.splitlines() if "the store does not answer" in line]) == 1, told
 
 
 def test_a_queue_that_is_not_there_is_one_sentence_and_exit_2(cli: Cli) -> None:

@@ -287,13 +287,6 @@ def test_a_stream_stops_at_one_checkpoint(function: Function, stream: Callable[.
     assert function.ran == ["1", "2", "2", "3"]
 
 
-def test_a_broken_record_of_a_stream_is_the_checkpoint(function: Function) -> None:
-    event = kinesis(1, 2, 3)
-    event["Records"][1]["kinesis"]["data"] = "%%%"
-    assert failures(function.handler(event, None)) == ["s-2"]
-    assert function.ran == ["1"]
-
-
 def test_gzip_inside_a_stream(function: Function) -> None:
     event = kinesis(1)
     event["Records"][0]["kinesis"]["data"] = packed(gzip.compress(json.dumps(bridge(1)).encode()))
@@ -309,6 +302,49 @@ def test_a_tumbling_window_keeps_its_state(function: Function) -> None:
 def test_a_tumbling_window_ends_without_records(function: Function) -> None:
     event = {"Records": [], "window": {"start": "a", "end": "b"}, "state": {"sum": 3}, "isFinalInvokeForWindow": True}
     assert function.handler(event, None) == {"batchItemFailures": [], "state": {"sum": 3}}
+
+
+# --- malformed at every layer: kept by its carrier, and the others go on ---
+
+LAYERS = {
+    "no JSON": b'{"id": ',
+    "no JSON in SNS": {"Type": "Notification", "TopicArn": "t", "MessageId": "s", "Message": '{"id": '},
+    "half a gzip": gzip.compress(json.dumps(bridge(2)).encode())[:-20],
+    "no JSON in gzip": gzip.compress(b'{"id": '),
+    "no base64 inside": {"Records": [{"eventSource": "aws:kinesis", "eventID": "1", "kinesis": {"data": "%%%"}}]},
+    "no gzip in logs": {"awslogs": {"data": packed(b"\x1f\x8b broken")}},
+}
+
+
+@pytest.mark.parametrize("layer", [*LAYERS, "no base64"])
+def test_a_malformed_record_of_firehose_is_kept_and_the_others_go_on(function: Function, layer: str) -> None:
+    event = firehose(1, 2, 3)
+    event["records"][1]["data"] = packed(LAYERS[layer]) if layer in LAYERS else "%%%"
+    found = function.handler(event, None)["records"]
+    assert [each["result"] for each in found] == ["Ok", "ProcessingFailed", "Ok"]
+    assert found[1]["data"] == event["records"][1]["data"]
+    assert function.ran == ["1", "3"]
+
+
+@pytest.mark.parametrize("layer", [*LAYERS, "no base64"])
+def test_a_malformed_record_of_a_stream_is_the_checkpoint(function: Function, layer: str) -> None:
+    event = kinesis(1, 2, 3)
+    event["Records"][1]["kinesis"]["data"] = packed(LAYERS[layer]) if layer in LAYERS else "%%%"
+    assert failures(function.handler(event, None)) == ["s-2"]
+    assert function.ran == ["1"]
+
+
+@pytest.mark.parametrize("layer", [layer for layer, body in LAYERS.items() if isinstance(body, dict)])
+def test_a_malformed_message_of_a_queue_is_named(function: Function, layer: str) -> None:
+    assert failures(function.handler(sqs(1, json.dumps(LAYERS[layer]), 3), None)) == ["m-2"]
+    assert function.ran == ["1", "3"]
+
+
+@pytest.mark.parametrize("layer", [*LAYERS, "no base64"])
+def test_a_malformed_request_is_answered_with_400(function: Function, layer: str) -> None:
+    body = packed(LAYERS[layer]) if layer in LAYERS else "%%%"
+    assert function.handler(request(body, isBase64Encoded=True), None)["statusCode"] == 400
+    assert function.ran == []
 
 
 # --- SNS ---
@@ -480,6 +516,8 @@ def test_a_webhook_waits_for_a_store_that_does_not_answer() -> None:
         ([], "an empty list"),
         ([1, 2], "a list of 2 items"),
         ({"Records": [{"foo": 1}]}, "'Records'"),
+        ({"Records": [*sqs(1)["Records"], 7]}, "'Records', which has Records that are not all objects"),
+        ({"Records": [7, *kinesis(1)["Records"]]}, "'Records', which has Records that are not all objects"),
         ({"records": [{"foo": 1}]}, "'records'"),
         ({"triggerSource": "PreSignUp", "userName": "x"}, "'triggerSource', 'userName'"),
     ],
@@ -515,6 +553,14 @@ def test_claims_made_late_do_not_outlive_the_function(function: Function) -> Non
     handler = function.once.aws_lambda(lambda event, ctx: deadlines.append(ctx.deadline.timestamp()))
     handler(sqs(*range(600)), Context(60_000))  # more than are claimed together
     assert max(deadlines) - min(deadlines) < 0.5
+
+
+def test_a_busy_copy_is_not_waited_for_until_no_time_is_left_to_answer(function: Function) -> None:
+    patient = Once(function.store, rules=Rule(name="r", key=["id"]), consumer="billing", busy_wait="1h")
+    function.store.claim([Want(patient.key(bridge(2)), 60_000)], b"another1", 60_000)
+    handler = patient.aws_lambda(lambda event: None)
+    assert failures(handler(sqs(1, 2), Context(1000))) == ["m-2"]
+    patient.close()
 
 
 def test_what_failed_often_runs_again_when_its_queue_sends_it_again(function: Function) -> None:

@@ -493,6 +493,50 @@ def test_they_are_extended_ten_in_a_call() -> None:
     assert {len(call) for call in changes.calls} == {10}
 
 
+def test_several_of_these_calls_are_under_way_at_a_time() -> None:
+    together = threading.Barrier(8)
+    changes = Changes()
+
+    def change(some: Sequence[Change]) -> set[str]:
+        together.wait(60)  # breaks where no seven others come
+        return changes._change(some)
+
+    changes.visibility._change = change
+    changes.visibility.hold(str(number) for number in range(160))
+    assert len(changes.beat_after(10_000)) == 160
+    assert changes.beat_after(9_999) == []
+
+
+def test_a_queue_that_is_away_is_not_asked_for_every_ten() -> None:
+    changes = Changes()
+    asked: list[Sequence[Change]] = []
+
+    def change(some: Sequence[Change]) -> set[str]:
+        asked.append(some)
+        raise SourceError("away")
+
+    changes.visibility._change = change
+    changes.visibility.hold(str(number) for number in range(1000))
+    changes.beat_after(10_000)
+    assert 1 <= len(asked) <= 8
+
+
+def test_a_mistake_in_one_of_many_calls_is_logged_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    changes, mistaken = Changes(), threading.Event()
+
+    def change(some: Sequence[Change]) -> set[str]:
+        if threading.current_thread() is not threading.main_thread():
+            mistaken.set()
+            raise ZeroDivisionError
+        assert mistaken.wait(60)
+        return changes._change(some)
+
+    changes.visibility._change = change
+    changes.visibility.hold(str(number) for number in range(1000))
+    assert len(changes.beat_after(10_000)) >= 930
+    assert "ZeroDivisionError" in caplog.text
+
+
 def test_what_is_let_go_is_hidden_until_its_time_and_no_longer_held() -> None:
     changes = Changes()
     changes.visibility.hold(["a", "b", "c"])
@@ -501,6 +545,23 @@ def test_what_is_let_go_is_hidden_until_its_time_and_no_longer_held() -> None:
     changes.visibility.let_go("unknown", 0)
     assert changes.beat_after(100) == [("a", 0), ("b", 4)]
     assert changes.beat_after(10_000) == [("c", 30)]
+
+
+def test_what_is_let_go_just_as_a_beat_begins_is_not_hidden_for_a_second_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = Changes()
+    changes.visibility.hold(["a"])
+    steady, began = changes.clock.steady, threading.Event()
+
+    def meanwhile() -> int:
+        now = steady()
+        if not began.is_set():
+            began.set()
+            changes.clock.sleep(1)
+            changes.visibility.let_go("a", 0)
+        return now
+
+    monkeypatch.setattr(changes.clock, "steady", meanwhile)
+    assert changes.beat_after(0) == [("a", 0)]
 
 
 def test_a_queue_that_is_away_is_told_later_and_what_is_let_go_shows_up_by_itself() -> None:

@@ -70,6 +70,8 @@ def _records(event: Document, records: list[Any]) -> Envelope:
     carrier = carried[0].carrier
     if len(carried) != len(records):
         raise unknown(event, "has Records of no service that is known here")
+    if not all(isinstance(item, Mapping) for item in records):
+        raise unknown(event, "has Records that are not all objects")
     reply, name, group = _OF_RECORDS.get(carrier, (Reply.RAISE, _none, _none))
     found = [Message(each, _word(name(item)), group(item), item) for each, item in zip(carried, records, strict=True)]
     return _checked(Envelope(carrier, reply, found, event))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from eventonce.aws_setup.account import Account
-from eventonce.aws_setup.plan import RETRY, Bus, EventRule, Plan, Queue, Table, Topic, compact, foreign
+from eventonce.aws_setup.plan import RETRY, Bus, EventRule, Plan, Queue, Stream, Table, Topic, compact, foreign
 from eventonce.aws_setup.queue import admission, changes, description, wanted
 from eventonce.errors import ConfigError, EventOnceError
 from eventonce.stores import open_store
@@ -25,6 +25,9 @@ class Step(NamedTuple):
 
 def look(plan: Plan, account: Account) -> Iterator[Step]:
     """What is to be done, in the order in which it can be done."""
+    for stream in (plan.stream, plan.sink):
+        if isinstance(stream, Stream):
+            yield _stream(stream, account)
     for queue in plan.queues:
         yield _queue(queue, plan.rule, account)
     for bus in plan.buses:
@@ -35,6 +38,31 @@ def look(plan: Plan, account: Account) -> Iterator[Step]:
         yield from _rule(plan.rule, account)
     if plan.table is not None:
         yield _table(plan.table, account)
+
+
+# --- streams, which must be there ---
+
+
+def _stream(stream: Stream, account: Account) -> Step:
+    place, name = stream.place, stream.name
+    if stream.of_table:
+        what, remedy = f"table {name} with a stream", "turn the stream on, with NEW_AND_OLD_IMAGES or another view"
+        there = _has_stream(stream, account)
+    else:
+        what, remedy = f"stream {name}", "make it, with as many shards as it needs"
+        named = {"StreamARN": name} if name.startswith("arn:") else {"StreamName": name}
+        there = account.look(place, "kinesis", "describe_stream_summary", **named) is not None
+    if not there:
+        raise ConfigError(f"{place.what}: {what} is not there; {remedy}, and run this again")
+    return Step("keep", what)
+
+
+def _has_stream(stream: Stream, account: Account) -> bool:
+    if stream.name.startswith("arn:"):
+        found = account.look(stream.place, "dynamodbstreams", "describe_stream", StreamArn=stream.name)
+        return found is not None
+    table = account.look(stream.place, "dynamodb", "describe_table", TableName=stream.name)
+    return table is not None and bool(table["Table"].get("LatestStreamArn"))
 
 
 # --- queues and topics ---

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from eventonce.aws_setup.plan import FUNCTION_TIMEOUT, RETENTION, RETRY, Bus, Plan, Queue, Table, Topic, foreign
+from eventonce.aws_setup.plan import FUNCTION_TIMEOUT, RETENTION, RETRY, Bus, Plan, Queue, Stream, Table, Topic, foreign
 from eventonce.aws_setup.queue import admission
 from eventonce.aws_setup.role import Resource, policy, trust
 
@@ -161,6 +161,8 @@ def _id(resource: Resource) -> str:
 
 
 def _arn(resource: Resource) -> Any:
+    if isinstance(resource, Stream):
+        return _stream_arn(resource)
     if isinstance(resource, Queue) and foreign(resource):
         owner, _, name = resource.name.partition("/")
         region = resource.place.options.get("region", "${AWS::Region}")
@@ -170,3 +172,14 @@ def _arn(resource: Resource) -> Any:
     if isinstance(resource, Bus) and resource.name == "default":
         return {"Fn::Sub": "arn:${AWS::Partition}:events:${AWS::Region}:${AWS::AccountId}:event-bus/default"}
     return {"Ref": _id(resource)} if isinstance(resource, Topic) else {"Fn::GetAtt": [_id(resource), "Arn"]}
+
+
+def _stream_arn(stream: Stream) -> Any:
+    """That of a stream; of a table's changes, those of the table and of all its streams: a new one has a new name."""
+    if stream.name.startswith("arn:"):
+        return stream.name
+    at = f"{stream.place.options.get('region', '${AWS::Region}')}:${{AWS::AccountId}}"
+    if not stream.of_table:
+        return {"Fn::Sub": f"arn:${{AWS::Partition}}:kinesis:{at}:stream/{stream.name}"}
+    table = f"arn:${{AWS::Partition}}:dynamodb:{at}:table/{stream.name}"
+    return [{"Fn::Sub": table}, {"Fn::Sub": f"{table}/stream/*"}]

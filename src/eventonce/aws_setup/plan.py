@@ -95,7 +95,22 @@ class Table(NamedTuple):
         return self.place.name
 
 
-Sink = Queue | Topic | Bus
+class Stream(NamedTuple):
+    """A stream of Kinesis, or of a table's changes. It is used and not made: its owner says how many shards it has."""
+
+    place: Place
+    purpose: str  # source or sink
+
+    @property
+    def name(self) -> str:
+        return self.place.name
+
+    @property
+    def of_table(self) -> bool:
+        return self.place.scheme == "dynamodbstreams"
+
+
+Sink = Queue | Topic | Bus | Stream
 
 
 class Plan(NamedTuple):
@@ -104,6 +119,7 @@ class Plan(NamedTuple):
     consumer: str
     queues: list[Queue]
     source: Queue | None
+    stream: Stream | None  # in place of it
     letters: Queue | None  # where the worker puts dead letters
     sink: Sink | None
     rule: EventRule | None
@@ -119,12 +135,14 @@ class Plan(NamedTuple):
     @property
     def places(self) -> list[Place]:
         """Everything that the pipeline names."""
-        others = [each.place for each in (self.sink, self.table) if each is not None]
+        others = [each.place for each in (self.stream, self.sink, self.table) if each is not None]
         return [queue.place for queue in self.queues] + others
 
 
 def foreign(named: Sink) -> bool:
     """Whether something is someone else's: named by its ARN, or by its account. It is used and not made."""
+    if isinstance(named, Stream):
+        return True
     return "/" in named.name if isinstance(named, Queue) else named.name.startswith("arn:")
 
 
@@ -135,7 +153,7 @@ def make_plan(settings: Settings, *, function: bool = False) -> Plan:
     rule = None if settings.aws is None else _rule(settings, settings.aws, source)
     named = [rule and rule.undelivered, source and source.dead, letters, sink, source]
     queues = _apart([queue for queue in named if isinstance(queue, Queue) and not foreign(queue)])
-    return Plan(settings.consumer, queues, source, letters, sink, rule, _table(settings))
+    return Plan(settings.consumer, queues, source, _stream(settings), letters, sink, rule, _table(settings))
 
 
 # --- queues ---
@@ -236,11 +254,18 @@ def compact(document: Any) -> str:
     return msgspec.json.encode(document).decode()
 
 
-# --- sink and store ---
+# --- streams, sink and store ---
+
+
+def _stream(settings: Settings) -> Stream | None:
+    url = settings.source
+    return Stream(_place(url, "source"), "source") if url.startswith(("kinesis://", "dynamodbstreams://")) else None
 
 
 def _sink(settings: Settings) -> Sink | None:
     url = settings.sink
+    if url.startswith("kinesis://"):
+        return Stream(_place(url, "sink"), "sink")
     if url.startswith("sqs://"):
         return Queue(_queue_place(url, "sink"), "sink")
     if url.startswith("sns://"):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from eventonce.aws_setup.plan import Bus, Plan, Queue, Sink, Table, Topic
+from eventonce.aws_setup.plan import Bus, Plan, Queue, Sink, Stream, Table, Topic
 
 Resource = Sink | Table
 
@@ -11,10 +11,17 @@ _RECEIVE = [
     "sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:GetQueueUrl",
     "sqs:ReceiveMessage",
 ]  # fmt: skip
+_READ = {
+    False: ["kinesis:DescribeStreamSummary", "kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards"],
+    True: ["dynamodb:DescribeStream", "dynamodb:DescribeTable", "dynamodb:GetRecords", "dynamodb:GetShardIterator"],
+}
+# What Lambda asks besides, before it reads a stream for a function.
+_READ_FOR_FUNCTION = {False: ["kinesis:DescribeStream"], True: ["dynamodb:ListStreams"]}
 _SEND = {
     Queue: ["sqs:GetQueueUrl", "sqs:SendMessage"],
     Topic: ["sns:Publish"],
     Bus: ["events:DescribeEventBus", "events:PutEvents"],
+    Stream: ["kinesis:PutRecords"],
 }
 _REMEMBER = [
     "dynamodb:BatchGetItem", "dynamodb:ConditionCheckItem", "dynamodb:DeleteItem", "dynamodb:DescribeTable",
@@ -33,7 +40,8 @@ def trust(service: Any, *, worker: bool) -> dict[str, Any]:
 def policy(plan: Plan, arn: Callable[[Resource], Any], logs: Any = None) -> dict[str, Any]:
     """What the role may do; `arn` tells how a template refers to something, `logs` is a function's log group."""
     statements = [
-        {"Effect": "Allow", "Action": actions, "Resource": arn(resource)} for actions, resource in _grants(plan)
+        {"Effect": "Allow", "Action": actions, "Resource": arn(resource)}
+        for actions, resource in _grants(plan, function=logs is not None)
     ]
     if logs is not None:
         write = ["logs:CreateLogStream", "logs:PutLogEvents"]
@@ -41,12 +49,16 @@ def policy(plan: Plan, arn: Callable[[Resource], Any], logs: Any = None) -> dict
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-def _grants(plan: Plan) -> Iterator[tuple[list[str], Resource]]:
+def _grants(plan: Plan, *, function: bool) -> Iterator[tuple[list[str], Resource]]:
     if plan.source is not None:
         yield _RECEIVE, plan.source
+    if plan.stream is not None:
+        of_table = plan.stream.of_table
+        yield sorted(_READ[of_table] + (_READ_FOR_FUNCTION[of_table] if function else [])), plan.stream
     if plan.letters is not None:
         yield _SEND[Queue], plan.letters
     if plan.sink is not None:
-        yield _SEND[type(plan.sink)], plan.sink
+        new_bus = ":event-busv2/" in plan.sink.name  # which is not looked up: it has an address and not a name
+        yield ["events:PutEvents"] if new_bus else _SEND[type(plan.sink)], plan.sink
     if plan.table is not None:
         yield _REMEMBER, plan.table

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from eventonce.aws_setup.hcl import Block, Reference, block, encoded
-from eventonce.aws_setup.plan import RETENTION, RETRY, Bus, EventRule, Plan, Queue, Table, Topic, foreign
+from eventonce.aws_setup.plan import RETENTION, RETRY, Bus, EventRule, Plan, Queue, Stream, Table, Topic, foreign
 from eventonce.aws_setup.queue import admission
 from eventonce.aws_setup.role import Resource, policy, trust
 
@@ -17,10 +17,11 @@ def terraform(plan: Plan, *, function: bool = False) -> str:
         blocks.append(_resource(plan.sink, {"name": plan.sink.name, "fifo_topic": plan.sink.fifo}))
     if isinstance(plan.sink, Bus) and plan.sink.name == "default":
         blocks.append(block("data", "aws_cloudwatch_event_bus", "default", body={"name": "default"}))
+    blocks += [_looked_up(each) for each in (plan.stream, plan.sink) if isinstance(each, Stream)]
     blocks += _rule(plan.rule, plan) if plan.rule is not None else []
     blocks += [_table(plan.table)] if plan.table is not None else []
     blocks += _function_role(plan) if function else _worker_role(plan)
-    return "\n".join(blocks).rstrip("\n")
+    return "\n".join(filter(None, blocks)).rstrip("\n")
 
 
 def _queue(queue: Queue) -> str:
@@ -37,6 +38,14 @@ def _queue(queue: Queue) -> str:
         redrive = {"deadLetterTargetArn": _arn(queue.dead), "maxReceiveCount": queue.receives}
         body["redrive_policy"] = encoded(redrive)
     return _resource(queue, body)
+
+
+def _looked_up(stream: Stream) -> str:
+    """A stream that someone else made, or nothing where its name says it all."""
+    if stream.name.startswith("arn:"):
+        return ""
+    kind = "aws_dynamodb_table" if stream.of_table else "aws_kinesis_stream"
+    return block("data", kind, stream.purpose, body={"name": stream.name})
 
 
 def _bus(bus: Bus) -> str:
@@ -136,6 +145,8 @@ def _label(resource: Resource) -> str:
 
 
 def _arn(resource: Resource) -> Any:
+    if isinstance(resource, Stream):
+        return _stream_arn(resource)
     if isinstance(resource, Queue) and foreign(resource):
         owner, _, name = resource.name.partition("/")
         return f"arn:*:sqs:{resource.place.options.get('region', '*')}:{owner}:{name}"
@@ -144,3 +155,11 @@ def _arn(resource: Resource) -> Any:
     if isinstance(resource, Bus) and resource.name == "default":
         return Reference("data.aws_cloudwatch_event_bus.default.arn")
     return Reference(f"{_label(resource)}.arn")
+
+
+def _stream_arn(stream: Stream) -> Any:
+    if stream.name.startswith("arn:"):
+        return stream.name
+    if not stream.of_table:
+        return Reference(f"data.aws_kinesis_stream.{stream.purpose}.arn")
+    return [Reference(f"data.aws_dynamodb_table.{stream.purpose}.{name}") for name in ("arn", "stream_arn")]

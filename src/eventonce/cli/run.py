@@ -101,7 +101,9 @@ def run(
     in_json, level = given.pop("log_format") == "json", given.pop("log_level")
     log.setup("error" if as_json else level, json=in_json)
     logging.getLogger("eventonce").addFilter(Repeats())
-    logging.getLogger("eventonce.outage").setLevel(logging.WARNING)  # nobody should have to guess at one
+    for name in ("eventonce.outage", "eventonce.patience"):  # nobody should have to guess at an outage
+        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("eventonce.patience").addFilter(Repeats())  # each thread has its own
     with ExitStack() as stack:
         settings = read_settings(pipeline or config, **given)
         telling = in_json or (level in _OF_EVENTS and not as_json)

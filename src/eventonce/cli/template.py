@@ -36,9 +36,18 @@ def template(pipeline: str, form: str, *, function: bool) -> None:
     plan = make_plan(load(pipeline), function=function)
     _check(pipeline, plan)
     if form == "sam":
+        _check_feed(pipeline, plan)
         click.echo(sam(plan))
     else:
         click.echo((terraform if form == "terraform" else cloudformation)(plan, function=function))
+
+
+def _check_feed(pipeline: str, plan: Plan) -> None:
+    if plan.stream is not None:
+        raise ConfigError(
+            f"{pipeline}: --format sam feeds a function from a queue, and the source is a stream; take the role from "
+            "--format cloudformation --lambda, and give your mapping FunctionResponseTypes: [ReportBatchItemFailures]"
+        )
 
 
 def _check(pipeline: str, plan: Plan) -> None:

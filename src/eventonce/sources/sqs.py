@@ -1,5 +1,6 @@
 """Messages of an SQS queue, standard or FIFO, each hidden from other workers for as long as it is in hand."""
 
+import threading
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -43,6 +44,7 @@ class SqsSource:
         self._name = f"sqs://{self._place.name}"
         self._clock = clock or SystemClock()
         self._fifo = self._place.name.endswith(".fifo")
+        self._lock = threading.Lock()  # for new clients
         self._connect()
         self._url = self._find()
         self._timeout = visibility or self._own_timeout()
@@ -84,11 +86,12 @@ class SqsSource:
     # --- its calls ---
 
     def _first_poll(self, limit: int) -> list[Delivery]:
+        client = self._polls
         try:
             return self._poll(limit, self._wait)
         except QueueAway as error:
             if _code(error.__cause__) in _EXPIRED:
-                self._connect()  # where the credentials come from, there may be new ones
+                self._renew(client)
             raise
 
     def _poll(self, limit: int, wait: int) -> list[Delivery]:
@@ -160,6 +163,15 @@ class SqsSource:
         self._polls = self._place.client("sqs", connections=_CONNECTIONS, longer=self._wait * 1000)
         self._calls = self._place.client("sqs", connections=_CONNECTIONS)
 
+    def _renew(self, expired: Any) -> None:
+        """Connect anew, unless another thread has: where the credentials come from, there may be new ones."""
+        with self._lock:
+            if self._polls is expired:
+                old = (self._polls, self._calls)
+                self._connect()
+                for each in old:
+                    each.close()  # calls under way end by themselves
+
     def _find(self) -> str:
         account, _, name = self._place.name.rpartition("/")
         owner = {"QueueOwnerAWSAccountId": account} if account else {}
@@ -179,7 +191,7 @@ class SqsSource:
             answer: dict[str, Any] = call(**asked)
         except Exception as error:
             remedy = (
-                "check its name, region and account"
+                "check its name, region and account, or have eventonce setup make it"
                 if _code(error) in _NO_QUEUE
                 else "check network, credentials and rights"
             )

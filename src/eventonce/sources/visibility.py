@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from eventonce.clock import Clock
 from eventonce.errors import SourceError
 
 BATCH = 10  # messages in one call
+_AT_ONCE = 8  # calls under way
 LONGEST = 12 * 3_600_000  # that a message can be hidden, counted from when it was received
 _SHORTEST_TICK, _LONGEST_TICK = 50, 1000
 _PATIENCE = 10.0  # seconds for a call that is under way when we stop
@@ -77,17 +79,17 @@ class Visibility:
         self._needed.set()
         if self._thread is not None:
             self._thread.join(_PATIENCE)
-            self._send(self._leaving(now := self._clock.steady()), now, leave=True)
+            self._send(self._leaving(), self._clock.steady(), leave=True)
 
     def beat(self) -> None:
         """Do what is due now."""
         now = self._clock.steady()
-        self._send(self._leaving(now), now, leave=True)
+        self._send(self._leaving(), now, leave=True)
         self._send(self._fading(now), now, leave=False)
 
-    def _leaving(self, now: int) -> list[Change]:
+    def _leaving(self) -> list[Change]:
         with self._lock:
-            now = max(now, self._clock.steady())  # what was let go a moment ago without a delay has none
+            now = self._clock.steady()  # not before: what was let go meanwhile would be hidden for a second more
             for handle in [each for each, held in self._held.items() if held.again is not None and held.until < now]:
                 del self._held[handle]
             return [
@@ -108,11 +110,34 @@ class Visibility:
             ]
 
     def _send(self, changes: Sequence[Change], now: int, *, leave: bool) -> None:
-        for start in range(0, len(changes), BATCH):
-            some = changes[start : start + BATCH]
+        """Ten in a call, and several calls at a time.
+
+        Handlers that compute leave a thread to wait at every step of a call. One call after the other would then be
+        late for the last of a thousand messages.
+        """
+        calls = deque(changes[start : start + BATCH] for start in range(0, len(changes), BATCH))
+        helpers = [
+            threading.Thread(target=self._help, args=(calls, now, leave), name="eventonce-visibility", daemon=True)
+            for _ in range(min(len(calls), _AT_ONCE) - 1)
+        ]
+        for each in helpers:
+            each.start()
+        self._carry_out(calls, now, leave)
+        for each in helpers:
+            each.join()
+
+    def _help(self, calls: deque[Sequence[Change]], now: int, leave: bool) -> None:
+        try:
+            self._carry_out(calls, now, leave)
+        except Exception:  # a mistake of ours
+            _log.exception("messages could not be kept hidden")
+
+    def _carry_out(self, calls: deque[Sequence[Change]], now: int, leave: bool) -> None:
+        while some := _next(calls):
             try:
                 gone = self._change(some)
             except SourceError:  # it has been told, and the next beat tries again
+                calls.clear()
                 return
             self.drop(handle for handle, _ in some if leave or handle in gone)
             self._extended(some, now)
@@ -132,3 +157,10 @@ class Visibility:
                 _log.exception("messages could not be kept hidden")
             self._needed.wait(tick)
             self._needed.clear()
+
+
+def _next(calls: deque[Sequence[Change]]) -> Sequence[Change]:
+    try:
+        return calls.popleft()
+    except IndexError:  # others were quicker
+        return ()

@@ -1,0 +1,18 @@
+"""The benchmarks still run; what they measure is for whoever runs them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from eventonce.testing.servers import Ministack
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def test_the_benchmark_of_the_sqs_worker(ministack: Ministack) -> None:
+    program = [sys.executable, str(BENCHMARKS / "sqs.py"), "ratio", "memory", "--quick"]
+    done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert sum("us CPU per message" in line for line in lines) == 4
+    assert sum(" MB" in line for line in lines) == 10
