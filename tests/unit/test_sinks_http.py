@@ -37,6 +37,7 @@ class Server(ThreadingHTTPServer):
     """Says nothing of clients that hang up."""
 
     daemon_threads = True
+    request_queue_size = 128  # or a connection that nobody has accepted yet counts as nobody there
 
     def handle_error(self, *args: Any) -> None:
         pass
