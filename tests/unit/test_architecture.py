@@ -11,7 +11,7 @@ SRC = Path(eventonce.__file__).parent
 # From the ground up. A room may import rooms below it, and inside itself; rooms of one floor do not know each other.
 FLOORS = [
     {"errors", "forks"},
-    {"clock"},
+    {"clock", "backoff"},
     {"key", "path", "aws"},
     {"event", "rule", "difference"},
     {"claim", "outcome"},
@@ -21,7 +21,7 @@ FLOORS = [
     {"context"},
     {"job"},
     {"work"},
-    {"engine"},
+    {"engine", "publish"},
     {"pipeline", "testing"},
     {"study", "aws_setup"},
     {"worker", "webhook"},

@@ -25,7 +25,7 @@ from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
 from eventonce.worker import Crew
 from eventonce.worker.apart import apart
-from eventonce.worker.backoff import backoff
+from eventonce.backoff import backoff
 from eventonce.worker.guard import guard
 from tests.unit.conftest import Bench, Faulty
 

@@ -10,25 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
-from urllib.parse import unquote
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
 from eventonce.claim import FAILURES_FOR, Answer, Busy, Claim, Done, Finish, Record, Release, Stale, Token, Want, Won
-from eventonce.clock import LONGEST, Clock, SystemClock, duration
+from eventonce.clock import LONGEST, Clock, SystemClock
 from eventonce.errors import ConfigError, StoreBusy, StoreError, StoreUnusable
 from eventonce.forks import tell_of_forks
 from eventonce.key import Key
 from eventonce.ports import Swept
 from eventonce.stores.patience import GIVING_BACK, ask
+from eventonce.stores.postgres import address
+from eventonce.stores.postgres.address import TIMEOUT
 from eventonce.stores.postgres.batch import ADAPTERS, byte_strings, longs
 from eventonce.stores.postgres.connection import Connection, Link, Pool
 from eventonce.stores.postgres.schema import prepare, statement
 from eventonce.stores.postgres.transaction import LentConnection, PostgresTransaction
 from eventonce.stores.postgres.trouble import READ_ONLY, trouble
 
-TIMEOUT = 5000  # an answer is awaited so long
 _CONNECTIONS = 8  # for the verbs of one process; each holds one for one statement
 _TRANSACTIONS = 64  # handlers inside ctx.tx at a time
 _FIRST_LEASE = 10_000  # what to be patient for before any claim has been made
@@ -49,20 +48,11 @@ Rows = list[tuple[Any, ...]]
 
 def open_url(url: str, clock: Clock | None, create: bool) -> PostgresStore:
     """Open `postgresql://...`; `timeout=5s` and `prepare=false` are ours, every other parameter is libpq's."""
-    bare, _, query = url.partition("?")
-    parts = [(each.partition("=")[0], each) for each in query.split("&") if each]
-    ours = {name: unquote(each.partition("=")[2]) for name, each in parts if name in ("timeout", "prepare")}
-    # Not decoded and encoded again: libpq does not take a plus for a space.
-    rest = "&".join(each for name, each in parts if name not in ours)
-    timeout = duration(ours.get("timeout", TIMEOUT / 1000), "store: timeout")
-    if not timeout:
-        raise ConfigError("store: timeout=0 would give no server time to answer")
-    if ours.get("prepare", "true") not in ("true", "false"):
-        raise ConfigError(f"store: prepare={ours['prepare']!r} is neither true nor false")
+    found = address.read(url, "prepare")
     return PostgresStore(
-        f"{bare}?{rest}" if rest else bare,
-        timeout=timeout,
-        prepare=ours.get("prepare") != "false",
+        found.url,
+        timeout=found.timeout,
+        prepare=found.ours.get("prepare") != "false",
         create=create,
         clock=clock,
     )
@@ -86,8 +76,8 @@ class PostgresStore:
         create: bool = True,
         clock: Clock | None = None,
     ) -> None:
-        self._settings = _settings(url, timeout)
-        self._place = _place(self._settings)
+        self._settings = address.settings(url, timeout, "timeout", "prepare")
+        self._place = address.place(self._settings)
         self._timeout = timeout / 1000
         self._create = create
         self._clock = clock or SystemClock()
@@ -320,29 +310,6 @@ class PostgresStore:
         self._lent.after_fork(in_child=in_child)
         if in_child:
             self._inside = set()
-
-
-def _settings(url: str, timeout: int) -> dict[str, Any]:
-    """What libpq is told. Its own words on a wrong URL may hold the password, so they are not repeated."""
-    try:
-        found = conninfo_to_dict(url)
-    except psycopg.Error:
-        found = {"port": "unread"}
-    # A password with a bare slash in it ends up as a port and a database, one with a bare at sign as a host.
-    hosts = str(found.get("host", "")).split(",")  # of which a socket without a file begins with one
-    misread = "@" in str(found.get("dbname", "")) or any("@" in host[1:] for host in hosts)
-    if misread or not str(found.get("port", "0")).replace(",", "0").isdecimal():
-        raise ConfigError(
-            "store: the URL cannot be read; write postgresql://USER:PASSWORD@HOST:PORT/DATABASE?OPTION=VALUE, "
-            "each part %-encoded where it holds special characters; the options are timeout, prepare and libpq's"
-        )
-    return {"connect_timeout": -(-timeout // 1000), "application_name": "eventonce", **found}
-
-
-def _place(settings: Mapping[str, Any]) -> str:
-    """What may be shown of them."""
-    port = f":{settings['port']}" if "port" in settings else ""
-    return f"postgresql://{settings.get('host', '')}{port}/{settings.get('dbname', '')}"
 
 
 # --- rows ---
