@@ -14,7 +14,7 @@ FLOORS = [
     {"clock", "backoff"},
     {"key", "path", "aws"},
     {"event", "rule", "difference"},
-    {"claim", "outcome"},
+    {"claim", "outcome", "stamp"},
     {"ports"},
     {"formats", "rules", "stores", "sources", "sinks", "observe"},
     {"keeper", "memo", "flow", "aws_lambda"},
