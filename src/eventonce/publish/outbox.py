@@ -51,7 +51,7 @@ class Outbox:
 
         `items` are those of `TransactWriteItems`, as boto3's client takes them.
         """
-        if not hasattr(self.table, "transact"):
+        if not self.table.streamed:
             raise ConfigError(
                 f"outbox: transact is for dynamodb://TABLE; with {self.table.name} use add(connection, event)"
             )

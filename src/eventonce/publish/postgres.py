@@ -38,6 +38,8 @@ Rows = list[tuple[Any, ...]]
 class PostgresTable:
     """`postgresql://HOST/DATABASE`; `timeout=5s` and `notify=false` are ours."""
 
+    streamed = False
+
     def __init__(self, url: str, clock: Clock) -> None:
         found = address.read(url, "notify", what="outbox")
         self._settings = address.settings(found.url, found.timeout, "timeout", "notify", what="outbox")

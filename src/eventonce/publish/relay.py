@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from eventonce.backoff import backoff
 from eventonce.clock import Clock, SystemClock, duration
@@ -31,6 +31,9 @@ from eventonce.publish.published import Kind, Published
 from eventonce.publish.row import Pending
 from eventonce.sinks import DeadLetters, open_dead_letters
 from eventonce.sources.outage import Outage
+
+if TYPE_CHECKING:
+    from eventonce.publish.stream import Streamed
 
 BATCH = 100
 _FIRST_REST, _LONGEST_REST = 500, 300_000  # of a group, after a failure
@@ -98,6 +101,7 @@ class Relay:
         self._clock = clock or SystemClock()
         self._outage = Outage(outbox.table.name, self._clock)
         self._up = True  # whether something got through when last something was sent
+        self._moved = False  # in the last round
         self._rests: list[int] = []  # when groups may be tried again, the soonest first
         self._told_at: int | None = None
         self._tidied_at: int | None = None
@@ -136,7 +140,7 @@ class Relay:
 
     def aws_lambda(self) -> Callable[[Any, Any], dict[str, Any]]:
         """A handler for AWS Lambda on the stream of an outbox in DynamoDB."""
-        return self._streamed().handler(self.step)
+        return self._streamed().handler(lambda feed: self.step(feed) and self._up)
 
     def close(self) -> None:
         """Close the place for dead letters. The outbox and the publisher are the caller's."""
@@ -145,13 +149,13 @@ class Relay:
     def _feed(self, *, ends: bool) -> Feed:
         from eventonce.publish.table_feed import TableFeed
 
-        if hasattr(self._outbox.table, "transact"):
+        if self._outbox.table.streamed:
             streamed = self._streamed()
             return streamed.leftovers() if ends else streamed.stream(self._store, self._clock)
         return TableFeed(self._outbox.table, lease=self._lease, keep=self._keep)
 
-    def _streamed(self) -> Any:
-        if not hasattr(self._outbox.table, "transact"):
+    def _streamed(self) -> "Streamed":
+        if not self._outbox.table.streamed:
             raise ConfigError(f"relay: {self._outbox.table.name} has no stream; use run or drain")
         from eventonce.publish.stream import Streamed
 
@@ -164,8 +168,9 @@ class Relay:
         moved = self.step(feed)
         self._outage.worked()
         self._tidy(feed)
-        if not moved or self._due(self._told_at, _TOLD_EVERY):
+        if self._due(self._told_at, _TOLD_EVERY) or (self._moved and not moved):
             self._tell(feed)
+        self._moved = moved
         if self._up and not moved:
             feed.wait(self._idle(), stop)
         if self._up:

@@ -48,6 +48,8 @@ Result = TypeVar("Result")
 class SQLiteTable:
     """`sqlite:///FILE`: the database of the user's own tables."""
 
+    streamed = False
+
     def __init__(self, url: str, clock: Clock) -> None:
         parts = urlsplit(url)
         options(url)
