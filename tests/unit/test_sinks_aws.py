@@ -109,8 +109,8 @@ def put(*codes: str | None) -> dict[str, Any]:
 def sizes(*entries: Entry) -> list[list[int]]:
     """The calls that such entries make, where each gets through."""
     parcels = [Parcel(Event(data={}), "k") for _ in entries]
-    for parcel, parcel.entry in zip(parcels, entries, strict=True):
-        pass
+    for parcel, entry in zip(parcels, entries, strict=True):
+        parcel.entry = entry
     lanes, calls = Lanes(parcels), []
     while call := lanes.take(Limits(3, 10, 100)):
         calls.append([parcel.entry.size for parcel in call])

@@ -14,14 +14,23 @@ class Lanes:
         self._ready: deque[Parcel] = deque()
         self._behind: dict[str | None, deque[Parcel]] = {}  # by group, behind the one of it that may go
         self._later: list[Parcel] = []
+        stuck: set[str | None] = set()  # groups
         for parcel in parcels:
-            group = parcel.entry.group
-            if group in self._behind:
-                self._behind[group].append(parcel)
-                continue
-            self._ready.append(parcel)
-            if group is not None:
-                self._behind[group] = deque()
+            if parcel.answer is None and parcel.group in stuck:
+                parcel.answer = _held_back()
+            if parcel.answer is None:
+                self._add(parcel)
+            elif parcel.group is not None and isinstance(parcel.answer, SinkError):
+                stuck.add(parcel.group)
+
+    def _add(self, parcel: Parcel) -> None:
+        group = parcel.entry.group
+        if group in self._behind:
+            self._behind[group].append(parcel)
+            return
+        self._ready.append(parcel)
+        if group is not None:
+            self._behind[group] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._ready or self._later)
@@ -45,7 +54,7 @@ class Lanes:
             self._later.append(parcel)
         elif behind and isinstance(parcel.answer, SinkError):
             for other in self._behind.pop(group):
-                other.answer = SinkDown("was held back, because an event of its group before it could not be sent")
+                other.answer = _held_back()
         elif behind:
             self._ready.append(behind.popleft())
 
@@ -58,3 +67,7 @@ class Lanes:
     def rest(self) -> list[Parcel]:
         """All that was not sent."""
         return [*self._later, *self._ready, *(parcel for lane in self._behind.values() for parcel in lane)]
+
+
+def _held_back() -> SinkDown:
+    return SinkDown("was held back, because an event of its group before it could not be sent")

@@ -20,6 +20,9 @@ class Spoilt(Exception):
 class Carrier(Protocol):
     """A service whose calls take several entries and answer for each."""
 
+    where: str  # how errors name it
+    tries: int  # how often a call that fails as a whole is made before it counts as failed
+
     @property
     def limits(self) -> Limits: ...
     def ready(self) -> None: ...  # finds out once what calls need; raises SinkError
@@ -27,6 +30,7 @@ class Carrier(Protocol):
     def put(self, entries: Sequence[Entry]) -> Sequence[Taken | Refusal]: ...  # raises SinkError or Spoilt
     def judge(self, refusal: Refusal) -> EventRejected | SinkError: ...  # what an entry's refusal means
     def rejected(self, refusal: Refusal) -> EventRejected: ...  # the same, where it is to mean this entry only
+    def close(self) -> None: ...
 
 
 class Rounds:
@@ -49,7 +53,7 @@ class Rounds:
         for parcel in parcels:
             self._write(parcel)
         self._refused([parcel for parcel in parcels if parcel.answer is not None])
-        lanes = Lanes(parcel for parcel in parcels if parcel.answer is None)
+        lanes = Lanes(parcels)
         trouble, stalls = None, 0
         while lanes:
             answered = self._answered
@@ -64,7 +68,7 @@ class Rounds:
 
     # --- what a publisher does in its own way ---
 
-    def _refused(self, parcels: list[Parcel]) -> None:
+    def _refused(self, parcels: Sequence[Parcel]) -> None:
         """These will never be taken."""
 
     def _judged(self, refusal: Refusal) -> EventRejected | SinkError:
