@@ -19,6 +19,7 @@ from eventonce.cli.key import key
 from eventonce.cli.peek import peek
 from eventonce.cli.presets import presets
 from eventonce.cli.redrive import redrive
+from eventonce.cli.relay import relay
 from eventonce.cli.run import run
 from eventonce.cli.send import send
 from eventonce.cli.setup import setup
@@ -38,7 +39,7 @@ def cli() -> None:
 
 
 for command in (
-    demo, run, top, check, key, presets, audit, advise, explain, peek, forget, sweep, redrive, setup, template,
+    demo, run, top, check, key, presets, audit, advise, explain, peek, forget, sweep, redrive, relay, setup, template,
     send, completion,
 ):  # fmt: skip
     cli.add_command(command)

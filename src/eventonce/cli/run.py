@@ -2,11 +2,8 @@
 
 import json
 import logging
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from types import FrameType
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +11,7 @@ import click
 from eventonce.cli.options import pipeline_options, read_settings
 from eventonce.cli.progress import Progress
 from eventonce.cli.repeats import Repeats
+from eventonce.cli.signals import stopping
 from eventonce.clock import duration
 from eventonce.errors import MissingDriver, describe
 from eventonce.event import Delivery
@@ -174,33 +172,11 @@ class Receptionist:
 
 
 def _serve(worker: Crew | Receptionist, grace: int) -> bool:
-    with _signals(worker.stop):
+    with stopping(worker.stop):
         left = worker.run(grace)
     if left:
         click.echo(f"eventonce: not finished in time, and will come again: {left} events", err=True)
     return not left
-
-
-@contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Have the first signal stop the crew, and the second do what it would have done."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def first(number: int, frame: FrameType | None) -> None:
-        restore()
-        click.echo("eventonce: stopping when what is in hand is done; a second signal stops at once", err=True)
-        stop()
-
-    for number in before:
-        signal.signal(number, first)
-    try:
-        yield
-    finally:
-        restore()
 
 
 class _Watcher:

@@ -70,7 +70,7 @@ class DynamoDBTable:
         )
 
     def transact(self, items: Sequence[Mapping[str, Any]], row: Row) -> None:
-        """Write all of it or nothing. Asked again with the same token, where an answer is lost or another interferes."""
+        """Write all or nothing. Asked again with the same token, where an answer is lost or another interferes."""
         item = {
             **Key(row.grp, row.identity).typed(),
             "event": {"S": row.event.decode()},

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import ConfigError, MissingDriver
+from eventonce.publish.identity import Identities
 from eventonce.publish.row import make_row
+from eventonce.rule import Rule
+from eventonce.rules import given_rules
 from eventonce.stores.url import shown
 
 _TABLES = {
@@ -24,9 +28,17 @@ class Outbox:
     """`outbox.add(connection, event)` in the transaction of your own change: both are committed, or neither.
 
     The URL names the database of that change. Nothing is connected to for `add`, which uses your connection only.
+    An event's identity is the one that is given, what the `rules` make of it, its own id, or a new one.
     """
 
-    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        rules: Rule | Sequence[Rule] | str | Path | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._identities = None if rules is None else Identities(given_rules(rules))
         self.table: Any = _open(url, clock or SystemClock())  # what relays read
 
     def add(self, connection: Any, event: object, *, group: str | None = None, identity: str | None = None) -> str:
@@ -35,7 +47,7 @@ class Outbox:
         The connection is psycopg's, sqlite3's, a Connection or Session of SQLAlchemy, or `ctx.tx`. Events of one
         `group` are published in the order of their transactions. Nothing is committed here.
         """
-        row = make_row(event, group, identity)
+        row = make_row(event, group, identity, self._identities)
         self.table.insert(connection, row)
         return row.identity
 
@@ -55,7 +67,7 @@ class Outbox:
             raise ConfigError(
                 f"outbox: transact is for dynamodb://TABLE; with {self.table.name} use add(connection, event)"
             )
-        row = make_row(event, group, identity)
+        row = make_row(event, group, identity, self._identities)
         self.table.transact(items, row)
         return row.identity
 

@@ -14,6 +14,7 @@ from eventonce.errors import (
     ConfigError,
     EventOnceError,
     EventRejected,
+    SinkDown,
     StoreError,
     StoreUnusable,
     TooManyAttempts,
@@ -31,6 +32,7 @@ from eventonce.publish.published import Kind, Published
 from eventonce.publish.row import Pending
 from eventonce.sinks import DeadLetters, open_dead_letters
 from eventonce.sources.outage import Outage
+from eventonce.stamp import stamped
 
 if TYPE_CHECKING:
     from eventonce.publish.stream import Streamed
@@ -100,6 +102,7 @@ class Relay:
         self._hooks = Hooks(hooks)
         self._clock = clock or SystemClock()
         self._outage = Outage(outbox.table.name, self._clock)
+        self._receiver = Outage("what the relay publishes to", self._clock)
         self._up = True  # whether something got through when last something was sent
         self._moved = False  # in the last round
         self._rests: list[int] = []  # when groups may be tried again, the soonest first
@@ -217,6 +220,7 @@ class Relay:
         through = any(answer.kind is not Kind.FAILED for _, answer in answered) or not answered
         blame = through or self._up  # else it is the receiver that fails, whatever it is sent
         self._up = through
+        self._receiver.worked() if through else self._receiver.failed(answered[0][1].error)
         stuck: set[str] = set()
         for row, answer in answered:
             if row.grp in stuck:  # behind one that failed, and unsent
@@ -230,6 +234,7 @@ class Relay:
 
     def _end(self, row: Pending, answer: Published, verdict: Verdict, *, blame: bool) -> str:
         """What is to become of one row that was sent."""
+        blame = blame and not isinstance(answer.error, SinkDown)
         failures = row.failures + blame
         if answer.kind is Kind.FAILED and failures < self._max_attempts:
             rest = backoff(failures or 1, _FIRST_REST, _LONGEST_REST)
@@ -300,9 +305,9 @@ def _said(answer: Published) -> str:
 
 
 def _letter(row: Pending, attempts: int, why: EventOnceError, outbox: str) -> tuple[Delivery, Outcome]:
-    where = {"source": outbox, "message": row.identity, "group": row.group}
+    where = {"source": "outbox", "outbox": outbox, "identity": row.identity, "group": row.group}
     try:
-        body = row.opened().line()
+        body = stamped(row.opened(), row.identity, max(attempts, 1)).line()  # so that it comes back under its identity
     except EventRejected:
         body = row.event
     kind = Ending.REJECTED if isinstance(why, EventRejected) else Ending.FAILED

@@ -8,7 +8,8 @@ import msgspec
 
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.formats import read_event
+from eventonce.publish.identity import Identities
+from eventonce.publish.reading import read
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,256}")
 _decode = msgspec.json.Decoder(Event).decode
@@ -48,13 +49,19 @@ class Pending(NamedTuple):
             raise EventRejected(f"what the outbox keeps of it cannot be read: {error}") from None
 
 
-def make_row(event: object, group: str | None, identity: str | None) -> Row:
-    """The row of an event: as it was read, without the bytes it was read from."""
-    identity = uuid.uuid4().hex if identity is None else _named("identity", identity)
+def make_row(event: object, group: str | None, identity: str | None, rules: Identities | None) -> Row:
+    """The row of an event: as it was read, without the bytes it was read from.
+
+    Its identity is fixed here, so that it stays the same whatever happens to the relay: the one that is given, what
+    the rules make of the event, its own id, or else a new one.
+    """
+    found = read(event)
+    if identity is None:
+        identity = rules.of(found) if rules is not None else found.id or uuid.uuid4().hex
+    identity = _named("identity", identity)
     grp = f"-{identity}" if group is None else f"={_named('group', group)}"
-    bare = msgspec.structs.replace(read_event(event), raw=b"")
     try:
-        return Row(identity, grp, msgspec.json.encode(bare))
+        return Row(identity, grp, msgspec.json.encode(msgspec.structs.replace(found, raw=b"")))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise EventRejected(f"cannot be written as JSON: {error}") from None
 

@@ -107,8 +107,9 @@ class StreamFeed:
         items = self._read(keys)
         for key in self._taken.keys() - items.keys():  # published before
             self._source.ack(self._taken.pop(key))
-        self._idle = not deliveries
-        return [items[key] for key in dict.fromkeys(keys) if key in items]
+        found = [items[key] for key in dict.fromkeys(keys) if key in items]
+        self._idle = not found
+        return found
 
     def _read(self, keys: Sequence[Key]) -> dict[Key, Pending]:
         try:
