@@ -40,9 +40,18 @@ def _with_sqlalchemy(connection: Any, sql: str, values: Mapping[str, Any], diale
         connection = connection.connection()
     if connection.dialect.name != dialect:
         raise ConfigError(f"outbox: this is a connection to {connection.dialect.name}, and the outbox is in {dialect}")
-    if connection.get_isolation_level() == "AUTOCOMMIT":
-        raise ConfigError(f"outbox: {_ALONE}")
+    if _commits_alone(connection, dialect):
+        connection.execute(
+            text("SELECT 1")
+        )  # SQLAlchemy begins with the first statement, and some begin in a way of their own
+        if _commits_alone(connection, dialect):
+            raise ConfigError(f"outbox: {_ALONE}")
     connection.execute(text(sql), values)
+
+
+def _commits_alone(connection: Any, dialect: str) -> bool:
+    driver = connection.connection.driver_connection
+    return _alone(driver, dialect) if _dialect(driver) else getattr(driver, "autocommit", False) is True
 
 
 def _with_driver(connection: Any, sql: str, values: Mapping[str, Any], dialect: str) -> None:

@@ -93,30 +93,33 @@ class SQLiteTable:
 
     def take(self, token: str, after: str, most: int, lease: int) -> tuple[list[Pending], str, int]:
         """What is next of groups behind `after`, the last group that was looked at, and how many were."""
-        now = self._clock.utc()
 
-        def act(connection: sqlite3.Connection) -> list[Any]:
+        def act(connection: sqlite3.Connection) -> tuple[list[Any], int]:
+            now = self._clock.utc()  # not before: it may have taken a while to become the writer
             asked = {"after": after, "most": most, "depth": _DEPTH, "now": now}
             rows = connection.execute(_TAKE, asked).fetchall()
             held = [(token, now, now + lease, row[2]) for row in rows if row[2] is not None]
             connection.executemany(_HOLD, held)
-            return rows
+            return rows, now
 
-        rows = self._change(act)
+        rows, now = self._change(act)
         found = [_pending(row[2:], now) for row in rows if row[2] is not None]
         return found, rows[0][1] or "", rows[0][0]
 
     def extend(self, token: str, numbers: Sequence[int], lease: int) -> int:
-        now = self._clock.utc()
-        held = [(now, now + lease, number, token) for number in numbers]
-        return self._change(lambda connection: connection.executemany(_EXTEND, held).rowcount)
+        def act(connection: sqlite3.Connection) -> int:
+            now = self._clock.utc()
+            held = [(now, now + lease, number, token) for number in numbers]
+            return connection.executemany(_EXTEND, held).rowcount
+
+        return self._change(act)
 
     def settle(self, token: str, done: Sequence[Pending], back: Sequence[Back], keep: int, within: int) -> int:
         """Remove and give back; how many were still this relay's."""
-        now = self._clock.utc()
-        given = [(now, now + each.rest, int(each.blame), each.row.number, token) for each in back]
 
         def act(connection: sqlite3.Connection) -> int:
+            now = self._clock.utc()
+            given = [(now, now + each.rest, int(each.blame), each.row.number, token) for each in back]
             if keep:
                 connection.executemany(_KEEP, [(now, row.number, token) for row in done])
             gone = connection.executemany(_REMOVE, [(row.number, token) for row in done]).rowcount

@@ -5,7 +5,9 @@
 -- A first row that another relay has taken, given back or removed since this statement began is looked at again when it
 -- is locked, as it is then.
 WITH RECURSIVE clock AS MATERIALIZED (
-    SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
+    -- What begins later than soon was written before the clock was set back, and is over. Soon is not now: another relay
+    -- may have begun a little later and been done sooner.
+    SELECT now, now + 60000 AS soon FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) c
 ), walk AS (  -- from group to group by the index, however many rows each has; no further than is asked for
     (
         SELECT grp, id, since, until FROM eventonce_outbox
@@ -17,11 +19,11 @@ WITH RECURSIVE clock AS MATERIALIZED (
         WHERE grp > w.grp ORDER BY grp, id LIMIT 1
     ) n
 ), free AS MATERIALIZED (
-    SELECT w.grp, w.id FROM walk w, clock WHERE NOT (w.since <= clock.now AND clock.now < w.until) LIMIT %(most)s
+    SELECT w.grp, w.id FROM walk w, clock WHERE NOT (w.since <= clock.soon AND clock.now < w.until) LIMIT %(most)s
 ), held AS MATERIALIZED (
     SELECT h.grp, h.id FROM free f, clock, LATERAL (
         SELECT o.grp, o.id FROM eventonce_outbox o
-        WHERE o.id = f.id AND NOT (o.since <= clock.now AND clock.now < o.until)
+        WHERE o.id = f.id AND NOT (o.since <= clock.soon AND clock.now < o.until)
         FOR UPDATE SKIP LOCKED
     ) h
 ), chosen AS MATERIALIZED (  -- first rows first, so that none is left out

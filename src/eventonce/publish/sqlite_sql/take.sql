@@ -5,8 +5,8 @@ WITH RECURSIVE walk (grp) AS (
     SELECT (SELECT min(grp) FROM eventonce_outbox WHERE grp > walk.grp) FROM walk WHERE walk.grp IS NOT NULL
 ), free AS MATERIALIZED (
     SELECT o.grp, o.id FROM walk
-    JOIN eventonce_outbox o ON o.id = (SELECT min(id) FROM eventonce_outbox WHERE grp = walk.grp)
-    WHERE NOT (o.since <= :now AND :now < o.until)
+    CROSS JOIN eventonce_outbox o ON o.id = (SELECT min(id) FROM eventonce_outbox WHERE grp = walk.grp)
+    WHERE NOT (o.since <= :now + 60000 AND :now < o.until)  -- what begins later is from before the clock was set back
     LIMIT :most
 ), chosen AS (
     SELECT o.id, row_number() OVER (PARTITION BY o.grp ORDER BY o.id) AS place
