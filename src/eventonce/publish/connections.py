@@ -41,9 +41,7 @@ def _with_sqlalchemy(connection: Any, sql: str, values: Mapping[str, Any], diale
     if connection.dialect.name != dialect:
         raise ConfigError(f"outbox: this is a connection to {connection.dialect.name}, and the outbox is in {dialect}")
     if _commits_alone(connection, dialect):
-        connection.execute(
-            text("SELECT 1")
-        )  # SQLAlchemy begins with the first statement, and some begin in a way of their own
+        connection.execute(text("SELECT 1"))  # it begins with the first statement, and some in a way of their own
         if _commits_alone(connection, dialect):
             raise ConfigError(f"outbox: {_ALONE}")
     connection.execute(text(sql), values)

@@ -80,7 +80,8 @@ class DynamoDBTable:
             raise EventRejected(f"takes {size(item):,} bytes in the outbox, and DynamoDB keeps {MAX_ITEM:,} in an item")
         _check(items, size(item))
         put = {"TableName": self.place.name, "Item": item, "ConditionExpression": "attribute_not_exists(grp)"}
-        token = hashlib.sha256(f"eventonce:{row.identity}".encode()).hexdigest()[:36]
+        # Tokens are one space for all tables of an account.
+        token = hashlib.sha256("\0".join((self.place.name, row.grp, row.identity)).encode()).hexdigest()[:36]
         request = {"ClientRequestToken": token, "TransactItems": [{"Put": put}, *items]}
         ask(lambda: self._transact(request, row.identity), self.clock, self.place.timeout)
 
