@@ -4,14 +4,16 @@ import sqlite3
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from eventonce.errors import EventRejected, SinkError
-from eventonce.publish import Kind, Outbox, Outgoing, Published
+from eventonce.publish import Kind, Outbox, Outgoing, Published, Relay
 from eventonce.testing.servers import Postgres
 
 PATIENCE = 60.0  # seconds until a test is given up
@@ -107,3 +109,17 @@ def postgres_database(server: Postgres) -> Database:
         connection.execute(f"CREATE DATABASE {name}".encode())
     url = server.url().rpartition("/")[0] + f"/{name}"
     return Database(url, lambda: psycopg.connect(url))
+
+
+@contextmanager
+def running(*relays: Relay) -> Iterator[None]:
+    """These relays at work, each in a thread."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(len(relays)) as threads:
+        futures = [threads.submit(each.run, stop) for each in relays]
+        try:
+            yield
+        finally:
+            stop.set()
+            for future in futures:
+                future.result(PATIENCE)

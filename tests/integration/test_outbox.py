@@ -8,24 +8,25 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from eventonce import ConfigError, EventRejected, Once, Rule
+from eventonce import ConfigError, Event, EventRejected, Once, Rule
+from eventonce.clock import moment
 from eventonce.errors import SinkDown, StoreUnusable
 from eventonce.publish import Kind, Outbox, Outgoing, Published, Relay
 from eventonce.publish import relay as relay_module
 from eventonce.publish.feed import Back
+from eventonce.publish.row import make_row
 from eventonce.publish.table_feed import TableFeed
 from eventonce.testing.clock import ManualClock
 from eventonce.testing.proxy import FaultProxy
 from eventonce.testing.servers import Postgres
 
-from .outboxes import PATIENCE, Database, Receiver, event, postgres_database, sqlite_database
+from .outboxes import PATIENCE, Database, Receiver, event, postgres_database, running, sqlite_database
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -75,20 +76,6 @@ def relay(database: Database, receiver: Any, folder: Path, **settings: Any) -> R
 def letters(folder: Path) -> list[dict[str, Any]]:
     file = folder / "dead.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
-@contextmanager
-def running(*relays: Relay) -> Iterator[None]:
-    """These relays at work, each in a thread."""
-    stop = threading.Event()
-    with ThreadPoolExecutor(len(relays)) as threads:
-        futures = [threads.submit(each.run, stop) for each in relays]
-        try:
-            yield
-        finally:
-            stop.set()
-            for future in futures:
-                future.result(PATIENCE)
 
 
 # --- adding ---
@@ -187,13 +174,24 @@ def test_events_come_out_as_they_went_in(database: Database, tmp_path: Path) -> 
         {"specversion": "1.0", "id": "c", "source": "/shop", "type": "t", "subject": "s", "data": {"n": 2}},
         {"plain": True, "n": 3},
     ]
+    built = [
+        Event(data=[1, {"a": None}], id="list"),
+        Event(data={"detail": 1}, source="s", type="t", attributes={"x": [1]}, time=moment(1_767_225_600_123)),
+        Event(data="text", form="cloudevents", id="c", source="/s", type="t", attributes={"specversion": "1.0"}),
+        Event(data={"eventonce_event": {}}),
+    ]
     connection, receiver = database.connect(), Receiver()
     for document in documents:
         database.outbox.add(connection, document, group="g")
+    for each in built:
+        database.outbox.add(connection, each, group="built")
     connection.commit()
     connection.close()
     assert relay(database, receiver, tmp_path).drain() == 0
-    assert [json.loads(each.event.line()) for each in receiver.got] == documents
+    assert [json.loads(each.event.line()) for each in receiver.got if each.group == "g"] == documents
+    assert [each.event for each in receiver.got if each.group == "built"] == built
+    kept = make_row(documents[2], None, None, None).event
+    assert json.loads(kept) == documents[2]
 
 
 def test_connections_of_others_are_told_what_is_wanted(database: Database, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from eventonce.stores.patience import ask
 
 _READ_AT_ONCE, _WRITTEN_AT_ONCE = 100, 25  # keys of one BatchGetItem and BatchWriteItem
 _COUNTED = 1000  # items that are looked at to say how much waits
-_IN_FLIGHT = 4
+_IN_FLIGHT = 8
 _KINDS = ("Put", "Update", "Delete", "ConditionCheck")
 _PATIENCE = 120_000  # for a new table
 _POLL = 200
@@ -27,13 +27,21 @@ _FAILED = "ConditionalCheckFailed"
 
 
 class Key(NamedTuple):
-    """What an item is found by."""
+    """What an item is found by; those of a group lie in the order of adding."""
 
     grp: str
-    identity: str
+    place: str  # when it was added, in 15 digits, and its identity
+
+    @property
+    def added(self) -> int:
+        return int(self.place[:15])
+
+    @property
+    def identity(self) -> str:
+        return self.place[16:]
 
     def typed(self) -> dict[str, Any]:
-        return {"grp": {"S": self.grp}, "identity": {"S": self.identity}}
+        return {"grp": {"S": self.grp}, "place": {"S": self.place}}
 
 
 class DynamoDBTable:
@@ -57,29 +65,23 @@ class DynamoDBTable:
 
     # --- the user's side ---
 
+    def _key(self, row: Row) -> Key:
+        return Key(row.grp, f"{self.clock.utc():015}:{row.identity}")
+
     def insert(self, connection: Any, row: Row) -> None:
         """Add a row to what `ctx.tx` of a DynamoDB store will write."""
         if not isinstance(connection, Writes):
-            raise ConfigError(
-                "outbox: in DynamoDB an event is added by transact(items, event), or by add(ctx.tx, event)"
-            )
-        connection.put_item(
-            TableName=self.place.name,
-            Item={**row._asdict(), "event": row.event.decode(), "added": self.clock.utc()},
-            ConditionExpression="attribute_not_exists(grp)",
-        )
+            raise ConfigError("outbox: in DynamoDB use transact(items, event), or add(ctx.tx, event) in a handler")
+        item = {**self._key(row)._asdict(), "event": row.event.decode()}
+        connection.put_item(TableName=self.place.name, Item=item)
 
     def transact(self, items: Sequence[Mapping[str, Any]], row: Row) -> None:
         """Write all or nothing. Asked again with the same token, where an answer is lost or another interferes."""
-        item = {
-            **Key(row.grp, row.identity).typed(),
-            "event": {"S": row.event.decode()},
-            "added": {"N": str(self.clock.utc())},
-        }
+        item = {**self._key(row).typed(), "event": {"S": row.event.decode()}}
         if size(item) > MAX_ITEM:
             raise EventRejected(f"takes {size(item):,} bytes in the outbox, and DynamoDB keeps {MAX_ITEM:,} in an item")
         _check(items, size(item))
-        put = {"TableName": self.place.name, "Item": item, "ConditionExpression": "attribute_not_exists(grp)"}
+        put = {"TableName": self.place.name, "Item": item}
         # Tokens are one space for all tables of an account.
         token = hashlib.sha256("\0".join((self.place.name, row.grp, row.identity)).encode()).hexdigest()[:36]
         request = {"ClientRequestToken": token, "TransactItems": [{"Put": put}, *items]}
@@ -91,15 +93,17 @@ class DynamoDBTable:
         except Refused as refused:
             if refused.code == "IdempotentParameterMismatchException":
                 raise TransactionRefused(f"outbox: the identity {identity!r} {_USED}") from refused
+            if refused.code == "ResourceNotFoundException":
+                raise StoreUnusable(
+                    f"{self.name}: it does not exist, or a table of the items does not; {_MAKE}"
+                ) from None
             if not refused.reasons:
                 raise TransactionRefused(f"outbox: DynamoDB refused the transaction ({refused})") from refused
-            raise self._cancelled(refused, request["TransactItems"], identity) from refused
+            raise self._cancelled(refused, request["TransactItems"]) from refused
 
-    def _cancelled(self, refused: Refused, items: Sequence[Mapping[str, Any]], identity: str) -> Exception:
+    def _cancelled(self, refused: Refused, items: Sequence[Mapping[str, Any]]) -> Exception:
         """Which item is to blame; or, where none is, that it may be tried again."""
         codes = [str(reason.get("Code") or "None") for reason in refused.reasons]
-        if codes[0] == _FAILED:
-            return TransactionRefused(f"outbox: the identity {identity!r} {_USED}")
         for number, (item, code) in enumerate(zip(items, codes, strict=False)):
             if code not in ("None", *PASSING):
                 ((kind, what),) = item.items()
@@ -115,7 +119,7 @@ class DynamoDBTable:
     def create(self) -> None:
         """Make the table, paid per request, with a stream of its keys."""
         if self._description() is None:
-            names = [("grp", "HASH"), ("identity", "RANGE")]
+            names = [("grp", "HASH"), ("place", "RANGE")]
             self._server.call(
                 "create_table",
                 TableName=self.place.name,
@@ -137,15 +141,10 @@ class DynamoDBTable:
         except Denied:  # then nobody looks, and what is wrong shows when it is used
             return
         if found is None:
-            raise StoreUnusable(
-                f"{self.name}: has no outbox; check name and region, or make it with outbox.create() or eventonce "
-                "relay --create"
-            )
+            raise StoreUnusable(f"{self.name}: has no outbox; {_MAKE}")
         keys = {each["AttributeName"] for each in found["KeySchema"]}
-        if keys != {"grp", "identity"}:
-            raise StoreUnusable(
-                f"{self.name}: is no outbox, since its key is {' and '.join(sorted(keys))}; name another"
-            )
+        if keys != {"grp", "place"}:
+            raise StoreUnusable(f"{self.name}: is no outbox: its key is {' and '.join(sorted(keys))}; name another")
         if not found.get("StreamSpecification", {}).get("StreamEnabled"):
             raise StoreUnusable(f"{self.name}: has no stream, which relays need; turn it on, with KEYS_ONLY or more")
 
@@ -183,13 +182,28 @@ class DynamoDBTable:
             asked = self._left(answer.get("UnprocessedKeys"))
         return found
 
-    def scan(self) -> Iterator[tuple[int, Key]]:
-        """All that is there: when it was added, and its key."""
-        asked: dict[str, Any] = {"TableName": self.place.name, "ConsistentRead": True, **_BRIEFLY}
+    def groups(self, grps: Sequence[str]) -> dict[str, list[Pending]]:
+        """The first items of groups."""
+        return dict(zip(grps, self._server.each(self._group, grps), strict=True))
+
+    def _group(self, grp: str) -> list[Pending]:
+        answer = self._ask(
+            "query",
+            TableName=self.place.name,
+            KeyConditionExpression="grp = :grp",
+            ExpressionAttributeValues={":grp": {"S": grp}},
+            ConsistentRead=True,
+            Limit=_READ_AT_ONCE,
+        )
+        return [self._pending(item) for item in answer.get("Items", [])]
+
+    def scan(self) -> Iterator[Key]:
+        """All that is there."""
+        asked: dict[str, Any] = {"TableName": self.place.name, "ConsistentRead": True, **_KEYS}
         while True:
             answer = self._ask("scan", **asked)
             for item in answer.get("Items", []):
-                yield int(item["added"]["N"]), Key(item["grp"]["S"], item["identity"]["S"])
+                yield Key(item["grp"]["S"], item["place"]["S"])
             if "LastEvaluatedKey" not in answer:
                 return
             asked["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
@@ -221,8 +235,8 @@ class DynamoDBTable:
 
     def backlog(self) -> Backlog:
         """As far as one look shows: a table cannot be counted without reading all of it."""
-        answer = self._ask("scan", TableName=self.place.name, Limit=_COUNTED, **_BRIEFLY)
-        added = [int(item["added"]["N"]) for item in answer.get("Items", [])]
+        answer = self._ask("scan", TableName=self.place.name, Limit=_COUNTED, **_KEYS)
+        added = [Key(item["grp"]["S"], item["place"]["S"]).added for item in answer.get("Items", [])]
         return Backlog(len(added), max(0, self.clock.utc() - min(added)) if added else 0)
 
     def close(self) -> None:
@@ -238,17 +252,15 @@ class DynamoDBTable:
         return left
 
     def _pending(self, item: dict[str, Any]) -> Pending:
-        key = Key(item["grp"]["S"], item["identity"]["S"])
-        waited = self.clock.utc() - int(item["added"]["N"])
+        key = Key(item["grp"]["S"], item["place"]["S"])
+        waited = self.clock.utc() - key.added
         failures = int(item.get("failures", {"N": "0"})["N"])
         return Pending(key, key.identity, key.grp, item["event"]["S"].encode(), failures, max(0, waited))
 
 
+_MAKE = "check name and region, or make it with outbox.create() or eventonce relay --create"
 _USED = "was used before, and that transaction took effect; nothing was written now"
-_BRIEFLY = {
-    "ProjectionExpression": "grp, #i, added",
-    "ExpressionAttributeNames": {"#i": "identity"},
-}
+_KEYS = {"ProjectionExpression": "grp, place"}
 
 
 def _check(items: Sequence[Mapping[str, Any]], own: int) -> None:

@@ -143,7 +143,13 @@ class Relay:
 
     def aws_lambda(self) -> Callable[[Any, Any], dict[str, Any]]:
         """A handler for AWS Lambda on the stream of an outbox in DynamoDB."""
-        return self._streamed().handler(lambda feed: self.step(feed) and self._up)
+
+        def publish(feed: Feed) -> None:
+            self._up = True  # each time anew: who is brought one batch over and over must not know it by one event only
+            while self.step(feed) and self._up:
+                pass
+
+        return self._streamed().handler(publish)
 
     def close(self) -> None:
         """Close the place for dead letters. The outbox and the publisher are the caller's."""

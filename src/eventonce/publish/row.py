@@ -8,10 +8,12 @@ import msgspec
 
 from eventonce.errors import EventRejected
 from eventonce.event import Event
+from eventonce.formats import read_event
 from eventonce.publish.identity import Identities
 from eventonce.publish.reading import read
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,256}")
+_WHOLE = b'{"eventonce_event":'
 _decode = msgspec.json.Decoder(Event).decode
 
 
@@ -44,13 +46,13 @@ class Pending(NamedTuple):
     def opened(self) -> Event:
         """Its event; raises `EventRejected` where somebody has changed what is kept."""
         try:
-            return _decode(self.event)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return _read(self.event)
+        except (EventRejected, msgspec.MsgspecError, RecursionError) as error:
             raise EventRejected(f"what the outbox keeps of it cannot be read: {error}") from None
 
 
 def make_row(event: object, group: str | None, identity: str | None, rules: Identities | None) -> Row:
-    """The row of an event: as it was read, without the bytes it was read from.
+    """The row of an event.
 
     Its identity is fixed here, so that it stays the same whatever happens to the relay: the one that is given, what
     the rules make of the event, its own id, or else a new one.
@@ -60,10 +62,23 @@ def make_row(event: object, group: str | None, identity: str | None, rules: Iden
         identity = rules.of(found) if rules is not None else found.id or uuid.uuid4().hex
     identity = _named("identity", identity)
     grp = f"-{identity}" if group is None else f"={_named('group', group)}"
-    try:
-        return Row(identity, grp, msgspec.json.encode(msgspec.structs.replace(found, raw=b"")))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise EventRejected(f"cannot be written as JSON: {error}") from None
+    return Row(identity, grp, _written(found))
+
+
+def _written(event: Event) -> bytes:
+    """The event's own document, which is what people who look into the table expect; field by field where that reads
+    as something else, such as an `Event` whose data is a list.
+    """
+    bare = msgspec.structs.replace(event, raw=b"")
+    line = bare.line()
+    same = msgspec.structs.replace(read_event(line), raw=b"") == bare
+    return line if same else _WHOLE + msgspec.json.encode(bare) + b"}"
+
+
+def _read(kept: bytes) -> Event:
+    if kept.startswith(_WHOLE):
+        return _decode(kept[len(_WHOLE) : -1])
+    return msgspec.structs.replace(read_event(kept), raw=b"")
 
 
 def _named(what: str, value: str) -> str:
