@@ -48,7 +48,7 @@ class Publisher:
     def send(self, events: Iterable[Any]) -> list[Published]:
         """Publish events: `Event`, mappings, JSON, CloudEvents of the SDK, or `Outgoing` around any of these.
 
-        Never raises for an event or for trouble of the carrier. Of one group, what is behind an event that failed is not
+        Never raises for an event or for trouble of the carrier. In a group, what is behind an event that failed is not
         sent; what is behind a refused one is.
         """
         if isinstance(events, Event | Mapping | str | bytes | Outgoing | CloudEvent):
