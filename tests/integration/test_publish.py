@@ -1,6 +1,8 @@
 """Publishing over the wire: on ministack through a proxy that loses answers, and onto a new bus of our own."""
 
 import json
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -215,6 +217,67 @@ def test_nobody_there_is_failed_and_may_be_sent_again(cloud: Cloud) -> None:
     assert (failed.kind, failed.identity) == (Kind.FAILED, "e-1")
     assert found.kind is Kind.PUBLISHED
     assert [stamp(body) for body in cloud.bodies(queue)] == [("e-1", found.attempts)]
+
+
+# --- the command line ---
+
+
+def run(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "eventonce", "publish", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def test_a_file_is_published_and_a_second_run_changes_nothing(cloud: Cloud, tmp_path: Path) -> None:
+    queue = cloud.queue(".fifo")
+    (tmp_path / "orders.jsonl").write_text("".join(json.dumps(order(number)) + "\n" for number in range(12)))
+    for _ in range(2):
+        done = run(tmp_path, "orders.jsonl", "--to", f"sqs://{queue}?{cloud.options}")
+        assert done.stderr == "12 published\n"
+
+    assert [body["detail"]["order"] for body in cloud.bodies(queue)] == list(range(12))
+
+
+def test_the_rules_of_a_pipeline_make_the_identity(cloud: Cloud, tmp_path: Path) -> None:
+    queue = cloud.queue(".fifo")
+    (tmp_path / "pipeline.toml").write_text('[[rule]]\nname = "orders"\nkey = ["detail.order"]\n')
+    (tmp_path / "orders.jsonl").write_text("".join(json.dumps({**order(1), "id": each}) + "\n" for each in "ab"))
+    to = f"sqs://{queue}?{cloud.options}"
+    done = run(tmp_path, "orders.jsonl", "--to", to, "-c", "pipeline.toml", "--json")
+
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert first["identity"] == second["identity"]
+    assert (first["kind"], first["attempts"], first["place"]) == ("published", 1, "orders.jsonl:1")
+    assert len(cloud.bodies(queue)) == 1
+
+
+def test_what_is_refused_is_told_and_kept(cloud: Cloud, tmp_path: Path) -> None:
+    queue = cloud.queue()
+    lines = [json.dumps(order(1)), "garbage", json.dumps({"id": "no source"})]
+    (tmp_path / "orders.jsonl").write_text("\n".join(lines) + "\n")
+    to = f"events://{cloud.bus(queue)}?{cloud.options}"
+    done = run(tmp_path, "orders.jsonl", "--to", to, "--dead-letter", "dead.jsonl", code=1)
+
+    assert done.stderr.splitlines()[-1] == "1 published, 2 refused"
+    assert "orders.jsonl:2: refused: is not JSON" in done.stderr
+    assert "orders.jsonl:3: refused: has no source of its own" in done.stderr
+    letters = [json.loads(line)["body"] for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
+    assert letters[0] == "garbage"
+    assert json.loads(letters[1])["id"] == "no source"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["orders.jsonl", "--to", "https://x"], "is no place to publish to; use events://BUS"),
+        (["missing.jsonl", "--to", "events://default"], "missing.jsonl: "),
+        (["orders.jsonl", "--to", "events://default", "-c", "no.toml"], "no.toml"),
+    ],
+)
+def test_a_wrong_option_is_exit_2(tmp_path: Path, arguments: list[str], why: str) -> None:
+    (tmp_path / "orders.jsonl").write_text("")
+    assert why in run(tmp_path, *arguments, code=2).stderr
 
 
 # --- the new bus: its stand-in checks what botocore's model allows, and deduplicates as AWS documents it ---
