@@ -347,6 +347,27 @@ def test_throttling_for_a_minute_is_survived(scripted: Any, whole: bool) -> None
     assert waits[0] <= 250
 
 
+def test_a_bus_that_throttles_every_entry_is_not_asked_for_the_others(scripted: Any) -> None:
+    bus = scripted(max_attempts=3)
+    for _ in range(3):
+        bus.says(*["ThrottlingException"] * 10)
+    found = bus.send(*map(order, range(25)))
+
+    assert [(each.kind, each.attempts) for each in found] == [(Kind.FAILED, 3)] * 10 + [(Kind.FAILED, 0)] * 15
+    assert {each.code for each in found} == {"ThrottlingException"}
+
+
+def test_some_that_are_throttled_do_not_hold_up_the_others(scripted: Any) -> None:
+    bus = scripted(max_attempts=2)
+    bus.says(*["ThrottlingException"] * 9, None)
+    bus.says(*[None] * 5)
+    bus.says(*["ThrottlingException"] * 3, *[None] * 6)
+    found = bus.send(*map(order, range(15)))
+
+    assert kinds(found) == ["failed"] * 3 + ["published"] * 12
+    assert [each.attempts for each in found] == [2] * 9 + [1] * 6
+
+
 def test_a_carrier_that_never_answers_is_given_up(scripted: Any) -> None:
     bus = scripted(max_attempts=4)
     bus.client.meta.events.register_first("provide-client-params.events.PutEvents", _timing_out)

@@ -38,9 +38,10 @@ _PASSING = {
 }  # fmt: skip
 _EXPIRED = {"expiredtoken", "requestexpired"}
 _OF_THE_EVENT = {
-    "batchrequesttoolong", "invalidargument", "invalidinput", "invalidmessagecontents", "invalidparameter",
+    "413", "batchrequesttoolong", "invalidargument", "invalidinput", "invalidmessagecontents", "invalidparameter",
     "invalidparametervalue", "malformeddetail", "notauthorizedfordetailtype", "notauthorizedforsource",
-    "parametervalueinvalid", "paramvalidation", "redactionfailure", "validation", "validationerror",
+    "parametervalueinvalid", "paramvalidation", "redactionfailure", "requestentitytoolarge", "requesttoolong",
+    "validation", "validationerror",
 }  # fmt: skip
 _UNANSWERED = (ConfigError, BotoCoreError, OSError, ValueError)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from eventonce.clock import Clock
-from eventonce.errors import EventRejected, SinkError
+from eventonce.errors import EventRejected, SinkDown, SinkError
 from eventonce.sinks.lanes import Lanes
 from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken
 from eventonce.sinks.tries import Hopeless, pause
@@ -142,10 +142,15 @@ class Rounds:
         for parcel in parcels:
             if isinstance(parcel.answer, Hopeless):
                 raise parcel.answer
+        down = [parcel.trouble for parcel in parcels if isinstance(parcel.trouble, SinkDown)]
+        if self.patient and len(down) == len(parcels):  # as good as a refusal of the whole call
+            for parcel in parcels:
+                parcel.answer = None
+            raise down[0]
 
     def _note(self, parcel: Parcel, said: Taken | Refusal) -> None:
         if isinstance(said, Taken):
-            parcel.answer = said
+            parcel.answer, parcel.trouble = said, None
             return
         parcel.trouble = self._judged(said)
         if isinstance(parcel.trouble, EventRejected | Hopeless) or parcel.attempts >= self._tries:
