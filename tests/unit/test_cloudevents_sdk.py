@@ -241,6 +241,14 @@ def test_the_stamp_stands_beside_the_attributes_and_the_sdk_never_sees_it() -> N
     assert to_sdk(published).get_attributes() == to_sdk(read_event(mapping())).get_attributes()
 
 
+def test_one_that_was_read_back_may_be_published_again() -> None:
+    _, (entry,) = put(Outgoing(cloud(), identity="theirs"))
+    (found,), (second,) = put(read_event(arrived(entry)))
+
+    assert (found.kind, found.identity) == (Kind.PUBLISHED, "o-1")
+    assert json.loads(second["Detail"]) == {**json.loads(entry["Detail"]), "_eventonce": {"id": "o-1", "attempt": 1}}
+
+
 def test_without_the_sdk_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['cloudevents'] = None\n"

@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from collections import UserDict
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -234,8 +235,9 @@ def test_an_event_whose_rule_finds_no_key_is_refused(scripted: Any) -> None:
     assert str(found.error) == "has no detail.customer, which is in the key of rule 'orders'"
 
 
-def test_the_stamp_of_another_publisher_is_not_taken_over(scripted: Any) -> None:
-    bus = scripted()
+@pytest.mark.parametrize("rules", [None, Rule(name="r", match={"source": ["nobody"]}, key="content")])
+def test_the_stamp_of_another_publisher_is_not_taken_over(scripted: Any, rules: Rule | None) -> None:
+    bus = scripted(rules=rules)
     bus.says(None, None)
     copied = {"_eventonce": {"id": "theirs", "attempt": 9}}
     own, content = bus.send(order(1, **copied), {**order(2, **copied), "id": ""})
@@ -243,6 +245,15 @@ def test_the_stamp_of_another_publisher_is_not_taken_over(scripted: Any) -> None
     assert own.identity == "e-1"
     assert content.identity not in ("theirs", "")
     assert [stamp[1] for stamp in bus.stamps()[0]] == [1, 1]
+
+
+def test_nor_by_a_rule_of_the_id(scripted: Any) -> None:
+    bus = scripted(rules=Rule(name="r", key="id"))
+    bus.says(None, None)
+    copied = {"_eventonce": {"id": "theirs", "attempt": 9}}
+    one, other = bus.send(order(1, **copied), order(2, **copied))
+
+    assert one.identity != other.identity
 
 
 @pytest.mark.parametrize("identity", ["", "x" * 257, 7, ["a"]])
@@ -585,6 +596,13 @@ class Odd:
     """Has no JSON form."""
 
 
+class Spiteful(UserDict[str, Any]):
+    """Cannot even be looked at."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise ZeroDivisionError("not today")
+
+
 def deep(levels: int) -> Any:
     value: Any = 1
     for _ in range(levels):
@@ -601,6 +619,7 @@ def deep(levels: int) -> Any:
         (7, "is a int, not an event"),
         (None, "is a NoneType, not an event"),
         (Odd(), "is a Odd, not an event"),
+        (Spiteful(), "could not be read: not today"),
         ({}, "has no source of its own"),
         ({"source": "s"}, "has no type"),
         ({"source": "aws.s3", "type": "t"}, "has no source of its own"),

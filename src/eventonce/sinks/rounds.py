@@ -130,8 +130,8 @@ class Rounds:
                 self._send([parcel])
             except Hopeless as error:
                 denied[parcel] = error
-        if len(denied) == len(parcels):
-            raise denied[parcels[0]]
+        if denied and not any(isinstance(parcel.answer, Taken) for parcel in parcels):
+            raise next(iter(denied.values()))
         for parcel, why in denied.items():
             parcel.answer = EventRejected(f"was refused where others were taken: {why}")
             parcel.answer.code = why.code
