@@ -36,6 +36,7 @@ bench: $(VENV)/ready servers
 	$(BIN)/python benchmarks/audit.py
 	PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python benchmarks/sqs.py
 	$(BIN)/python benchmarks/webhook.py
+	PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python benchmarks/publish.py
 
 clean:
 	rm -rf $(VENV) .servers .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -24,6 +24,17 @@ def stamped(event: Event, identity: str, attempt: int) -> Event:
     return structs.replace(event, data={**data, FIELD: stamp}, raw=b"")
 
 
+def unstamped(event: Event) -> Event:
+    """The event without the stamp of whoever published it before."""
+    if event.form == "cloudevents" and FIELD in event.attributes:
+        own = {name: value for name, value in msgspec.json.decode(event.line()).items() if name != FIELD}
+        attributes = {name: value for name, value in event.attributes.items() if name != FIELD}
+        return structs.replace(event, attributes=attributes, raw=msgspec.json.encode(own))
+    if not isinstance(event.data, dict) or FIELD not in event.data:
+        return event
+    return structs.replace(event, data={name: value for name, value in event.data.items() if name != FIELD}, raw=b"")
+
+
 def identity_of(event: Event) -> str | None:
     """The identity that a publisher gave an event, if one did. It came from outside, and may be anything."""
     stamp: Any = event.attributes.get(FIELD) if event.form == "cloudevents" else None

@@ -46,6 +46,8 @@ def test_python(code: str, expected: str | None, tmp_path: Path, request: pytest
     file.write_text(code)
     options = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if is_test else []
     servers = {"DATABASE_URL": request.getfixturevalue("postgres_server").url()} if "DATABASE_URL" in code else {}
+    if "Publisher(" in code:
+        servers["AWS_ENDPOINT_URL"] = request.getfixturevalue("ministack").endpoint()
     printed = run([sys.executable, *options, str(file)], tmp_path, **servers)
     if expected is not None:
         assert printed == expected

@@ -18,6 +18,7 @@ from eventonce.cli.forget import forget
 from eventonce.cli.key import key
 from eventonce.cli.peek import peek
 from eventonce.cli.presets import presets
+from eventonce.cli.publish import publish
 from eventonce.cli.redrive import redrive
 from eventonce.cli.relay import relay
 from eventonce.cli.run import run
@@ -39,8 +40,8 @@ def cli() -> None:
 
 
 for command in (
-    demo, run, top, check, key, presets, audit, advise, explain, peek, forget, sweep, redrive, relay, setup, template,
-    send, completion,
+    demo, run, top, check, key, presets, audit, advise, explain, peek, forget, sweep, redrive, setup, template,
+    send, publish, relay, completion,
 ):  # fmt: skip
     cli.add_command(command)
 

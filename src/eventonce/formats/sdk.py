@@ -19,8 +19,9 @@ class CloudEvent(Protocol):
 
 def structured(given: CloudEvent) -> bytes:
     """An object of the SDK in its structured form."""
+    form = _json_format()
     try:
-        written: bytes = _json_format().write(given)
+        written: bytes = form.write(given)
     except (TypeError, ValueError, RecursionError) as error:
         raise EventRejected(f"cannot be written as JSON: {error}") from None
     return written
@@ -34,8 +35,9 @@ def to_sdk(event: Event) -> Any:
     for name in ("id", "source", "type"):  # the SDK would make an id up, another one for each copy
         if not given.get(name):
             raise EventRejected(f"is no valid CloudEvent: it has no {name}")
+    form = _json_format()
     try:
-        made = _json_format().read(None, msgspec.json.encode(given))
+        made = form.read(None, msgspec.json.encode(given))
     except Exception as error:  # whatever an attribute does to it
         raise EventRejected(f"is no valid CloudEvent: {_why(error)}") from None
     if "time" not in given:  # it makes one up

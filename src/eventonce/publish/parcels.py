@@ -28,7 +28,7 @@ class StampedParcel(Parcel):
         self.outgoing = outgoing
         self.identity = identity
         self._readable = True
-        super().__init__(event, deduplication_id(event, identity), outgoing.group)
+        super().__init__(event, group=outgoing.group)
 
     @classmethod
     def unreadable(cls, outgoing: Outgoing, why: EventRejected) -> Self:
@@ -37,6 +37,10 @@ class StampedParcel(Parcel):
         parcel = cls(outgoing, Event(data=None), identity)
         parcel.answer, parcel._readable = why, False
         return parcel
+
+    @property
+    def key(self) -> str:
+        return deduplication_id(self.event, self.identity)  # when asked: EventBridge Classic has no use for it
 
     @property
     def sent(self) -> int:

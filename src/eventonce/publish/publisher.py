@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from eventonce.clock import Clock, SystemClock
-from eventonce.errors import ConfigError, EventRejected
+from eventonce.errors import ConfigError, EventRejected, describe
 from eventonce.event import Event
 from eventonce.formats.sdk import CloudEvent
 from eventonce.publish.identity import Identities, given_identity
@@ -42,13 +42,13 @@ class Publisher:
         self._identities = Identities(() if rules is None else given_rules(rules))
         self._clock = clock or SystemClock()
         self._tries = max_attempts
-        self._dead_letters = None if dead_letter is None else open_dead_letters(dead_letter)
         self._carrier = open_carrier(url)
+        self._dead_letters = None if dead_letter is None else open_dead_letters(dead_letter)
 
     def send(self, events: Iterable[Any]) -> list[Published]:
         """Publish events: `Event`, mappings, JSON, CloudEvents of the SDK, or `Outgoing` around any of these.
 
-        Never raises for an event or for trouble of the carrier. Of one group, what is behind an event that failed is not
+        Never raises for an event or for trouble of the carrier. In a group, what is behind an event that failed is not
         sent; what is behind a refused one is.
         """
         if isinstance(events, Event | Mapping | str | bytes | Outgoing | CloudEvent):
@@ -70,6 +70,10 @@ class Publisher:
             identity = self._identities.of(event) if given is None else given_identity(given)
         except EventRejected as error:
             return StampedParcel.unreadable(outgoing, error)
+        except ConfigError:
+            raise
+        except Exception as error:  # whatever an event does to us, it is kept and the others go on
+            return StampedParcel.unreadable(outgoing, EventRejected(f"could not be read: {describe(error)}"))
         return StampedParcel(outgoing, event, identity)
 
     def __enter__(self) -> Self:

@@ -10,6 +10,7 @@ from msgspec import structs
 from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.formats import read_event, to_sdk
+from eventonce.stamp import unstamped
 
 
 def read(item: object) -> Event:
@@ -21,7 +22,7 @@ def read(item: object) -> Event:
         event = read_event(_json(dict(item)) if isinstance(item, Mapping) else item)
     if event.form == "cloudevents":
         to_sdk(event)  # which checks its attributes
-    return event
+    return unstamped(event)
 
 
 def kept(item: object) -> bytes:

@@ -38,9 +38,10 @@ _PASSING = {
 }  # fmt: skip
 _EXPIRED = {"expiredtoken", "requestexpired"}
 _OF_THE_EVENT = {
-    "batchrequesttoolong", "invalidargument", "invalidinput", "invalidmessagecontents", "invalidparameter",
+    "413", "batchrequesttoolong", "invalidargument", "invalidinput", "invalidmessagecontents", "invalidparameter",
     "invalidparametervalue", "malformeddetail", "notauthorizedfordetailtype", "notauthorizedforsource",
-    "parametervalueinvalid", "paramvalidation", "redactionfailure", "validation", "validationerror",
+    "parametervalueinvalid", "paramvalidation", "redactionfailure", "requestentitytoolarge", "requesttoolong",
+    "validation", "validationerror",
 }  # fmt: skip
 _UNANSWERED = (ConfigError, BotoCoreError, OSError, ValueError)
 
@@ -91,8 +92,8 @@ class EntrySink:
     def _prepare(self) -> None:
         """Find out once what calls need."""
 
-    def _entry(self, event: Event, key: str, group: str | None) -> Entry:
-        """The event as an entry; `group` is what someone wants it to be in, where the service has groups."""
+    def _entry(self, event: Event, parcel: Parcel) -> Entry:
+        """The event as this attempt carries it, as an entry."""
         raise NotImplementedError
 
     def _put(self, bodies: list[dict[str, Any]]) -> list[Taken | Refusal]:
@@ -117,7 +118,7 @@ class EntrySink:
     def entry(self, parcel: Parcel) -> Entry:
         """The parcel as an entry."""
         try:
-            entry = self._entry(parcel.written(), parcel.key, parcel.group)
+            entry = self._entry(parcel.written(), parcel)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise EventRejected(f"cannot be written as JSON: {error}") from None
         if entry.size > self.limits.alone:

@@ -13,7 +13,7 @@ from eventonce.errors import EventRejected, MissingDriver
 from eventonce.event import Event
 from eventonce.sinks.entries import MIB, EntrySink
 from eventonce.sinks.group import Group, group_name
-from eventonce.sinks.parcel import Entry, Limits, Refusal, Taken, in_place
+from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken, in_place
 
 _RESERVED = "aws."  # how the sources of AWS and its partners begin, and nobody else's may
 _NEW = ":event-busv2/"
@@ -33,7 +33,7 @@ class _BusSink(EntrySink):
         if self._source.startswith(_RESERVED):
             raise self.place.wrong(f"source={self._source} is reserved: choose one that does not begin with aws.")
 
-    def _entry(self, event: Event, key: str, group: str | None) -> Entry:
+    def _entry(self, event: Event, parcel: Parcel) -> Entry:
         own = "" if event.source.startswith(_RESERVED) else event.source
         body: dict[str, Any] = {
             "Source": self._named(own or self._source, "source of its own", "source"),
@@ -97,14 +97,14 @@ class NewBusSink(_BusSink):
         if self.service not in Session().get_available_services():
             raise MissingDriver(f"{self.where}: needs a boto3 that knows {self.service}; pip install --upgrade boto3")
 
-    def _entry(self, event: Event, key: str, group: str | None) -> Entry:
-        body, size, *_ = super()._entry(event, key, group)
-        if group:
-            group = group_name(group)
-        elif self._group is not None:
-            group = self._group.of(event)
+    def _entry(self, event: Event, parcel: Parcel) -> Entry:
+        body, size, *_ = super()._entry(event, parcel)
+        group = group_name(parcel.group) if parcel.group else self._found(event)
         named = {"EventGroupId": group} if group else {}
-        return Entry({**body, "SystemMetadata": {"DeduplicationId": key, **named}}, size, group)
+        return Entry({**body, "SystemMetadata": {"DeduplicationId": parcel.key, **named}}, size, group)
+
+    def _found(self, event: Event) -> str | None:
+        return None if self._group is None else self._group.of(event)
 
     def _put(self, bodies: list[dict[str, Any]]) -> list[Taken | Refusal]:
         return _said(self.client().put_events(EventBusArn=self.place.name, Entries=bodies), len(bodies))

@@ -10,7 +10,7 @@ from eventonce.event import Event
 from eventonce.key import canonical
 from eventonce.path import getter
 from eventonce.sinks.entries import MIB, EntrySink
-from eventonce.sinks.parcel import Entry, Limits, Refusal, Taken, in_place
+from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken, in_place
 
 _LONGEST = 256  # characters of a partition key
 
@@ -31,12 +31,14 @@ class KinesisSink(EntrySink):
         self._path = self.place.options.get("partition")
         self._get = None if self._path is None else getter(self._path, "sink: partition")
 
-    def _entry(self, event: Event, key: str, group: str | None) -> Entry:
+    def _entry(self, event: Event, parcel: Parcel) -> Entry:
         data = event.line()
-        if group is not None or self._get is not None:
-            group = _short(group if self._get is None else group or self._get(event.document()), self._path)
-        partition = group or key
+        group = _short(parcel.group, self._path) if parcel.group else self._partition(event)
+        partition = group or parcel.key
         return Entry({"Data": data, "PartitionKey": partition}, len(data) + len(partition.encode()), group)
+
+    def _partition(self, event: Event) -> str | None:
+        return None if self._get is None else _short(self._get(event.document()), self._path)
 
     def _put(self, bodies: list[dict[str, Any]]) -> list[Taken | Refusal]:
         said = self.client().put_records(Records=bodies, **self._stream).get("Records", [])

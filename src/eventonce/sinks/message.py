@@ -5,7 +5,7 @@ from typing import Any
 from eventonce.aws import Place
 from eventonce.event import Event
 from eventonce.sinks.group import Group, group_name
-from eventonce.sinks.parcel import NO_ANSWER, Entry, Refusal, Taken
+from eventonce.sinks.parcel import NO_ANSWER, Entry, Parcel, Refusal, Taken
 
 KEY = "eventonce-key"  # the attribute that carries the idempotency key where there is no deduplication id
 
@@ -20,16 +20,16 @@ class Message:
             raise place.wrong("group is for what keeps order, and such names end in .fifo; leave it out")
         self._group = Group(place) if fifo else None
 
-    def entry(self, event: Event, key: str, given: str | None) -> Entry:
+    def entry(self, event: Event, parcel: Parcel) -> Entry:
         """The event as an entry of a batch."""
         line = event.line()
         text, size = line.decode(), len(line)
         if self._group is None:
-            attribute = {"DataType": "String", "StringValue": key}
+            attribute = {"DataType": "String", "StringValue": parcel.key}
             size += len(KEY) + sum(map(len, attribute.values()))
             return Entry({self._body: text, "MessageAttributes": {KEY: attribute}}, size)
-        group = group_name(given) if given else self._group.of(event)
-        return Entry({self._body: text, "MessageDeduplicationId": key, "MessageGroupId": group}, size, group)
+        group = group_name(parcel.group) if parcel.group else self._group.of(event)
+        return Entry({self._body: text, "MessageDeduplicationId": parcel.key, "MessageGroupId": group}, size, group)
 
 
 def numbered(bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:

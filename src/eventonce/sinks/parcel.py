@@ -58,16 +58,21 @@ def in_place(said: list[dict[str, Any]], count: int, name: str) -> list[Taken | 
 class Parcel:
     """One event, and how its sending goes."""
 
-    __slots__ = ("answer", "attempts", "entry", "event", "group", "key", "trouble")
+    __slots__ = ("_key", "answer", "attempts", "entry", "event", "group", "trouble")
 
-    def __init__(self, event: Event, key: str, group: str | None = None) -> None:
+    def __init__(self, event: Event, key: str = "", group: str | None = None) -> None:
         self.event = event
-        self.key = key  # the same at every attempt
+        self._key = key
         self.group = group  # where the caller names it; else the carrier finds it in the event
         self.entry = Entry({}, 0)
         self.attempts = 0
         self.trouble: EventRejected | SinkError | None = None  # of the last attempt
         self.answer: Taken | EventRejected | SinkError | None = None  # None as long as it may be sent
+
+    @property
+    def key(self) -> str:
+        """What a carrier may tell copies by: the same at every attempt."""
+        return self._key
 
     def written(self) -> Event:
         """The event as the next attempt carries it."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from eventonce.clock import Clock
-from eventonce.errors import EventRejected, SinkError
+from eventonce.errors import EventRejected, SinkDown, SinkError
 from eventonce.sinks.lanes import Lanes
 from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken
 from eventonce.sinks.tries import Hopeless, pause
@@ -130,8 +130,8 @@ class Rounds:
                 self._send([parcel])
             except Hopeless as error:
                 denied[parcel] = error
-        if len(denied) == len(parcels):
-            raise denied[parcels[0]]
+        if denied and not any(isinstance(parcel.answer, Taken) for parcel in parcels):
+            raise next(iter(denied.values()))
         for parcel, why in denied.items():
             parcel.answer = EventRejected(f"was refused where others were taken: {why}")
             parcel.answer.code = why.code
@@ -142,10 +142,15 @@ class Rounds:
         for parcel in parcels:
             if isinstance(parcel.answer, Hopeless):
                 raise parcel.answer
+        down = [parcel.trouble for parcel in parcels if isinstance(parcel.trouble, SinkDown)]
+        if self.patient and len(down) == len(parcels):  # as good as a refusal of the whole call
+            for parcel in parcels:
+                parcel.answer = None
+            raise down[0]
 
     def _note(self, parcel: Parcel, said: Taken | Refusal) -> None:
         if isinstance(said, Taken):
-            parcel.answer = said
+            parcel.answer, parcel.trouble = said, None
             return
         parcel.trouble = self._judged(said)
         if isinstance(parcel.trouble, EventRejected | Hopeless) or parcel.attempts >= self._tries:

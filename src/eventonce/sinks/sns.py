@@ -7,7 +7,7 @@ from eventonce.clock import Clock
 from eventonce.event import Event
 from eventonce.sinks.entries import MIB, EntrySink
 from eventonce.sinks.message import Message, numbered, said
-from eventonce.sinks.parcel import Entry, Limits, Refusal, Taken
+from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken
 
 
 class SnsSink(EntrySink):
@@ -30,8 +30,8 @@ class SnsSink(EntrySink):
                 sts.close()
             self._arn = f"arn:{meta.partition}:sns:{meta.region_name}:{account}:{self._arn}"
 
-    def _entry(self, event: Event, key: str, group: str | None) -> Entry:
-        return self._message.entry(event, key, group)
+    def _entry(self, event: Event, parcel: Parcel) -> Entry:
+        return self._message.entry(event, parcel)
 
     def _put(self, bodies: list[dict[str, Any]]) -> list[Taken | Refusal]:
         answer = self.client().publish_batch(TopicArn=self._arn, PublishBatchRequestEntries=numbered(bodies))
