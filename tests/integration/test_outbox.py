@@ -17,8 +17,7 @@ import pytest
 from eventonce import ConfigError, Event, EventRejected, Once, Rule
 from eventonce.clock import moment
 from eventonce.errors import SinkDown, StoreUnusable
-from eventonce.publish import Kind, Outbox, Outgoing, Published, Relay
-from eventonce.publish import relay as relay_module
+from eventonce.publish import Kind, Outbox, Outgoing, Published, Relay, loop, verdict
 from eventonce.publish.feed import Back
 from eventonce.publish.row import make_row
 from eventonce.publish.table_feed import TableFeed
@@ -43,9 +42,9 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups rest for milliseconds only."""
-    monkeypatch.setattr(relay_module, "_FIRST_REST", 4)
-    monkeypatch.setattr(relay_module, "_LONGEST_REST", 20)
-    monkeypatch.setattr(relay_module, "_LONGEST_PAUSE", 20)
+    monkeypatch.setattr(verdict, "FIRST_REST", 4)
+    monkeypatch.setattr(verdict, "LONGEST_REST", 20)
+    monkeypatch.setattr(loop, "LONGEST_PAUSE", 20)
 
 
 class Feeds:

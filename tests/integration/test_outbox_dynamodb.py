@@ -16,8 +16,7 @@ import eventonce
 from eventonce import ConfigError, EventRejected, Once
 from eventonce.aws import client
 from eventonce.errors import StoreError, StoreUnusable, TransactionRefused
-from eventonce.publish import Kind, Outbox, Relay, stream
-from eventonce.publish import relay as relay_module
+from eventonce.publish import Kind, Outbox, Relay, stream, verdict
 from eventonce.testing.proxy import FaultProxy
 from eventonce.testing.servers import Dynoxide, Ministack
 
@@ -259,8 +258,8 @@ def test_drain_keeps_the_order_of_groups_and_leaves_what_fails(bench: Bench) -> 
 
 
 def test_a_worker_publishes_what_the_stream_tells_of(streaming: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay_module, "_FIRST_REST", 4)
-    monkeypatch.setattr(relay_module, "_LONGEST_REST", 20)
+    monkeypatch.setattr(verdict, "FIRST_REST", 4)
+    monkeypatch.setattr(verdict, "LONGEST_REST", 20)
     failing = iter(range(1_000))
     receiver = Receiver(lambda each: Kind.FAILED if each.identity == "e5" and next(failing) < 3 else Kind.PUBLISHED)
     streaming.add(*range(10), group="before")
@@ -276,8 +275,8 @@ def test_a_worker_publishes_what_the_stream_tells_of(streaming: Bench, monkeypat
 
 @pytest.mark.usefixtures("ministack")
 def test_poison_in_a_stream_becomes_a_dead_letter(streaming: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay_module, "_FIRST_REST", 4)
-    monkeypatch.setattr(relay_module, "_LONGEST_REST", 20)
+    monkeypatch.setattr(verdict, "FIRST_REST", 4)
+    monkeypatch.setattr(verdict, "LONGEST_REST", 20)
     receiver = Receiver(lambda each: {"e1": Kind.FAILED, "e3": Kind.REFUSED}.get(str(each.identity), Kind.PUBLISHED))
     streaming.add(1, 2, 3, 4, group="bad")
     with running(streaming.relay(receiver, max_attempts=3, batch=2)):

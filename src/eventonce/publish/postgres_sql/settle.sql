@@ -1,7 +1,8 @@
 -- Remove what is out, keeping it for a while where that is wanted, and give the rest back. What others hold by now is
 -- left alone; answers with how many were still ours.
 WITH clock AS MATERIALIZED (
-    SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
+    -- Should the server lose this, the events are published again under the same identities.
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now, set_config('synchronous_commit', 'off', true)
 ), gone AS (
     DELETE FROM eventonce_outbox WHERE id = ANY (%(done)s) AND token = %(token)s
     RETURNING id, added, grp, identity, event
