@@ -37,6 +37,7 @@ bench: $(VENV)/ready servers
 	PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python benchmarks/sqs.py
 	$(BIN)/python benchmarks/webhook.py
 	PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python benchmarks/publish.py
+	PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python benchmarks/relay.py
 
 clean:
 	rm -rf $(VENV) .servers .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -18,7 +18,7 @@ from eventonce.observe.status import Status
 from eventonce.ports import Sink
 from eventonce.publish import Outbox, Publisher, Relay
 from eventonce.publish.plain import PlainPublisher
-from eventonce.publish.relay import BATCH
+from eventonce.publish.relay import BATCH, THREADS
 from eventonce.sinks import open_sink
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ _TRIES = 3  # in one go; the relay itself tries again, and lets other groups go 
 @click.option(
     "--batch", type=click.IntRange(1, 10_000), default=BATCH, show_default=True, help="Events that are sent together."
 )
+@click.option("--threads", type=click.IntRange(1, 64), default=THREADS, show_default=True, help="That publish.")
 @click.option("--lease", default="30s", show_default=True, help="After which others take over from a relay that died.")
 @click.option("--keep", default="0s", show_default=True, help="How long to keep a copy of what was published.")
 @click.option(
@@ -55,6 +56,7 @@ def relay(  # one for each option
     url: str,
     dead_letter: str,
     batch: int,
+    threads: int,
     lease: str,
     keep: str,
     poll: str,
@@ -90,6 +92,7 @@ def relay(  # one for each option
             publisher,
             dead_letter=dead_letter,
             batch=batch,
+            threads=threads,
             lease=lease,
             keep=keep,
             poll=poll,
