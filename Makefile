@@ -39,6 +39,8 @@ bench: $(VENV)/ready servers
 	$(BIN)/python benchmarks/audit.py
 	PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python benchmarks/sqs.py
 	$(BIN)/python benchmarks/webhook.py
+	PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python benchmarks/publish.py
+	PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python benchmarks/relay.py
 
 audit: $(VENV)/ready servers
 	@PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python tests/audit_dependencies.py

@@ -35,7 +35,7 @@ class Place:
         """What is wrong with it."""
         return ConfigError(f"{self.what}: {self.scheme}://{self.name}: {why}")
 
-    def client(self, service: str, *, connections: int = 10, longer: int = 0) -> Any:
+    def client(self, service: str, *, connections: int = 10, longer: int = 0, tries: int = 3) -> Any:
         """A client of this service; `longer` is how many milliseconds an answer may take beyond the timeout."""
         return client(
             service,
@@ -43,6 +43,7 @@ class Place:
             endpoint=self.options.get("endpoint"),
             timeout=self.timeout + longer,
             connections=connections,
+            tries=tries,
         )
 
 
@@ -53,6 +54,7 @@ def client(
     endpoint: str | None = None,
     timeout: int = 10_000,
     connections: int = 10,
+    tries: int = 3,
 ) -> Any:
     """A client of one service of AWS. `AWS_ENDPOINT_URL`, `AWS_PROFILE` and the like are honoured."""
     try:
@@ -65,7 +67,7 @@ def client(
     config = Config(
         connect_timeout=min(timeout, 5000) / 1000,
         read_timeout=timeout / 1000,
-        retries={"mode": "standard", "total_max_attempts": 3},
+        retries={"mode": "standard", "total_max_attempts": tries},
         max_pool_connections=connections,
         tcp_keepalive=True,
         user_agent_extra="eventonce",

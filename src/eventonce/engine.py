@@ -44,7 +44,7 @@ from eventonce.observe.watched import Watched
 from eventonce.outcome import Kind, Outcome
 from eventonce.ports import Checkable, Hook, Seen, Sink, Store
 from eventonce.rule import DEFAULT_WINDOW, Remember, Rule, Trouble
-from eventonce.rules import Rulebook, identity, load_rules
+from eventonce.rules import Rulebook, given_rules, identity
 from eventonce.stores import open_store
 from eventonce.work import Run, Work
 
@@ -100,7 +100,7 @@ class Once:
         self._max_result = max_result
         self._max_bytes = max_bytes
         self._clock = clock or SystemClock()
-        self._rules = Rulebook(consumer, _rules(rules), identity(window, store_trouble, remember))
+        self._rules = Rulebook(consumer, given_rules(rules), identity(window, store_trouble, remember))
         if not isinstance(store, str) and not hasattr(store, "claim"):
             raise ConfigError(f"store: {store!r} is neither a URL nor a store; use sqlite:///FILE or memory:")
         self._owns_store = isinstance(store, str)
@@ -536,15 +536,6 @@ def _seen(item: object, job: Job) -> Seen:
 def _weightiest(answers: list[Answer]) -> Answer:
     """What the answers to all keys of one job come to: done or stale under any of them, else busy, else won."""
     return min(answers, key=lambda answer: _WEIGHTS[type(answer)])
-
-
-def _rules(rules: Rule | Sequence[Rule] | str | Path) -> Sequence[Rule]:
-    if isinstance(rules, str | Path):
-        return load_rules(rules)
-    found = [rules] if isinstance(rules, Rule) else rules
-    if not isinstance(found, Sequence) or not all(isinstance(rule, Rule) for rule in found):
-        raise ConfigError(f"rules: {rules!r:.60} is no rule; give Rule(...), a list of them, or a TOML file's name")
-    return found
 
 
 def _at_least_one(name: str, value: int) -> int:

@@ -76,6 +76,7 @@ class SinkError(EventOnceError):
 
     exit_code = 2
     retry_at: int | None = None  # when the receiver wants to be asked again (milliseconds, UTC), where it says so
+    code: str | None = None  # what a service calls it, where it says so
 
 
 class SinkDown(SinkError):
@@ -84,6 +85,8 @@ class SinkDown(SinkError):
 
 class EventRejected(EventOnceError):
     """This event can never be processed. A handler may raise it to dead-letter an event at once."""
+
+    code: str | None = None  # what a service that does not take it calls that
 
 
 class EventBusy(EventOnceError):

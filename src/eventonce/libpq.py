@@ -6,18 +6,18 @@ from urllib.parse import unquote
 
 from eventonce.errors import ConfigError
 
-_OURS = ("timeout", "prepare")  # of the store; every other parameter is libpq's
+TIMEOUT = 5000  # milliseconds that an answer is awaited
 
 
-def read(url: str, what: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """What libpq is told, and our own options. What libpq says of a wrong URL may hold the password: it is not said."""
+def read(url: str, what: str, *ours: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """What libpq is told, and our own options by these names. What libpq says of a wrong URL may hold the password."""
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
 
     bare, _, query = url.partition("?")
     parts = [(each.partition("=")[0], each) for each in query.split("&") if each]
     # Not decoded and encoded again: libpq does not take a plus for a space.
-    rest = "&".join(each for name, each in parts if name not in _OURS)
+    rest = "&".join(each for name, each in parts if name not in ours)
     try:
         found: dict[str, Any] = conninfo_to_dict(f"{bare}?{rest}" if rest else bare)
     except psycopg.Error:
@@ -25,9 +25,9 @@ def read(url: str, what: str) -> tuple[dict[str, Any], dict[str, str]]:
     if _misread(found):
         raise ConfigError(
             f"{what}: the URL cannot be read; write postgresql://USER:PASSWORD@HOST:PORT/DATABASE?OPTION=VALUE, "
-            "each part %-encoded where it holds special characters; the options are timeout, prepare and libpq's"
+            f"each part %-encoded where it holds special characters; the options are {', '.join([*ours, 'libpq'])}'s"
         )
-    return found, {name: unquote(each.partition("=")[2]) for name, each in parts if name in _OURS}
+    return found, {name: unquote(each.partition("=")[2]) for name, each in parts if name in ours}
 
 
 def _misread(found: Mapping[str, Any]) -> bool:

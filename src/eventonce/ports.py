@@ -103,6 +103,16 @@ class Called(NamedTuple):
     error: Exception | None
 
 
+class Relayed(NamedTuple):
+    """What a relay did, or what waits in its outbox."""
+
+    outbox: str
+    counts: Mapping[str, int]  # events by what became of them: published, deduplicated, refused, failed
+    waited: Sequence[float]  # seconds from the adding of each event to its end
+    pending: int | None = None  # events that wait, where that was looked at
+    lag: float | None = None  # seconds that the first of these has waited
+
+
 class Hook:
     """Sees what happens, and changes nothing: what it raises is logged once and goes no further.
 
@@ -119,3 +129,6 @@ class Hook:
 
     def settled(self, seen: Sequence[Seen]) -> None:
         """A batch has come to its end."""
+
+    def relayed(self, relayed: Relayed) -> None:
+        """A relay has published, or looked at what waits."""

@@ -49,6 +49,8 @@ def test_python(code: str, expected: str | None, tmp_path: Path, request: pytest
     plugin = ["-p", "eventonce.testing.plugin"] if "once_trial" in code else []
     options = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin] if is_test else []
     servers = {"DATABASE_URL": request.getfixturevalue("postgres_server").url()} if "DATABASE_URL" in code else {}
+    if "Publisher(" in code:
+        servers["AWS_ENDPOINT_URL"] = request.getfixturevalue("ministack").endpoint()
     printed = run([sys.executable, *options, str(file)], tmp_path, **servers)
     if expected is not None:
         assert printed == expected

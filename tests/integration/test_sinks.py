@@ -1,12 +1,10 @@
 """The sinks of AWS over the wire: on ministack, through a proxy that loses answers, and against a bus of our own."""
 
 import json
-import threading
 import uuid
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -19,11 +17,10 @@ from eventonce.outcome import Kind
 from eventonce.pipeline import Pipeline, settings
 from eventonce.ports import Sink
 from eventonce.sinks import open_sink
+from eventonce.testing.new_bus import NewBus
 from eventonce.testing.proxy import FaultProxy
 from eventonce.testing.servers import Ministack
 from eventonce.worker import Worker
-
-NEW_BUS = "arn:aws:events:us-east-1:123456789012:event-busv2/orders/abcdefghijklmnopqrstuvwxy"
 
 
 class Account:
@@ -262,72 +259,19 @@ def test_a_classic_bus_that_is_missing(account: Account) -> None:
         account.sink("events://nowhere").send(orders(1), keys(1))
 
 
-class NewBus:
-    """As much of a new bus as PutEvents needs: it keeps requests, and answers in CBOR."""
-
-    def __init__(self, answer: Any) -> None:
-        self.paths: list[str] = []
-        self.bodies: list[bytes] = []
-        bus = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                bus.paths.append(self.path)
-                bus.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
-                said = cbor(answer)
-                self.send_response(200)
-                self.send_header("Content-Type", "application/cbor")
-                self.send_header("smithy-protocol", "rpc-v2-cbor")
-                self.send_header("Content-Length", str(len(said)))
-                self.end_headers()
-                self.wfile.write(said)
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-
-
-def cbor(value: Any) -> bytes:
-    """The little of RFC 8949 that an answer needs."""
-    if isinstance(value, dict):
-        return _head(5, len(value)) + b"".join(cbor(each) for pair in value.items() for each in pair)
-    if isinstance(value, list):
-        return _head(4, len(value)) + b"".join(map(cbor, value))
-    return _head(3, len(value)) + value.encode() if isinstance(value, str) else _head(0, value)
-
-
-def _head(major: int, number: int) -> bytes:
-    return bytes([major << 5 | number]) if number < 24 else bytes([major << 5 | 24, number])
-
-
 def test_a_new_bus() -> None:
-    said = [
-        {"EventId": "1", "SuccessCode": "PUBLISHED"},
-        {"EventId": "2", "SuccessCode": "DEDUPLICATED"},
-        {"ErrorCode": "InvalidInputException", "ErrorMessage": "no"},
-    ]
-    with NewBus({"FailedEntryCount": 1, "Entries": said}) as bus:
-        sink = open_sink(f"events://{NEW_BUS}?endpoint=http://127.0.0.1:{bus.server.server_port}")
+    with NewBus() as bus:
+        bus.trouble.append({2: "InvalidInputException"})
+        sink = open_sink(bus.url())
         assert isinstance(sink, Sink)
-        first, second, third = sink.send(orders(3), keys(3))
+        first, second, third = sink.send(orders(3), ["key-0", "key-0", "key-2"])
         sink.close()
 
     assert (first, second) == (None, None)
-    assert "InvalidInputException: no" in str(third)
-    assert bus.paths == ["/service/AWSEventsV2/operation/PutEvents"]
-    (body,) = bus.bodies
-    assert NEW_BUS.encode() in body
-    for number in range(3):
-        assert b"DeduplicationId\x65key-%d" % number in body
+    assert "InvalidInputException: as told" in str(third)
+    (call,) = bus.calls
+    assert [entry["SystemMetadata"]["DeduplicationId"] for entry in call] == ["key-0", "key-0", "key-2"]
+    assert [json.loads(event["Detail"])["order"] for event in bus.events] == [0]
 
 
 # --- with the engine ---

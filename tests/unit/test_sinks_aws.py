@@ -18,8 +18,10 @@ from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError
 from eventonce.event import Event
 from eventonce.formats import read_event
 from eventonce.sinks import open_sink
-from eventonce.sinks.entries import Entry, EntrySink, Limits, packed
+from eventonce.sinks.entries import EntrySink
 from eventonce.sinks.events import ClassicSink, NewBusSink
+from eventonce.sinks.lanes import Lanes
+from eventonce.sinks.parcel import Entry, Limits, Parcel, Taken
 from eventonce.sinks.sns import SnsSink
 from eventonce.sinks.sqs import SqsSink
 from eventonce.sinks.tries import TRIES
@@ -105,7 +107,17 @@ def put(*codes: str | None) -> dict[str, Any]:
 
 
 def sizes(*entries: Entry) -> list[list[int]]:
-    return [[entry.size for entry in call] for call in packed(entries, Limits(3, 10, 100))]
+    """The calls that such entries make, where each gets through."""
+    parcels = [Parcel(Event(data={}), "k") for _ in entries]
+    for parcel, entry in zip(parcels, entries, strict=True):
+        parcel.entry = entry
+    lanes, calls = Lanes(parcels), []
+    while call := lanes.take(Limits(3, 10, 100)):
+        calls.append([parcel.entry.size for parcel in call])
+        for parcel in call:
+            parcel.answer = Taken("id")
+            lanes.settle(parcel)
+    return calls
 
 
 def test_a_call_holds_so_many_entries_and_bytes() -> None:
@@ -115,9 +127,10 @@ def test_a_call_holds_so_many_entries_and_bytes() -> None:
     assert sizes(Entry({}, 1), Entry({}, 50), Entry({}, 1)) == [[1], [50], [1]]
 
 
-def test_no_call_holds_two_of_a_group() -> None:
+def test_no_call_holds_two_of_a_group_and_groups_do_not_wait_for_each_other() -> None:
     a, b = Entry({}, 1, "a"), Entry({}, 2, "b")
-    assert sizes(a, b, a, a, b) == [[1, 2], [1], [1, 2]]
+    assert sizes(a, b, a, a, b) == [[1, 2], [1, 2], [1]]
+    assert sizes(a, a, a, b, b, b, Entry({}, 3)) == [[1, 2, 3], [1, 2], [1, 2]]
 
 
 # --- SQS ---
@@ -267,9 +280,9 @@ def test_a_call_that_one_event_spoils_is_made_for_each_alone(stubbed: Any) -> No
 def test_order_is_kept_in_a_group_that_is_stuck(stubbed: Any) -> None:
     queue = stubbed(SqsSink, "sqs://orders.fifo?region=us-east-1&group=detail.customer")
     queue.stub.add_response("send_message_batch", taken(1, failed={0: "InternalError"}))
+    queue.stub.add_response("send_message_batch", taken(0))
     for _ in range(TRIES - 1):
         queue.stub.add_response("send_message_batch", taken(failed={0: "InternalError"}))
-    queue.stub.add_response("send_message_batch", taken(0))
     stuck, other, behind, after = queue.send([event(customer=each) for each in "abab"])
 
     assert (other, after) == (None, None)
@@ -500,7 +513,7 @@ def test_other_events_are_put_into_its_shape(stubbed: Any) -> None:
     found = [(entry["Source"], entry["DetailType"], entry["Detail"]) for entry in bus.entries()]
     assert found == [
         ("me", "Thing", '{"id":"5"}'),
-        ("/shop", "order", '{"data":[1,2]}'),
+        ("/shop", "order", '{"specversion":"1.0","id":"1","source":"/shop","type":"order","data":[1,2]}'),
         ("me", "Order Placed", '{"order":1}'),
     ]
 

@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 
 from eventonce import EventRejected, Once
+from eventonce.backoff import backoff
 from eventonce.claim import Want
 from eventonce.cli.repeats import Repeats
 from eventonce.clock import SystemClock
@@ -25,7 +26,6 @@ from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
 from eventonce.worker import Crew
 from eventonce.worker.apart import apart
-from eventonce.worker.backoff import backoff
 from eventonce.worker.guard import guard
 from tests.unit.conftest import Bench, Faulty
 

@@ -18,7 +18,9 @@ from eventonce.cli.forget import forget
 from eventonce.cli.key import key
 from eventonce.cli.peek import peek
 from eventonce.cli.presets import presets
+from eventonce.cli.publish import publish
 from eventonce.cli.redrive import redrive
+from eventonce.cli.relay import relay
 from eventonce.cli.run import run
 from eventonce.cli.send import send
 from eventonce.cli.setup import setup
@@ -41,7 +43,7 @@ def cli() -> None:
 
 for command in (
     demo, run, top, check, key, presets, audit, advise, explain, peek, forget, sweep, redrive, setup, template,
-    send, simulate, torture, completion,
+    send, publish, relay, simulate, torture, completion,
 ):  # fmt: skip
     cli.add_command(command)
 

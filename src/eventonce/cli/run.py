@@ -2,11 +2,8 @@
 
 import json
 import logging
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from types import FrameType
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +11,7 @@ import click
 from eventonce.cli.options import pipeline_options, read_settings
 from eventonce.cli.progress import Progress
 from eventonce.cli.repeats import Repeats
+from eventonce.cli.signals import Say, stopping
 from eventonce.clock import duration
 from eventonce.errors import MissingDriver, describe
 from eventonce.event import Delivery
@@ -39,7 +37,6 @@ _log = logging.getLogger("eventonce")
 _FILE_BATCH = 100
 _QUEUE_BATCH = 10  # one poll: a handler that hangs holds up as many
 _GRACE = "25s"  # within the 30 that containers are given
-Say = Callable[[str], None]
 
 
 @click.command()
@@ -216,33 +213,11 @@ class Receptionist:
 def _serve(worker: Crew | Receptionist, grace: int, say: Say) -> bool:
     if isinstance(worker, Receptionist):
         say(f"listening on {worker.place}")
-    with _signals(worker.stop, say):
+    with stopping(worker.stop, say):
         left = worker.run(grace)
     if left:
         say(f"not finished in time, and will come again: {left} events")
     return not left
-
-
-@contextmanager
-def _signals(stop: Callable[[], None], say: Say) -> Iterator[None]:
-    """Have the first signal stop the crew, and the second do what it would have done."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def first(number: int, frame: FrameType | None) -> None:
-        restore()
-        say("stopping when what is in hand is done; a second signal stops at once")
-        stop()
-
-    for number in before:
-        signal.signal(number, first)
-    try:
-        yield
-    finally:
-        restore()
 
 
 class _Watcher:

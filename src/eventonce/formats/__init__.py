@@ -3,6 +3,7 @@
 from eventonce.formats.carriers import Carried, unpack
 from eventonce.formats.cloudevents import read_binary
 from eventonce.formats.reader import read_carried, read_event, read_events, read_message
+from eventonce.formats.sdk import to_sdk
 from eventonce.formats.text import MAX_BYTES
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "read_event",
     "read_events",
     "read_message",
+    "to_sdk",
     "unpack",
 ]

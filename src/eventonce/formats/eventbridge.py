@@ -2,7 +2,11 @@
 
 from typing import Any
 
+import msgspec
+from msgspec import structs
+
 from eventonce.event import Event
+from eventonce.formats import cloudevents
 from eventonce.formats.plain import text
 from eventonce.formats.text import read_object
 from eventonce.path import read_time
@@ -17,8 +21,11 @@ def recognises(body: dict[str, Any]) -> bool:
 
 
 def read(body: dict[str, Any], raw: bytes) -> Event:
-    """Read it."""
+    """Read it; a CloudEvent inside, under its own source and type, is read as the one that was sent."""
     detail = body["detail"]
+    replay = text(body.get("replay-name")) or None
+    if isinstance(detail, dict) and "specversion" in detail and _holds_cloudevent(body, detail):
+        return structs.replace(cloudevents.read(detail, msgspec.json.encode(detail)), replay=replay)
     return Event(
         id=text(body.get("id")),
         source=text(body["source"]),
@@ -26,10 +33,16 @@ def read(body: dict[str, Any], raw: bytes) -> Event:
         time=read_time(body.get("time")),
         data=read_object(detail) if isinstance(detail, str) else detail,
         attributes={name: value for name, value in body.items() if name not in _NAMED},
-        replay=text(body.get("replay-name")) or None,
+        replay=replay,
         raw=raw,
         form="eventbridge",
     )
+
+
+def _holds_cloudevent(body: dict[str, Any], detail: dict[str, Any]) -> bool:
+    """Whether the detail is a whole CloudEvent and the envelope says the same as it does."""
+    same = detail.get("source") == body["source"] and detail.get("type") == body["detail-type"]
+    return same and isinstance(detail.get("id"), str) and cloudevents.recognises(detail)
 
 
 def _type(given: Any) -> str:

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.formats import bus, cloudevents, dynamodb, eventbridge, kpl, plain, records
+from eventonce.formats import bus, cloudevents, dynamodb, eventbridge, kpl, plain, records, sdk
 from eventonce.formats.carriers import Carried, unpack
 from eventonce.formats.text import GZIP, MAX_BYTES, check_size, content, kind_of, read_json, to_base64
 
@@ -96,6 +96,9 @@ def _opened(body: object, max_bytes: int) -> tuple[Any, bytes]:
         return read_json(raw, max_bytes), raw
     if isinstance(body, Mapping):
         return dict(body), b""
+    if isinstance(body, sdk.CloudEvent):
+        raw = sdk.structured(body)
+        return read_json(raw, max_bytes), raw
     raise EventRejected(f"is a {type(body).__name__}, not an event; pass bytes, text, a mapping or an Event")
 
 

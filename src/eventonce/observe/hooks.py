@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ParamSpec, TypeVar
 
 from eventonce.errors import ConfigError
-from eventonce.ports import Attempt, Called, Hook, Seen
+from eventonce.ports import Attempt, Called, Hook, Relayed, Seen
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -32,6 +32,11 @@ class Hooks:
         """A batch has come to its end."""
         for hook in self._hooks:
             self._try(hook, hook.settled, seen)
+
+    def relayed(self, relayed: Relayed) -> None:
+        """A relay has published, or looked at what waits."""
+        for hook in self._hooks:
+            self._try(hook, hook.relayed, relayed)
 
     @contextmanager
     def running(self, attempts: Sequence[Attempt]) -> Iterator[None]:

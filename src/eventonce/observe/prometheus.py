@@ -10,10 +10,10 @@ from eventonce.errors import MissingDriver
 from eventonce.observe.lag import lag
 from eventonce.observe.status import NO_RULE, lost
 from eventonce.outcome import Action
-from eventonce.ports import Attempt, Called, Hook, Seen
+from eventonce.ports import Attempt, Called, Hook, Relayed, Seen
 
 try:
-    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 except ModuleNotFoundError as error:
     raise MissingDriver('metrics need prometheus-client; pip install "eventonce[prometheus]"') from error
 
@@ -23,6 +23,7 @@ DYNAMODB_WRITE = 0.625 / 1_000_000
 _WRITES = ("claim", "extend", "commit", "release", "forget")
 _QUICK = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _HANDLING = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300)
+_DELAY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 15, 60, 300, 3600, 21_600, 86_400)
 _LONG = (0.1, 1, 5, 15, 60, 300, 900, 3600, 21_600, 86_400, 604_800, 1_209_600)  # to the window of two weeks
 
 
@@ -63,6 +64,20 @@ class PrometheusHook(Hook):
             "eventonce_store_cost_dollars", "What the store's writes cost, estimated", registry=registry
         )
 
+        self._relayed = Counter(
+            "eventonce_outbox_events", "Events of an outbox by what became of them", ["outcome"], registry=registry
+        )
+        self._delay = Histogram(
+            "eventonce_outbox_delay_seconds",
+            "Time from the adding of an event to its end in the outbox",
+            buckets=_DELAY,
+            registry=registry,
+        )
+        self._outbox_lag = Gauge(
+            "eventonce_outbox_lag_seconds", "How long the first event in the outbox has waited", registry=registry
+        )
+        self._pending = Gauge("eventonce_outbox_pending", "Events in the outbox, up to 100,000", registry=registry)
+
     def render(self) -> bytes:
         """All metrics of the registry, as Prometheus reads them."""
         return generate_latest(self._registry)
@@ -92,6 +107,16 @@ class PrometheusHook(Hook):
             self._events.labels(*alike).inc(count)
         for each in seen:
             self._observe(each, now)
+
+    def relayed(self, relayed: Relayed) -> None:
+        for outcome, count in relayed.counts.items():
+            self._relayed.labels(outcome).inc(count)
+        for seconds in relayed.waited:
+            self._delay.observe(seconds)
+        if relayed.pending is not None:
+            self._pending.set(relayed.pending)
+        if relayed.lag is not None:
+            self._outbox_lag.set(relayed.lag)
 
     def _observe(self, seen: Seen, now: int) -> None:
         outcome, behind = seen.outcome, lag(seen, now)

@@ -9,12 +9,13 @@ from eventonce.event import Event
 from eventonce.key import Key, Part, canonical, canonical_parsed, digester, part, powertools_key
 from eventonce.path import Ignored, getter, ignored_path, unread_times
 from eventonce.rule import Remember, Rule, Trouble, version_number
+from eventonce.stamp import FIELD, identity_of
 
 if TYPE_CHECKING:
     from eventonce.rules.pattern import Pattern
 
-# Left out of content keys at the top of the data: what tracing adds on the way and what thus differs per copy.
-VOLATILE = ("_datadog", "traceparent", "tracestate", "_X_AMZN_TRACE_ID")
+# Left out of content keys at the top of the data: what tracing and publishers add and what thus differs per copy.
+VOLATILE = ("_datadog", "traceparent", "tracestate", "_X_AMZN_TRACE_ID", FIELD)
 _CACHED = 4096  # pairs of source and type
 
 
@@ -94,8 +95,9 @@ class CompiledRule:
                 return found
         if (self.rule.otherwise if self._paths else self.rule.key) == "content":
             return {"source": event.source, "type": event.type, "content": self.stripped(event)}
-        identity = {"source": event.source, "type": event.type, "id": event.attributes.get("id", event.id)}
-        return {name: identity[name] for name in _IDENTITY[event.form]}
+        given = identity_of(event)
+        identity = {"source": event.source, "type": event.type, "id": given or event.attributes.get("id", event.id)}
+        return {name: identity[name] for name in _IDENTITY[_PUBLISHED[event.form] if given else event.form]}
 
     def _key(self, event: Event) -> Key:
         replay = event.replay if event.replay and self._reprocess else ""
@@ -143,7 +145,14 @@ def _without(text: str, document: dict[str, Any], what: str) -> EventRejected:
 _IDENTITY = {"eventbridge": ("id",), "cloudevents": ("source", "id"), "plain": ("source", "type", "id")}
 
 
+# The same where a publisher has stamped it: a bus gives every copy that its producer sends a new id.
+_PUBLISHED = {"eventbridge": "plain", "cloudevents": "cloudevents", "plain": "plain"}
+
+
 def _identity(event: Event) -> tuple[Part, ...]:
+    if given := identity_of(event):
+        named = {"source": event.source, "type": event.type, "id": given}
+        return tuple(part(named[name]) for name in _IDENTITY[_PUBLISHED[event.form]])
     if not event.id:
         raise EventRejected('has no id; give its rule another key, such as key = "content"')
     if event.form == "eventbridge":

@@ -1,6 +1,6 @@
 """All rules of a pipeline: its own first, then those of the presets it uses."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,16 @@ from eventonce.rules.preset import rules_of
 def load_rules(file: str | Path) -> list[Rule]:
     """The rules of a pipeline file."""
     return read_all(read_toml(file), str(file))
+
+
+def given_rules(rules: Rule | Sequence[Rule] | str | Path) -> Sequence[Rule]:
+    """The rules that someone gave in Python: as they are, or by the name of their file."""
+    if isinstance(rules, str | Path):
+        return load_rules(rules)
+    found = [rules] if isinstance(rules, Rule) else rules
+    if not isinstance(found, Sequence) or not all(isinstance(rule, Rule) for rule in found):
+        raise ConfigError(f"rules: {rules!r:.60} is no rule; give Rule(...), a list of them, or a TOML file's name")
+    return found
 
 
 def read_all(table: Mapping[str, Any], where: str) -> list[Rule]:

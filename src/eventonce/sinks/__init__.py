@@ -10,8 +10,9 @@ from eventonce.sinks.dead_file import DeadFile
 from eventonce.sinks.dead_letter import DeadLetters
 from eventonce.sinks.file import FileSink
 from eventonce.sinks.function import load_function
+from eventonce.sinks.rounds import Carrier
 
-__all__ = ["DeadLetters", "open_dead_letters", "open_sink"]
+__all__ = ["Carrier", "DeadLetters", "open_carrier", "open_dead_letters", "open_sink"]
 
 # The module of each scheme, whose `open_url(url)` opens the sink; and the extra that brings its driver.
 _MODULES = {
@@ -26,6 +27,8 @@ _FORMS = (
     "a file, - for stdout, python:package.module:function, https://HOST, sqs://QUEUE, sns://TOPIC, events://BUS "
     "or kinesis://STREAM"
 )
+_CARRIERS = ("events", "sns", "sqs", "kinesis")
+_CARRIER_FORMS = "events://BUS, sns://TOPIC, sqs://QUEUE or kinesis://STREAM"
 # The same for dead letters.
 _DEAD = {
     "sqs": ("dead_queue", "aws"),
@@ -48,6 +51,16 @@ def open_sink(url: str) -> Sink | Callable[..., Any]:
     if found and scheme in _MODULES:
         return cast(Sink, _open_url(url, "sink", *_MODULES[scheme]))
     return FileSink(_file(url, "sink", f"use {_FORMS}"))
+
+
+def open_carrier(url: str) -> Carrier:
+    """Open a service that takes several events in a call, for one who numbers every try: it makes each call once."""
+    scheme, found, _ = url.partition("://")
+    if not found or scheme not in _CARRIERS:
+        raise ConfigError(f"publisher: {url!r:.60} is no place to publish to; use {_CARRIER_FORMS}")
+    carrier = cast(Carrier, _open_url(url, "publisher", *_MODULES[scheme]))
+    carrier.tries = 1
+    return carrier
 
 
 def open_dead_letters(url: str) -> DeadLetters:

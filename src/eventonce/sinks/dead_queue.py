@@ -11,7 +11,7 @@ import msgspec
 from eventonce.errors import SinkError
 from eventonce.event import Event
 from eventonce.sinks.dead_letter import OUTCOME, RULE, Dead, letter
-from eventonce.sinks.entries import Entry
+from eventonce.sinks.parcel import Entry, Parcel
 from eventonce.sinks.sqs import SqsSink
 
 _ROOM = 1024  # bytes of a message that are left for its attributes
@@ -58,12 +58,13 @@ class DeadQueue:
 class _Letters(SqsSink):
     what = "dead_letter"
 
-    def _entry(self, event: Event, key: str) -> Entry:
+    def _entry(self, event: Event, parcel: Parcel) -> Entry:
         given = {OUTCOME: event.data["outcome"], RULE: event.data["rule"]}
         named = {name: {"DataType": "String", "StringValue": _plain(value)} for name, value in given.items() if value}
         size = len(event.raw) + sum(len(name + "String" + each["StringValue"]) for name, each in named.items())
         # A group of its own for each: dead letters keep no order.
-        order = {"MessageDeduplicationId": key, "MessageGroupId": key} if self.where.endswith(".fifo") else {}
+        names = ("MessageDeduplicationId", "MessageGroupId") if self.where.endswith(".fifo") else ()
+        order = dict.fromkeys(names, parcel.key)
         return Entry({"MessageBody": event.raw.decode(), "MessageAttributes": named, **order}, size)
 
 

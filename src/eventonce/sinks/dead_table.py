@@ -97,7 +97,7 @@ def _sqlite(url: str) -> _Database:
 def _postgres(url: str) -> _Database:
     import psycopg
 
-    settings, _ = libpq.read(url, "dead_letter")
+    settings, _ = libpq.read(url, "dead_letter", "timeout", "prepare")
     waits = {"connect_timeout": _PATIENCE, "tcp_user_timeout": _PATIENCE * 1000}
     columns = "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, letter bytea NOT NULL"
     make = (

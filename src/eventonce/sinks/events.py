@@ -11,8 +11,9 @@ from eventonce.aws import Place
 from eventonce.clock import Clock
 from eventonce.errors import EventRejected, MissingDriver
 from eventonce.event import Event
-from eventonce.sinks.entries import MIB, Entry, EntrySink, Limits, Refusal
-from eventonce.sinks.group import Group
+from eventonce.sinks.entries import MIB, EntrySink
+from eventonce.sinks.group import Group, group_name
+from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken, in_place
 
 _RESERVED = "aws."  # how the sources of AWS and its partners begin, and nobody else's may
 _NEW = ":event-busv2/"
@@ -32,12 +33,12 @@ class _BusSink(EntrySink):
         if self._source.startswith(_RESERVED):
             raise self.place.wrong(f"source={self._source} is reserved: choose one that does not begin with aws.")
 
-    def _entry(self, event: Event, key: str) -> Entry:
+    def _entry(self, event: Event, parcel: Parcel) -> Entry:
         own = "" if event.source.startswith(_RESERVED) else event.source
         body: dict[str, Any] = {
             "Source": self._named(own or self._source, "source of its own", "source"),
             "DetailType": self._named(event.type or self._type, "type", "detail-type"),
-            "Detail": _detail(event.data),
+            "Detail": _detail(event),
         }
         if event.time is not None:
             body["Time"] = event.time
@@ -78,9 +79,9 @@ class ClassicSink(_BusSink):
                 self.where,
             )
 
-    def _put(self, bodies: list[dict[str, Any]]) -> list[Refusal | None]:
+    def _put(self, bodies: list[dict[str, Any]]) -> list[Taken | Refusal]:
         entries = [{"EventBusName": self.place.name, **body} for body in bodies]
-        return _refusals(self.client().put_events(Entries=entries), len(bodies))
+        return _said(self.client().put_events(Entries=entries), len(bodies))
 
 
 class NewBusSink(_BusSink):
@@ -88,6 +89,7 @@ class NewBusSink(_BusSink):
 
     service = "eventbridgev2"
     limits = Limits(100, 1_000_000, MIB)
+    denies_together = True
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         super().__init__(url, clock, "group")
@@ -95,27 +97,28 @@ class NewBusSink(_BusSink):
         if self.service not in Session().get_available_services():
             raise MissingDriver(f"{self.where}: needs a boto3 that knows {self.service}; pip install --upgrade boto3")
 
-    def _entry(self, event: Event, key: str) -> Entry:
-        body, size, *_ = super()._entry(event, key)
-        group = None if self._group is None else self._group.of(event)
-        named = {} if group is None else {"EventGroupId": group}
-        return Entry({**body, "SystemMetadata": {"DeduplicationId": key, **named}}, size, group)
+    def _entry(self, event: Event, parcel: Parcel) -> Entry:
+        body, size, *_ = super()._entry(event, parcel)
+        group = group_name(parcel.group) if parcel.group else self._found(event)
+        named = {"EventGroupId": group} if group else {}
+        return Entry({**body, "SystemMetadata": {"DeduplicationId": parcel.key, **named}}, size, group)
 
-    def _put(self, bodies: list[dict[str, Any]]) -> list[Refusal | None]:
-        return _refusals(self.client().put_events(EventBusArn=self.place.name, Entries=bodies), len(bodies))
+    def _found(self, event: Event) -> str | None:
+        return None if self._group is None else self._group.of(event)
 
-
-def _refusals(answer: dict[str, Any], count: int) -> list[Refusal | None]:
-    """What was said of each, by its place; one that is not spoken of was not taken."""
-    said = answer.get("Entries", [])
-    found = [
-        Refusal(each["ErrorCode"], each.get("ErrorMessage", "")) if each.get("ErrorCode") else None for each in said
-    ]
-    return found + [Refusal("NoAnswer", "nothing was said of it")] * (count - len(found))
+    def _put(self, bodies: list[dict[str, Any]]) -> list[Taken | Refusal]:
+        return _said(self.client().put_events(EventBusArn=self.place.name, Entries=bodies), len(bodies))
 
 
-def _detail(data: Any) -> str:
-    return msgspec.json.encode(data if isinstance(data, dict) else {"data": data}).decode()
+def _said(answer: dict[str, Any], count: int) -> list[Taken | Refusal]:
+    return in_place(answer.get("Entries", []), count, "EventId")
+
+
+def _detail(event: Event) -> str:
+    """A CloudEvent whole, in its structured form; of any other event the data."""
+    if event.form == "cloudevents":
+        return event.line().decode()
+    return msgspec.json.encode(event.data if isinstance(event.data, dict) else {"data": event.data}).decode()
 
 
 def _resources(event: Event) -> list[str]:

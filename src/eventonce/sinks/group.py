@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from typing import Any
 
 from eventonce.aws import Place
 from eventonce.errors import EventRejected
@@ -20,9 +21,14 @@ class Group:
         self._get = getter(self._path, f"{place.what}: group")
 
     def of(self, event: Event) -> str:
-        """The group of an event, in letters that AWS takes."""
+        """The group of an event."""
         value = self._get(event.document())
         if value is None:
             raise EventRejected(f"has nothing at {self._path}, which names its group in the sink")
-        text = value if isinstance(value, str) else canonical(value).decode()
-        return text if _PLAIN.fullmatch(text) else hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        return group_name(value)
+
+
+def group_name(value: Any) -> str:
+    """A value as the name of a group, in letters that AWS takes."""
+    text = value if isinstance(value, str) else canonical(value).decode()
+    return text if _PLAIN.fullmatch(text) else hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -9,7 +9,8 @@ from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.key import canonical
 from eventonce.path import getter
-from eventonce.sinks.entries import MIB, Entry, EntrySink, Limits, Refusal
+from eventonce.sinks.entries import MIB, EntrySink
+from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken, in_place
 
 _LONGEST = 256  # characters of a partition key
 
@@ -30,18 +31,18 @@ class KinesisSink(EntrySink):
         self._path = self.place.options.get("partition")
         self._get = None if self._path is None else getter(self._path, "sink: partition")
 
-    def _entry(self, event: Event, key: str) -> Entry:
+    def _entry(self, event: Event, parcel: Parcel) -> Entry:
         data = event.line()
-        group = None if self._get is None else _short(self._get(event.document()), self._path)
-        partition = group or key
+        group = _short(parcel.group, self._path) if parcel.group else self._partition(event)
+        partition = group or parcel.key
         return Entry({"Data": data, "PartitionKey": partition}, len(data) + len(partition.encode()), group)
 
-    def _put(self, bodies: list[dict[str, Any]]) -> list[Refusal | None]:
+    def _partition(self, event: Event) -> str | None:
+        return None if self._get is None else _short(self._get(event.document()), self._path)
+
+    def _put(self, bodies: list[dict[str, Any]]) -> list[Taken | Refusal]:
         said = self.client().put_records(Records=bodies, **self._stream).get("Records", [])
-        found = [
-            Refusal(each["ErrorCode"], each.get("ErrorMessage", "")) if each.get("ErrorCode") else None for each in said
-        ]
-        return found + [Refusal("NoAnswer", "nothing was said of it")] * (len(bodies) - len(found))
+        return in_place(said, len(bodies), "SequenceNumber")
 
 
 def _short(value: Any, path: str | None) -> str:

@@ -5,8 +5,9 @@ from typing import Any
 from eventonce.aws import Place
 from eventonce.clock import Clock
 from eventonce.event import Event
-from eventonce.sinks.entries import MIB, Entry, EntrySink, Limits, Refusal
-from eventonce.sinks.message import Message, numbered, refusals
+from eventonce.sinks.entries import MIB, EntrySink
+from eventonce.sinks.message import Message, numbered, said
+from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken
 
 
 class SqsSink(EntrySink):
@@ -28,12 +29,12 @@ class SqsSink(EntrySink):
         owner = {"QueueOwnerAWSAccountId": self._owner} if self._owner else {}
         self._queue_url = self.client().get_queue_url(QueueName=self._name, **owner)["QueueUrl"]
 
-    def _entry(self, event: Event, key: str) -> Entry:
-        return self._message.entry(event, key)
+    def _entry(self, event: Event, parcel: Parcel) -> Entry:
+        return self._message.entry(event, parcel)
 
-    def _put(self, bodies: list[dict[str, Any]]) -> list[Refusal | None]:
+    def _put(self, bodies: list[dict[str, Any]]) -> list[Taken | Refusal]:
         answer = self.client().send_message_batch(QueueUrl=self._queue_url, Entries=numbered(bodies))
-        return refusals(answer, len(bodies))
+        return said(answer, len(bodies))
 
 
 open_url = SqsSink

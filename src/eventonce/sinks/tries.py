@@ -7,6 +7,7 @@ from eventonce.errors import SinkDown
 
 TRIES = 4  # for one event in one go; what fails then comes again by way of the engine
 _FIRST_PAUSE = 250
+_LONGEST_PAUSE = 20_000
 
 Answers = Sequence[Exception | None]
 
@@ -17,7 +18,7 @@ class Hopeless(SinkDown):
 
 def pause(tried: int) -> int:
     """How many milliseconds to wait after so many tries."""
-    longest = _FIRST_PAUSE * 2 ** (tried - 1)
+    longest = min(_FIRST_PAUSE * 2 ** min(tried - 1, 10), _LONGEST_PAUSE)
     return random.randint(longest // 2, longest)  # noqa: S311  # jitter, not a secret
 
 

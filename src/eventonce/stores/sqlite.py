@@ -105,7 +105,7 @@ class SQLiteStore(Ledger):
             _write(connection, before, after)
             return result
 
-        return self._use(lambda connection: _in_transaction(connection, lambda: change(connection)))
+        return self._use(lambda connection: in_transaction(connection, lambda: change(connection)))
 
     def _read(self, keys: Sequence[Key]) -> Records:
         return self._use(lambda connection: _select(connection, keys))
@@ -176,7 +176,7 @@ class SQLiteStore(Ledger):
             raise StoreUnusable(f"{self._file}: was written by a newer eventonce (schema {version}); upgrade eventonce")
         self._switch_to_wal(connection)
         if version < len(known):
-            _in_transaction(connection, lambda: _migrate(connection, known))
+            in_transaction(connection, lambda: _migrate(connection, known))
 
     def _switch_to_wal(self, connection: sqlite3.Connection) -> None:
         # SQLite does not wait here when another process switches at the same moment.
@@ -192,11 +192,7 @@ class SQLiteStore(Ledger):
 
     def trouble(self, error: sqlite3.Error) -> StoreError:
         """What an error of SQLite means to the engine."""
-        code = _code(error)
-        if code in _WAITING:
-            return StoreBusy(f"{self._file}: another process held the database for {PATIENCE:g} s; keep ctx.tx short")
-        why = _REMEDIES.get(code)
-        return StoreUnusable(f"{self._file}: {error}; {why}") if why else StoreError(f"{self._file}: {error}")
+        return trouble(error, self._file)
 
 
 def _or_closed(connection: sqlite3.Connection, act: Callable[[], object]) -> sqlite3.Connection:
@@ -209,7 +205,8 @@ def _or_closed(connection: sqlite3.Connection, act: Callable[[], object]) -> sql
     return connection
 
 
-def _in_transaction(connection: sqlite3.Connection, act: Callable[[], Result]) -> Result:
+def in_transaction(connection: sqlite3.Connection, act: Callable[[], Result]) -> Result:
+    """Let a function act in a transaction of the only writer."""
     try:
         connection.execute("BEGIN IMMEDIATE")
         result = act()
@@ -368,7 +365,7 @@ def _sweep(connection: sqlite3.Connection, limit: int, cursor: bytes, now: int) 
     over = [(key, now) for key, expires in rows if expires <= now]
     if over:  # and still over: it may have been claimed again since
         delete = "DELETE FROM eventonce_claims WHERE key = ? AND coalesce(expires, until) <= ?"
-        _in_transaction(connection, lambda: connection.executemany(delete, over))
+        in_transaction(connection, lambda: connection.executemany(delete, over))
     return Swept(len(over), rows[-1][0] if len(rows) == limit else None)
 
 
@@ -443,3 +440,12 @@ _REMEDIES = {
 
 def _code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def trouble(error: sqlite3.Error, file: str) -> StoreError:
+    """What an error of SQLite means: whether it may pass, and what to do where it does not."""
+    code = _code(error)
+    if code in _WAITING:
+        return StoreBusy(f"{file}: another process held the database for {PATIENCE:g} s; keep transactions short")
+    why = _REMEDIES.get(code)
+    return StoreUnusable(f"{file}: {error}; {why}") if why else StoreError(f"{file}: {error}")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from typing import Any
 
+from eventonce.backoff import backoff
 from eventonce.clock import Clock, SystemClock
 from eventonce.engine import Once
 from eventonce.errors import SourceError
@@ -13,7 +14,6 @@ from eventonce.outcome import Kind, Outcome
 from eventonce.ports import Sink, Source
 from eventonce.sinks import DeadLetters
 from eventonce.sources.outage import Outage
-from eventonce.worker.backoff import backoff
 from eventonce.worker.guard import guard
 from eventonce.worker.worker import Watcher, Worker
 

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from eventonce.backoff import backoff
 from eventonce.clock import Clock, SystemClock
 from eventonce.engine import Once
 from eventonce.errors import SinkDown, StoreUnusable
@@ -12,7 +13,6 @@ from eventonce.outcome import Action, Kind, Outcome
 from eventonce.ports import Sink, Source
 from eventonce.sinks import DeadLetters
 from eventonce.worker.apart import apart
-from eventonce.worker.backoff import backoff
 from eventonce.worker.tally import Tally
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from eventonce.clock import LONGEST, Clock, SystemClock
 from eventonce.errors import ConfigError, StoreBusy, StoreError, StoreUnusable
 from eventonce.forks import tell_of_forks
 from eventonce.key import Key
+from eventonce.libpq import TIMEOUT
 from eventonce.ports import Swept
 from eventonce.stores.patience import GIVING_BACK, ask
 from eventonce.stores.postgres.batch import ADAPTERS, byte_strings, longs
@@ -28,7 +29,6 @@ from eventonce.stores.postgres.transaction import LentConnection, PostgresTransa
 from eventonce.stores.postgres.trouble import READ_ONLY, trouble
 from eventonce.stores.url import patience
 
-TIMEOUT = 5000  # an answer is awaited so long
 _CONNECTIONS = 8  # for the verbs of one process; each holds one for one statement
 _TRANSACTIONS = 64  # handlers inside ctx.tx at a time
 _FIRST_LEASE = 10_000  # what to be patient for before any claim has been made
@@ -49,7 +49,7 @@ Rows = list[tuple[Any, ...]]
 
 def open_url(url: str, clock: Clock | None, create: bool) -> PostgresStore:
     """Open `postgresql://...`; `timeout=5s` and `prepare=false` are ours, every other parameter is libpq's."""
-    settings, ours = libpq.read(url, "store")
+    settings, ours = libpq.read(url, "store", "timeout", "prepare")
     timeout = patience(ours.get("timeout", TIMEOUT / 1000))
     if ours.get("prepare", "true") not in ("true", "false"):
         raise ConfigError(f"store: prepare={ours['prepare']!r} is neither true nor false")

@@ -1,0 +1,212 @@
+"""What a relay moves, against what bare publish calls could, side by side in one run; and how large its table gets.
+
+    python benchmarks/relay.py [--quick]           events a second, the ratio, and what an event costs
+    python benchmarks/relay.py --steady [SECONDS]  the outbox of PostgreSQL while events come and go
+
+The bare calls are PutEvents in tens, one after the other, and nothing else: no outbox, no identity. Rounds are
+interleaved, and the ratio is the median of the rounds' own, since the machine may be busy with something else.
+"""
+
+import itertools
+import json
+import os
+import sqlite3
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from eventonce.aws import client
+from eventonce.publish import Outbox, Publisher, Relay
+from eventonce.testing.proxy import FaultProxy
+from eventonce.testing.servers import Ministack, Postgres
+
+EVENTS, ROUNDS = (300, 2) if "--quick" in sys.argv else (2000, 7)
+DELAY = 5  # milliseconds; EventBridge takes longer than that, and an emulator on the same machine does not
+_SERVERS = Path(__file__).parents[1] / ".servers" / "bin"
+os.environ["PATH"] = f"{_SERVERS}{os.pathsep}{os.environ['PATH']}"
+os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_DEFAULT_REGION="us-east-1")  # noqa: S106  # the emulator takes any
+_numbers = itertools.count()
+
+
+def events() -> list[dict[str, Any]]:
+    """Events of EventBridge, new each time."""
+    items = [{"sku": f"sku-{n}", "quantity": 3} for n in range(10)]
+    return [
+        {
+            "id": f"e-{number}",
+            "source": "com.example.shop",
+            "detail-type": "Order Placed",
+            "detail": {"orderId": f"o-{number}", "items": items},
+        }
+        for number in itertools.islice(_numbers, EVENTS)
+    ]
+
+
+class Bare:
+    """PutEvents in tens, and nothing else."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._bus = client("events", endpoint=endpoint)
+        self._waiting: list[dict[str, Any]] = []
+
+    def add(self, found: list[dict[str, Any]]) -> None:
+        self._waiting = found
+
+    def move(self) -> None:
+        for start in range(0, len(self._waiting), 10):
+            entries = [
+                {"Source": each["source"], "DetailType": each["detail-type"], "Detail": json.dumps(each["detail"])}
+                for each in self._waiting[start : start + 10]
+            ]
+            assert self._bus.put_events(Entries=entries)["FailedEntryCount"] == 0
+
+
+class Published(Bare):
+    """The same by a publisher, which gives each event its identity."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(endpoint)
+        self._publisher = Publisher(f"events://default?endpoint={endpoint}")
+
+    def move(self) -> None:
+        assert all(each.ok for each in self._publisher.send(self._waiting))
+
+
+class Relayed:
+    """The same by an outbox and a relay: the adding is not counted, which the user's own transaction pays."""
+
+    def __init__(self, url: str, connect: Callable[[], Any], endpoint: str, *, groups: int, threads: int) -> None:
+        self._outbox = Outbox(url)
+        self._outbox.create()
+        self._connect = connect
+        self._groups = groups
+        publisher = Publisher(f"events://default?endpoint={endpoint}")
+        self._relay = Relay(self._outbox, publisher, dead_letter=os.devnull, threads=threads)
+
+    def add(self, found: list[dict[str, Any]]) -> None:
+        connection = self._connect()
+        for number, each in enumerate(found):
+            group = f"g{number % self._groups}" if self._groups else None
+            self._outbox.add(connection, each, group=group)
+        connection.commit()
+        connection.close()
+
+    def move(self) -> None:
+        assert self._relay.drain() == 0
+
+
+def ratio() -> None:
+    """Events a second, the share of the bare calls' speed, and the CPU time of this process for each event."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        with Ministack(folder) as server, Postgres(folder) as postgres, FaultProxy(server.port) as proxy:
+            _log_mode(folder / "shop.db")
+            for delay in (0, DELAY):
+                proxy.delay = delay
+                at = server.endpoint(proxy.port)
+                print(f"answers held back by {delay} ms:")  # noqa: T201
+                _table(_ways(at, postgres.url(), folder / "shop.db"))
+
+
+def _ways(at: str, url: str, file: Path) -> dict[str, Any]:
+    def postgres(threads: int, groups: int) -> Relayed:
+        return Relayed(url, lambda: psycopg.connect(url), at, groups=groups, threads=threads)
+
+    return {
+        "bare PutEvents": Bare(at),
+        "Publisher alone": Published(at),
+        "relay, PostgreSQL": postgres(1, 0),
+        "relay, PostgreSQL, 500 groups": postgres(1, 500),
+        "relay, PostgreSQL, 2 threads": postgres(2, 0),
+        "relay, SQLite": Relayed(f"sqlite:///{file}", lambda: sqlite3.connect(file), at, groups=0, threads=1),
+    }
+
+
+def _table(ways: dict[str, Any]) -> None:
+    spent: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    for _ in range(ROUNDS):
+        for way, each in ways.items():
+            spent[way].append(_round(each))
+    bare = spent["bare PutEvents"]
+    for way, rounds in spent.items():
+        share = statistics.median(raw / wall for (raw, _), (wall, _) in zip(bare, rounds, strict=True))
+        wall, cpu = (statistics.median(column) for column in zip(*rounds, strict=True))
+        each = f"{cpu / EVENTS * 1e6:6.0f} µs CPU each"
+        print(f"  {way:30}{EVENTS / wall:8,.0f} events/s{share:7.0%} of the bare calls{each}")  # noqa: T201
+
+
+def _log_mode(file: Path) -> None:
+    connection = sqlite3.connect(file)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.close()
+
+
+def _round(way: Any) -> tuple[float, float]:
+    way.add(events())
+    wall, cpu = time.perf_counter(), time.process_time()
+    way.move()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+# --- the table under steady load ---
+
+
+class Nowhere:
+    """Takes everything at once, so that the database is what is measured."""
+
+    def send(self, found: Any) -> Any:
+        from eventonce.publish import Kind
+        from eventonce.publish import Published as Answer
+
+        return [Answer(kind=Kind.PUBLISHED, identity=each.identity) for each in found]
+
+
+def steady(seconds: int) -> None:
+    """Print rows and bytes of the outbox, second by second, while a writer adds and a relay publishes."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        with Postgres(folder, "autovacuum_naptime=5s") as postgres:
+            outbox, stop = Outbox(postgres.url()), threading.Event()
+            outbox.create()
+            relay = Relay(outbox, Nowhere(), dead_letter=os.devnull)
+            writer = threading.Thread(target=_write, args=(outbox, postgres.url(), stop))
+            threads = [writer, threading.Thread(target=relay.run, args=(stop,))]
+            for thread in threads:
+                thread.start()
+            with psycopg.connect(postgres.url(), autocommit=True) as connection:
+                for second in range(0, seconds, 5):
+                    time.sleep(5)
+                    size = "SELECT count(*), pg_total_relation_size('eventonce_outbox') FROM eventonce_outbox"
+                    rows, size_of = connection.execute(size).fetchone() or (0, 0)
+                    print(  # noqa: T201
+                        f"{second + 5:4} s  {relay.counts['published']:9,} published  {rows:6,} rows  "
+                        f"{size_of / 1024:8,.0f} KiB"
+                    )
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+
+def _write(outbox: Outbox, url: str, stop: threading.Event) -> None:
+    found = events()
+    with psycopg.connect(url) as connection:
+        while not stop.is_set():
+            for each in found[:10]:
+                outbox.add(connection, each, group=f"g{next(_numbers) % 1000}")
+            connection.commit()
+
+
+if __name__ == "__main__":
+    if "--steady" in sys.argv:
+        steady(next((int(each) for each in sys.argv if each.isdigit()), 60))
+    else:
+        ratio()

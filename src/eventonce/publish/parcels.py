@@ -1,0 +1,105 @@
+"""Parcels of a publisher: stamped anew at every attempt, and kept as dead letters where they are refused."""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from eventonce.clock import Clock
+from eventonce.errors import EventRejected, SinkError
+from eventonce.event import Delivery, Event
+from eventonce.outcome import Kind as OutcomeKind
+from eventonce.outcome import Outcome
+from eventonce.publish.identity import deduplication_id
+from eventonce.publish.outgoing import Outgoing
+from eventonce.publish.published import Kind, Published
+from eventonce.publish.reading import kept
+from eventonce.sinks import DeadLetters
+from eventonce.sinks.parcel import Parcel, Refusal, Taken
+from eventonce.sinks.rounds import Carrier, Rounds
+from eventonce.sinks.tries import Hopeless
+from eventonce.stamp import stamped
+
+
+class StampedParcel(Parcel):
+    """One event under its identity."""
+
+    __slots__ = ("_readable", "identity", "outgoing")
+
+    def __init__(self, outgoing: Outgoing, event: Event, identity: str) -> None:
+        self.outgoing = outgoing
+        self.identity = identity
+        self._readable = True
+        super().__init__(event, group=outgoing.group)
+
+    @classmethod
+    def unreadable(cls, outgoing: Outgoing, why: EventRejected) -> Self:
+        """One that will not be sent."""
+        identity = outgoing.identity if isinstance(outgoing.identity, str) else ""
+        parcel = cls(outgoing, Event(data=None), identity)
+        parcel.answer, parcel._readable = why, False
+        return parcel
+
+    @property
+    def key(self) -> str:
+        return deduplication_id(self.event, self.identity)  # when asked: EventBridge Classic has no use for it
+
+    @property
+    def sent(self) -> int:
+        """How often it was sent, from the very first time."""
+        return self.outgoing.attempts + self.attempts
+
+    def written(self) -> Event:
+        return stamped(self.event, self.identity, self.sent + 1)
+
+    def published(self) -> Published:
+        """What became of it."""
+        told: dict[str, Any] = {"identity": self.identity, "attempts": self.sent}
+        if isinstance(self.answer, Taken):
+            kind = Kind.DEDUPLICATED if self.answer.repeated else Kind.PUBLISHED
+            return Published(kind=kind, id=self.answer.id, **told)
+        kind = Kind.REFUSED if isinstance(self.answer, EventRejected) else Kind.FAILED
+        return Published(kind=kind, code=_code(self.answer), error=self.answer, **told)
+
+    def letter(self, where: str) -> tuple[Delivery, Outcome]:
+        """It as a dead letter; the stamp is in its body, so that it comes back under the same identity."""
+        found = {"source": "publish", "sink": where, "identity": self.identity, "code": _code(self.answer)}
+        error = self.answer if isinstance(self.answer, Exception) else None
+        outcome = Outcome(kind=OutcomeKind.REJECTED, error=error, attempt=self.sent)
+        return Delivery(self._body(), {name: value for name, value in found.items() if value}), outcome
+
+    def _body(self) -> bytes:
+        try:
+            return stamped(self.event, self.identity, max(self.sent, 1)).line() if self._readable else self._kept()
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            return self._kept()
+
+    def _kept(self) -> bytes:
+        return kept(self.outgoing.event)
+
+
+class Publishing(Rounds):
+    """Rounds of a publisher: trouble that passes is waited out, and what is refused becomes a dead letter."""
+
+    patient = True
+
+    def __init__(self, carrier: Carrier, clock: Clock, tries: int, dead_letters: DeadLetters | None) -> None:
+        super().__init__(carrier, clock, tries)
+        self._where = carrier.where
+        self._dead_letters = dead_letters
+
+    def _judged(self, refusal: Refusal) -> EventRejected | SinkError:
+        error = super()._judged(refusal)
+        return self._carrier.rejected(refusal) if isinstance(error, Hopeless) else error
+
+    def _refused(self, parcels: Sequence[Parcel]) -> None:
+        if self._dead_letters is None or not parcels:
+            return
+        letters = [parcel.letter(self._where) for parcel in parcels if isinstance(parcel, StampedParcel)]
+        try:
+            self._dead_letters.write(letters, self._clock.utc())
+        except SinkError as error:
+            for parcel in parcels:
+                parcel.answer = SinkError(f"{parcel.answer}; and its dead letter could not be kept: {error}")
+
+
+def _code(answer: object) -> str | None:
+    return getattr(answer, "code", None)

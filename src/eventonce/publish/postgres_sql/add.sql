@@ -1,0 +1,13 @@
+-- Add an event to the transaction that is open. The numbers of a group's rows are given out under a lock that lasts to
+-- the end of the transaction, so they stand in the order of the commits.
+WITH added AS (
+    INSERT INTO eventonce_outbox (grp, identity, event)
+    SELECT CAST(:grp AS text), CAST(:identity AS text), CAST(:event AS bytea)
+    FROM (
+        SELECT CASE WHEN CAST(:ordered AS boolean)
+            THEN pg_advisory_xact_lock(hashtextextended(CAST(:grp AS text), 7310593858020254331)) END
+        OFFSET 0
+    ) AS held
+    RETURNING id
+)
+SELECT CASE WHEN CAST(:notify AS boolean) THEN pg_notify('eventonce_outbox', '') END FROM added

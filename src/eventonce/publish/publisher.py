@@ -1,0 +1,85 @@
+"""Publisher: events to a bus, a topic or a queue, each under an identity that survives every retry."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from eventonce.clock import Clock, SystemClock
+from eventonce.errors import ConfigError, EventRejected, describe
+from eventonce.event import Event
+from eventonce.formats.sdk import CloudEvent
+from eventonce.publish.identity import Identities, given_identity
+from eventonce.publish.outgoing import Outgoing
+from eventonce.publish.parcels import Publishing, StampedParcel
+from eventonce.publish.published import Published
+from eventonce.publish.reading import read
+from eventonce.rule import Rule
+from eventonce.rules import given_rules
+from eventonce.sinks import open_carrier, open_dead_letters
+
+MAX_ATTEMPTS = 15  # with the pauses between, between one and a half and three minutes
+
+
+class Publisher:
+    """`Publisher("events://BUS").send(events)`: one `Published` per event, in order. Threads may share it.
+
+    `url` is a sink's: `events://BUS` (by name, or a new bus by its ARN), `sns://TOPIC`, `sqs://QUEUE`. `rules` make the
+    identity of an event; `dead_letter` is where refused ones are kept. Nothing is connected to before the first event.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        rules: Rule | Sequence[Rule] | str | Path | None = None,
+        dead_letter: str | None = None,
+        max_attempts: int = MAX_ATTEMPTS,
+        clock: Clock | None = None,
+    ) -> None:
+        if max_attempts < 1:
+            raise ConfigError(f"max_attempts: {max_attempts!r} is below 1")
+        self._identities = Identities(() if rules is None else given_rules(rules))
+        self._clock = clock or SystemClock()
+        self._tries = max_attempts
+        self._carrier = open_carrier(url)
+        self._dead_letters = None if dead_letter is None else open_dead_letters(dead_letter)
+
+    def send(self, events: Iterable[Any]) -> list[Published]:
+        """Publish events: `Event`, mappings, JSON, CloudEvents of the SDK, or `Outgoing` around any of these.
+
+        Never raises for an event or for trouble of the carrier. In a group, what is behind an event that failed is not
+        sent; what is behind a refused one is.
+        """
+        if isinstance(events, Event | Mapping | str | bytes | Outgoing | CloudEvent):
+            raise ConfigError("send takes a list of events; put the one event into a list")
+        parcels = [self._parcel(item if isinstance(item, Outgoing) else Outgoing(item)) for item in events]
+        Publishing(self._carrier, self._clock, self._tries, self._dead_letters).run(parcels)
+        return [parcel.published() for parcel in parcels]
+
+    def close(self) -> None:
+        """Close the connections and the place for dead letters."""
+        self._carrier.close()
+        if self._dead_letters is not None:
+            self._dead_letters.close()
+
+    def _parcel(self, outgoing: Outgoing) -> StampedParcel:
+        try:
+            event = read(outgoing.event)
+            given = outgoing.identity
+            identity = self._identities.of(event) if given is None else given_identity(given)
+        except EventRejected as error:
+            return StampedParcel.unreadable(outgoing, error)
+        except ConfigError:
+            raise
+        except Exception as error:  # whatever an event does to us, it is kept and the others go on
+            return StampedParcel.unreadable(outgoing, EventRejected(f"could not be read: {describe(error)}"))
+        return StampedParcel(outgoing, event, identity)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

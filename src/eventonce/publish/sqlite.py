@@ -1,0 +1,223 @@
+"""An outbox in a SQLite file. Every change is one IMMEDIATE transaction, and one writer at a time cannot race."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from eventonce.clock import Clock
+from eventonce.errors import ConfigError, StoreUnusable
+from eventonce.forks import tell_of_forks
+from eventonce.publish.connections import execute
+from eventonce.publish.feed import MOST_COUNTED, SWEPT, Back, Backlog
+from eventonce.publish.row import Pending, Row
+from eventonce.publish.schema import VERSIONS, Schema, absent
+from eventonce.stores.sqlite import PATIENCE, in_transaction, trouble
+from eventonce.stores.url import options
+
+_DEPTH = 100  # rows of one group that are taken together
+_TICK = 0.02  # seconds between two looks at whether the file has changed, which cost microseconds
+_SCHEMA = Schema("sqlite_sql")
+_ADD, _TAKE = _SCHEMA.statement("add"), _SCHEMA.statement("take")
+_HOLD = "UPDATE eventonce_outbox SET token = ?, since = ?, until = ? WHERE id = ?"
+_EXTEND = "UPDATE eventonce_outbox SET since = ?, until = ? WHERE id = ? AND token = ?"
+_KEEP = (
+    "INSERT INTO eventonce_outbox_published (id, added, published, grp, identity, event) "
+    "SELECT id, added, ?, grp, identity, event FROM eventonce_outbox WHERE id = ? AND token = ?"
+)
+_REMOVE = "DELETE FROM eventonce_outbox WHERE id = ? AND token = ?"
+_BACK = (
+    "UPDATE eventonce_outbox SET token = NULL, since = ?, until = ?, failures = failures + ? WHERE id = ? AND token = ?"
+)
+_SWEEP = (
+    "DELETE FROM eventonce_outbox_published WHERE id IN "
+    "(SELECT id FROM eventonce_outbox_published WHERE published <= ? ORDER BY published LIMIT ?)"
+)
+_BACKLOG = (
+    "SELECT (SELECT count(*) FROM (SELECT 1 FROM eventonce_outbox LIMIT ?)), "
+    "(SELECT added FROM eventonce_outbox ORDER BY id LIMIT 1)"
+)
+Result = TypeVar("Result")
+
+
+class SQLiteTable:
+    """`sqlite:///FILE`: the database of the user's own tables."""
+
+    streamed = False
+
+    def __init__(self, url: str, clock: Clock) -> None:
+        parts = urlsplit(url)
+        options(url)
+        file = unquote(parts.path[1:])
+        if parts.netloc or not file or file == ":memory:":
+            raise ConfigError(f"outbox: {url!r} names no file; use sqlite:///FILE or sqlite:////ABSOLUTE/FILE")
+        self._file = str(Path(file).absolute())
+        self._clock = clock
+        self.name = f"sqlite:///{file}"
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._missing = absent(self.name)
+        tell_of_forks(self)
+
+    # --- the user's side ---
+
+    def insert(self, connection: Any, row: Row) -> None:
+        """Add a row to the transaction that is open on the user's connection."""
+        execute(connection, _ADD, {**row._asdict(), "added": self._clock.utc()}, "sqlite", self._missing)
+
+    def create(self) -> None:
+        """Make the tables, or bring them up to date, under the write lock."""
+
+        def act(connection: sqlite3.Connection) -> None:
+            for each in _SCHEMA.missing(_version(connection)):
+                connection.execute(each)
+
+        self._change(act)
+
+    def check(self) -> None:
+        """Raise unless the tables are there and of this version."""
+        if not Path(self._file).exists():
+            raise StoreUnusable(f"{self.name}: there is no such file; check its name")
+        _SCHEMA.check(self._use(_version), self.name)
+
+    @staticmethod
+    def schema() -> str:
+        return ";\n".join([*_SCHEMA.missing(0), ""])
+
+    # --- the relay's side ---
+
+    def take(self, token: str, after: str, most: int, lease: int) -> tuple[list[Pending], str, int]:
+        """What is next of groups behind `after`, the last group that was looked at, and how many were."""
+
+        def act(connection: sqlite3.Connection) -> tuple[list[Any], int]:
+            now = self._clock.utc()  # not before: it may have taken a while to become the writer
+            asked = {"after": after, "most": most, "depth": _DEPTH, "now": now}
+            rows = connection.execute(_TAKE, asked).fetchall()
+            held = [(token, now, now + lease, row[2]) for row in rows if row[2] is not None]
+            connection.executemany(_HOLD, held)
+            return rows, now
+
+        rows, now = self._change(act)
+        found = [_pending(row[2:], now) for row in rows if row[2] is not None]
+        return found, rows[0][1] or "", rows[0][0]
+
+    def extend(self, token: str, numbers: Sequence[int], lease: int) -> int:
+        def act(connection: sqlite3.Connection) -> int:
+            now = self._clock.utc()
+            held = [(now, now + lease, number, token) for number in numbers]
+            return connection.executemany(_EXTEND, held).rowcount
+
+        return self._change(act)
+
+    def settle(self, token: str, done: Sequence[Pending], back: Sequence[Back], keep: int, within: int) -> int:
+        """Remove and give back; how many were still this relay's."""
+
+        def act(connection: sqlite3.Connection) -> int:
+            now = self._clock.utc()
+            given = [(now, now + each.rest, int(each.blame), each.row.number, token) for each in back]
+            if keep:
+                connection.executemany(_KEEP, [(now, row.number, token) for row in done])
+            gone = connection.executemany(_REMOVE, [(row.number, token) for row in done]).rowcount
+            return max(0, gone) + max(0, connection.executemany(_BACK, given).rowcount)
+
+        return self._change(act)
+
+    def sweep(self, keep: int) -> int:
+        now = self._clock.utc()
+        return self._change(lambda connection: connection.execute(_SWEEP, (now - keep, SWEPT)).rowcount)
+
+    def backlog(self) -> Backlog:
+        count, added = self._use(lambda connection: connection.execute(_BACKLOG, (MOST_COUNTED,)).fetchone())
+        return Backlog(count, 0 if added is None else max(0, self._clock.utc() - added))
+
+    def bell(self) -> Bell:
+        """What rings when the file has changed."""
+        return Bell(lambda: self._use(_data_version))
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop()
+
+    # --- the connection ---
+
+    def _change(self, act: Callable[[sqlite3.Connection], Result]) -> Result:
+        return self._use(lambda connection: in_transaction(connection, lambda: act(connection)))
+
+    def _use(self, act: Callable[[sqlite3.Connection], Result]) -> Result:
+        with self._lock:
+            try:
+                if self._connection is None:
+                    self._connection = self._open()
+                return act(self._connection)
+            except sqlite3.Error as error:
+                if "no such table: eventonce_outbox" in str(error):
+                    raise StoreUnusable(self._missing) from error
+                raise trouble(error, self._file) from error
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._file, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+        # In a log, NORMAL may lose a relay's last commits to a power cut: events that are published again, under
+        # the same identities. What the user commits is the user's own to sync.
+        logged = connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+        connection.execute(f"PRAGMA synchronous = {'NORMAL' if logged else 'FULL'}")
+        return connection
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+        self._drop()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        self._lock.release()
+
+
+class Bell:
+    """Looks whether another connection has changed the file since the last look."""
+
+    def __init__(self, version: Callable[[], int]) -> None:
+        self._version = version
+        self._seen: int | None = None
+
+    def listen(self) -> bool:
+        """Note how the file is now; True where that has begun only now, so that something may have been missed."""
+        begins = self._seen is None
+        if begins:
+            self._seen = self._version()
+        return begins
+
+    def wait(self, seconds: float, stop: threading.Event) -> None:
+        """Until the file has changed, it is to stop, or so many seconds are over."""
+        for _ in range(max(1, round(seconds / _TICK))):
+            with suppress(StoreUnusable):  # the relay's next look says so itself
+                found = self._version()
+                if found != self._seen:
+                    self._seen = found
+                    return
+            if stop.wait(_TICK):
+                return
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _data_version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA data_version").fetchone()[0])
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (VERSIONS,)).fetchone()
+    return int(connection.execute(f"SELECT max(version) FROM {VERSIONS}").fetchone()[0] or 0) if there else 0
+
+
+def _pending(row: Sequence[Any], now: int) -> Pending:
+    number, identity, grp, event, failures, added = row
+    return Pending(number, identity, grp, event, failures, max(0, now - added))
