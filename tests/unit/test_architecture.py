@@ -24,7 +24,7 @@ FLOORS = [
     {"engine"},
     {"pipeline", "testing"},
     {"study", "aws_setup"},
-    {"worker", "webhook"},
+    {"worker", "webhook", "scale"},
     {"demo", "redrive"},
     {"cli"},
     {"__main__"},

@@ -40,9 +40,9 @@ class Progress:
     ) -> None:
         self.done()
 
-    def step(self) -> None:
-        """One more event has ended."""
-        self._events += 1
+    def step(self, events: int = 1) -> None:
+        """So many more events have ended."""
+        self._events += events
         if self._shown and time.monotonic() - self._drawn_at > _EVERY:
             self._drawn_at = time.monotonic()
             self._draw()

@@ -1,0 +1,146 @@
+"""An audit of an archive of any size on one machine: processes find the facts, DuckDB brings them together."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventonce.rules import Rulebook
+from eventonce.scale.database import Database
+from eventonce.scale.drivers import need
+from eventonce.scale.facts import Header, PartFacts
+from eventonce.scale.fold import Fold, Row
+from eventonce.scale.parts import NTH_BITS, Archive, Part
+from eventonce.scale.pool import shared_out
+from eventonce.scale.tally import Tally
+from eventonce.study.audit import conclude
+from eventonce.study.report import Report
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# What is a copy of nothing by any measure never leaves DuckDB; what is, comes by key and in the order of arrival.
+_TABLES = """
+CREATE VIEW facts AS SELECT f.* EXCLUDE (part, positions), positions + shift AS place
+    FROM read_parquet('{folder}/*.parquet') AS f JOIN shifts USING (part);
+CREATE TABLE again_keys AS SELECT keys FROM facts GROUP BY keys HAVING count(*) > 1;
+CREATE TABLE again_ids AS SELECT ids, min(place) AS first_id FROM facts WHERE ids != 0 GROUP BY ids HAVING count(*) > 1;
+CREATE TABLE again_contents AS
+    SELECT contents, min(place) AS first_content FROM facts GROUP BY contents HAVING count(*) > 1;
+CREATE VIEW judged AS SELECT facts.*,
+        coalesce(place > first_id, false) AS same_id, coalesce(place > first_content, false) AS same_content
+    FROM facts LEFT JOIN again_ids USING (ids) LEFT JOIN again_contents USING (contents);
+"""
+_SINGLE = """
+SELECT names, same_id, same_content, replayed, count(*) FROM judged ANTI JOIN again_keys USING (keys) GROUP BY ALL
+"""
+_SEVERAL = """
+SELECT keys, place, rules, versions, contents, times, names, same_id, same_content, replayed
+    FROM judged SEMI JOIN again_keys USING (keys) ORDER BY keys, place
+"""
+
+
+def audit(
+    archive: Archive,
+    book: Rulebook,
+    step: Callable[[int], object] = lambda events: None,
+    processes: int | None = None,
+    work: str | None = None,
+) -> Report:
+    """What `eventonce audit` tells, of more traffic than fits in memory. `work` is a folder for what does not."""
+    with TemporaryDirectory(prefix="eventonce-audit-", dir=work) as folder:
+        headers = _find(archive, book, Path(folder), step, processes)
+        tally = Tally(book)
+        tally.head(headers)
+        _count(tally, archive, Path(folder), book)
+    return conclude(archive, book, tally)
+
+
+def _find(
+    archive: Archive, book: Rulebook, folder: Path, step: Callable[[int], object], processes: int | None
+) -> list[Header]:
+    headers: dict[int, Header] = {}
+    count = processes if len(archive.parts) > 1 else 1
+    for header in shared_out(partial(_write, folder=folder), archive.parts, book, count):
+        headers[header.part] = header
+        archive.passed_part(archive.parts[header.part])
+        step(header.events)
+    told = [headers[part.number] for part in archive.parts]
+    take(archive, told)
+    return told
+
+
+def take(archive: Archive, headers: list[Header]) -> None:
+    """Tell an archive what was found out about it."""
+    archive.counts = [header.documents for header in headers]
+    archive.documents = sum(archive.counts)
+    for header in headers:
+        if header.unreadable is not None:
+            archive.left_out(archive.parts[header.part].path, header.unreadable)
+
+
+def _write(part: Part, book: Rulebook, folder: Path) -> Header:
+    parquet = need("pyarrow.parquet", "duckdb")
+    facts, writer = PartFacts(part, book), None
+    try:
+        for table in facts.tables():
+            if writer is None:
+                writer = parquet.ParquetWriter(
+                    folder / f"{part.number:08}.parquet", table.schema, compression="none", use_dictionary=False
+                )
+            writer.write_table(table)
+    finally:
+        if writer is not None:
+            writer.close()
+    return facts.header
+
+
+def _count(tally: Tally, archive: Archive, folder: Path, book: Rulebook) -> None:
+    if not archive.parts:
+        return
+    database = Database(folder)
+    try:
+        _load(database, archive, folder)
+        for name, same_id, same_content, replayed, events in database.rows(_SINGLE):
+            group = tally.named(name)
+            tally.single(group, events, same_id=same_id, same_content=same_content, replayed=bool(replayed))
+        fold = Fold(book)
+        for batch in database.batches(_SEVERAL):
+            enter(tally, fold, columns(batch))
+    finally:
+        database.close()
+    tally.settle()
+
+
+def _load(database: Database, archive: Archive, folder: Path) -> None:
+    database.run("CREATE TABLE shifts (part INTEGER, shift BIGINT)")
+    shifts = [(part.number, before << NTH_BITS) for part, before in zip(archive.parts, archive.before, strict=False)]
+    database.run(f"INSERT INTO shifts VALUES {', '.join(map(str, shifts))}")
+    for statement in _TABLES.format(folder=str(folder).replace("'", "''")).split(";\n")[:-1]:
+        database.run(statement)
+
+
+class Columns(NamedTuple):
+    """Judged events, column by column."""
+
+    rows: list[Row]
+    names: list[int]
+    same_id: list[bool]
+    same_content: list[bool]
+    replayed: list[int]
+
+
+def columns(batch: "pa.RecordBatch") -> Columns:
+    """The columns that the queries give, as the fold and the tally take them."""
+    keys, places, rules, versions, contents, times, *rest = (column.to_pylist() for column in batch.columns)
+    rows = [Row(*each) for each in zip(keys, places, rules, versions, contents, times, places, strict=True)]
+    return Columns(rows, *rest)
+
+
+def enter(tally: Tally, fold: Fold, found: Columns) -> None:
+    """Judge events and count them."""
+    groups = map(tally.named, found.names)
+    places = [row.position for row in found.rows]
+    taken = fold.take(found.rows)
+    tally.enter(zip(groups, taken, found.same_id, found.same_content, found.replayed, places, strict=True))

@@ -1,0 +1,156 @@
+"""An archive in parts, each of which one process reads on its own: some pieces of a large file, or a file."""
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
+
+from eventonce.errors import SourceError
+from eventonce.event import Delivery
+from eventonce.scale.parquet import ParquetLines, is_parquet
+from eventonce.sources.file import FileSource
+from eventonce.study.pieces import Piece, Pieces
+from eventonce.study.traffic import SUFFIXES, Seen, Traffic, unpack
+
+SIZE = 32 * 1024 * 1024  # of a part, where a file can be cut
+NTH_BITS = 24  # as in the positions of `Traffic`
+_BATCH = 500
+
+
+class Part(NamedTuple):
+    """What one process reads at a time."""
+
+    number: int  # its place in the archive
+    file: int  # the file's place
+    path: str
+    size: int
+    pieces: tuple[Piece, ...] = ()  # none: the whole file
+    column: str | None = None  # of a Parquet file
+
+    def deliveries(self) -> Iterator[Delivery]:
+        """The documents in it; raises `SourceError` where it cannot be read, or no further."""
+        if self.pieces:
+            return self._of_pieces()
+        return of_parquet(self.path, self.column) if is_parquet(self.path) else of_file(self.path)
+
+    def _of_pieces(self) -> Iterator[Delivery]:
+        try:
+            for piece in self.pieces:
+                yield from piece.deliveries()
+        except OSError as error:
+            raise SourceError(f"{self.path}: cannot be read: {error.strerror}") from None
+
+
+def of_file(path: str) -> Iterator[Delivery]:
+    """The documents of a file of JSON, gzip or not."""
+    source = FileSource(path)
+    try:
+        while deliveries := source.receive(_BATCH):
+            yield from deliveries
+    finally:
+        source.close()
+
+
+def of_parquet(path: str, column: str | None) -> Iterator[Delivery]:
+    """The events of a Parquet file; its rows are its lines."""
+    source, shown, row = ParquetLines(path, column), printable(path), 0
+    try:
+        for batch in source.batches():
+            for line in source.lines(batch):
+                row += 1
+                trouble = "is null, not an event" if line is None else None
+                yield Delivery(line or b"", {"source": shown, "line": row}, trouble=trouble)
+    finally:
+        source.close()
+
+
+def printable(path: str) -> str:
+    """A name as it can be printed."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+class Archive(Traffic):
+    """Traffic that may also be in Parquet, and that is read in parts."""
+
+    suffixes = (*SUFFIXES, ".parquet")
+
+    def __init__(self, paths: Sequence[str], column: str | None = None) -> None:
+        super().__init__(paths)
+        self.column = column
+        self.counts: list[int] = []  # documents of each part, once they are known
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """All parts, in the order of what is in them."""
+        found: list[Part] = []
+        for number, file in enumerate(self.names):
+            for pieces in _grouped(file):
+                size = sum(piece.end - piece.begin for piece in pieces) or _size(file)
+                found.append(Part(len(found), number, file, size, pieces, self.column))
+        return found
+
+    @property
+    def before(self) -> list[int]:
+        """How many documents come before each part."""
+        return [0, *accumulate(self.counts)]
+
+    def passed_part(self, part: Part) -> None:
+        """A part was read elsewhere."""
+        self._behind += part.size
+
+    def again(self, positions: Collection[int]) -> Iterator[Seen]:
+        """The events at these positions; only the parts that they are in are read again."""
+        if not self.counts:
+            yield from super().again(positions)
+            return
+        wanted = {position >> NTH_BITS for position in positions}
+        for part, before, count in zip(self.parts, self.before, self.counts, strict=False):
+            here = {number for number in wanted if before < number <= before + count}
+            if here:
+                yield from _at(part, before, here, positions)
+
+    def _received(self, file: str) -> Iterator[Sequence[Delivery]]:
+        if file == "-" or not is_parquet(file):
+            yield from super()._received(file)
+            return
+        try:
+            yield from ([delivery] for delivery in of_parquet(file, self.column))
+        except SourceError as error:
+            self.left_out(file, error)
+
+    def left_out(self, file: str, error: SourceError | str) -> None:
+        """Note why a file was not read, or not to its end."""
+        self.unreadable[printable(file)] = str(error).removeprefix(f"{file}: ").removeprefix(f"{printable(file)}: ")
+
+
+def _at(part: Part, before: int, here: set[int], positions: Collection[int]) -> Iterator[Seen]:
+    last = max(here)
+    for number, delivery in enumerate(part.deliveries(), before + 1):
+        if number in here:
+            found = unpack(number, delivery)
+            yield from (Seen(event, delivery, position) for position, event in found if position in positions)
+        if number == last:
+            return
+
+
+def _grouped(file: str) -> Iterator[tuple[Piece, ...]]:
+    pieces = Pieces.of(file)
+    if pieces is None:
+        yield ()
+        return
+    group: list[Piece] = []
+    for piece in pieces:
+        group.append(piece)
+        if piece.end - group[0].begin >= SIZE:
+            yield tuple(group)
+            group = []
+    if group:
+        yield tuple(group)
+
+
+def _size(file: str) -> int:
+    try:
+        return os.stat(file).st_size  # noqa: PTH116  # a Path says no more
+    except (OSError, ValueError):
+        return 0
