@@ -27,6 +27,11 @@ from eventonce.study.report_text import text
 @click.option("-c", "--config", type=click.Path(dir_okay=False), help="A pipeline file (TOML).")
 @click.option("--key", type=click.Choice(["id", "content"]), help="Without rules: what two copies share.")
 @engine_options
+@click.option(
+    "--work",
+    type=click.Path(exists=True, file_okay=False, writable=True),
+    help="A folder for what is larger than memory; on a cluster, one that all workers see.",
+)
 @click.option("--html", "page", type=click.Path(dir_okay=False), help="Write a page with plots, in one file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document in place of the table.")
 def audit(
@@ -35,6 +40,7 @@ def audit(
     key: str | None,
     engine: str | None,
     column: str | None,
+    work: str | None,
     page: str | None,
     *,
     as_json: bool,
@@ -62,18 +68,24 @@ def audit(
     if page is not None:
         _check_page(page, traffic)
     with Progress(recorded) as progress:
-        report = _audit(recorded, book, progress, engine)
+        report = _audit(recorded, book, progress, engine, work)
     click.echo(msgspec.json.encode(report) if as_json else text(report).rstrip("\n"))
     if page is not None:
         _write(page, report)
     sys.exit(0 if report.good else 1)
 
 
-def _audit(recorded: Archive, book: Rulebook, progress: Progress, engine: str | None) -> Report:
+def _audit(recorded: Archive, book: Rulebook, progress: Progress, engine: str | None, work: str | None) -> Report:
     chosen = choose(engine, recorded)
     if chosen == "memory":
         return audit_traffic(recorded, book, progress.step)
-    return audit_on_duckdb(recorded, book, progress.step)
+    if chosen == "duckdb":
+        return audit_on_duckdb(recorded, book, progress.step, work=work)
+    from eventonce.scale.spark_audit import audit_archive
+    from eventonce.scale.spark_session import session
+
+    with session(chosen) as spark:
+        return audit_archive(spark, recorded, book, work)
 
 
 def _paths(traffic: Sequence[str]) -> Sequence[str]:

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import get_args
 
 import click
@@ -11,7 +13,7 @@ from eventonce.cli.engine import engine_options
 from eventonce.cli.options import read_settings
 from eventonce.cli.progress import Progress
 from eventonce.pipeline import rulebook
-from eventonce.scale.copy import Copied, Copy
+from eventonce.scale.copy import Copied, Copy, Engine, OneMachine
 from eventonce.scale.parts import Archive
 from eventonce.scale.plan import Format, Plan
 
@@ -56,11 +58,26 @@ def copy(
     _check(archive)
     plan = Plan(Archive(archive, column), archive, out, form, book)
     plan.check(overwrite=overwrite)
-    copying = Copy(plan)
-    with Progress(copying) as progress:
-        copied = copying.run(progress.step)
+    with _engine(engine) as chosen:
+        copying = Copy(plan, chosen)
+        with Progress(copying) as progress:
+            copied = copying.run(progress.step)
     click.echo(msgspec.json.encode(copied) if as_json else _text(copied, out))
     sys.exit(0 if copied.good else 1)
+
+
+@contextmanager
+def _engine(engine: str | None) -> Iterator[Engine]:
+    if engine in (None, "duckdb"):
+        yield OneMachine()
+    elif engine == "memory":
+        raise click.UsageError("--engine: a copy is made by duckdb or by Spark; leave it out for duckdb")
+    else:
+        from eventonce.scale.spark_engine import Cluster
+        from eventonce.scale.spark_session import session
+
+        with session(str(engine)) as spark:
+            yield Cluster(spark)
 
 
 def _check(archive: tuple[str, ...]) -> None:

@@ -40,6 +40,8 @@ SELECT keys, place, rules, versions, contents, times, names, same_id, same_conte
     FROM judged SEMI JOIN again_keys USING (keys) ORDER BY keys, place
 """
 
+_COLUMNS = 10  # of that query
+
 
 def audit(
     archive: Archive,
@@ -62,7 +64,7 @@ def _find(
 ) -> list[Header]:
     headers: dict[int, Header] = {}
     count = processes if len(archive.parts) > 1 else 1
-    for header in shared_out(partial(_write, folder=folder), archive.parts, book, count):
+    for header in shared_out(partial(write_facts, folder=folder), archive.parts, book, count):
         headers[header.part] = header
         archive.passed_part(archive.parts[header.part])
         step(header.events)
@@ -80,7 +82,8 @@ def take(archive: Archive, headers: list[Header]) -> None:
             archive.left_out(archive.parts[header.part].path, header.unreadable)
 
 
-def _write(part: Part, book: Rulebook, folder: Path) -> Header:
+def write_facts(part: Part, book: Rulebook, folder: Path) -> Header:
+    """Find the facts of a part and keep them in a file."""
     parquet = need("pyarrow.parquet", "duckdb")
     facts, writer = PartFacts(part, book), None
     try:
@@ -133,7 +136,7 @@ class Columns(NamedTuple):
 
 def columns(batch: "pa.RecordBatch") -> Columns:
     """The columns that the queries give, as the fold and the tally take them."""
-    keys, places, rules, versions, contents, times, *rest = (column.to_pylist() for column in batch.columns)
+    keys, places, rules, versions, contents, times, *rest = (column.to_pylist() for column in batch.columns[:_COLUMNS])
     rows = [Row(*each) for each in zip(keys, places, rules, versions, contents, times, places, strict=True)]
     return Columns(rows, *rest)
 

@@ -6,7 +6,8 @@ in a document with others.
 
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,25 +18,29 @@ from eventonce.scale.fold import DROPPED, Fold, Row
 from eventonce.scale.keyed import Header
 from eventonce.scale.parts import NTH_BITS
 from eventonce.scale.plan import Places, Plan
-from eventonce.study.ledger import Taken, Verdict
+from eventonce.study.ledger import Verdict
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 DROP, SEVERAL = 2, 1
 FLAG_BITS = 2
+_ROW = 7  # columns: key, part, position, rule, version, time, several
 _TABLES = """
 CREATE VIEW rows AS SELECT * FROM read_parquet('{keys}/*.parquet');
 CREATE TABLE again AS SELECT key FROM rows WHERE key IS NOT NULL GROUP BY key HAVING count(*) > 1;
 """
 _SEVERAL = """
-SELECT key, part, position, rule, version, time FROM rows SEMI JOIN again USING (key) ORDER BY key, part, position
+SELECT key, part, position, rule, version, time, several
+    FROM rows SEMI JOIN again USING (key) ORDER BY key, part, position
 """
+_COUNTS = "SELECT count(*) FILTER (NOT stale), count(*) FILTER (stale) FROM read_parquet('{lost}')"
 _LISTS = """
-SELECT file, (position + shift) * 4 + CASE WHEN lost OR key IS NULL THEN 2 ELSE 0 END + several::INTEGER AS code
-    FROM rows LEFT JOIN (SELECT *, true AS lost FROM read_parquet('{lost}')) USING (part, position)
-    JOIN parts USING (part)
-    WHERE lost OR key IS NULL OR several ORDER BY file, code
+WITH listed AS (
+    SELECT part, position, 2 + several::INTEGER AS flags FROM read_parquet('{lost}')
+    UNION ALL SELECT part, position, CASE WHEN key IS NULL THEN 2 ELSE 0 END + several::INTEGER
+        FROM rows WHERE key IS NULL OR several)
+SELECT DISTINCT file, (position + shift) * 4 + flags AS code FROM listed JOIN parts USING (part) ORDER BY file, code
 """
 
 
@@ -50,26 +55,25 @@ def judge(plan: Plan, headers: Sequence[Header]) -> Judged:
     """Make the lists of all files; done before, nothing is done again."""
     if plan.places.judged.exists():
         return msgspec.json.decode(plan.places.judged.read_bytes(), type=Judged)
-    judged = Judged()
-    if headers:
-        database = Database(plan.work)
-        try:
-            _judge(database, plan, headers, judged)
-        finally:
-            database.close()
+    judged = _judge(plan, headers) if headers else Judged()
     plan.places.publish(plan.places.judged, judged)
     return judged
 
 
-def _judge(database: Database, plan: Plan, headers: Sequence[Header], judged: Judged) -> None:
-    places = plan.places
-    keys, lost = (str(each).replace("'", "''") for each in (places.work / "keys", places.lost))
-    for statement in _TABLES.format(keys=keys).split(";\n")[:-1]:
-        database.run(statement)
-    _write_lost(places, losers(database.batches(_SEVERAL), plan.book, judged))
-    database.run("CREATE TABLE parts (part INTEGER, file INTEGER, shift BIGINT)")
-    database.run(f"INSERT INTO parts VALUES {', '.join(map(str, shifts(plan, headers)))}")
-    write_lists(places, database.batches(_LISTS.format(lost=lost)))
+def _judge(plan: Plan, headers: Sequence[Header]) -> Judged:
+    database = Database(plan.work)
+    keys, lost = (str(each).replace("'", "''") for each in (plan.work / "keys", plan.places.lost))
+    try:
+        for statement in _TABLES.format(keys=keys).split(";\n")[:-1]:
+            database.run(statement)
+        _write_lost(plan.places, losers(database.batches(_SEVERAL), plan.book))
+        database.run("CREATE TABLE parts (part INTEGER, file INTEGER, shift BIGINT)")
+        database.run(f"INSERT INTO parts VALUES {', '.join(map(str, shifts(plan, headers)))}")
+        write_lists(plan.places, database.batches(_LISTS.format(lost=lost)))
+        ((duplicates, stale),) = database.rows(_COUNTS.format(lost=lost))
+    finally:
+        database.close()
+    return Judged(duplicates, stale)
 
 
 def shifts(plan: Plan, headers: Sequence[Header]) -> list[tuple[int, int, int]]:
@@ -82,53 +86,47 @@ def shifts(plan: Plan, headers: Sequence[Header]) -> list[tuple[int, int, int]]:
     return found
 
 
-def losers(batches: Iterator["pa.RecordBatch"], book: Rulebook, judged: Judged) -> Iterator["pa.RecordBatch"]:
+def losers(batches: Iterator["pa.RecordBatch"], book: Rulebook) -> Iterator["pa.RecordBatch"]:
     """Of rows that come by key and arrival, the places of those that are dropped."""
     pa, fold = need("pyarrow", "duckdb"), Fold(book)
-    schema = pa.schema([("part", pa.int32()), ("position", pa.int64())])
     for batch in batches:
-        rows = [_row(*each) for each in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
-        taken = fold.take(rows)
-        _count(judged, taken)
-        lost = [row.order for row, each in zip(rows, taken, strict=True) if each.verdict in DROPPED]
+        *columns, several = (column.to_pylist() for column in batch.columns[:_ROW])
+        rows = [_row(*each) for each in zip(*columns, strict=True)]
+        lost = [
+            (*row.order, flag, taken.verdict is Verdict.STALE)
+            for row, flag, taken in zip(rows, several, fold.take(rows), strict=True)
+            if taken.verdict in DROPPED
+        ]
+        fields = zip(*lost, strict=True) if lost else [[]] * 4
+        schema = _lost_schema()
         yield pa.RecordBatch.from_arrays(
-            [pa.array([part for part, _ in lost], pa.int32()), pa.array([at for _, at in lost], pa.int64())],
-            schema=schema,
+            [pa.array(list(each), kind) for each, kind in zip(fields, schema.types, strict=True)], schema=schema
         )
 
 
+def _lost_schema() -> "pa.Schema":
+    pa = need("pyarrow", "duckdb")
+    return pa.schema([("part", pa.int32()), ("position", pa.int64()), ("several", pa.bool_()), ("stale", pa.bool_())])
+
+
 def _row(key: bytes, part: int, position: int, rule: int, version: int | None, time: int | None) -> Row:
-    return Row(key, (part, position), rule, version, 0, time, 0)
-
-
-def _count(judged: Judged, taken: Sequence[Taken]) -> None:
-    judged.duplicates += sum(each.verdict is Verdict.DUPLICATE for each in taken)
-    judged.stale += sum(each.verdict is Verdict.STALE for each in taken)
+    return Row(bytes(key), (part, position), rule, version, 0, time, 0)
 
 
 def _write_lost(places: Places, batches: Iterator["pa.RecordBatch"]) -> None:
-    pa, parquet = need("pyarrow", "duckdb"), need("pyarrow.parquet", "duckdb")
-    schema = pa.schema([("part", pa.int32()), ("position", pa.int64())])
-    with parquet.ParquetWriter(places.lost, schema, compression="none", use_dictionary=False) as writer:
+    parquet = need("pyarrow.parquet", "duckdb")
+    with parquet.ParquetWriter(places.lost, _lost_schema(), compression="none", use_dictionary=False) as writer:
         for batch in batches:
             writer.write_batch(batch)
 
 
 def write_lists(places: Places, batches: Iterator["pa.RecordBatch"]) -> None:
     """Write rows of file and number, which come sorted, as a list for each file."""
-    stream: Any = None
-    current = -1
-    try:
-        for batch in batches:
-            for file, codes in _by_file(batch):
-                if file != current:
-                    if stream is not None:
-                        stream.close()
-                    stream, current = open(places.listed(file), "wb"), file  # noqa: SIM115  # closed below
+    pieces = (piece for batch in batches for piece in _by_file(batch))
+    for file, several in groupby(pieces, key=lambda piece: piece[0]):
+        with places.making(places.listed(file)) as unfinished, open(unfinished, "wb") as stream:
+            for _, codes in several:
                 codes.tofile(stream)
-    finally:
-        if stream is not None:
-            stream.close()
 
 
 def _by_file(batch: "pa.RecordBatch") -> Iterator[tuple[int, "array[int]"]]:

@@ -33,7 +33,7 @@ class ParquetLines:
             self._file = parquet.ParquetFile(path)
         except (OSError, pa.ArrowException) as error:
             raise SourceError(f"{path}: is no readable Parquet: {_first_line(error)}") from None
-        self.schema: pa.Schema = self._file.schema_arrow
+        self.schema: Any = self._file.schema_arrow
         self.column = column or self._guess()
         if self.column not in self.schema.names:
             raise SourceError(f"{path}: has no column {self.column!r}; {self._offer()}")
@@ -57,7 +57,7 @@ class ParquetLines:
 
     def _guess(self) -> str:
         pa = need("pyarrow", "duckdb")
-        texts = [each.name for each in self.schema if _is_text(pa, each.type)]
+        texts: list[str] = [each.name for each in self.schema if _is_text(pa, each.type)]
         if len(texts) == 1:
             return texts[0]
         for name in _COMMON:
