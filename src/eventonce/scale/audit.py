@@ -136,9 +136,11 @@ class Columns(NamedTuple):
 
 def columns(batch: "pa.RecordBatch") -> Columns:
     """The columns that the queries give, as the fold and the tally take them."""
-    keys, places, rules, versions, contents, times, *rest = (column.to_pylist() for column in batch.columns[:_COLUMNS])
-    rows = [Row(*each) for each in zip(keys, places, rules, versions, contents, times, places, strict=True)]
-    return Columns(rows, *rest)
+    found = [column.to_pylist() for column in batch.columns]
+    keys, places, rules, versions, contents, times = found[:6]
+    orders = found[_COLUMNS] if len(found) > _COLUMNS else places  # a rank tells it, where an engine has one
+    rows = [Row(*each) for each in zip(keys, orders, rules, versions, contents, times, places, strict=True)]
+    return Columns(rows, *found[6:_COLUMNS])
 
 
 def enter(tally: Tally, fold: Fold, found: Columns) -> None:

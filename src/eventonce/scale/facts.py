@@ -4,14 +4,14 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from eventonce.errors import SourceError
+from eventonce.event import Delivery
 from eventonce.rules import Rulebook
 from eventonce.scale.drivers import need
-from eventonce.scale.parts import Part
 from eventonce.study.audit import OTHERS, alike
 from eventonce.study.facts import Facts
 from eventonce.study.traffic import unpack
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 _EVENTS = 50_000  # in one table
 _MOST_NAMES = 5000  # sources and types of a part that are told apart; an audit shows a thousand
 _NUMBERS = ("rules", "keys", "versions", "contents", "times", "positions", "ids")
+
+
+class Documents(Protocol):
+    """Where documents are; a part is such a place."""
+
+    @property
+    def number(self) -> int: ...
+    def deliveries(self) -> Iterator[Delivery]: ...
 
 
 class Header(msgspec.Struct):
@@ -39,7 +47,7 @@ class Header(msgspec.Struct):
 class PartFacts:
     """The facts of a part. `header` is complete when all tables have been taken."""
 
-    def __init__(self, part: Part, book: Rulebook) -> None:
+    def __init__(self, part: Documents, book: Rulebook) -> None:
         self.header = Header(part.number)
         self._part, self._book = part, book
         self._rules: Counter[tuple[int, int]] = Counter()

@@ -1,6 +1,7 @@
 """What a worker of a cluster needs to make the same keys, and how it is seen that it does."""
 
 import hashlib
+import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -15,6 +16,7 @@ from eventonce.rules import Rulebook, identity
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_NO_PYTHON = re.compile(r"No module named [\w.']+|Python in worker has different version.*|PYTHON_VERSION_MISMATCH.*")
 # Values that JSON libraries have disagreed on: a worker whose own makes other keys of them must not take part.
 _LINES = (
     b'{"id": "1", "n": 9007199254740993, "big": 123456789012345678901234567890}',
@@ -52,13 +54,22 @@ class Recipe(NamedTuple):
 
 def check_workers(spark: "SparkSession") -> None:
     """Refuse a cluster whose workers cannot make keys, in one sentence rather than in a page of a worker's trace."""
-    found = _probed(spark.range(0, 4, 1, 4)).distinct().collect()
+    try:
+        found = _probed(spark.range(0, 4, 1, 4)).distinct().collect()
+    except Exception as error:
+        if told := _NO_PYTHON.search(str(error)):
+            raise _other_python(told[0]) from None
+        raise
     for row in found:
         if row.trouble:
-            raise ConfigError(
-                f"the workers cannot make keys: {row.python} has no eventonce ({row.trouble}); install the same "
-                "version there, or set PYSPARK_PYTHON to a Python that has it"
-            )
+            raise _other_python(f"{row.python}: {row.trouble}")
+
+
+def _other_python(trouble: str) -> ConfigError:
+    return ConfigError(
+        f"the Python of the workers is not that of the driver and cannot make keys ({trouble}); install the same "
+        "eventonce[spark] there, or set PYSPARK_PYTHON to a Python that has it"
+    )
 
 
 def _probed(numbers: "DataFrame") -> "DataFrame":

@@ -1,6 +1,6 @@
 """An audit on Spark, with the figures of one machine."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,9 +44,10 @@ def audit_archive(spark: "SparkSession", archive: Archive, book: Rulebook, work:
     return conclude(archive, book, tally)
 
 
-def count(facts: "DataFrame", book: Rulebook, tally: Tally) -> None:
-    """Count facts, whose `place` grows with each arrival."""
-    judged = with_count(ordered(_seen(_seen(facts, "ids"), "contents"), "keys", ["place"]), "keys")
+def count(facts: "DataFrame", book: Rulebook, tally: Tally, order: Sequence[str] = ("place",)) -> None:
+    """Count facts; the columns in `order` grow with each arrival."""
+    seen = _seen(_seen(facts, "ids", "same_id", order), "contents", "same_content", order)
+    judged = with_count(ordered(seen, "keys", order), "keys")
     single = judged.where("_copies = 1").groupBy("names", "same_id", "same_content", "replayed").count()
     several = judged.where("_copies > 1").select(*_JUDGED, RANK)
     folded = several.mapInArrow(_folding(Recipe.of(book), tally.numbers), _RESULT)
@@ -67,13 +68,13 @@ def _add(tally: Tally, row: Any) -> None:
     tally.single(tally.named(name), events, same_id=same_id, same_content=same_content, replayed=bool(replayed))
 
 
-def _seen(facts: "DataFrame", name: str) -> "DataFrame":
+def _seen(facts: "DataFrame", name: str, told: str, order: Sequence[str]) -> "DataFrame":
     """With whether an earlier event has the same id or content; those without an id (0) are not put together."""
     functions, window = need("pyspark.sql.functions", "spark"), need("pyspark.sql.window", "spark")
-    alone = functions.expr(f"if({name} = 0, place, 0)")
-    first = functions.min("place").over(window.Window.partitionBy(name, alone))
-    seen = (functions.col("place") > first) & (functions.col(name) != 0)
-    return facts.withColumn({"ids": "same_id", "contents": "same_content"}[name], seen)
+    at = functions.col(order[0]) if len(order) == 1 else functions.struct(*order)
+    alone = functions.expr(f"if({name} = 0, {order[-1]}, 0)")
+    first = functions.min(at).over(window.Window.partitionBy(name, alone))
+    return facts.withColumn(told, (at > first) & (functions.col(name) != 0))
 
 
 def _folding(recipe: Recipe, numbers: Iterable[int]) -> Callable[..., Any]:

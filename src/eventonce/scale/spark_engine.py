@@ -4,7 +4,7 @@ The steps and their files are those of one machine; the folders of the input and
 see. Keys alone are shuffled. Nothing is broadcast, and what is gathered is one small header for each part.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from eventonce.scale.recipe import Recipe
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 RANK = "_rank"
 _MOST_TASKS = 10_000  # of Spark; beyond it, one takes several of ours
@@ -74,7 +74,7 @@ class Cluster:
         numbered.mapInArrow(_listing(plan.places), "file int").collect()
 
 
-def ordered(rows: "DataFrame", by: str, order: "list[str | Column]") -> "DataFrame":
+def ordered(rows: "DataFrame", by: str, order: Sequence[str]) -> "DataFrame":
     """Rows of one `by` together, in order.
 
     By a window and not by a sort: an engine may take a sort for useless (Sail 0.7 does, before `mapInArrow`), while
@@ -85,7 +85,7 @@ def ordered(rows: "DataFrame", by: str, order: "list[str | Column]") -> "DataFra
     return rows.withColumn(RANK, rank)
 
 
-def copies(rows: "DataFrame", by: str, order: "list[str | Column]") -> "DataFrame":
+def copies(rows: "DataFrame", by: str, order: Sequence[str]) -> "DataFrame":
     """Of rows in order, those whose key others have, too."""
     return with_count(ordered(rows, by, order), by).where("_copies > 1")
 

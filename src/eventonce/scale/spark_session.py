@@ -1,5 +1,7 @@
 """A session with Spark, by the name of an engine."""
 
+import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PORT = 7077
+_RAISED = re.compile(r"[\w.]*[A-Z]\w+: ")  # how the last line of a trace begins
 
 
 @contextmanager
@@ -44,10 +47,12 @@ def _open(builder: Any, engine: str) -> "SparkSession":
 
 def _classic(builder: Any, engine: str) -> "SparkSession":
     if engine.startswith("local"):
-        builder = builder.config("spark.pyspark.python", sys.executable).config("spark.ui.enabled", "false")
-        builder = builder.config("spark.driver.host", "127.0.0.1")
-    spark: SparkSession = builder.config("spark.ui.showConsoleProgress", "true").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+        # Spark's own choice is the first python3 on the PATH, which need not be this one. Elsewhere only you know.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.ui.enabled", "false")
+    shown = str(sys.stderr.isatty()).lower()
+    spark: SparkSession = builder.config("spark.ui.showConsoleProgress", shown).getOrCreate()
+    spark.sparkContext.setLogLevel("FATAL")  # what fails in the end is told in one sentence
     return spark
 
 
@@ -59,5 +64,5 @@ def _master(engine: str) -> str:
 def _told(error: Exception) -> str:
     """What a worker said at the end of its trace, or else the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("eventonce.errors.")]
-    return (ours or lines or [type(error).__name__])[0].rpartition("eventonce.errors.")[2][:300]
+    raised = [line for line in lines if _RAISED.match(line)]
+    return (raised[:1] or lines or [type(error).__name__])[0].removeprefix("eventonce.errors.")[:300]
