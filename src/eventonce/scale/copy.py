@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from eventonce.errors import EventOnceError
 from eventonce.rules import Rulebook
 from eventonce.scale.keyed import Header, key_part
 from eventonce.scale.lists import Judged, judge
@@ -75,13 +76,19 @@ class Copy:
     def run(self, step: Callable[[int], object] = lambda events: None) -> Copied:
         """Do it, or what an earlier run has left of it."""
         plan = self._plan
-        plan.open()
-        headers = self._first(step)
-        judged = self._engine.judge(plan, headers)
-        self._second(headers, step)
-        copied = _told(plan.archive, headers, judged)
-        plan.finish()
-        return copied
+        try:
+            with plan.opened():
+                headers = self._first(step)
+                judged = self._engine.judge(plan, headers)
+                self._second(headers, step)
+                plan.finish()
+        except OSError as error:
+            why = error.strerror or str(error).splitlines()[0][:200]
+            raise EventOnceError(
+                f"{plan.work}: {why}; {plan.out} was not made, and what is finished waits here: "
+                "mend that and run the same again, or remove it"
+            ) from None
+        return _told(plan.archive, headers, judged)
 
     def _first(self, step: Callable[[int], object]) -> list[Header]:
         plan, found = self._plan, dict[int, Header]()

@@ -1,7 +1,7 @@
 """First pass of a copy: the keys of a part, and what has none set aside."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
@@ -19,7 +19,7 @@ from eventonce.sinks.dead_letter import letter
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_DOCUMENTS = 2000  # at once
+_DOCUMENTS, _BYTES = 2000, 8 * 1024 * 1024  # at once
 
 
 class Header(msgspec.Struct):
@@ -63,49 +63,62 @@ def _tables(part: Part, book: Rulebook, header: Header, rejected: BinaryIO) -> I
     pa = need("pyarrow", "duckdb")
     for batch in _batches(part, header):
         found = keys_arrow([None if each.trouble else each.body for each in batch], book)
-        positions, several = _positions(found["line"].to_pylist(), batch, header.documents)
-        header.documents += len(batch)
+        _turn_away(found, batch, rejected)
         header.events += found.num_rows
         header.rejected += found["key"].null_count
-        _turn_away(found, batch, rejected)
+        positions, several = _positions(found["line"].to_pylist(), batch, header.documents)
+        header.documents += len(batch)
+        without = pa.nulls(len(positions) - found.num_rows, pa.int64())  # rows for documents that no event is in
         yield pa.table(
             {
-                "key": found["key"],
-                "part": pa.array([part.number] * found.num_rows, pa.int32()),
+                "key": _and(found["key"], without),
+                "part": pa.array([part.number] * len(positions), pa.int32()),
                 "position": pa.array(positions, pa.int64()),
                 "several": pa.array(several, pa.bool_()),
-                "rule": pa.chunked_array([chunk.indices for chunk in found["rule"].chunks], pa.int32()),
-                "version": found["version"],
-                "time": found["time"].cast(pa.int64()),
+                "rule": _and(pa.chunked_array([each.indices for each in found["rule"].chunks], pa.int32()), without),
+                "version": _and(found["version"], without),
+                "time": _and(found["time"].cast(pa.int64()), without),
             }
         )
 
 
+def _and(column: "pa.ChunkedArray", more: "pa.Array") -> "pa.ChunkedArray":
+    pa = need("pyarrow", "duckdb")
+    return pa.chunked_array([*column.chunks, pa.nulls(len(more), column.type)], column.type)
+
+
 def _batches(part: Part, header: Header) -> Iterator[list[Delivery]]:
     batch: list[Delivery] = []
+    size = 0
     try:
         for delivery in part.deliveries():
             batch.append(delivery)
-            if len(batch) == _DOCUMENTS:
+            size += len(delivery.body)
+            if len(batch) == _DOCUMENTS or size > _BYTES:
                 yield batch
-                batch = []
+                batch, size = [], 0
     except SourceError as error:
         header.unreadable = str(error)
     yield batch
 
 
 def _positions(lines: Sequence[int], batch: Sequence[Delivery], before: int) -> tuple[list[int], list[bool]]:
-    """The place of each event: number of its document and number in that; and whether it is not all of that."""
+    """The place of each event: number of its document and number in that; and whether it is not all of that.
+
+    Behind them, the places of documents that no event is in.
+    """
     bare = [each.body[:1] in (b"{", b"") for each in batch]  # what is packed, or a list, is written anew
-    if len(lines) == len(batch):
-        return [line + before + 1 << NTH_BITS for line in lines], [not bare[line] for line in lines]
-    positions: list[int] = []
-    nth, last = 0, -1
+    counts = Counter(lines)
+    begins = [line + before + 1 << NTH_BITS for line in range(len(batch))]
+    if len(counts) == len(batch) == len(lines):
+        return begins, [not each for each in bare]
+    nth: Counter[int] = Counter()
+    positions = []
     for line in lines:
-        nth, last = (nth + 1 if line == last else 0), line
-        positions.append((line + before + 1 << NTH_BITS) + nth)
-    alone = {line for line in set(lines) if bare[line]} - {line for line, again in pairwise(lines) if line == again}
-    return positions, [line not in alone for line in lines]
+        positions.append(begins[line] + nth[line])
+        nth[line] += 1
+    empty = [begins[line] for line in range(len(batch)) if line not in counts]
+    return positions + empty, [counts[line] > 1 or not bare[line] for line in lines] + [False] * len(empty)
 
 
 def _turn_away(found: "pa.Table", batch: Sequence[Delivery], rejected: BinaryIO) -> None:

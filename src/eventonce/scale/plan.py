@@ -135,12 +135,17 @@ class Plan:
             if place in (self.out.resolve(), *self.out.resolve().parents) or self.out.resolve() in place.parents:
                 raise ConfigError(f"{self.out}: the input and the output are inside each other; name another folder")
 
-    def open(self) -> None:
+    @contextmanager
+    def opened(self) -> Iterator[None]:
         """Make the work folder, or go on with the one that an earlier run of the same copy has left."""
         told = self._fingerprint()
         for name in ("keys", "lists", "turned", "unfinished", "result/events", "result/rejected"):
             (self.work / name).mkdir(parents=True, exist_ok=True)
-        self._lock()
+        with _locked(self.work / "lock"):
+            self._compare(told)
+            yield
+
+    def _compare(self, told: str) -> None:
         note = self.work / "plan"
         if not note.exists():
             self.places.publish(note, told)
@@ -186,12 +191,15 @@ class Plan:
         told = repr((_LAYOUT, files, self.book.definition, self.archive.column)).encode("utf-8", "surrogatepass")
         return hashlib.sha256(told).hexdigest()
 
-    def _lock(self) -> None:
-        self._held = open(self.work / "lock", "wb")  # noqa: SIM115  # until the process ends
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    with open(file, "wb") as held:
         try:
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise ConfigError(f"{self.work}: another copy is at work there; wait for its end") from None
+            raise ConfigError(f"{file.parent}: another copy is at work there; wait for its end") from None
+        yield
 
 
 def _sync(folder: Path) -> None:

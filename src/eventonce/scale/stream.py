@@ -27,10 +27,10 @@ from eventonce.study.gaps import spelled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _ARRIVED, _OWN = "_arrived", "_own"
-_EVERY = 0.5  # seconds between two looks at a query
+_EVERY = 1  # seconds between two looks at a query
 
 
 class LateRows(EventOnceError):
