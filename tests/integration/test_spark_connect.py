@@ -52,11 +52,14 @@ def server() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def spark(server: str) -> Iterator[Any]:
+    main = sys.modules["__main__"]
+    if not hasattr(main, "__file__"):
+        main.__file__ = "pytest"  # without one, as under xdist, PySpark takes itself to be in its own doctests
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from pyspark.sql import SparkSession
 
-        session = SparkSession.builder.remote(server).getOrCreate()  # type: ignore[attr-defined]
+        session = SparkSession.builder.remote(server).getOrCreate()
     yield session
     session.stop()
 

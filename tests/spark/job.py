@@ -10,7 +10,7 @@ from eventonce.scale.stream import dedup_stream, watch
 if __name__ == "__main__":
     given, out, checkpoint = sys.argv[1:]
     session = (
-        SparkSession.builder.master("local[2]")  # type: ignore[attr-defined]
+        SparkSession.builder.master("local[2]")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")

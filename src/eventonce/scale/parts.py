@@ -23,38 +23,46 @@ class Part(NamedTuple):
 
     number: int  # its place in the archive
     file: int  # the file's place
-    path: str
+    path: str  # as it was given, and as it is shown
+    place: str  # the same from the root, for processes that were started elsewhere
     size: int
     pieces: tuple[Piece, ...] = ()  # none: the whole file
     column: str | None = None  # of a Parquet file
 
     def deliveries(self) -> Iterator[Delivery]:
         """The documents in it; raises `SourceError` where it cannot be read, or no further."""
-        if self.pieces:
-            return self._of_pieces()
-        return of_parquet(self.path, self.column) if is_parquet(self.path) else of_file(self.path)
+        try:
+            if self.pieces:
+                yield from self._of_pieces()
+            elif is_parquet(self.place):
+                yield from of_parquet(self.place, self.path, self.column)
+            else:
+                yield from self._of_file()
+        except SourceError as error:
+            told = str(error).removeprefix(f"{self.place}: ").removeprefix(f"{printable(self.place)}: ")
+            raise SourceError(told) from None
 
     def _of_pieces(self) -> Iterator[Delivery]:
         try:
             for piece in self.pieces:
-                yield from piece.deliveries()
+                yield from piece._replace(file=self.place).deliveries()
         except OSError as error:
-            raise SourceError(f"{self.path}: cannot be read: {error.strerror}") from None
+            raise SourceError(f"cannot be read: {error.strerror}") from None
+
+    def _of_file(self) -> Iterator[Delivery]:
+        source, shown = FileSource(self.place), printable(self.path)
+        try:
+            while deliveries := source.receive(_BATCH):
+                for delivery in deliveries:
+                    delivery.where = {**delivery.where, "source": shown}
+                    yield delivery
+        finally:
+            source.close()
 
 
-def of_file(path: str) -> Iterator[Delivery]:
-    """The documents of a file of JSON, gzip or not."""
-    source = FileSource(path)
-    try:
-        while deliveries := source.receive(_BATCH):
-            yield from deliveries
-    finally:
-        source.close()
-
-
-def of_parquet(path: str, column: str | None) -> Iterator[Delivery]:
-    """The events of a Parquet file; its rows are its lines."""
-    source, shown, row = ParquetLines(path, column), printable(path), 0
+def of_parquet(place: str, path: str, column: str | None) -> Iterator[Delivery]:
+    """The events of a Parquet file, which is shown as `path`; its rows are its lines."""
+    source, shown, row = ParquetLines(place, column), printable(path), 0
     try:
         for batch in source.batches():
             for line in source.lines(batch):
@@ -63,6 +71,11 @@ def of_parquet(path: str, column: str | None) -> Iterator[Delivery]:
                 yield Delivery(line or b"", {"source": shown, "line": row}, trouble=trouble)
     finally:
         source.close()
+
+
+def absolute(path: str) -> str:
+    """A path from the root; links in it stay as they are."""
+    return os.path.abspath(path)  # noqa: PTH100  # resolve() would follow them
 
 
 def printable(path: str) -> str:
@@ -87,7 +100,7 @@ class Archive(Traffic):
         for number, file in enumerate(self.names):
             for pieces in _grouped(file):
                 size = sum(piece.end - piece.begin for piece in pieces) or _size(file)
-                found.append(Part(len(found), number, file, size, pieces, self.column))
+                found.append(Part(len(found), number, file, absolute(file), size, pieces, self.column))
         return found
 
     @property
@@ -115,7 +128,7 @@ class Archive(Traffic):
             yield from super()._received(file)
             return
         try:
-            yield from ([delivery] for delivery in of_parquet(file, self.column))
+            yield from ([delivery] for delivery in of_parquet(file, file, self.column))
         except SourceError as error:
             self.left_out(file, error)
 

@@ -20,7 +20,7 @@ import msgspec
 from eventonce.errors import ConfigError
 from eventonce.rules import Rulebook
 from eventonce.scale.parquet import is_parquet
-from eventonce.scale.parts import Archive, Part, printable
+from eventonce.scale.parts import Archive, Part, absolute, printable
 
 Format = Literal["same", "jsonl", "gzip", "parquet"]
 _GZIP = b"\x1f\x8b"
@@ -42,9 +42,13 @@ class Target(msgspec.Struct, frozen=True):
     def size(self) -> int:
         return self.mark[0]
 
+    @property
+    def place(self) -> str:
+        return self.parts[0].place
+
     def check(self) -> None:
         """That it is still the file that was read first."""
-        if _mark(self.path) != self.mark:
+        if _mark(self.place) != self.mark:
             raise ConfigError(f"{printable(self.path)}: has changed while it was copied; run the copy again")
 
 
@@ -109,7 +113,7 @@ class Plan:
 
     def __init__(self, archive: Archive, roots: Sequence[str], out: str, form: Format, book: Rulebook) -> None:
         self.archive, self.book = archive, book
-        self.out = Path(os.path.abspath(out))  # noqa: PTH100  # resolve() would follow the output's own link
+        self.out = Path(absolute(out))
         self.work = self.out.with_name(f"{self.out.name}.partial")
         self.places = Places(self.work)
         self._roots, self._form = roots, form

@@ -4,6 +4,8 @@ The steps and their files are those of one machine; the folders of the input and
 see. Keys alone are shuffled. Nothing is broadcast, and what is gathered is one small header for each part.
 """
 
+import os
+import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -103,10 +105,18 @@ def _acting(act: Callable[[Any, Rulebook], Any], recipe: Recipe) -> Callable[...
     def on_worker(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
         book = recipe.book()
         for batch in batches:
-            for task in batch.column(0).to_pylist():
-                yield _binary(msgspec.msgpack.encode(act(_unpack(task), book)))
+            for packed in batch.column(0).to_pylist():
+                task = _unpack(packed)
+                _check_seen(task)
+                yield _binary(msgspec.msgpack.encode(act(task, book)))
 
     return on_worker
+
+
+def _check_seen(task: Part | Target) -> None:
+    """A file that the driver has found, and a worker does not, would be left out in silence."""
+    if task.size and not os.path.lexists(task.place):
+        raise ConfigError(f"{task.place}: is not there for {socket.gethostname()}; use a folder that all workers see")
 
 
 def _losing(recipe: Recipe) -> Callable[..., Any]:

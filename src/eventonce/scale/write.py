@@ -48,7 +48,7 @@ def write_file(target: Target, book: Rulebook, places: Places) -> Written:
 def _write_events(target: Target, places: Places, written: Written) -> None:
     picked = Picked(read_list(places, target.file))
     with places.making(places.result / "events" / target.name) as unfinished:
-        if target.form == "parquet" and is_parquet(target.path):
+        if target.form == "parquet" and is_parquet(target.place):
             _write_rows(target, unfinished, picked, written)
         else:
             _write_lines(target, unfinished, picked, written)
@@ -72,7 +72,7 @@ def _deliveries(target: Target) -> Iterator[Delivery]:
 
 
 def _write_rows(target: Target, unfinished: Path, picked: "Picked", written: Written) -> None:
-    source = ParquetLines(target.path, target.parts[0].column)
+    source = ParquetLines(target.place, target.parts[0].column)
     output = ParquetOutput(unfinished, source.schema)
     try:
         for rows in _rows(source, picked):
