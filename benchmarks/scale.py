@@ -2,8 +2,8 @@
 
     python benchmarks/scale.py [--events N] [--gzip] [--rule id|field|content] [--spark PYTHON]
 
-Each candidate is a process of its own over the same files, in the same run; what it starts is counted with it, and so is
-the memory of all of them together. With `--spark`, a Python that has PySpark also does it on `local[2]`.
+Each candidate is a process of its own over the same files, in the same run; what it starts is counted with it, and so
+is the memory of all of them together. With `--spark`, a Python that has PySpark also does it on `local[2]`.
 """
 
 import argparse
@@ -45,12 +45,28 @@ for part in Archive([sys.argv[2]]).parts:
 _SUBREAPER = 36  # what a process leaves behind becomes our child, and its time is counted when it ends
 
 
+_FORM = event(0, 660).replace(b"%", b"%%")
+for text, place in {
+    b"00000000-": b"%(id)08d-",
+    b"o-0": b"o-%(id)d",
+    b'09:00:00Z", "items': b'09:00:%(at)02dZ", "items',
+}.items():
+    _FORM = _FORM.replace(text, place)
+for text in (b"Order Placed 0", b"com.example.shop0"):
+    _FORM = _FORM.replace(text, text[:-1] + b"%(kind)d")
+
+
+def line(number: int) -> bytes:
+    """What `event` makes, in a tenth of the time."""
+    return _FORM % {b"id": number, b"at": number % 60, b"kind": number % 100} + b"\n"
+
+
 def make(folder: Path, events: int, files: int, *, packed: bool) -> int:
     """An archive in which every sixth event is a copy; its size in bytes before packing."""
     size = 0
     for number in range(files):
         own = range(number * events // files, (number + 1) * events // files)
-        lines = b"".join(event(each % (events * 5 // 6), 660) + b"\n" for each in own)
+        lines = b"".join(line(each % (events * 5 // 6)) for each in own)
         size += len(lines)
         if packed:
             (folder / f"{number:03}.jsonl.gz").write_bytes(gzip.compress(lines, 1))
@@ -104,7 +120,7 @@ def measure(command: list[str]) -> tuple[float, float, int]:
     memory = Memory()
     memory.start()
     before, begin = _cpu(), time.monotonic()
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603  # our own
     if done.returncode:
         raise SystemExit(done.stdout + done.stderr)
     _reap()

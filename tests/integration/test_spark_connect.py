@@ -196,6 +196,23 @@ def test_a_column_that_is_in_the_way(spark: Any) -> None:
         on_spark.with_key(spark.createDataFrame([("{}", "k")], "value string, key string"), BY_ID)
 
 
+def test_the_example_in_the_docs(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+    example = page.split("```py\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pipeline.toml").write_text('consumer = "docs"\n')
+    (tmp_path / "archive").mkdir()
+    (tmp_path / "archive" / "a.jsonl").write_text('{"id": "1"}\n{"id": "1"}\n{broken\n')
+    absolute = example.replace('"archive/"', repr(str(tmp_path / "archive")))  # the server was started elsewhere
+    names: dict[str, Any] = {"spark": spark}
+
+    exec(compile(absolute, "docs/scale.md", "exec"), names)
+
+    assert names["keyed"].count() == 3
+    assert (names["report"].totals.duplicates, names["report"].totals.rejected) == (1, 1)
+    assert (names["kept"].count(), names["rejected"].count()) == (1, 1)
+
+
 # --- workers ---
 
 

@@ -104,3 +104,17 @@ def test_late_rows_are_set_aside(spark: SparkSession, tmp_path: Path) -> None:
     assert (told["batch"], told["rows"]) == (2, 1)
     assert told["from"] != told["to"]
     assert {json.loads(line)["id"] for line in committed(tmp_path / "out")} == {"0", "1", "3"}
+
+
+def test_the_example_in_the_docs(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+    example = page.split("```py\n")[2].split("```")[0]
+    (tmp_path / "arriving").mkdir()
+    (tmp_path / "arriving" / "a").write_text('{"id": "1"}\n{"id": "1"}\n{"id": "2"}\n')
+    (tmp_path / "pipeline.toml").write_text('consumer = "docs"\n')
+    for name in ("arriving/", "checkpoint/", "unique/", "pipeline.toml"):  # the Java machine was started elsewhere
+        example = example.replace(f'"{name}"', repr(str(tmp_path / name)))
+
+    exec(compile(example, "docs/scale.md", "exec"), {"spark": spark})
+
+    assert sorted(committed(tmp_path / "unique")) == ['{"id": "1"}', '{"id": "2"}']
