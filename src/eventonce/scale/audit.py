@@ -1,10 +1,12 @@
 """An audit of an archive of any size on one machine: processes find the facts, DuckDB brings them together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from eventonce.rules import Rulebook
 from eventonce.scale.database import Database
@@ -12,6 +14,7 @@ from eventonce.scale.drivers import need
 from eventonce.scale.facts import Header, PartFacts
 from eventonce.scale.fold import Fold, Row
 from eventonce.scale.parts import NTH_BITS, Archive, Part
+from eventonce.scale.plan import Places
 from eventonce.scale.pool import shared_out
 from eventonce.scale.tally import Tally
 from eventonce.study.audit import conclude
@@ -52,51 +55,66 @@ def audit(
 ) -> Report:
     """What `eventonce audit` tells, of more traffic than fits in memory. `work` is a folder for what does not."""
     with TemporaryDirectory(prefix="eventonce-audit-", dir=work) as folder:
-        headers = _find(archive, book, Path(folder), step, processes)
+        (Path(folder) / "unfinished").mkdir()
+        places = Places(Path(folder))
+        _find(archive, book, places, step, processes)
         tally = Tally(book)
-        tally.head(headers)
+        tally.head(headers(archive, places))
         _count(tally, archive, Path(folder), book)
     return conclude(archive, book, tally)
 
 
 def _find(
-    archive: Archive, book: Rulebook, folder: Path, step: Callable[[int], object], processes: int | None
-) -> list[Header]:
-    headers: dict[int, Header] = {}
+    archive: Archive, book: Rulebook, places: Places, step: Callable[[int], object], processes: int | None
+) -> None:
+    found: dict[int, Found] = {}
     count = processes if len(archive.parts) > 1 else 1
-    for header in shared_out(partial(write_facts, folder=folder), archive.parts, book, count):
-        headers[header.part] = header
-        archive.passed_part(archive.parts[header.part])
-        step(header.events)
-    told = [headers[part.number] for part in archive.parts]
-    take(archive, told)
-    return told
+    for each in shared_out(partial(write_facts, places=places), archive.parts, book, count):
+        found[each.part] = each
+        archive.passed_part(archive.parts[each.part])
+        step(each.events)
+    take(archive, found)
 
 
-def take(archive: Archive, headers: list[Header]) -> None:
+def take(archive: Archive, found: Mapping[int, "Found"]) -> None:
     """Tell an archive what was found out about it."""
-    archive.counts = [header.documents for header in headers]
+    archive.counts = [found[part.number].documents for part in archive.parts]
     archive.documents = sum(archive.counts)
-    for header in headers:
-        if header.unreadable is not None:
-            archive.left_out(archive.parts[header.part].path, header.unreadable)
+    for part in archive.parts:
+        if (why := found[part.number].unreadable) is not None:
+            archive.left_out(part.path, why)
 
 
-def write_facts(part: Part, book: Rulebook, folder: Path) -> Header:
-    """Find the facts of a part and keep them in a file."""
+class Found(msgspec.Struct):
+    """What is to be known of a part at once; the rest is in its files."""
+
+    part: int
+    documents: int
+    events: int
+    unreadable: str | None
+
+
+def write_facts(part: Part, book: Rulebook, places: Places) -> Found:
+    """Find the facts of a part and keep them in a file, with a header beside it."""
     parquet = need("pyarrow.parquet", "duckdb")
     facts, writer = PartFacts(part, book), None
-    try:
-        for table in facts.tables():
-            if writer is None:
-                writer = parquet.ParquetWriter(
-                    folder / f"{part.number:08}.parquet", table.schema, compression="none", use_dictionary=False
-                )
-            writer.write_table(table)
-    finally:
-        if writer is not None:
-            writer.close()
-    return facts.header
+    with places.making(places.work / f"{part.number:08}.parquet") as unfinished:
+        try:
+            for table in facts.tables():
+                options = {"compression": "none", "use_dictionary": False}
+                writer = writer or parquet.ParquetWriter(unfinished, table.schema, **options)
+                writer.write_table(table)
+        finally:
+            if writer is not None:
+                writer.close()
+    places.publish(places.work / f"{part.number:08}.json", facts.header)
+    return Found(part.number, facts.header.documents, facts.header.events, facts.header.unreadable)
+
+
+def headers(archive: Archive, places: Places) -> Iterator[Header]:
+    """The headers of all parts, in their order."""
+    for part in archive.parts:
+        yield msgspec.json.decode((places.work / f"{part.number:08}.json").read_bytes(), type=Header)
 
 
 def _count(tally: Tally, archive: Archive, folder: Path, book: Rulebook) -> None:

@@ -1,5 +1,6 @@
-"""An archive in parts, each of which one process reads on its own: some pieces of a large file, or a file."""
+"""An archive in parts, each of which one process reads on its own: a piece of a large file, or a file."""
 
+import mmap
 import os
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
@@ -10,6 +11,7 @@ from eventonce.errors import SourceError
 from eventonce.event import Delivery
 from eventonce.scale.parquet import ParquetLines, is_parquet
 from eventonce.sources.file import FileSource
+from eventonce.study import pieces
 from eventonce.study.pieces import Piece, Pieces
 from eventonce.study.traffic import SUFFIXES, Seen, Traffic, unpack
 
@@ -26,14 +28,14 @@ class Part(NamedTuple):
     path: str  # as it was given, and as it is shown
     place: str  # the same from the root, for processes that were started elsewhere
     size: int
-    pieces: tuple[Piece, ...] = ()  # none: the whole file
+    piece: Piece | None = None  # none: the whole file
     column: str | None = None  # of a Parquet file
 
     def deliveries(self) -> Iterator[Delivery]:
         """The documents in it; raises `SourceError` where it cannot be read, or no further."""
         try:
-            if self.pieces:
-                yield from self._of_pieces()
+            if self.piece is not None:
+                yield from self._of_piece(self.piece._replace(file=self.place))
             elif is_parquet(self.place):
                 yield from of_parquet(self.place, self.path, self.column)
             else:
@@ -42,10 +44,10 @@ class Part(NamedTuple):
             told = str(error).removeprefix(f"{self.place}: ").removeprefix(f"{printable(self.place)}: ")
             raise SourceError(told) from None
 
-    def _of_pieces(self) -> Iterator[Delivery]:
+    def _of_piece(self, whole: Piece) -> Iterator[Delivery]:
         try:
-            for piece in self.pieces:
-                yield from piece._replace(file=self.place).deliveries()
+            for piece in _cut(whole):
+                yield from piece.deliveries()
         except OSError as error:
             raise SourceError(f"cannot be read: {error.strerror}") from None
 
@@ -98,9 +100,9 @@ class Archive(Traffic):
         """All parts, in the order of what is in them."""
         found: list[Part] = []
         for number, file in enumerate(self.names):
-            for pieces in _grouped(file):
-                size = sum(piece.end - piece.begin for piece in pieces) or _size(file)
-                found.append(Part(len(found), number, file, absolute(file), size, pieces, self.column))
+            for piece in _joined(file):
+                size = piece.end - piece.begin if piece else _size(file)
+                found.append(Part(len(found), number, file, absolute(file), size, piece, self.column))
         return found
 
     @property
@@ -147,19 +149,32 @@ def _at(part: Part, before: int, here: set[int], positions: Collection[int]) -> 
             return
 
 
-def _grouped(file: str) -> Iterator[tuple[Piece, ...]]:
-    pieces = Pieces.of(file)
-    if pieces is None:
-        yield ()
+def _joined(file: str) -> Iterator[Piece | None]:
+    """A file in pieces that are worth a task; None is the whole file."""
+    found = Pieces.of(file)
+    if found is None:
+        yield None
         return
-    group: list[Piece] = []
-    for piece in pieces:
-        group.append(piece)
-        if piece.end - group[0].begin >= SIZE:
-            yield tuple(group)
-            group = []
-    if group:
-        yield tuple(group)
+    joined: Piece | None = None
+    for piece in found:
+        joined = joined._replace(end=piece.end) if joined else piece
+        if joined.end - joined.begin >= SIZE:
+            yield joined
+            joined = None
+    if joined:
+        yield joined
+
+
+def _cut(whole: Piece) -> Iterator[Piece]:
+    """In smaller ones again, which fit in memory many times."""
+    with open(whole.file, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        begin, line = whole.begin, whole.line
+        while begin < whole.end:
+            cut = data.find(b"\n{", begin + pieces.SIZE, whole.end)
+            end = whole.end if cut < 0 else cut + 1
+            yield Piece(whole.file, whole.shown, begin, end, line)
+            line += data[begin:end].count(b"\n")
+            begin = end
 
 
 def _size(file: str) -> int:

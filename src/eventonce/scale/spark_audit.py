@@ -7,11 +7,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from eventonce.rules import Rulebook
-from eventonce.scale.audit import columns, enter, take, write_facts
+from eventonce.scale.audit import columns, enter, headers, take, write_facts
 from eventonce.scale.drivers import need
-from eventonce.scale.facts import Header
 from eventonce.scale.fold import Fold
 from eventonce.scale.parts import NTH_BITS, Archive
+from eventonce.scale.plan import Places
 from eventonce.scale.recipe import Recipe
 from eventonce.scale.spark_engine import RANK, Cluster, ordered, with_count
 from eventonce.scale.tally import Tally
@@ -29,15 +29,14 @@ _RESULT = "counted binary, names long, same_id boolean, same_content boolean, re
 def audit_archive(spark: "SparkSession", archive: Archive, book: Rulebook, work: str | None = None) -> Report:
     """Audit files that all workers see. `work` is a folder that they see, too; without one, this machine's own."""
     with TemporaryDirectory(prefix="eventonce-audit-", dir=work) as folder:
-        found: dict[int, Header] = {}
-        for header in Cluster(spark).map(partial(write_facts, folder=Path(folder)), archive.parts, book):
-            found[header.part] = header
-        headers = [found[part.number] for part in archive.parts]
-        take(archive, headers)
+        (Path(folder) / "unfinished").mkdir()
+        places = Places(Path(folder))
+        found = Cluster(spark).map(partial(write_facts, places=places), archive.parts, book)
+        take(archive, {each.part: each for each in found})
         tally = Tally(book)
-        tally.head(headers)
-        if headers:
-            shifts = zip(range(len(headers)), (before << NTH_BITS for before in archive.before), strict=False)
+        tally.head(headers(archive, places))
+        if archive.parts:
+            shifts = zip(range(len(archive.parts)), (before << NTH_BITS for before in archive.before), strict=False)
             facts = spark.read.parquet(f"{folder}/*.parquet")
             facts = facts.join(spark.createDataFrame(list(shifts), "part int, shift long"), "part")
             count(facts.selectExpr("*", "positions + shift AS place"), book, tally)
