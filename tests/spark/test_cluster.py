@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -125,7 +126,7 @@ def test_a_worker_is_killed_and_the_copy_is_the_same_to_the_byte(cluster: Cluste
     assert files(tmp_path / "there") == files(tmp_path / "here")
 
 
-def test_an_audit_on_this_machine_and_workers_with_another_python(tmp_path: Path) -> None:
+def test_an_audit_is_the_same_as_on_one_machine(tmp_path: Path) -> None:
     record(tmp_path / "in")
     here = subprocess.run([*EVENTONCE, "audit", "--json", "in"], check=False, cwd=tmp_path, capture_output=True)
     command = [*EVENTONCE, "audit", "--json", "--engine", "local[2]", "in"]
@@ -134,11 +135,23 @@ def test_an_audit_on_this_machine_and_workers_with_another_python(tmp_path: Path
     assert there.stdout == here.stdout, there.stderr.decode()
     assert json.loads(there.stdout)["totals"]["duplicates"] == 500 * (FILES - 1)
 
-    bare = tmp_path / "bare"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
-    other = {**os.environ, "PYSPARK_PYTHON": str(bare / "bin" / "python")}
-    refused = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, env=other)
+
+@pytest.mark.parametrize("without", ["eventonce", "pyarrow"])
+def test_workers_with_another_python_are_refused_in_one_sentence(tmp_path: Path, without: str) -> None:
+    (tmp_path / "in.jsonl").write_text('{"id": "1"}\n')
+    other = tmp_path / "other"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(other)], check=True)
+    (theirs,) = other.glob("lib/python*/site-packages")
+    for package in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if not package.name.startswith(without) and not (theirs / package.name).exists():
+            (theirs / package.name).symlink_to(package)
+    command = [*EVENTONCE, "audit", "--json", "--engine", "local[1]", "in.jsonl"]
+    environment = {**os.environ, "PYSPARK_PYTHON": str(other / "bin" / "python")}
+
+    refused = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, env=environment)
 
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "the Python of the workers is not that of the driver and cannot make keys" in refused.stderr
-    assert "PYSPARK_PYTHON" in refused.stderr
+    told = refused.stderr.splitlines()[-1]
+    assert "the Python of the workers is not that of the driver and cannot make keys" in told
+    assert f"No module named '{without}" in told
+    assert "PYSPARK_PYTHON" in told
