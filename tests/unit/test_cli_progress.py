@@ -15,7 +15,7 @@ def test_a_line_now_and_then_with_the_time_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = iter([0.0, *[59.0] * 9, *[600.0] * 9])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr("eventonce.cli.progress.time.monotonic", lambda: next(now))
 
     shown = Progress(Half())
     for _ in range(9):
