@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _JUDGED = ["keys", "place", "rules", "versions", "contents", "times", "names", "same_id", "same_content", "replayed"]
+_NEEDED = ["keys", "rules", "versions", "contents", "times", "names", "ids", "replayed"]
 _RESULT = "counted binary, names long, same_id boolean, same_content boolean, replayed int, events long"
 
 
@@ -39,7 +40,7 @@ def audit_archive(spark: "SparkSession", archive: Archive, book: Rulebook, work:
             shifts = zip(range(len(archive.parts)), (before << NTH_BITS for before in archive.before), strict=False)
             facts = spark.read.parquet(f"{folder}/*.parquet")
             facts = facts.join(spark.createDataFrame(list(shifts), "part int, shift long"), "part")
-            count(facts.selectExpr("*", "positions + shift AS place"), book, tally)
+            count(facts.selectExpr(*_NEEDED, "positions + shift AS place"), book, tally)
     return conclude(archive, book, tally)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PORT = 7077
+_LOCAL_PARTITIONS = 16  # of a shuffle: Spark's 200 are for clusters, and each costs something
 _RAISED = re.compile(r"[\w.]*[A-Z]\w+: ")  # how the last line of a trace begins
 
 
@@ -50,6 +51,7 @@ def _classic(builder: Any, engine: str) -> "SparkSession":
         # Spark's own choice is the first python3 on the PATH, which need not be this one. Elsewhere only you know.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.ui.enabled", "false")
+        builder = builder.config("spark.sql.shuffle.partitions", _LOCAL_PARTITIONS)
     shown = str(sys.stderr.isatty()).lower()
     spark: SparkSession = builder.config("spark.ui.showConsoleProgress", shown).getOrCreate()
     spark.sparkContext.setLogLevel("FATAL")  # what fails in the end is told in one sentence
