@@ -113,6 +113,7 @@ def test_the_front_door_is_what_it_says() -> None:
 
 
 HEAVY = ["asyncio", "boto3", "botocore", "redis", "psycopg", "click", "sqlite3", "pytest", "http", "ssl", "tomllib"]
+HEAVY += ["pyarrow", "duckdb", "pyspark", "pandas", "numpy"]
 
 
 def run(code: str) -> str:

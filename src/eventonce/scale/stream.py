@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from eventonce.clock import duration
-from eventonce.errors import ConfigError, EventOnceError
+from eventonce.errors import ConfigError, LateRows
 from eventonce.rules import Rulebook
 from eventonce.scale.drivers import need
 from eventonce.scale.keys import Rules, book_of
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
 _ARRIVED, _OWN = "_arrived", "_own"
 _EVERY = 1  # seconds between two looks at a query
-
-
-class LateRows(EventOnceError):
-    """The engine has dropped rows as late, which may have been unique."""
 
 
 def dedup_stream(
