@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 MINUTES ?= 5  # of torture for each store in make proof
 SECONDS_EACH ?= 60  # for each target of make fuzz
 
-.PHONY: demo demo-aws test servers lint format docs bench audit proof fuzz clean
+.PHONY: demo demo-aws test test-spark servers lint format docs bench audit proof fuzz clean
 
 demo: $(VENV)/ready
 	@$(BIN)/eventonce demo
@@ -17,6 +17,12 @@ demo-aws: $(VENV)/ready servers
 
 test: $(VENV)/ready servers
 	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal
+
+test-spark: $(VENV)/ready
+	@if ! java -version >/dev/null 2>&1; then echo "test-spark: skipped, because there is no Java; install Java 17 to run it"; \
+	else $(MAKE) --no-print-directory $(VENV)-spark/ready && \
+	$(VENV)-spark/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall . && \
+	$(VENV)-spark/bin/python -m pytest tests/spark; fi
 
 servers: $(VENV)/ready
 	@tests/servers.sh $(BIN)/python
@@ -37,6 +43,7 @@ docs: $(VENV)/ready
 bench: $(VENV)/ready servers
 	$(BIN)/python benchmarks/keying.py
 	$(BIN)/python benchmarks/audit.py
+	$(BIN)/python benchmarks/scale.py
 	PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python benchmarks/sqs.py
 	$(BIN)/python benchmarks/webhook.py
 	PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python benchmarks/publish.py
@@ -53,10 +60,16 @@ fuzz: $(VENV)/ready
 	$(BIN)/python -m tests.fuzz.run $(SECONDS_EACH)
 
 clean:
-	rm -rf $(VENV) .servers .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-spark .servers .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/ready: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "eventonce needs Python 3.11 or newer; install it, or name one: make PYTHON=/path/to/python3" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all,test,lint]'
+	@touch $@
+
+# The whole of PySpark, which has 450 MB, and eventonce from its wheel as workers have it.
+$(VENV)-spark/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-spark
+	$(VENV)-spark/bin/python -m pip install --quiet --disable-pip-version-check '.[spark,duckdb]' pytest pytest-timeout
 	@touch $@

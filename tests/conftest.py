@@ -1,11 +1,14 @@
 """The servers that tests talk to: each is started once, on first use, and stopped at the end."""
 
+import gzip
+import json
 import os
+import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -72,3 +75,48 @@ def ministack(servers: Path) -> Iterator[Ministack]:
 @pytest.fixture(scope="session")
 def durable_ministack(servers: Path) -> Iterator[Ministack]:
     yield from running(lambda: Ministack(servers, durable=True))
+
+
+def _line(chance: random.Random) -> str:
+    """An event that others are copies of in one way or another, or what is none."""
+    number = chance.randrange(600)
+    event: dict[str, Any] = {
+        "id": f"{number}" if chance.random() < 0.9 else f"new-{chance.random()}",
+        "source": f"s{number % 5}",
+        "detail-type": f"t{number % 7}",
+        "time": f"2026-01-0{chance.randrange(1, 9)}T00:00:{chance.randrange(60):02}Z",
+        "detail": {"order": number, "version": chance.randrange(3), "word": chance.choice([1, 1.0, "ü"])},
+    }
+    if chance.random() < 0.02:
+        del event["detail"]["order"]
+    if chance.random() < 0.02:
+        event["replay-name"] = "again"
+    if chance.random() < 0.01:
+        del event["time"]
+    text = json.dumps(event)
+    if chance.random() < 0.02:  # several in one document
+        other = json.dumps({**event, "detail": {**event["detail"], "order": 0}})
+        records = [
+            {"messageId": f"m{at}", "eventSource": "aws:sqs", "body": body}
+            for at, body in enumerate((text, other, text))
+        ]
+        text = json.dumps({"Records": records})
+    return text[:-4] if chance.random() < 0.01 else text
+
+
+@pytest.fixture(scope="session")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of recorded traffic as it is found: packed and not, cut off, empty, spread over several lines."""
+    folder, chance = tmp_path_factory.mktemp("recorded"), random.Random(7)
+    for number in range(4):
+        text = "".join(f"{_line(chance)}\n" for _ in range(700)).encode()
+        place = folder / f"day{number % 2}"
+        place.mkdir(exist_ok=True)
+        if number % 2:
+            (place / f"{number}.jsonl.gz").write_bytes(gzip.compress(text))
+        else:
+            (place / f"{number}.jsonl").write_bytes(text)
+    (folder / "concatenated.json").write_bytes(b'{"id": "1"}{"id": "2"}\n{\n  "id": "3",\n  "n": 1\n}\n{"id": "1"}')
+    (folder / "cut.gz").write_bytes(gzip.compress(b'{"id": "cut"}\n' * 500)[:-12])
+    (folder / "empty.jsonl").write_bytes(b"")
+    return folder

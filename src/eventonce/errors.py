@@ -15,6 +15,7 @@ EventOnceError
 ├── EventExpired             it is older than its rule's max_age
 ├── TooManyAttempts          it failed max_attempts times
 ├── LeaseLost                another worker has taken the claim over
+├── LateRows                 the engine of a stream dropped rows as late, which may be unique
 ├── TransactionRefused       the database refused what a handler wrote through ctx.tx
 └── ResultNotKept            it was processed, but its result was not kept
 """
@@ -115,6 +116,10 @@ class LeaseLost(EventOnceError):
 
 class ResultNotKept(EventOnceError):
     """This event was processed before, but its result was not kept."""
+
+
+class LateRows(EventOnceError):
+    """The engine has dropped rows as late, which may have been unique."""
 
 
 class TransactionRefused(EventOnceError):

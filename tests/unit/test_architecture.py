@@ -24,7 +24,7 @@ FLOORS = [
     {"engine", "publish"},
     {"pipeline", "testing"},
     {"study", "aws_setup"},
-    {"worker", "webhook"},
+    {"worker", "webhook", "scale"},
     {"demo", "redrive", "proof"},
     {"cli"},
     {"__main__"},

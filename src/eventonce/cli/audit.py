@@ -8,24 +8,43 @@ from pathlib import Path
 import click
 import msgspec
 
+from eventonce.cli.engine import choose, engine_options
 from eventonce.cli.options import read_settings
 from eventonce.cli.progress import Progress
 from eventonce.errors import ConfigError
 from eventonce.pipeline import rulebook
+from eventonce.rules import Rulebook
+from eventonce.scale.audit import audit as audit_on_duckdb
+from eventonce.scale.parts import Archive
 from eventonce.study.audit import audit as audit_traffic
 from eventonce.study.report import Report
 from eventonce.study.report_html import html
 from eventonce.study.report_text import text
-from eventonce.study.traffic import Traffic
 
 
 @click.command()
 @click.argument("traffic", nargs=-1)
 @click.option("-c", "--config", type=click.Path(dir_okay=False), help="A pipeline file (TOML).")
 @click.option("--key", type=click.Choice(["id", "content"]), help="Without rules: what two copies share.")
+@engine_options
+@click.option(
+    "--work",
+    type=click.Path(exists=True, file_okay=False, writable=True),
+    help="A folder for what is larger than memory; on a cluster, one that all workers see.",
+)
 @click.option("--html", "page", type=click.Path(dir_okay=False), help="Write a page with plots, in one file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document in place of the table.")
-def audit(traffic: tuple[str, ...], config: str | None, key: str | None, page: str | None, *, as_json: bool) -> None:
+def audit(
+    traffic: tuple[str, ...],
+    config: str | None,
+    key: str | None,
+    engine: str | None,
+    column: str | None,
+    work: str | None,
+    page: str | None,
+    *,
+    as_json: bool,
+) -> None:
     """Show what a pipeline would have done with recorded traffic: dropped, missed, and why.
 
     TRAFFIC is files, folders or - for stdin: JSON lines or JSON documents one behind the other, gzip or not, in any
@@ -36,21 +55,37 @@ def audit(traffic: tuple[str, ...], config: str | None, key: str | None, page: s
     copies came, and the window that would have caught 99, 99.9 and 100 % of them. Exit 1 when something could not be
     read or was rejected.
 
+    Traffic of more than 1 GB is counted by DuckDB where that is installed, in bounded memory; --engine chooses another
+    engine. All of them tell the same. Parquet files are read where pyarrow is installed.
+
     \b
       eventonce audit -c pipeline.toml traffic.jsonl
       eventonce audit -c pipeline.toml archive/ --html audit.html
       zcat traffic.gz | eventonce audit --key content --json
     """
     book = rulebook(read_settings(config, key=key))
-    recorded = Traffic(_paths(traffic))
+    recorded = Archive(_paths(traffic), column)
     if page is not None:
         _check_page(page, traffic)
     with Progress(recorded) as progress:
-        report = audit_traffic(recorded, book, progress.step)
+        report = _audit(recorded, book, progress, engine, work)
     click.echo(msgspec.json.encode(report) if as_json else text(report).rstrip("\n"))
     if page is not None:
         _write(page, report)
     sys.exit(0 if report.good else 1)
+
+
+def _audit(recorded: Archive, book: Rulebook, progress: Progress, engine: str | None, work: str | None) -> Report:
+    chosen = choose(engine, recorded)
+    if chosen == "memory":
+        return audit_traffic(recorded, book, progress.step)
+    if chosen == "duckdb":
+        return audit_on_duckdb(recorded, book, progress.step, work=work)
+    from eventonce.scale.spark_audit import audit_archive
+    from eventonce.scale.spark_session import session
+
+    with session(chosen) as spark:
+        return audit_archive(spark, recorded, book, work)
 
 
 def _paths(traffic: Sequence[str]) -> Sequence[str]:

@@ -12,6 +12,7 @@ from eventonce.cli.advise import advise
 from eventonce.cli.audit import audit
 from eventonce.cli.check import check
 from eventonce.cli.completion import completion
+from eventonce.cli.copy import copy
 from eventonce.cli.demo import demo
 from eventonce.cli.explain import explain
 from eventonce.cli.forget import forget
@@ -42,7 +43,7 @@ def cli() -> None:
 
 
 for command in (
-    demo, run, top, check, key, presets, audit, advise, explain, peek, forget, sweep, redrive, setup, template,
+    demo, run, top, check, key, presets, audit, copy, advise, explain, peek, forget, sweep, redrive, setup, template,
     send, publish, relay, simulate, torture, completion,
 ):  # fmt: skip
     cli.add_command(command)

@@ -8,6 +8,7 @@ from typing import Any, Protocol, Self
 import click
 
 _EVERY = 0.1  # seconds between two drawings
+_SAID_EVERY = 60.0  # seconds between two lines, where there is no terminal
 
 
 class Measured(Protocol):
@@ -26,6 +27,7 @@ class Progress:
         self._source = source
         self._events = 0
         self._drawn_at = 0.0
+        self._began_at = self._said_at = time.monotonic()
         self._shown = sys.stderr.isatty()
         self._bar: Any = None
 
@@ -40,12 +42,15 @@ class Progress:
     ) -> None:
         self.done()
 
-    def step(self) -> None:
-        """One more event has ended."""
-        self._events += 1
+    def step(self, events: int = 1) -> None:
+        """So many more events have ended."""
+        self._events += events
         if self._shown and time.monotonic() - self._drawn_at > _EVERY:
             self._drawn_at = time.monotonic()
             self._draw()
+        elif self._source.size and not self._shown and time.monotonic() - self._said_at > _SAID_EVERY:
+            self._said_at = time.monotonic()
+            self._tell(self._source.size)
 
     def say(self, line: str) -> None:
         """A line for the reader."""
@@ -62,6 +67,12 @@ class Progress:
         elif self._shown and self._events:
             click.echo("\r\033[K", nl=False, err=True)
         self._shown = False
+
+    def _tell(self, size: int) -> None:
+        """How far it is and how long it will take, for who reads a log."""
+        done = max(1, self._source.position)
+        left = (time.monotonic() - self._began_at) * (size - done) / done
+        self.say(f"{100 * done // size} %, {self._events:,} events, about {max(1, round(left / 60))} min left")
 
     def _draw(self) -> None:
         if self._bar is not None:

@@ -50,6 +50,11 @@ class Pair(NamedTuple):
     copy: int
 
 
+def alike(reason: str) -> str:
+    """The kind of a reason."""
+    return _NUMBER.sub("0", reason)
+
+
 class Reasons:
     """Why events were rejected. Reasons that differ in numbers only count as one."""
 
@@ -57,13 +62,13 @@ class Reasons:
         self.events = 0
         self._found: dict[str, list[Any]] = {}  # the reason as first told, its place, how many
 
-    def add(self, reason: str, place: str) -> None:
-        """One more."""
-        self.events += 1
-        alike = _NUMBER.sub("0", reason)
-        if alike not in self._found and len(self._found) >= _MOST_REASONS:
-            alike = reason = OTHERS
-        self._found.setdefault(alike, [reason, place, 0])[2] += 1
+    def add(self, reason: str, place: str, events: int = 1) -> None:
+        """One more, or several of one kind."""
+        self.events += events
+        kind = alike(reason)
+        if kind not in self._found and len(self._found) >= _MOST_REASONS:
+            kind = reason = OTHERS
+        self._found.setdefault(kind, [reason, place, 0])[2] += events
 
     def top(self) -> list[report.Reason]:
         """The most frequent ones first."""
@@ -129,8 +134,11 @@ class Audit:
         by_id = [seen and own != NO_ID for seen, own in zip(self._ids.all_seen(facts.ids), facts.ids, strict=True)]
         by_content = self._contents.all_seen(facts.contents)
         taken = self._keys.take_all(facts.entries(self._book.all))
-        columns = zip(groups, taken, by_id, by_content, facts.replayed, facts.positions, strict=True)
-        for group, each, same_id, same_content, replayed, position in columns:
+        self.enter(zip(groups, taken, by_id, by_content, facts.replayed, facts.positions, strict=True))
+
+    def enter(self, judged: Iterable[tuple[Group, Taken, bool, bool, int, int]]) -> None:
+        """Count events: what became of each, whether its id and its content were seen, if it is replayed, its place."""
+        for group, each, same_id, same_content, replayed, position in judged:
             group.verdicts[each.verdict] += 1
             group.replayed += replayed
             if each.verdict is not Verdict.NEW:
@@ -179,6 +187,11 @@ def audit(
         counted.add(facts)
         for _ in range(len(facts)):
             step()
+    return conclude(traffic, book, counted)
+
+
+def conclude(traffic: Traffic, book: Rulebook, counted: Audit) -> report.Report:
+    """The report of what was counted, with the suspicious drops read again."""
     inputs = report.Inputs(traffic.files, traffic.documents, _unreadable(traffic))
     compared = dict(_compare(traffic, book, counted.groups.values())) if traffic.lasting else None
     return _report(counted, inputs, compared)

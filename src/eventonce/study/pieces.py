@@ -12,7 +12,7 @@ from eventonce.event import Delivery
 from eventonce.sources.documents import LONGEST, Document, Splitter
 
 SIZE = 512 * 1024
-_PACKED = (b"\x1f\x8b", b"\xff\xfe", b"\xfe\xff")  # gzip and UTF-16, which cannot be cut
+_PACKED = (b"\x1f\x8b", b"\xff\xfe", b"\xfe\xff", b"PA")  # gzip, UTF-16 and Parquet, which cannot be cut
 _LOOKED_AT = 1024 * 1024  # where no line in it begins with a brace, there may be none at all
 _TOUCHING = re.compile(rb"\}[ \t\r\v\f]*\{")  # two documents in one line, or a string that looks like it
 _Found = tuple[bytes, int, int, str | None]  # a document and its place

@@ -47,6 +47,8 @@ class Traffic:
     `progress` is called after each document.
     """
 
+    suffixes: Sequence[str] = SUFFIXES
+
     def __init__(self, paths: Sequence[str], progress: Callable[[], object] | None = None) -> None:
         self.unreadable: dict[str, str] = {}
         self.documents = 0
@@ -144,15 +146,18 @@ class Traffic:
             elif files := self._inside(path):
                 yield from files
             elif _shown(path) not in self.unreadable:
-                names = ", ".join(SUFFIXES[1:])
+                names = ", ".join(self.suffixes[1:])
                 self.unreadable[_shown(path)] = f"is a folder without traffic; files may end in {names} or in nothing"
 
     def _inside(self, folder: str) -> list[str]:
         found: list[str] = []
         for place, folders, names in os.walk(folder, onerror=self._closed):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
-            found += [str(Path(place, name)) for name in names if _is_traffic(Path(place, name))]
+            found += [str(Path(place, name)) for name in names if self._is_traffic(Path(place, name))]
         return sorted(found)
+
+    def _is_traffic(self, file: Path) -> bool:
+        return not file.name.startswith(".") and file.suffix.lower() in self.suffixes and file.is_file()
 
     def _closed(self, error: OSError) -> None:
         self.unreadable[_shown(str(error.filename))] = f"cannot be read: {error.strerror}"
@@ -185,10 +190,6 @@ def _once(files: Iterable[str]) -> Iterator[str]:
 def _identity(file: str) -> object:
     status = _status(file)
     return file if status is None else (status.st_dev, status.st_ino)
-
-
-def _is_traffic(file: Path) -> bool:
-    return not file.name.startswith(".") and file.suffix.lower() in SUFFIXES and file.is_file()
 
 
 def _is_lasting(file: str) -> bool:

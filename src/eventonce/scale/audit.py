@@ -1,0 +1,169 @@
+"""An audit of an archive of any size on one machine: processes find the facts, DuckDB brings them together."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from eventonce.rules import Rulebook
+from eventonce.scale.database import Database
+from eventonce.scale.drivers import need
+from eventonce.scale.facts import Header, PartFacts
+from eventonce.scale.fold import Fold, Row
+from eventonce.scale.parts import NTH_BITS, Archive, Part
+from eventonce.scale.plan import Places
+from eventonce.scale.pool import shared_out
+from eventonce.scale.tally import Tally
+from eventonce.study.audit import conclude
+from eventonce.study.report import Report
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# What is a copy of nothing by any measure never leaves DuckDB; what is, comes by key and in the order of arrival.
+_TABLES = """
+CREATE VIEW facts AS SELECT f.* EXCLUDE (part, positions), positions + shift AS place
+    FROM read_parquet('{folder}/*.parquet') AS f JOIN shifts USING (part);
+CREATE TABLE again_keys AS SELECT keys FROM facts GROUP BY keys HAVING count(*) > 1;
+CREATE TABLE again_ids AS SELECT ids, min(place) AS first_id FROM facts WHERE ids != 0 GROUP BY ids HAVING count(*) > 1;
+CREATE TABLE again_contents AS
+    SELECT contents, min(place) AS first_content FROM facts GROUP BY contents HAVING count(*) > 1;
+CREATE VIEW judged AS SELECT facts.*,
+        coalesce(place > first_id, false) AS same_id, coalesce(place > first_content, false) AS same_content
+    FROM facts LEFT JOIN again_ids USING (ids) LEFT JOIN again_contents USING (contents);
+"""
+_SINGLE = """
+SELECT names, same_id, same_content, replayed, count(*) FROM judged ANTI JOIN again_keys USING (keys) GROUP BY ALL
+"""
+_SEVERAL = """
+SELECT keys, place, rules, versions, contents, times, names, same_id, same_content, replayed
+    FROM judged SEMI JOIN again_keys USING (keys) ORDER BY keys, place
+"""
+
+_COLUMNS = 10  # of that query
+
+
+def audit(
+    archive: Archive,
+    book: Rulebook,
+    step: Callable[[int], object] = lambda events: None,
+    processes: int | None = None,
+    work: str | None = None,
+) -> Report:
+    """What `eventonce audit` tells, of more traffic than fits in memory. `work` is a folder for what does not."""
+    with TemporaryDirectory(prefix="eventonce-audit-", dir=work) as folder:
+        (Path(folder) / "unfinished").mkdir()
+        places = Places(Path(folder))
+        _find(archive, book, places, step, processes)
+        tally = Tally(book)
+        tally.head(headers(archive, places))
+        _count(tally, archive, Path(folder), book)
+    return conclude(archive, book, tally)
+
+
+def _find(
+    archive: Archive, book: Rulebook, places: Places, step: Callable[[int], object], processes: int | None
+) -> None:
+    found: dict[int, Found] = {}
+    count = processes if len(archive.parts) > 1 else 1
+    for each in shared_out(partial(write_facts, places=places), archive.parts, book, count):
+        found[each.part] = each
+        archive.passed_part(archive.parts[each.part])
+        step(each.events)
+    take(archive, found)
+
+
+def take(archive: Archive, found: Mapping[int, "Found"]) -> None:
+    """Tell an archive what was found out about it."""
+    archive.counts = [found[part.number].documents for part in archive.parts]
+    archive.documents = sum(archive.counts)
+    for part in archive.parts:
+        if (why := found[part.number].unreadable) is not None:
+            archive.left_out(part.path, why)
+
+
+class Found(msgspec.Struct):
+    """What is to be known of a part at once; the rest is in its files."""
+
+    part: int
+    documents: int
+    events: int
+    unreadable: str | None
+
+
+def write_facts(part: Part, book: Rulebook, places: Places) -> Found:
+    """Find the facts of a part and keep them in a file, with a header beside it."""
+    parquet = need("pyarrow.parquet", "duckdb")
+    facts, writer = PartFacts(part, book), None
+    with places.making(places.work / f"{part.number:08}.parquet") as unfinished:
+        try:
+            for table in facts.tables():
+                options = {"compression": "none", "use_dictionary": False}
+                writer = writer or parquet.ParquetWriter(unfinished, table.schema, **options)
+                writer.write_table(table)
+        finally:
+            if writer is not None:
+                writer.close()
+    places.publish(places.work / f"{part.number:08}.json", facts.header)
+    return Found(part.number, facts.header.documents, facts.header.events, facts.header.unreadable)
+
+
+def headers(archive: Archive, places: Places) -> Iterator[Header]:
+    """The headers of all parts, in their order."""
+    for part in archive.parts:
+        yield msgspec.json.decode((places.work / f"{part.number:08}.json").read_bytes(), type=Header)
+
+
+def _count(tally: Tally, archive: Archive, folder: Path, book: Rulebook) -> None:
+    if not archive.parts:
+        return
+    database = Database(folder)
+    try:
+        _load(database, archive, folder)
+        for name, same_id, same_content, replayed, events in database.rows(_SINGLE):
+            group = tally.named(name)
+            tally.single(group, events, same_id=same_id, same_content=same_content, replayed=bool(replayed))
+        fold = Fold(book)
+        for batch in database.batches(_SEVERAL):
+            enter(tally, fold, columns(batch))
+    finally:
+        database.close()
+    tally.settle()
+
+
+def _load(database: Database, archive: Archive, folder: Path) -> None:
+    database.run("CREATE TABLE shifts (part INTEGER, shift BIGINT)")
+    shifts = [(part.number, before << NTH_BITS) for part, before in zip(archive.parts, archive.before, strict=False)]
+    database.run(f"INSERT INTO shifts VALUES {', '.join(map(str, shifts))}")
+    for statement in _TABLES.format(folder=str(folder).replace("'", "''")).split(";\n")[:-1]:
+        database.run(statement)
+
+
+class Columns(NamedTuple):
+    """Judged events, column by column."""
+
+    rows: list[Row]
+    names: list[int]
+    same_id: list[bool]
+    same_content: list[bool]
+    replayed: list[int]
+
+
+def columns(batch: "pa.RecordBatch") -> Columns:
+    """The columns that the queries give, as the fold and the tally take them."""
+    found = [column.to_pylist() for column in batch.columns]
+    keys, places, rules, versions, contents, times = found[:6]
+    orders = found[_COLUMNS] if len(found) > _COLUMNS else places  # a rank tells it, where an engine has one
+    rows = [Row(*each) for each in zip(keys, orders, rules, versions, contents, times, places, strict=True)]
+    return Columns(rows, *found[6:_COLUMNS])
+
+
+def enter(tally: Tally, fold: Fold, found: Columns) -> None:
+    """Judge events and count them."""
+    groups = map(tally.named, found.names)
+    places = [row.position for row in found.rows]
+    taken = fold.take(found.rows)
+    tally.enter(zip(groups, taken, found.same_id, found.same_content, found.replayed, places, strict=True))

@@ -1,0 +1,52 @@
+"""DuckDB as we use it: bounded memory, and a folder of its own to spill to."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eventonce.errors import EventOnceError
+from eventonce.scale.drivers import need
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+MEMORY = "384MB"  # beyond it, DuckDB goes to the disk
+_ROWS = 20_000
+
+
+class Database:
+    """A database that lasts as long as its folder."""
+
+    def __init__(self, folder: Path, memory: str = MEMORY) -> None:
+        self._duckdb = need("duckdb", "duckdb")
+        need("pyarrow", "duckdb")
+        settings = {"memory_limit": memory, "temp_directory": str(folder / "spill"), "preserve_insertion_order": False}
+        self._connection: duckdb.DuckDBPyConnection = self._duckdb.connect(config=settings)
+
+    def run(self, query: str, *values: Any) -> None:
+        """Carry out a statement."""
+        try:
+            self._connection.execute(query, values)
+        except self._duckdb.Error as error:
+            raise self._trouble(error) from None
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """A small answer."""
+        try:
+            return self._connection.execute(query).fetchall()
+        except self._duckdb.Error as error:
+            raise self._trouble(error) from None
+
+    def batches(self, query: str) -> Iterator["pa.RecordBatch"]:
+        """A large answer, some rows at a time."""
+        try:
+            yield from self._connection.sql(query).to_arrow_reader(_ROWS)
+        except (self._duckdb.Error, OSError) as error:
+            raise self._trouble(error) from None
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _trouble(self, error: Exception) -> EventOnceError:
+        return EventOnceError(f"DuckDB: {' '.join(str(error).split())[:300]}")

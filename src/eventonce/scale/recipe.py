@@ -1,0 +1,100 @@
+"""What a worker of a cluster needs to make the same keys, and how it is seen that it does."""
+
+import hashlib
+import re
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from eventonce.errors import ConfigError
+from eventonce.formats import read_event
+from eventonce.rule import Rule
+from eventonce.rules import Rulebook, identity
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_NO_PYTHON = re.compile(r"No module named [\w.']+|Python in worker has different version.*|PYTHON_VERSION_MISMATCH.*")
+# Values that JSON libraries have disagreed on: a worker whose own makes other keys of them must not take part.
+_LINES = (
+    b'{"id": "1", "n": 9007199254740993, "big": 123456789012345678901234567890}',
+    b'{"id": "2", "n": 1.0, "m": 1e2, "zero": -0.0, "small": 1e-7, "large": 1e21}',
+    '{"id": "3", "n": 1, "n": 2, "\U0001f600": "\\ud83d\\ude00", "\ufb33": null}'.encode(),
+)
+
+
+def golden() -> str:
+    """A digest of keys; where it is the same, keys are."""
+    book = Rulebook("golden", [Rule(name="content", key="content")], identity("14d", "retry"))
+    return hashlib.sha256(b"".join(book.key(read_event(line)).key for line in _LINES)).hexdigest()
+
+
+class Recipe(NamedTuple):
+    """The rules, and the keys that the driver makes."""
+
+    definition: tuple[Any, ...]
+    golden: str
+
+    @classmethod
+    def of(cls, book: Rulebook) -> "Recipe":
+        """That of a book, made on the driver."""
+        return cls(book.definition, golden())
+
+    def book(self) -> Rulebook:
+        """The same book on a worker, unless its keys would be others."""
+        if golden() != self.golden:
+            raise ConfigError(
+                f"this worker makes other keys than the driver: it has eventonce {version('eventonce')} and msgspec "
+                f"{version('msgspec')} in {sys.executable}; install the versions of the driver there"
+            )
+        return Rulebook(*self.definition)
+
+
+def check_workers(spark: "SparkSession") -> None:
+    """Refuse a cluster whose workers cannot make keys, in one sentence rather than in a page of a worker's trace."""
+    try:
+        found = _probed(spark.range(0, 4, 1, 4)).distinct().collect()
+    except Exception as error:
+        if told := _NO_PYTHON.search(str(error)):
+            raise _other_python(told[0]) from None
+        raise
+    for row in found:
+        if row.trouble:
+            raise _other_python(f"{row.python}: {row.trouble}")
+
+
+def _other_python(trouble: str) -> ConfigError:
+    return ConfigError(
+        f"the Python of the workers is not that of the driver and cannot make keys ({trouble}); install the same "
+        "eventonce[spark] there, or set PYSPARK_PYTHON to a Python that has it"
+    )
+
+
+def _probed(numbers: "DataFrame") -> "DataFrame":
+    return numbers.mapInArrow(_by_value(cast(FunctionType, _probe)), "python string, trouble string")
+
+
+def _by_value(function: FunctionType) -> Any:
+    """A function that is sent as it is; one of a module is sent by name, and a worker without the module fails."""
+    sent = FunctionType(function.__code__, {"__builtins__": __builtins__}, "probe")
+    sent.__module__ = "__main__"
+    return sent
+
+
+def _probe(batches: Iterator[Any]) -> Iterator[Any]:
+    import sys
+
+    import pyarrow
+
+    try:
+        import eventonce.scale.keys
+
+        trouble = None if eventonce.scale.keys else "it is empty"
+    except Exception as error:
+        trouble = str(error)
+    for _ in batches:
+        told = {"python": [sys.executable], "trouble": [trouble]}
+        types = pyarrow.schema([("python", pyarrow.string()), ("trouble", pyarrow.string())])
+        yield pyarrow.RecordBatch.from_pydict(told, schema=types)

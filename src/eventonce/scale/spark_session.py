@@ -1,0 +1,70 @@
+"""A session with Spark, by the name of an engine."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from eventonce.errors import ConfigError, EventOnceError
+from eventonce.scale.drivers import need
+from eventonce.scale.recipe import check_workers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PORT = 7077
+_LOCAL_PARTITIONS = 16  # of a shuffle: Spark's 200 are for clusters, and each costs something
+_RAISED = re.compile(r"[\w.]*[A-Z]\w+: ")  # how the last line of a trace begins
+
+
+@contextmanager
+def session(engine: str) -> Iterator["SparkSession"]:
+    """A session that ends with the block: `local[*]`, `spark://HOST:PORT`, or `sc://HOST` of Spark Connect."""
+    sql = need("pyspark.sql", "spark")
+    spark = _open(sql.SparkSession.builder.appName("eventonce"), engine)
+    try:
+        check_workers(spark)
+        yield spark
+    except EventOnceError:
+        raise
+    except Exception as error:
+        raise EventOnceError(f"{engine}: {_told(error)}") from error
+    finally:
+        spark.stop()
+
+
+def _open(builder: Any, engine: str) -> "SparkSession":
+    try:
+        if engine.startswith("sc://"):
+            spark: SparkSession = builder.remote(engine).getOrCreate()
+            return spark
+        return _classic(builder.master(_master(engine)), engine)
+    except Exception as error:
+        hint = "is Java 17 there, and the whole of PySpark? pip install 'eventonce[spark]'"
+        raise ConfigError(f"--engine: {engine}: no session: {_told(error)}; {hint}") from error
+
+
+def _classic(builder: Any, engine: str) -> "SparkSession":
+    if engine.startswith("local"):
+        # Spark's own choice is the first python3 on the PATH, which need not be this one. Elsewhere only you know.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.ui.enabled", "false")
+        builder = builder.config("spark.sql.shuffle.partitions", _LOCAL_PARTITIONS)
+    shown = str(sys.stderr.isatty()).lower()
+    spark: SparkSession = builder.config("spark.ui.showConsoleProgress", shown).getOrCreate()
+    spark.sparkContext.setLogLevel("FATAL")  # what fails in the end is told in one sentence
+    return spark
+
+
+def _master(engine: str) -> str:
+    host = engine.removeprefix("spark://")
+    return f"{engine}:{_PORT}" if host != engine and ":" not in host else engine
+
+
+def _told(error: Exception) -> str:
+    """What a worker said at the end of its trace, or else the first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    raised = [line for line in lines if _RAISED.match(line)]
+    return (raised[:1] or lines or [type(error).__name__])[0].removeprefix("eventonce.errors.")[:300]

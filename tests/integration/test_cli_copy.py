@@ -1,0 +1,180 @@
+"""`eventonce copy` and the engines of `eventonce audit`, as real processes."""
+
+import gzip
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Finished = subprocess.CompletedProcess[str]
+Command = Callable[..., Finished]
+EVENTONCE = [sys.executable, "-m", "eventonce"]
+
+
+@pytest.fixture
+def eventonce(tmp_path: Path) -> Command:
+    """Runs `eventonce` in a folder of its own."""
+
+    def run(*args: str, limit: int | None = None) -> Finished:
+        limited = f"ulimit -f {limit}; " if limit else ""  # blocks of 1024 bytes that a file may have
+        command = ["bash", "-c", f"{limited}exec {shlex.join([*EVENTONCE, *args])}"]
+        return subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+
+    return run
+
+
+def lines(*ids: object) -> bytes:
+    return b"".join(b'{"id": "%s", "pad": "%s"}\n' % (str(each).encode(), b"x" * 100) for each in ids)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(6):
+        (folder / f"{number}.jsonl").write_bytes(lines(*range(number * 1000, number * 1000 + 1500)))
+    return folder
+
+
+def told(done: Finished) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def events(folder: Path) -> bytes:
+    return b"".join(each.read_bytes() for each in sorted((folder / "events").rglob("*")) if each.is_file())
+
+
+def test_a_copy(eventonce: Command, recorded: Path, tmp_path: Path) -> None:
+    done = eventonce("copy", "in", "out")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "9,000 events in 9,000 documents of 6 files: 6,500 kept, 2,500 dropped, 0 rejected.\n"
+    assert events(tmp_path / "out") == lines(*range(6500))
+    assert {each.name for each in tmp_path.iterdir()} == {"in", "out"}
+
+
+def test_rules_and_json_and_what_is_rejected_exits_1(eventonce: Command, tmp_path: Path) -> None:
+    (tmp_path / "pipeline.toml").write_text('[[rule]]\nname = "n"\nkey = ["detail.n"]\n')
+    (tmp_path / "in.jsonl").write_bytes(b'{"id": "1", "n": 1}\n{"id": "2", "n": 1}\n{"id": "3"}\n')
+
+    done = eventonce("copy", "-c", "pipeline.toml", "--json", "in.jsonl", "out")
+
+    assert (done.returncode, done.stderr) == (1, "")
+    counts = told(done)
+    assert (counts["kept"], counts["duplicates"], counts["rejected"]) == (1, 1, 1)
+    assert "has no detail.n" in (tmp_path / "out" / "rejected" / "in.jsonl.jsonl").read_text()
+
+
+def test_a_killed_copy_leaves_no_output_and_the_same_command_goes_on(
+    eventonce: Command, recorded: Path, tmp_path: Path
+) -> None:
+    running = subprocess.Popen([*EVENTONCE, "copy", "in", "out"], cwd=tmp_path, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "out.partial" / "keys").glob("*.json")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+
+    assert list((tmp_path / "out.partial" / "keys").glob("*.json"))
+    assert not (tmp_path / "out").exists()
+    done = eventonce("copy", "in", "out")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert events(tmp_path / "out") == lines(*range(6500))
+    assert {each.name for each in tmp_path.iterdir()} == {"in", "out"}
+
+
+def test_a_disk_that_is_full_leaves_nothing_half(eventonce: Command, recorded: Path, tmp_path: Path) -> None:
+    # A bound on the size of files has the same effect on a write as a full disk, and needs no disk of its own.
+    (recorded / "large.jsonl").write_bytes(lines(*range(100_000, 108_000)))
+
+    done = eventonce("copy", "in", "out", limit=400)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("eventonce: ")
+    assert "File too large" in done.stderr
+    assert "out was not made" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+    assert list((tmp_path / "out.partial" / "unfinished").iterdir()) == []
+    assert not (tmp_path / "out.partial" / "result" / "events" / "large.jsonl").exists()
+
+    assert eventonce("copy", "in", "out").returncode == 0
+    assert events(tmp_path / "out") == lines(*range(6500), *range(100_000, 108_000))
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["in", "there"], "is there already; name another folder, or say --overwrite"),
+        (["nowhere", "out"], "nowhere: no such file or folder"),
+        (["-", "out"], "stdin cannot be"),
+        (["in", "no/such/out"], "is no folder; make it first"),
+        (["in", "in/out"], "inside each other"),
+        (["--format", "csv", "in", "out"], "'csv' is not one of"),
+        (["--engine", "hive", "in", "out"], "'hive' is none; use memory, duckdb"),
+        (["--engine", "memory", "in", "out"], "made by duckdb or by Spark"),
+        (["--engine", "local[1]", "in", "out"], "no session"),
+        (["in"], "Missing argument"),
+    ],
+)
+def test_wrong_options_exit_2(eventonce: Command, recorded: Path, tmp_path: Path, args: list[str], said: str) -> None:
+    (tmp_path / "there").mkdir()
+
+    done = eventonce("copy", *args)
+
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert {each.name for each in tmp_path.iterdir()} == {"in", "there"}
+
+
+def test_overwrite(eventonce: Command, recorded: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+
+    assert eventonce("copy", "--overwrite", "in", "out").returncode == 0
+    assert events(tmp_path / "out") == lines(*range(6500))
+
+
+def test_the_audit_tells_the_same_on_every_engine(eventonce: Command, recorded: Path) -> None:
+    in_memory, on_duckdb = (eventonce("audit", "--json", "--engine", engine, "in") for engine in ("memory", "duckdb"))
+
+    assert (in_memory.returncode, on_duckdb.returncode, on_duckdb.stderr) == (0, 0, "")
+    assert in_memory.stdout == on_duckdb.stdout
+    assert told(on_duckdb)["totals"]["duplicates"] == 2500
+
+
+def test_a_pipe_is_for_memory_alone(eventonce: Command) -> None:
+    done = eventonce("audit", "--engine", "duckdb", "-")
+
+    assert done.returncode == 2
+    assert "a pipe is none; write it to a file first" in done.stderr
+
+
+def test_a_bar_with_the_time_left_on_a_terminal(recorded: Path, tmp_path: Path) -> None:
+    pty = pytest.importorskip("pty")
+    (recorded / "more.gz").write_bytes(gzip.compress(lines(*range(10_000, 30_000))))
+    ours, theirs = pty.openpty()
+    command = [*EVENTONCE, "copy", "in", "out"]
+    done = subprocess.run(command, check=False, cwd=tmp_path, stdout=subprocess.PIPE, stderr=theirs, timeout=120)
+    os.close(theirs)
+    drawn = os.read(ours, 100_000).decode()
+    os.close(ours)
+
+    assert done.returncode == 0
+    assert "100%" in drawn
+    assert "00:0" in drawn
+
+
+def test_help_has_an_example(eventonce: Command) -> None:
+    done = eventonce("copy", "--help")
+
+    assert done.returncode == 0
+    assert "eventonce copy -c pipeline.toml archive/ clean/" in done.stdout

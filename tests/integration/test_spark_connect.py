@@ -1,0 +1,261 @@
+"""The whole Spark batch adapter against a real Spark Connect server that needs no Java machine (Sail)."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventonce.errors import ConfigError
+from eventonce.formats import read_event
+from eventonce.rule import Rule
+from eventonce.rules import Rulebook, identity
+from eventonce.scale import recipe
+from eventonce.scale import spark as on_spark
+from eventonce.scale.recipe import Recipe, check_workers
+from eventonce.scale.stream import dedup_stream, watch
+from eventonce.study.audit import audit
+from eventonce.study.traffic import Traffic
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+BOOK = Rulebook(
+    "c",
+    [
+        Rule(name="v", match={"source": ["s1", "s2"]}, key=["detail.order"], version="detail.version", window="2d"),
+        Rule(name="c", key="content", ignore=["word"], refresh=True, window="1d"),
+    ],
+    identity("3d", "retry"),
+)
+BY_ID = Rulebook("c", [], identity("14d", "retry"))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """A server in a process of its own, as a cluster is."""
+    code = (
+        "import sys, time; from pysail.spark import SparkConnectServer; server = SparkConnectServer(port=0); "
+        "server.start(background=True); print(server.listening_address[1], flush=True); sys.stdin.read()"
+    )
+    quiet = {**os.environ, "RUST_LOG": "error"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=quiet
+    ) as running:
+        assert running.stdout is not None
+        yield f"sc://127.0.0.1:{running.stdout.readline().strip()}"
+        running.kill()
+
+
+@pytest.fixture(scope="module")
+def spark(server: str) -> Iterator[Any]:
+    main = sys.modules["__main__"]
+    if not hasattr(main, "__file__"):
+        main.__file__ = "pytest"  # without one, as under xdist, PySpark takes itself to be in its own doctests
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pyspark.sql import SparkSession
+
+        session = SparkSession.builder.remote(server).getOrCreate()
+    yield session
+    session.stop()
+
+
+def eventonce(*args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "ignore", "-m", "eventonce", *args]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=250)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> str:
+    file = tmp_path / "pipeline.toml"
+    file.write_text(
+        'consumer = "c"\nwindow = "3d"\n'
+        '[[rule]]\nname = "v"\nmatch = { source = ["s1", "s2"] }\nkey = ["detail.order"]\nversion = "detail.version"\n'
+        '[[rule]]\nname = "c"\nkey = "content"\nignore = ["word"]\nrefresh = true\nwindow = "1d"\n'
+    )
+    return str(file)
+
+
+def test_a_copy_is_the_same_to_the_byte(server: str, archive: Path, pipeline: str, tmp_path: Path) -> None:
+    here = eventonce("copy", "-c", pipeline, "--json", str(archive), str(tmp_path / "here"))
+    there = eventonce("copy", "-c", pipeline, "--json", "--engine", server, str(archive), str(tmp_path / "there"))
+
+    assert (here.returncode, there.returncode) == (1, 1), there.stderr  # some lines are rejected
+    assert here.stdout == there.stdout
+    assert len(files(tmp_path / "there")) > 8
+    assert files(tmp_path / "here") == files(tmp_path / "there")
+
+
+def test_an_audit_is_the_same(server: str, archive: Path, pipeline: str) -> None:
+    here, there = (
+        eventonce("audit", "-c", pipeline, "--json", "--engine", engine, str(archive)) for engine in ("memory", server)
+    )
+
+    assert json.loads(here.stdout)["totals"]["suspicious"] > 0
+    assert here.stdout == there.stdout, there.stderr
+
+
+def test_an_output_that_is_there_is_refused_before_spark_is_asked(tmp_path: Path, archive: Path) -> None:
+    done = eventonce("copy", "--engine", "sc://127.0.0.1:1", str(archive), str(tmp_path))
+
+    assert done.returncode == 2
+    assert "is there already" in done.stderr
+
+
+# --- DataFrames ---
+
+
+def documents(folder: Path) -> list[str]:
+    """The documents of the archive, in its order."""
+    return [delivery.body.decode() for _, delivery, position in Traffic([str(folder)]) if not position & 0xFFFFFF]
+
+
+def test_with_key_has_the_keys_of_everywhere_else(spark: Any) -> None:
+    lines = [
+        '{"id": "1"}', '{"id": "2", "n": 9007199254740993}', '{"id": "3", "n": 1e2}', '{"id": "4", "n": -0.0}',
+    ]  # fmt: skip
+    frame = spark.createDataFrame([(number, line) for number, line in enumerate(lines)], "n int, value string")
+    content = Rulebook("c", [Rule(name="all", key="content", window="1d")], identity("1d", "retry"))
+
+    rows = on_spark.with_key(frame, content).orderBy("n").collect()
+
+    assert [bytes(row.key) for row in rows] == [content.key(read_event(line)).key for line in lines]
+    assert {row.rule for row in rows} == {"all"}
+    assert [row.value for row in rows] == lines
+
+
+def test_malformed_lines_do_not_share_a_key(spark: Any) -> None:
+    lines = ["{broken", "{broken too", None, '{"id": "1"}', '{"id": "1"}']
+    frame = spark.createDataFrame([(line,) for line in lines], "value string")
+
+    keyed = on_spark.with_key(frame, BY_ID)
+    copied = on_spark.copy(frame, BY_ID)
+
+    assert keyed.where("NOT ok").count() == 3
+    assert keyed.where("NOT ok AND reason IS NOT NULL AND key IS NULL").count() == 3
+    assert [row.value for row in copied.kept.collect()] == ['{"id": "1"}']
+    assert sorted(str(row.value) for row in copied.rejected.collect()) == ["None", "{broken", "{broken too"]
+
+
+def test_of_several_copies_the_first_by_the_order_is_kept(spark: Any) -> None:
+    rows = [
+        (5, "late", '{"id": "1"}'),
+        (3, "first", '{"id": "1"}'),
+        (4, "other", '{"id": "2"}'),
+        (4, "x", '{"id": "1"}'),
+    ]
+    frame = spark.createDataFrame(rows, "n long, name string, body string").repartition(3)
+
+    kept = on_spark.copy(frame, BY_ID, column="body", order="n").kept
+
+    assert {row.name for row in kept.collect()} == {"first", "other"}
+    assert kept.columns == ["n", "name", "body"]
+
+
+def test_a_line_that_carries_several_is_taken_apart_where_needed(spark: Any) -> None:
+    records = [{"messageId": "m", "eventSource": "aws:sqs", "body": f'{{"id": "{number}"}}'} for number in (1, 2, 2)]
+    frame = spark.createDataFrame([(json.dumps({"Records": records}),), ('{"id": "1"}',)], "value string")
+
+    assert sorted(row.value for row in on_spark.copy(frame, BY_ID).kept.collect()) == ['{"id": "1"}', '{"id": "2"}']
+
+
+def test_an_audit_of_a_frame_has_the_figures_of_the_files(spark: Any, archive: Path) -> None:
+    lines = documents(archive)
+    frame = spark.createDataFrame(list(enumerate(lines)), "n long, value string").repartition(4)
+
+    told = on_spark.audit(frame, BOOK, order="n")
+
+    expected = audit(Traffic([str(archive)]), BOOK)
+    assert expected.totals.late > 100
+    assert told.totals == expected.totals
+    assert {(each.source, each.type): (each.counts, each.between) for each in told.groups} == {
+        (each.source, each.type): (each.counts, each.between) for each in expected.groups
+    }
+
+
+@pytest.mark.parametrize(
+    ("column", "order", "said"), [("body", None, "has no column 'body'; it has value"), ("value", "n", "no column 'n'")]
+)
+def test_a_column_that_is_not_there(spark: Any, column: str, order: str | None, said: str) -> None:
+    frame = spark.createDataFrame([("{}",)], "value string")
+
+    with pytest.raises(ConfigError, match=said):
+        on_spark.copy(frame, BY_ID, column=column, order=order)
+
+
+def test_a_column_that_is_in_the_way(spark: Any) -> None:
+    with pytest.raises(ConfigError, match="has a column 'key' already"):
+        on_spark.with_key(spark.createDataFrame([("{}", "k")], "value string, key string"), BY_ID)
+
+
+def test_the_example_in_the_docs(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+    example = page.split("```py\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pipeline.toml").write_text('consumer = "docs"\n')
+    (tmp_path / "archive").mkdir()
+    (tmp_path / "archive" / "a.jsonl").write_text('{"id": "1"}\n{"id": "1"}\n{broken\n')
+    absolute = example.replace('"archive/"', repr(str(tmp_path / "archive")))  # the server was started elsewhere
+    names: dict[str, Any] = {"spark": spark}
+
+    exec(compile(absolute, "docs/scale.md", "exec"), names)
+
+    assert names["keyed"].count() == 3
+    assert (names["report"].totals.duplicates, names["report"].totals.rejected) == (1, 1)
+    assert (names["kept"].count(), names["rejected"].count()) == (1, 1)
+
+
+# --- workers ---
+
+
+def test_workers_that_can_make_keys_are_let_in(spark: Any) -> None:
+    check_workers(spark)
+
+
+def test_a_worker_that_makes_other_keys_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = Recipe.of(BY_ID)
+    assert given.book().definition == BY_ID.definition
+    monkeypatch.setattr(recipe, "_LINES", (b'{"id": "another library"}',))
+
+    with pytest.raises(ConfigError, match=r"makes other keys than the driver: it has eventonce .* and msgspec"):
+        given.book()
+
+
+def test_the_keys_that_workers_are_held_to_are_pinned() -> None:
+    assert recipe.golden() == "39809431239ec356cb838948d1b538b02aca88e76ff1942b9ca106a9c4d8f71f"
+
+
+# --- streams: what is refused before a stream begins ---
+
+
+def test_a_stream_refuses_the_events_own_time_unless_told(spark: Any) -> None:
+    frame = spark.createDataFrame([("{}",)], "value string")
+
+    with pytest.raises(ConfigError, match="is the event's own time: an event that is sent late would be dropped"):
+        dedup_stream(frame, BY_ID, arrival="time")
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (Rule(name="r", key=["detail.n"], version="detail.v"), "knows no versions and no sliding windows"),
+        (Rule(name="r", refresh=True), "knows no versions and no sliding windows"),
+        (Rule(name="r", window="1h"), "the rules have several windows, and a stream has one"),
+    ],
+)
+def test_a_stream_refuses_rules_that_it_cannot_keep(spark: Any, rule: Rule, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        dedup_stream(spark.createDataFrame([("{}",)], "value string"), Rulebook("c", [rule], identity("1d", "retry")))
+
+
+def test_a_watch_needs_a_place_for_what_it_sets_aside() -> None:
+    with pytest.raises(ConfigError, match='late = "aside" needs a file'):
+        watch(None, late="aside")  # type: ignore[arg-type]  # it is not looked at

@@ -1,0 +1,39 @@
+"""Progress where there is no terminal: a line now and then, with the time left."""
+
+import pytest
+
+from eventonce.cli import progress
+from eventonce.cli.progress import Progress
+
+
+class Half:
+    size = 1000
+    position = 500
+
+
+def test_a_line_now_and_then_with_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = iter([0.0, *[59.0] * 9, *[600.0] * 9])
+    monkeypatch.setattr("eventonce.cli.progress.time.monotonic", lambda: next(now))
+
+    shown = Progress(Half())
+    for _ in range(9):
+        shown.step(5)
+    assert capsys.readouterr().err == ""
+    shown.step(5)
+
+    assert capsys.readouterr().err == "50 %, 50 events, about 10 min left\n"
+
+
+def test_nothing_where_the_size_is_not_known(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Pipe:
+        size = None
+        position = 0
+
+    monkeypatch.setattr(progress, "_SAID_EVERY", 0)
+    Progress(Pipe()).step()
+
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,134 @@
+"""The audit of an archive of any size: the figures of `eventonce audit`, to the last one."""
+
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from eventonce.errors import EventOnceError, MissingDriver
+from eventonce.rule import Rule
+from eventonce.rules import Rulebook, identity
+from eventonce.scale import parts
+from eventonce.scale.audit import audit
+from eventonce.scale.drivers import need
+from eventonce.scale.fold import Fold, Row
+from eventonce.scale.parts import Archive
+from eventonce.study import pieces
+from eventonce.study.audit import audit as audit_in_memory
+from eventonce.study.ledger import Verdict
+from eventonce.study.traffic import Traffic
+
+BOOKS = {
+    "by id": [],
+    "by a field": [Rule(name="orders", key=["detail.order"], window="2d")],
+    "by version and by content": [
+        Rule(name="v", match={"source": ["s1", "s2"]}, key=["detail.order"], version="detail.version", window="2d"),
+        Rule(name="c", key="content", ignore=["word"], refresh=True, window="1d", replay="reprocess"),
+    ],
+}
+
+
+def book(rules: list[Rule]) -> Rulebook:
+    return Rulebook("c", rules, identity("3d", "retry"))
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files in many parts, as only large ones have them."""
+    monkeypatch.setattr(pieces, "SIZE", 5_000)
+    monkeypatch.setattr(parts, "SIZE", 20_000)
+
+
+@pytest.mark.parametrize("rules", BOOKS.values(), ids=BOOKS)
+def test_the_same_report_as_in_memory(archive: Path, small_parts: None, rules: list[Rule]) -> None:
+    expected = audit_in_memory(Traffic([str(archive)]), book(rules))
+    recorded = Archive([str(archive)])
+    told = audit(recorded, book(rules), processes=1)
+
+    assert len(recorded.parts) > 10
+    assert expected.totals.duplicates > 300
+    assert expected.totals.rejected > 10
+    assert expected.totals.suspicious > 0
+    assert msgspec.to_builtins(told) == msgspec.to_builtins(expected)
+
+
+def test_in_several_processes(archive: Path) -> None:
+    rules = BOOKS["by a field"]
+    steps: list[int] = []
+    told = audit(Archive([str(archive)]), book(rules), steps.append, processes=2)
+
+    assert told == audit_in_memory(Traffic([str(archive)]), book(rules))
+    assert sum(steps) == told.totals.events
+
+
+def test_more_sources_than_are_told_apart(tmp_path: Path, small_parts: None) -> None:
+    lines = [b'{"id": "%d", "source": "s%d", "detail-type": "t", "detail": {}}\n' % (n % 900, n) for n in range(1300)]
+    (tmp_path / "traffic.jsonl").write_bytes(b"".join(lines))
+
+    told = audit(Archive([str(tmp_path)]), book([]), processes=1)
+
+    assert len(told.groups) == 1001
+    assert msgspec.to_builtins(told) == msgspec.to_builtins(audit_in_memory(Traffic([str(tmp_path)]), book([])))
+
+
+def test_parquet_is_read_as_its_lines_are(tmp_path: Path) -> None:
+    lines = ['{"id": "1"}', '{"id": "2"}', None, '{"id": "1"}', "{broken"]
+    pq.write_table(pa.table({"n": range(5), "body": pa.array(lines)}), tmp_path / "a.parquet")
+
+    in_memory, on_duckdb = (act(Archive([str(tmp_path)]), book([]), processes=1) for act in (audit_in_memory, audit))
+
+    assert msgspec.to_builtins(in_memory) == msgspec.to_builtins(on_duckdb)
+    assert (on_duckdb.totals.distinct, on_duckdb.totals.duplicates, on_duckdb.totals.rejected) == (2, 1, 2)
+    assert on_duckdb.no_events[0].place == f"{tmp_path / 'a.parquet'}:3"
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [(None, "which column holds the events is not clear; name one with --column"), ("x", "has no column 'x'")],
+)
+def test_a_column_that_is_not_clear(tmp_path: Path, column: str | None, said: str) -> None:
+    pq.write_table(pa.table({"one": ["a"], "other": ["b"]}), tmp_path / "a.parquet")
+    (tmp_path / "b.parquet").write_bytes(b"PAR1 and no more")
+    (tmp_path / "c.jsonl").write_bytes(b'{"id": "1"}\n')
+
+    told = audit(Archive([str(tmp_path)], column), book([]), processes=1)
+
+    reasons = {Path(each.path).name: each.reason for each in told.inputs.unreadable}
+    assert said in reasons["a.parquet"]
+    assert "is no readable Parquet" in reasons["b.parquet"]
+    assert told.totals.distinct == 1
+
+
+def test_no_traffic_at_all(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+
+    told = audit(Archive([str(tmp_path)]), book([]), processes=1)
+
+    assert (told.totals.events, told.inputs.files) == (0, 1)
+
+
+def row(key: bytes, order: int, time: int | None = 0) -> Row:
+    return Row(key, order, 0, None, 0, time, order)
+
+
+def test_a_fold_goes_on_where_a_batch_has_cut_a_key() -> None:
+    fold = Fold(book([]))
+    first = fold.take([row(b"a", 1), row(b"b", 1), row(b"b", 2)])
+    second = fold.take([row(b"b", 3), row(b"c", 1)])
+
+    assert [each.verdict for each in first + second] == [
+        Verdict.NEW, Verdict.NEW, Verdict.DUPLICATE, Verdict.DUPLICATE, Verdict.NEW
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("last", [row(b"a", 2), row(b"b", 1)])
+def test_a_fold_refuses_what_is_out_of_order(last: Row) -> None:
+    with pytest.raises(EventOnceError, match="out of order"):
+        Fold(book([])).take([row(b"a", 1), row(b"b", 1), last])
+
+
+def test_a_missing_engine_names_its_extra() -> None:
+    with pytest.raises(MissingDriver, match=r'needs no_such_engine; pip install "eventonce\[duckdb\]"'):
+        need("no_such_engine.part", "duckdb")
