@@ -1,0 +1,133 @@
+"""PostgreSQL as it comes, with synchronous_commit on."""
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from harness import SIZES, Row, Scale, Traffic, batches, compare, faster, keys
+from paths import BARE, OURS, RULE, WINDOW, Act, bare, store_only, whole
+
+from eventonce import Once
+from eventonce.key import Key
+from eventonce.stores import open_store
+from eventonce.stores.postgres.batch import ADAPTERS, byte_strings
+from eventonce.testing.servers import Postgres
+
+SUBJECT = "postgres"
+LIMIT, NAIVE = "limit: unnest, = ANY", "naive two-phase"
+TABLES = """
+CREATE TABLE limit_claims (key bytea PRIMARY KEY, token bytea, lease bigint NOT NULL) WITH (fillfactor = 50);
+CREATE TABLE naive_claims (key text PRIMARY KEY, status text NOT NULL, ends timestamptz NOT NULL)
+"""
+CLAIM = """
+INSERT INTO limit_claims (key, token, lease) SELECT key, %s, %s FROM unnest(%s::bytea[]) AS w (key)
+ON CONFLICT (key) DO UPDATE SET token = excluded.token, lease = excluded.lease WHERE limit_claims.lease < %s
+RETURNING key
+"""
+COMMIT = "UPDATE limit_claims SET lease = %s WHERE key = ANY(%s::bytea[]) AND token = %s RETURNING key"
+
+
+def limit(connection: Any) -> Callable[[Sequence[Key]], None]:
+    """Keys sorted, prepared statements, arrays in binary, and nothing remembered but the claim."""
+
+    def act(asked: Sequence[Key]) -> None:
+        for some in batches(asked):
+            now, token = time.time_ns() // 1_000_000, os.urandom(8)
+            packed = byte_strings(sorted(some))
+            claim = (token, now + 60_000, packed, now)
+            connection.execute(CLAIM, claim, prepare=True, binary=True).fetchall()
+            connection.execute(COMMIT, (now + WINDOW, packed, token), prepare=True, binary=True).fetchall()
+
+    return act
+
+
+def naive(connection: Any) -> Act:
+    """One event at a time: look, insert as running, run, mark as done."""
+
+    def act(events: Sequence[bytes]) -> None:
+        for raw in events:
+            key = hashlib.sha256(json.dumps(json.loads(raw)["detail"], sort_keys=True).encode()).hexdigest()
+            found = connection.execute("SELECT status FROM naive_claims WHERE key = %s AND ends > now()", [key])
+            if found.fetchone() is None:
+                insert = "INSERT INTO naive_claims VALUES (%s, 'running', now() + interval '1 minute') ON CONFLICT DO NOTHING"
+                if connection.execute(insert, [key]).rowcount:
+                    done = "UPDATE naive_claims SET status = 'done', ends = now() + interval '14 days' WHERE key = %s"
+                    connection.execute(done, [key])
+
+    return act
+
+
+def rows(scale: Scale) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        with Postgres(Path(folder)) as server:
+            yield from measured(server, scale)
+    yield from crowded(scale)
+
+
+def measured(server: Postgres, scale: Scale) -> Iterator[Row]:
+    store = open_store(server.url())
+    connection = psycopg.connect(server.url(), autocommit=True, context=ADAPTERS)
+    connection.execute(TABLES)
+    prefilled(store, connection, scale.resident)
+    once = Once(store, consumer="bench", rules=RULE)
+    candidates = {OURS: whole(once), BARE: bare(store), NAIVE: naive(connection)}
+    for size, name in SIZES.items():
+        traffic = Traffic(size)
+        spent = compare(candidates, lambda traffic=traffic: traffic.events(200), scale.rounds)  # type: ignore[misc]
+        wanted = size == 1000
+        yield faster(SUBJECT, f"whole path, {name}", "at least 25" if wanted else "", spent, OURS, NAIVE, "wall")
+        yield faster(SUBJECT, f"whole path, {name}", "", spent, OURS, BARE, "wall")
+    only = {OURS: store_only(store), LIMIT: limit(connection)}
+    spent = compare(only, lambda: keys(scale.events), 2 * scale.rounds)
+    yield faster(SUBJECT, "store only", "at least 0.7", spent, OURS, LIMIT, "wall")
+    once.close()
+
+
+def prefilled(store: Any, connection: Any, count: int) -> None:
+    """Keys that are done, in both tables."""
+    store_only(store)(keys(100))  # which makes the table
+    connection.execute(
+        "INSERT INTO eventonce_claims (key, token, lease, flags, tries, took, done_at, until, expires) "
+        "SELECT substr(sha256(n::text::bytea), 1, 16), '\\x0102030405060708', 0, 0, 0, 1, m, m + %s, m + %s "
+        "FROM generate_series(1, %s) n, (SELECT (extract(epoch FROM now()) * 1000)::bigint AS m) t",
+        [WINDOW, WINDOW, count],
+    )
+    connection.execute(
+        "INSERT INTO limit_claims SELECT substr(sha256(n::text::bytea), 1, 16), '\\x0102030405060708', "
+        "(extract(epoch FROM now()) * 1000)::bigint + %s FROM generate_series(1, %s) n",
+        [WINDOW, count],
+    )
+    connection.execute(
+        "INSERT INTO naive_claims SELECT encode(sha256(n::text::bytea), 'hex'), 'done', now() + interval '14 days' "
+        "FROM generate_series(1, %s) n",
+        [count],
+    )
+    for table in ("eventonce_claims", "limit_claims", "naive_claims"):
+        connection.execute(f"VACUUM ANALYZE {table}")
+    connection.execute("CHECKPOINT")
+    store.sweep(1000)  # as the keeper does, so that it knows how large its table is
+
+
+def crowded(scale: Scale) -> Iterator[Row]:
+    """Two servers, one with very many keys."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        with Postgres(Path(folder)) as few, Postgres(Path(folder)) as many:
+            a_lot, a_few = f"{scale.many:,} keys", "100,000 keys"
+            paths = {}
+            for name, server, count in ((a_lot, many, scale.many), (a_few, few, 100_000)):
+                store = open_store(server.url())
+                connection = psycopg.connect(server.url(), autocommit=True)
+                connection.execute(TABLES)
+                prefilled(store, connection, count)
+                paths[name] = whole(Once(store, rules=RULE))
+            traffic = Traffic()
+            spent = compare(paths, lambda: traffic.events(scale.events), scale.rounds)
+            yield faster(SUBJECT, f"whole path, {a_lot} resident", "at least 0.7", spent, a_lot, a_few, "wall")
