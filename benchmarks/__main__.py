@@ -21,7 +21,7 @@ from harness import FULL, QUICK, Row, Scale, measure
 HERE = Path(__file__).parent
 SUBJECTS = {
     "keying": "keying", "memory": "store_memory", "redis": "store_redis", "postgres": "store_postgres",
-    "sqlite": "store_sqlite",
+    "sqlite": "store_sqlite", "dynamodb": "store_dynamodb", "start": "start", "workers": "workers",
 }  # fmt: skip
 PACKAGES = ("msgspec", "orjson", "aws-lambda-powertools", "redis", "hiredis", "psycopg", "boto3")
 HEAD = ("subject", "what", "against", "target", "measured", "spread", "other clock", "ours", "theirs", "")
