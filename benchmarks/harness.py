@@ -181,7 +181,17 @@ def counted(subject: str, what: str, against: str, target: str, ours: float, the
     """A figure that is counted, and so has no spread."""
     ratio = ours / theirs
     return Row(
-        subject, what, against, target, ratio, ratio, ratio, None, "count", f"{ours:,.1f} {unit}", f"{theirs:,.1f} {unit}"
+        subject,
+        what,
+        against,
+        target,
+        ratio,
+        ratio,
+        ratio,
+        None,
+        "count",
+        f"{ours:,.1f} {unit}",
+        f"{theirs:,.1f} {unit}",
     )
 
 

@@ -3,12 +3,13 @@
 import os
 from collections.abc import Callable, Sequence
 
-import msgspec
 from harness import IGNORED, batches
 
 from eventonce import Once, Rule
 from eventonce.claim import Finish, Want, Won
-from eventonce.key import Key, canonical_parsed, digester, part
+from eventonce.formats.spelling import mark
+from eventonce.formats.text import read_json
+from eventonce.key import Digester, Key, canonical_parsed
 from eventonce.path import Ignored, ignored_path
 from eventonce.ports import Store
 
@@ -41,14 +42,14 @@ def singly(once: Once) -> Act:
 
 
 def bare(store: Store, size: int = 100) -> Act:
-    digest = digester("bench", "orders", "content")
+    digest = Digester("bench", "orders", "content")
     ignored = Ignored([ignored_path(text) for text in IGNORED])
-    decode = msgspec.json.decode
 
     def key(raw: bytes) -> Key:
-        body = decode(raw)
-        content = canonical_parsed(ignored.strip(body["detail"]))
-        return digest((part(body["source"]), part(body["detail-type"]), (b"j", content)), "")
+        since = mark()
+        body = read_json(raw)
+        content = canonical_parsed(ignored.strip(body["detail"]), plain=mark() is since)
+        return digest.content(body["source"], body["detail-type"], content)
 
     def act(events: Sequence[bytes]) -> None:
         for some in batches(events, size):

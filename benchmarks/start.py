@@ -19,7 +19,9 @@ _SDK = re.compile(r"(boto3|botocore)(\.|$)")
 
 def seconds(statement: str) -> float:
     """What Python says that the imports took, but for those of the SDK and what these brought in."""
-    done = subprocess.run([sys.executable, "-X", "importtime", "-c", statement], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", statement], capture_output=True, text=True, check=True
+    )
     found = [(len(spaces), name, int(total)) for _, total, spaces, name in _LINE.findall(done.stderr)]
     found = found[next(at for at, each in enumerate(found) if each[1] == "site") + 1 :]
     micros, inside = 0, None  # a module stands below those that it imports, so that we read upwards
@@ -40,4 +42,6 @@ def rows(scale: Scale) -> Iterator[Row]:
         for name, statement in IMPORTS.items():
             took = seconds(statement)
             spent[name].append(Spent(took, took))
-    yield costs(SUBJECT, "cold import", "at most 0.5", {name: each[1:] for name, each in spent.items()}, OURS, NAME, "wall")
+    yield costs(
+        SUBJECT, "cold import", "at most 0.5", {name: each[1:] for name, each in spent.items()}, OURS, NAME, "wall"
+    )

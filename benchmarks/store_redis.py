@@ -94,7 +94,10 @@ def measured(server: Redis, pid: int, scale: Scale) -> Iterator[Row]:
     for size, name in SIZES.items():
         traffic = Traffic(size)
         spent = compare(
-            candidates, lambda traffic=traffic: traffic.events(scale.events // 2), scale.rounds, server=pid  # type: ignore[misc]
+            candidates,
+            lambda traffic=traffic: traffic.events(scale.events // 2),
+            scale.rounds,
+            server=pid,  # type: ignore[misc]
         )
         wanted = size == 1000
         yield faster(SUBJECT, f"whole path, {name}", "at least 10" if wanted else "", spent, OURS, NAME, "wall")

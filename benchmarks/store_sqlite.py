@@ -81,7 +81,9 @@ def measured(folder: Path, scale: Scale) -> Iterator[Row]:
     least, plain = opened(folder / "limit.db"), opened(folder / "naive.db", 4096)
     least.execute("CREATE TABLE claims (key BLOB PRIMARY KEY, token BLOB, lease INTEGER) WITHOUT ROWID")
     least.execute("BEGIN")
-    least.executemany("INSERT INTO claims VALUES (?, x'0102030405060708', 9e12)", ((key,) for key in spread_keys(scale.resident)))
+    least.executemany(
+        "INSERT INTO claims VALUES (?, x'0102030405060708', 9e12)", ((key,) for key in spread_keys(scale.resident))
+    )
     least.execute("COMMIT")
     plain.execute("CREATE TABLE naive (key TEXT PRIMARY KEY, status TEXT, ends INTEGER)")
     once = Once(store, consumer="bench", rules=RULE)

@@ -3,11 +3,13 @@
 import hashlib
 import json
 import random
+from base64 import b64encode
 from typing import Any
 
 import pytest
 
 from eventonce.formats import read_event
+from eventonce.key import canonical
 from eventonce.rule import Rule
 from eventonce.rules import Rulebook, identity
 
@@ -91,3 +93,48 @@ def test_the_keys_of_many_odd_events_stay_what_they_are(rule: str) -> None:
         body = {"id": str(number), "source": "s", "detail-type": "t", "detail": document(dice)}
         all_of_them.update(key(rule, json.dumps(body, ensure_ascii=number % 2 == 0)).encode())
     assert all_of_them.hexdigest()[:16] == PINNED["odd", rule]
+
+
+NUMBERS = [
+    "1.5",
+    "1.0",
+    "-0.0",
+    "1e2",
+    "1E-9",
+    "0.00001",
+    "123456789012345.5",
+    "1e16",
+    "0.1",
+    "3",
+    "1e21",
+    "1" + "0" * 22,
+]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_what_is_noticed_of_numbers_while_reading_changes_no_key(number: str) -> None:
+    envelope = (
+        '{"id": "1", "source": "s", "detail-type": "t", "specversion": "1.0", "type": "t", "detail": %s, "data": %s}'
+    )
+    data = f'{{"n": {number}}}'
+    change = {"eventSource": "aws:dynamodb", "eventName": "INSERT", "dynamodb": {"NewImage": {"n": {"N": number}}}}
+    packed = '"data_base64": "' + b64encode(data.encode()).decode() + '", "datacontenttype": "application/json"'
+    bodies = {
+        "itself": data,
+        "detail": envelope % (data, "0"),
+        "detail as text": envelope % (json.dumps(data), "0"),
+        "data": envelope.replace("detail-type", "x") % ("0", data),
+        "packed data": '{"specversion": "1.0", "id": "1", "source": "s", "type": "t", ' + packed + "}",
+        "in a message": json.dumps({"Type": "Notification", "TopicArn": "a", "Message": envelope % (data, "0")}),
+        "a change": json.dumps(change),
+        "another part": envelope.replace("}", ', "other": 1.0}') % (data, "0"),
+    }
+    rule = Rulebook("c", [Rule(name="r", key="content")], identity("14d", "retry")).all[0]
+    for name, body in bodies.items():
+        event = read_event(body)
+        assert rule.content(event) == canonical(event.data), name
+
+
+def test_numbers_that_are_spelt_alike_by_all_are_noticed() -> None:
+    assert read_event('{"id": "1", "n": [1.5, 7, "1.0"]}').plain_numbers
+    assert not read_event('{"id": "1", "n": [1.5, 1.0]}').plain_numbers

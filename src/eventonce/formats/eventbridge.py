@@ -7,7 +7,7 @@ from eventonce.formats.plain import text
 from eventonce.formats.text import read_object
 from eventonce.path import read_time
 
-_NAMED = frozenset(("id", "source", "detail-type", "detail"))
+_NAMED = ("id", "source", "detail-type", "detail")
 _ENTRY = {"Source": "source", "DetailType": "detail-type", "Detail": "detail", "Time": "time", "Resources": "resources"}
 
 
@@ -19,13 +19,16 @@ def recognises(body: dict[str, Any]) -> bool:
 def read(body: dict[str, Any], raw: bytes) -> Event:
     """Read it."""
     detail = body["detail"]
+    attributes = body.copy()
+    for name in _NAMED:
+        attributes.pop(name, None)
     return Event(
         id=text(body.get("id")),
         source=text(body["source"]),
         type=_type(body["detail-type"]),
         time=read_time(body.get("time")),
         data=read_object(detail) if isinstance(detail, str) else detail,
-        attributes={name: value for name, value in body.items() if name not in _NAMED},
+        attributes=attributes,
         replay=text(body.get("replay-name")) or None,
         raw=raw,
         form="eventbridge",

@@ -10,6 +10,7 @@ from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.formats import bus, cloudevents, dynamodb, eventbridge, kpl, plain, records
 from eventonce.formats.carriers import Carried, unpack
+from eventonce.formats.spelling import known, mark
 from eventonce.formats.text import GZIP, MAX_BYTES, check_size, content, kind_of, read_json, to_base64
 
 MAX_BATCH = 64 * 1024 * 1024  # what a document with many events may have, and what is unpacked from all its records
@@ -30,14 +31,15 @@ def read_event(body: object, max_bytes: int = MAX_BYTES) -> Event:
     """Read one event, whatever envelope it is in and whatever carried it."""
     if isinstance(body, Event):
         return _checked(body)
+    since = mark()
     document, raw = _opened(body, max_bytes)
     if not isinstance(document, dict):
         raise EventRejected(f"is {kind_of(document)}, not a JSON object")
     if eventbridge.recognises(document):  # by far the most common
-        return eventbridge.read(document, raw)
+        return known(eventbridge.read(document, raw), since)
     if cloudevents.recognises(document):
-        return cloudevents.read(document, raw)
-    return _only(_Reader(max_bytes).documents(document, raw, 0))
+        return known(cloudevents.read(document, raw), since)
+    return _only(_Reader(max_bytes, since).documents(document, raw, 0))
 
 
 def read_events(body: object, max_bytes: int = MAX_BYTES) -> list[Event | EventRejected]:
@@ -45,26 +47,27 @@ def read_events(body: object, max_bytes: int = MAX_BYTES) -> list[Event | EventR
 
     `max_bytes` bounds each event; a document that holds many may be larger.
     """
+    since = mark()
     try:
         if isinstance(body, Event):
             return [_checked(body)]
         document, raw = (body, b"") if isinstance(body, list) else _opened(body, max(max_bytes, MAX_BATCH))
         if isinstance(document, dict) and eventbridge.recognises(document):  # by far the most common
             check_size(raw, max_bytes)
-            return [eventbridge.read(document, raw)]
+            return [known(eventbridge.read(document, raw), since)]
     except EventRejected as error:
         return [error]
-    return list(_Reader(max_bytes).documents(document, raw, 0))
+    return list(_Reader(max_bytes, since).documents(document, raw, 0))
 
 
 def read_carried(carried: Carried, max_bytes: int = MAX_BYTES) -> Event:
     """Read the one event of what `unpack` found. Unlike a file, a carrier may bring bare text: it becomes the data."""
-    return _only(_Reader(max_bytes).carried(carried, 0))
+    return _only(_Reader(max_bytes, mark()).carried(carried, 0))
 
 
 def read_message(carried: Carried, max_bytes: int = MAX_BYTES) -> list[Event | EventRejected]:
     """Read all events of what `unpack` found, nearly always one; in the place of one that cannot be read, why."""
-    return list(_Reader(max_bytes).carried(carried, 0))
+    return list(_Reader(max_bytes, mark()).carried(carried, 0))
 
 
 def _checked(event: Event) -> Event:
@@ -80,7 +83,7 @@ def _checked(event: Event) -> Event:
 
 
 def _opened(body: object, max_bytes: int) -> tuple[Any, bytes]:
-    if isinstance(body, str | bytes | bytearray | memoryview):
+    if isinstance(body, (str, bytes, bytearray, memoryview)):  # a tuple: to write them with | takes longer than to ask
         raw = content(body, max_bytes)
         return read_json(raw, max_bytes), raw
     if isinstance(body, Mapping):
@@ -100,8 +103,9 @@ def _only(found: Iterator[Event | EventRejected]) -> Event:
 class _Reader:
     """Takes layers off, and keeps count of them and of what was unpacked."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, since: object) -> None:
         self._max_bytes = max_bytes
+        self._since = since
         self._left = max(max_bytes, MAX_BATCH)  # of gzip: many small bombs are one large one
 
     def documents(self, document: Any, raw: bytes, layer: int) -> Iterator[Event | EventRejected]:
@@ -158,7 +162,7 @@ class _Reader:
     def _itself(self, body: dict[str, Any], raw: bytes) -> Event | EventRejected:
         try:
             check_size(raw, self._max_bytes)
-            return _read(body, raw, self._max_bytes)
+            return known(_read(body, raw, self._max_bytes), self._since)
         except EventRejected as error:
             return error
 
