@@ -128,7 +128,8 @@ class Work:
         if job.context is None or job.context.claim is None:
             return
         token = job.context.claim.token
-        finish, *others = [Finish(key, token, job.rule.window, job.version, job.memo) for key in job.keys]
+        finishes = [Finish(key, token, job.rule.window, job.version, job.memo) for key in job.keys]
+        finish = finishes[0]
         if job.context.transaction is None:
             batch.finish(finish)
         else:
@@ -137,7 +138,7 @@ class Work:
             job.recorded = commit(finish) if self._hooks is None else told(self._hooks, "commit", 1, commit, finish)
             job.finished = job.recorded
             batch.drop([job.key])
-        for other in others:
+        for other in finishes[1:]:
             batch.finish(other)
 
 
