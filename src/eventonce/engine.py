@@ -356,7 +356,8 @@ class Once:
             event = self._open(item)
             job.rule = self._rules.find(event)
             job.take(event, job.rule.key(event))
-            self._check_age(job)
+            if job.rule.max_age is not None:
+                self._check_age(job, job.rule.max_age)
         except EventRejected as error:
             job.end(Kind.REJECTED, error)
         except EventExpired as error:
@@ -373,10 +374,7 @@ class Once:
             raise EventRejected(item.trouble)
         return read_event(item.body if item.event is None else item.event, self._max_bytes)
 
-    def _check_age(self, job: Job) -> None:
-        oldest = job.rule.max_age
-        if oldest is None:
-            return
+    def _check_age(self, job: Job, oldest: int) -> None:
         if job.event.time is None:
             raise EventRejected(f"has no time, and rule {job.rule.name!r} has a max_age")
         age = self._clock.utc() - job.event.time.timestamp() * 1000

@@ -9,7 +9,7 @@ from eventonce.context import Context
 from eventonce.errors import EventBusy
 from eventonce.event import Event
 from eventonce.key import Key
-from eventonce.outcome import Action, Kind, Outcome
+from eventonce.outcome import Action, First, Kind, Outcome
 from eventonce.rules import CompiledRule, Keyed
 
 
@@ -43,15 +43,27 @@ class Job(msgspec.Struct, eq=False):
         if self.rule.remember != "seen":
             self.content = self.rule.content(event)
 
-    def end(self, kind: Kind, error: BaseException | None = None, **more: Any) -> None:
+    def end(
+        self,
+        kind: Kind,
+        error: BaseException | None = None,
+        *,
+        result: Any = None,
+        first: First | None = None,
+        final: bool = False,
+        retry_at: int | None = None,
+    ) -> None:
         """This became of it."""
         self.outcome = Outcome(
             kind=kind,
             key=self.key or None,
             rule=self.rule.name if self.rule is not None else None,
+            result=result,
             error=error,
+            first=first,
             attempt=self.attempt,
-            **more,
+            final=final,
+            retry_at=retry_at,
         )
 
     def wait(self) -> None:

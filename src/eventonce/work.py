@@ -43,12 +43,18 @@ class Work:
         return Each(partial(one, batch), lanes(jobs), self._concurrency)
 
     def _perform_lane(self, batch: Batch, lane: list[Job]) -> None:
-        for job in _until_failure(lane):
+        for at, job in enumerate(lane):
             self._perform(batch, job)
+            if job.error is not None:
+                _wait(lane[at + 1 :])
+                break
 
     async def _perform_lane_async(self, batch: Batch, lane: list[Job]) -> None:
-        for job in _until_failure(lane):
+        for at, job in enumerate(lane):
             await self._perform_async(batch, job)
+            if job.error is not None:
+                _wait(lane[at + 1 :])
+                break
 
     def _perform(self, batch: Batch, job: Job) -> None:
         try:
@@ -180,9 +186,13 @@ def _until_failure(lane: list[Job]) -> Iterator[Job]:
     for at, job in enumerate(lane):
         yield job
         if job.error is not None:
-            for other in lane[at + 1 :]:
-                other.wait()
+            _wait(lane[at + 1 :])
             return
+
+
+def _wait(jobs: Iterable[Job]) -> None:
+    for job in jobs:
+        job.wait()
 
 
 def _attempt(job: Job) -> Attempt:

@@ -74,8 +74,8 @@ class Ledger(ABC):
         return self._change(keys, act)
 
 
-# What is the same for many keys of a batch is worked out once, and they share one record: most events of a batch are new
-# and of one rule. It is a matter of speed and, in memory, of size.
+# What is the same for many keys of a batch is worked out once, and they share one record: most events of a batch are
+# new and of one rule. It is a matter of speed and, in memory, of size.
 
 
 def _claim(records: Records, wants: Sequence[Want], token: Token, lease: int, now: int) -> list[Answer]:
