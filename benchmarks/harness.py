@@ -124,11 +124,13 @@ def _clocks(server: int | None) -> Spent:
 
 
 def computed(pid: int) -> float:
-    """Seconds of CPU that a process has had in all of its threads."""
-    total = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
+    """Seconds of CPU that a process and its children have had in all of their threads."""
+    total, open_pids = 0, [pid]
+    while open_pids:
         with contextlib.suppress(OSError):  # it has just ended
-            total += int((task / "schedstat").read_text().split()[0])
+            for task in Path(f"/proc/{open_pids.pop()}/task").iterdir():
+                total += int((task / "schedstat").read_text().split()[0])
+                open_pids += map(int, (task / "children").read_text().split())
     return total / 1e9
 
 

@@ -28,6 +28,7 @@ def opened(file: Path, page: int = 1024) -> sqlite3.Connection:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA cache_size = -65536")
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")
     return connection
 
 

@@ -123,7 +123,8 @@ class Keeper:
         with self._lock:
             self._batches.add(batch)
             self._claimed += claims
-        self._needed.set()
+            if not self._needed.is_set():  # which is cleared under the same lock
+                self._needed.set()
         if self._thread is None or not self._thread.is_alive():  # not yet begun, or left behind by a fork
             self._begin()
 

@@ -125,7 +125,7 @@ class RedisStore:
         packed = record.tokens(claims)
         # Without patience: the keeper asks again by itself.
         keys = [claim.key for claim in claims]
-        return self._run("extend", keys, lambda places: [lease, packed.of(places)], _yes)
+        return self._answered(lambda: self._run("extend", keys, lambda places: [lease, packed.of(places)], _yes))
 
     def commit(self, finishes: Sequence[Finish]) -> list[bool]:
         packed = record.finishes(finishes)
@@ -180,7 +180,9 @@ class RedisStore:
         names = [self._name(key) for key in keys]
         calls = [Call(places, [names[at] for at in places], arguments(places)) for places in self._groups(names)]
         wait = self._wait if verb in ("claim", "commit") else 0
-        replies = self._answered(lambda: self._send(script(verb), calls, wait))
+        replies = self._send(script(verb), calls, wait)
+        if len(calls) == 1:
+            return read(replies[0])
         told: dict[int, Told] = {}
         for call, reply in zip(calls, replies, strict=True):
             told.update(zip(call.places, read(reply), strict=True))
