@@ -151,7 +151,7 @@ def costs(subject: str, what: str, target: str, spent: Rounds, ours: str, theirs
     return _row(subject, what, target, spent, (ours, theirs), (ours, theirs), by, _micros)
 
 
-def _row(  # noqa: PLR0917
+def _row(
     subject: str,
     what: str,
     target: str,

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import boto3
 from aws_lambda_powertools.utilities.idempotency.persistence.dynamodb import DynamoDBPersistenceLayer
 from harness import SIZES, Row, Scale, Traffic, compare, costs, counted, faster, keys
 from paths import BARE, OURS, RULE, WINDOW, Act, bare, fill, singly, whole
 from powertools import NAME, powertools
 
 from eventonce import Once
-from eventonce.aws import client
 from eventonce.stores import open_store
 from eventonce.testing.servers import Dynoxide
 
@@ -56,7 +56,7 @@ def measured(server: Dynoxide, scale: Scale) -> Iterator[Row]:
     store: Any = open_store(server.url("claims"))
     store.create_table()
     fill(store, keys(1000))
-    table = client("dynamodb", endpoint=server.endpoint(), region="us-east-1")
+    table: Any = boto3.client("dynamodb", endpoint_url=server.endpoint())
     for name in ("naive", "powertools"):
         table.create_table(
             TableName=name,
@@ -94,8 +94,8 @@ def units(once: Once, store: Any, traffic: Traffic) -> Iterator[Row]:
     hooks = store._server.client().meta.events
     hooks.register("provide-client-params.dynamodb", ask)
     hooks.register("after-call.dynamodb", add)
+    events = traffic.events(EVENTS)
     for what, most in (("unique event", 2), ("duplicate", 1)):
-        events = traffic.events(EVENTS) if what == "unique event" else events
         used.clear()
         whole(once)(events)
         yield counted(SUBJECT, f"request units, {what}", f"{most}", "at most 1", sum(used) / EVENTS, most, "units")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import Row, Rounds, Scale, Spent, Traffic, faster
+from harness import Rounds, Row, Scale, Spent, Traffic, faster
 from paths import RULE, whole
 
 from eventonce import Once

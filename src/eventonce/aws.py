@@ -50,6 +50,7 @@ def client(
     endpoint: str | None = None,
     timeout: int = 10_000,
     connections: int = 10,
+    validate: bool = True,
 ) -> Any:
     """A client of one service of AWS. `AWS_ENDPOINT_URL`, `AWS_PROFILE` and the like are honoured."""
     try:
@@ -65,6 +66,7 @@ def client(
         retries={"mode": "standard", "total_max_attempts": 3},
         max_pool_connections=connections,
         tcp_keepalive=True,
+        parameter_validation=validate,
         user_agent_extra="eventonce",
     )
     try:
