@@ -18,18 +18,16 @@ def recognises(body: dict[str, Any]) -> bool:
 
 def read(body: dict[str, Any], raw: bytes) -> Event:
     """Read it."""
-    detail = body["detail"]
     attributes = body.copy()
-    for name in _NAMED:
-        attributes.pop(name, None)
+    named, source, kind, detail = [attributes.pop(name, None) for name in _NAMED]
     return Event(
-        id=text(body.get("id")),
-        source=text(body["source"]),
-        type=_type(body["detail-type"]),
+        id=named if type(named) is str else text(named),
+        source=source if type(source) is str else text(source),
+        type=kind if type(kind) is str else _type(kind),
         time=read_time(body.get("time")),
-        data=read_object(detail) if isinstance(detail, str) else detail,
+        data=read_object(detail) if type(detail) is str else detail,
         attributes=attributes,
-        replay=text(body.get("replay-name")) or None,
+        replay=text(body["replay-name"]) or None if "replay-name" in body else None,
         raw=raw,
         form="eventbridge",
     )

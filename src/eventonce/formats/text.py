@@ -19,11 +19,13 @@ _LONE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
 
 def content(body: str | bytes | bytearray | memoryview, max_bytes: int = MAX_BYTES) -> bytes:
     """The bytes of a body: without a BOM, and unpacked where they are gzip."""
+    if type(body) is bytes and body[:1] == b"{":  # nearly always
+        return body
     try:
         raw = body.encode() if isinstance(body, str) else bytes(body)
     except UnicodeEncodeError:
         raise EventRejected("holds half a surrogate pair, which has no UTF-8 form") from None
-    if raw[:1] == b"{":  # nearly always
+    if raw[:1] == b"{":
         return raw
     check_size(raw, max_bytes)
     return (_gunzip(raw, max_bytes) if raw[:2] == GZIP else raw).removeprefix(BOM)
@@ -52,7 +54,8 @@ def _gunzip(packed: bytes, max_bytes: int) -> bytes:
 
 def read_json(raw: bytes, max_bytes: int = MAX_BYTES) -> Any:
     """Read a document, or say why it cannot be read. Of repeated names in an object the last one counts."""
-    check_size(raw, max_bytes)
+    if len(raw) > max_bytes:
+        check_size(raw, max_bytes)
     try:
         value = _decode(raw)
     except RecursionError:
