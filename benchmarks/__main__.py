@@ -75,12 +75,13 @@ def machine(scale: Scale, took: float) -> list[str]:
     processor = next((line for line in _lines("/proc/cpuinfo") if line.startswith("model name")), ": unknown")
     memory = int(next(iter(_lines("/proc/meminfo")), "x 0").split()[1]) // 2**20
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    system = f"{platform.system()} {platform.release()}"
+    made = f"`make bench{'-quick' if scale.quick else ''}`"
     return [
-        f"- {os.cpu_count()} cores of {processor.partition(': ')[2]}, {memory} GB, {platform.system()} "
-        f"{platform.release()}; load averages at the end {load}",
+        f"- {os.cpu_count()} cores of {processor.partition(': ')[2]}, {memory} GB, {system}; load at the end {load}",
         f"- Python {platform.python_version()}; {', '.join(map(_versioned, PACKAGES))}",
-        f"- `make bench{'-quick' if scale.quick else ''}`: {scale.rounds} interleaved rounds, {scale.resident:,} keys "
-        f"resident, {took / 60:.0f} minutes. A ratio is best round to best round; the spread is that of single rounds.",
+        f"- {made}: {scale.rounds} interleaved rounds, {scale.resident:,} keys resident, {took / 60:.0f} minutes",
+        "- A ratio is best round to best round, the spread that of single rounds; cpu is what client and server spend.",
     ]
 
 

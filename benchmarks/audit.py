@@ -13,21 +13,21 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from keying import event
+from harness import IGNORED, Traffic
 
 from eventonce.formats import read_event
 from eventonce.rule import Rule
 from eventonce.rules import Rulebook, identity
 from eventonce.sources.file import FileSource
 from eventonce.study.audit import audit
-from eventonce.study.traffic import Traffic
+from eventonce.study import traffic
 
 EVENTS = int(sys.argv[1]) if len(sys.argv) > 1 else 120_000
 ROUNDS = 3
 RULES = {
     "by id": [],
     "by one field": [Rule(name="r", key=["detail.orderId"])],
-    "by content": [Rule(name="r", key="content", ignore=["at", "meta.id"])],
+    "by content": [Rule(name="r", key="content", ignore=IGNORED)],
 }
 
 
@@ -53,7 +53,7 @@ def measure(file: str, rules: list[Rule], counts: Sequence[int]) -> tuple[float,
     for _ in range(ROUNDS):
         keyed = min(keyed, seconds(lambda: plain(file, book)))
         for count in counts:
-            took = seconds(lambda count=count: audit(Traffic([file]), book, processes=count))  # type: ignore[misc]
+            took = seconds(lambda count=count: audit(traffic.Traffic([file]), book, processes=count))  # type: ignore[misc]
             audited[count] = min(audited[count], took)
     return keyed, audited
 
@@ -62,7 +62,8 @@ def main() -> None:
     """Print one table."""
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "traffic.jsonl")
-        Path(file).write_bytes(b"\n".join(event(number % (EVENTS * 5 // 6), 1200) for number in range(EVENTS)) + b"\n")
+        events = Traffic(1200).events(EVENTS * 5 // 6)
+        Path(file).write_bytes(b"\n".join(events + events[: EVENTS // 6]) + b"\n")
         for name, rules in RULES.items():
             keyed, audited = measure(file, rules, (1, os.cpu_count() or 1))
             told = [f"{name:14} keying {EVENTS / keyed:9,.0f}/s"]

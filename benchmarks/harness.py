@@ -12,14 +12,14 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 By = Literal["wall", "cpu"]
 Input = TypeVar("Input")
-SIZES = {500: "0.5 KB", 1000: "1 KB", 2000: "2 KB", 10_000: "10 KB"}
+_SIZES = {1000: "1 KB", 500: "0.5 KB", 2000: "2 KB", 10_000: "10 KB"}
 
 
 class Scale(NamedTuple):
@@ -31,8 +31,13 @@ class Scale(NamedTuple):
     resident: int  # keys that are there before
     many: int  # keys where the question is what so many cost
 
+    @property
+    def sizes(self) -> dict[int, str]:
+        """The bytes of events, and how to call them; the targets are for the first."""
+        return dict(list(_SIZES.items())[: 1 if self.quick else None])
 
-QUICK = Scale(quick=True, rounds=5, events=500, resident=100_000, many=1_000_000)
+
+QUICK = Scale(quick=True, rounds=4, events=500, resident=50_000, many=300_000)
 FULL = Scale(quick=False, rounds=15, events=2000, resident=1_000_000, many=10_000_000)
 
 
@@ -81,46 +86,50 @@ def measure(module: str, scale: Scale, told: Connection) -> None:
 
 
 def compare(
-    candidates: dict[str, Callable[[Input], object]],
-    work: Callable[[], Input],
+    candidates: Mapping[str, Callable[[list[Input]], object]],
+    work: Callable[[], list[Input]],
     rounds: int,
     *,
     again: bool = False,
-    server: int | None = None,
+    servers: Sequence[int] = (),
+    fewer: Mapping[str, int] | None = None,
 ) -> Rounds:
-    """What each candidate spends on work that is new in every round; with `again`, on what it has seen before."""
+    """What each candidate spends on work that is new in every round; with `again`, on what it has seen before.
+
+    `fewer` says how much of the work a slow candidate gets.
+    """
     spent: Rounds = {name: [] for name in candidates}
     for turn in range(rounds):
         for name in sorted(candidates, key=lambda _: random.random()) if turn else candidates:  # noqa: S311
-            given = work()
+            given = work()[: (fewer or {}).get(name)]
             if again:
                 candidates[name](given)
-            spent[name].append(_timed(candidates[name], given, server))
+            spent[name].append(_timed(candidates[name], given, servers))
     return spent
 
 
-def copies(act: Callable[[Input], object], work: Callable[[], Input], rounds: int, server: int | None = None) -> Rounds:
+def copies(
+    act: Callable[[list[Input]], object], work: Callable[[], list[Input]], rounds: int, servers: Sequence[int] = ()
+) -> Rounds:
     """What it spends on events, and then on their copies."""
     spent: Rounds = {"unique events": [], "duplicates": []}
     for _ in range(rounds):
         given = work()
         for times in spent.values():
-            times.append(_timed(act, given, server))
+            times.append(_timed(act, given, servers))
     return spent
 
 
-def _timed(act: Callable[[Input], object], given: Input, server: int | None) -> Spent:
+def _timed(act: Callable[[list[Input]], object], given: list[Input], servers: Sequence[int]) -> Spent:
     gc.collect()
-    begin = _clocks(server)
+    begin = _clocks(servers)
     act(given)
-    end = _clocks(server)
-    units = len(given) if isinstance(given, Sequence) else 1
-    return Spent((end.wall - begin.wall) / units, (end.cpu - begin.cpu) / units)
+    end = _clocks(servers)
+    return Spent((end.wall - begin.wall) / len(given), (end.cpu - begin.cpu) / len(given))
 
 
-def _clocks(server: int | None) -> Spent:
-    theirs = 0.0 if server is None else computed(server)
-    return Spent(time.perf_counter(), time.process_time() + theirs)
+def _clocks(servers: Sequence[int]) -> Spent:
+    return Spent(time.perf_counter(), time.process_time() + sum(map(computed, servers)))
 
 
 def computed(pid: int) -> float:

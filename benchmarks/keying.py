@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import orjson
-from harness import IGNORED, SIZES, Row, Scale, Traffic, compare, costs
+from harness import IGNORED, Row, Scale, Traffic, compare, costs
 
 from eventonce.formats import read_event
 from eventonce.rule import Rule
@@ -44,7 +44,7 @@ def rows(scale: Scale) -> Iterator[Row]:
         "by id": keyed(Rulebook("bench", [], identity("14d", "retry"))),
         "by two fields": keyed(by_field),
     }
-    for size, name in SIZES.items():
+    for size, name in scale.sizes.items():
         traffic = Traffic(size)
         spent = compare(candidates, lambda traffic=traffic: traffic.events(scale.events), scale.rounds)  # type: ignore[misc]
         wanted = size == 1000

@@ -1,4 +1,4 @@
-"""DynamoDB: what the client computes, and the request units it uses. The server is an emulator, so its time says nothing."""
+"""DynamoDB: what the client computes, and the request units it uses. The time of an emulator would say nothing."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 import boto3
 from aws_lambda_powertools.utilities.idempotency.persistence.dynamodb import DynamoDBPersistenceLayer
-from harness import SIZES, Row, Scale, Traffic, compare, costs, counted, faster, keys
+from harness import Row, Scale, Traffic, compare, costs, counted, faster, keys
 from paths import BARE, OURS, RULE, WINDOW, Act, bare, fill, singly, whole
 from powertools import NAME, powertools
 
@@ -67,7 +67,7 @@ def measured(server: Dynoxide, scale: Scale) -> Iterator[Row]:
     once = Once(store, consumer="bench", rules=RULE)
     theirs = powertools(DynamoDBPersistenceLayer("powertools", boto3_client=table))
     candidates = {OURS: whole(once), BARE: bare(store), NAME: theirs, NAIVE: naive(table)}
-    for size, name in SIZES.items():
+    for size, name in scale.sizes.items():
         traffic = Traffic(size)
         spent = compare(candidates, lambda traffic=traffic: traffic.events(EVENTS), scale.rounds)  # type: ignore[misc]
         yield costs(SUBJECT, f"client CPU, {name}", "at most 0.125" if size == 1000 else "", spent, OURS, NAIVE)

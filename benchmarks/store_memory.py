@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from harness import FULL, SIZES, Row, Scale, Traffic, compare, counted, faster, keys, resident
+from harness import FULL, Row, Scale, Traffic, compare, counted, faster, keys, resident
 from paths import BARE, OURS, RULE, bare, fill, singly, store_only, whole
 from powertools import NAME, OnDict, powertools
 
@@ -18,7 +18,7 @@ def rows(scale: Scale) -> Iterator[Row]:
     fill(store, keys(scale.resident))
     once = Once(store, consumer="bench", rules=RULE)
     candidates = {OURS: whole(once), BARE: bare(store), NAME: powertools(theirs)}
-    for size, name in SIZES.items():
+    for size, name in scale.sizes.items():
         traffic = Traffic(size)
         spent = compare(candidates, lambda traffic=traffic: traffic.events(scale.events), scale.rounds)  # type: ignore[misc]
         wanted = size == 1000

@@ -244,7 +244,8 @@ class Once:
                 followers = [(copy, leader) for copy, leader in copies if copy not in again]
                 for copy, leader in followers:
                     self._follow(copy, leader)
-                run.stop(leaders + [copy for copy, _ in followers])
+                run.stop(leaders)
+                run.stop(copy for copy, _ in followers)
                 jobs = run.hold_back(again + later)
         finally:
             self._keeper.leave(batch)

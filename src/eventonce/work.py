@@ -168,16 +168,20 @@ class Run:
 
     def stop(self, jobs: Iterable[Job]) -> None:
         """Nothing goes on behind those that did not end well."""
-        self.stopped.update(job.group for job in jobs if job.group is not None and not job.ended_well)
+        for job in jobs:
+            if job.group is not None and not job.ended_well:
+                self.stopped.add(job.group)
 
     def hold_back(self, jobs: list[Job]) -> list[Job]:
         """Those that may run; what is behind one that did not end well waits."""
-        stopped: set[str | None] = set(self.stopped)
+        stopped = set(self.stopped)
         for job in jobs:
+            if job.group is None:
+                continue
             if job.outcome is None and job.group in stopped:
                 job.wait()
             elif job.outcome is not None and not job.ended_well:
-                stopped |= {job.group} - {None}
+                stopped.add(job.group)
         return [job for job in jobs if job.outcome is None]
 
 

@@ -191,7 +191,7 @@ class RedisStore:
     def _groups(self, names: list[bytes]) -> Iterator[Sequence[int]]:
         """Which keys go into one script: all of them, or in a cluster those of one bucket."""
         if not self._cluster:
-            yield from _chunks(range(len(names)))
+            yield from _chunks(range(len(names))) if len(names) > _CHUNK else (range(len(names)),)
             return
         buckets: dict[bytes, list[int]] = {}
         for at, name in enumerate(names):
