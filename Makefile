@@ -5,7 +5,7 @@ PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.1
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo demo-aws test servers lint format docs bench clean
+.PHONY: demo demo-aws test servers lint format docs bench bench-quick bench-more clean
 
 demo: $(VENV)/ready
 	@$(BIN)/eventonce demo
@@ -31,11 +31,20 @@ format: $(VENV)/ready
 docs: $(VENV)/ready
 	$(BIN)/python docs/make_cli_page.py
 
-bench: $(VENV)/ready servers
-	$(BIN)/python benchmarks/keying.py
+bench: $(VENV)/bench servers
+	$(BIN)/python benchmarks
+
+bench-quick: $(VENV)/bench servers
+	$(BIN)/python benchmarks --quick
+
+bench-more: $(VENV)/bench servers
 	$(BIN)/python benchmarks/audit.py
-	PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python benchmarks/sqs.py
+	$(BIN)/python benchmarks/sqs.py
 	$(BIN)/python benchmarks/webhook.py
+
+$(VENV)/bench: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
 
 clean:
 	rm -rf $(VENV) .servers .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -19,8 +19,8 @@ from eventonce.formats import read_event
 from eventonce.rule import Rule
 from eventonce.rules import Rulebook, identity
 from eventonce.sources.file import FileSource
-from eventonce.study.audit import audit
 from eventonce.study import traffic
+from eventonce.study.audit import audit
 
 EVENTS = int(sys.argv[1]) if len(sys.argv) > 1 else 120_000
 ROUNDS = 3

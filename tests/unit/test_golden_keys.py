@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from eventonce.event import Event
 from eventonce.formats import read_event
 from eventonce.key import canonical
 from eventonce.rule import Rule
 from eventonce.rules import Rulebook, identity
+from eventonce.rules.pattern import Pattern
 
 RULES = {
     "id": Rule(name="r"),
@@ -138,3 +140,14 @@ def test_what_is_noticed_of_numbers_while_reading_changes_no_key(number: str) ->
 def test_numbers_that_are_spelt_alike_by_all_are_noticed() -> None:
     assert read_event('{"id": "1", "n": [1.5, 7, "1.0"]}').plain_numbers
     assert not read_event('{"id": "1", "n": [1.5, 1.0]}').plain_numbers
+
+
+@pytest.mark.parametrize("source", ["a", "b", ""])
+@pytest.mark.parametrize("kind", ["t", "u", ""])
+@pytest.mark.parametrize(
+    "match", [{"source": ["a"]}, {"source": ["a", ""], "detail-type": ["t"]}, {"detail-type": ["", "u"]}]
+)
+def test_a_rule_by_source_and_type_alone_matches_as_its_pattern_does(match: Any, source: str, kind: str) -> None:
+    book = Rulebook("c", [Rule(name="r", match=match)], identity("14d", "retry"))
+    event = Event(id="1", source=source, type=kind, data={})
+    assert (book.find(event).name == "r") == Pattern(match).matches(event.document())
