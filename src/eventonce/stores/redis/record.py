@@ -60,8 +60,9 @@ def answers(reply: bytes | list[bytes]) -> list[Answer]:
     if isinstance(reply, bytes):  # all are won as new
         return [_NEW] * len(reply)
     new, *others = reply
+    known = {other: _answer(other) for other in set(others)}  # what was done together comes again together
     told = iter(others)
-    return [_NEW if each == _ONE else _answer(next(told)) for each in new]
+    return [_NEW if each == _ONE else known[next(told)] for each in new]
 
 
 def _answer(reply: bytes) -> Answer:
