@@ -148,7 +148,8 @@ def _shortest(value: float) -> str:
 # --- digests ---
 
 _VERSION = b"eventonce key 1"
-_ORIGINS = 1024  # pairs of source and type, whose part of the digest is kept
+_ORIGINS = 1024  # pairs of source and type whose part of the digest is kept
+_LONGEST_ORIGIN = 1000  # characters: what is kept is given by others, so it has a bound
 
 
 def part(value: Any) -> Part:
@@ -177,7 +178,8 @@ class Digester:
 
     def content(self, source: str, kind: str, content: bytes, replay: str = "") -> Key:
         """The digest of three parts, of which the first two are few and known."""
-        state = self._origin(source, kind, replay).copy()
+        long = len(source) + len(kind) + len(replay) > _LONGEST_ORIGIN
+        state = self._begun(source, kind, replay) if long else self._origin(source, kind, replay).copy()
         state.update(b"j" + len(content).to_bytes(8, "big") + content)
         return Key(state.digest()[:KEY_BYTES])
 

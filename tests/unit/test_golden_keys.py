@@ -10,7 +10,7 @@ import pytest
 
 from eventonce.event import Event
 from eventonce.formats import read_event
-from eventonce.key import canonical
+from eventonce.key import Digester, canonical, part
 from eventonce.rule import Rule
 from eventonce.rules import Rulebook, identity
 from eventonce.rules.pattern import Pattern
@@ -151,3 +151,12 @@ def test_a_rule_by_source_and_type_alone_matches_as_its_pattern_does(match: Any,
     book = Rulebook("c", [Rule(name="r", match=match)], identity("14d", "retry"))
     event = Event(id="1", source=source, type=kind, data={})
     assert (book.find(event).name == "r") == Pattern(match).matches(event.document())
+
+
+@pytest.mark.parametrize("length", [1, 1000, 5000])
+def test_a_key_by_content_is_that_of_its_parts_however_long_its_source_is(length: int) -> None:
+    digest, source, content = Digester("c", "r", "content"), "s" * length, b'{"a":1}'
+    for _ in range(2):
+        for replay in ("", "again"):
+            key = digest.content(source, "t", content, replay)
+            assert key == digest([part(source), part("t"), (b"j", content)], replay)

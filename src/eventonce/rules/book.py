@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # Left out of content keys at the top of the data: what tracing adds on the way and what thus differs per copy.
 VOLATILE = ("_datadog", "traceparent", "tracestate", "_X_AMZN_TRACE_ID")
 _CACHED = 4096  # pairs of source and type
+_LONGEST_CACHED = 1000  # characters of a pair
 
 
 def identity(window: str | float, store_trouble: Trouble) -> Rule:
@@ -199,7 +200,8 @@ class Rulebook:
                 self._candidates.clear()
             possible = [rule for rule in self._rules if _could_match(rule.pattern, source, kind)]
             found = [(rule, _must_match(rule.pattern, source, kind)) for rule in possible]
-            self._candidates[source, kind] = found
+            if len(source) + len(kind) <= _LONGEST_CACHED:
+                self._candidates[source, kind] = found
         return found
 
 
