@@ -19,7 +19,7 @@ from typing import Any
 
 from eventonce import Once
 from eventonce.aws import client
-from eventonce.sinks import DeadLetters
+from eventonce.sinks import open_dead_letters
 from eventonce.sources.sqs import SqsSource
 from eventonce.testing.servers import Ministack
 from eventonce.worker import Crew
@@ -73,7 +73,7 @@ def worker(server: Ministack, name: str, threads: int, store: str) -> None:
             threading.Timer(0.2, crew.stop).start()  # when the last are settled
 
     with tempfile.TemporaryDirectory() as folder, Once(store.format(folder)) as once:
-        crew = Crew(once, source, handle, DeadLetters(f"{folder}/dead.jsonl"), batch=BATCH, threads=threads)
+        crew = Crew(once, source, handle, open_dead_letters(f"{folder}/dead.jsonl"), batch=BATCH, threads=threads)
         begin = time.process_time()
         crew.run(10_000)
         spent[f"worker, {threads} thread{'s' * (threads > 1)}, {store.partition(':')[0]}"].append(
@@ -179,7 +179,7 @@ def memory(messages: int) -> None:
 
     with tempfile.TemporaryDirectory() as folder, Once(f"sqlite:///{folder}/store.db") as once:
         source = InsideSource("sqs://q?region=us-east-1&visibility=30s")
-        crew = Crew(once, source, handle, DeadLetters(f"{folder}/dead.jsonl"), batch=100, threads=4)
+        crew = Crew(once, source, handle, open_dead_letters(f"{folder}/dead.jsonl"), batch=100, threads=4)
         crew.run(10_000)
         source.close()
 

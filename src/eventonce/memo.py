@@ -54,6 +54,8 @@ def read(
     remember: Remember, memo: bytes | None, at: int, attempts: int, content: bytes
 ) -> tuple[First, Any, ResultNotKept | None]:
     """What is remembered: of the first copy, its result, and why there is none where one is wanted."""
+    if memo is None and remember != "result":  # nearly always
+        return First(at=moment(at), attempts=attempts), None, None
     notes = json.loads(memo) if memo else {}
     known = notes.get("fingerprint")
     first = First(
