@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 MINUTES ?= 5  # of torture for each store in make proof
 SECONDS_EACH ?= 60  # for each target of make fuzz
 
-.PHONY: demo demo-aws test test-spark servers lint format docs bench audit proof fuzz clean
+.PHONY: demo demo-aws test test-spark servers lint format docs bench bench-quick bench-more audit proof fuzz clean
 
 demo: $(VENV)/ready
 	@$(BIN)/eventonce demo
@@ -40,8 +40,13 @@ docs: $(VENV)/ready
 	$(BIN)/python docs/make_cli_page.py
 	$(BIN)/python docs/make_proof_page.py
 
-bench: $(VENV)/ready servers
-	$(BIN)/python benchmarks/keying.py
+bench: $(VENV)/bench servers
+	$(BIN)/python benchmarks
+
+bench-quick: $(VENV)/bench servers
+	$(BIN)/python benchmarks --quick
+
+bench-more: $(VENV)/bench servers
 	$(BIN)/python benchmarks/audit.py
 	$(BIN)/python benchmarks/scale.py
 	PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python benchmarks/sqs.py
@@ -58,6 +63,10 @@ proof: $(VENV)/ready servers
 fuzz: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
 	$(BIN)/python -m tests.fuzz.run $(SECONDS_EACH)
+
+$(VENV)/bench: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
 
 clean:
 	rm -rf $(VENV) $(VENV)-spark .servers .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -16,21 +16,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from keying import event
+from harness import IGNORED, Traffic
 
 from eventonce.formats import read_event
 from eventonce.rule import Rule
 from eventonce.rules import Rulebook, identity
 from eventonce.sources.file import FileSource
+from eventonce.study import traffic
 from eventonce.study.audit import audit
-from eventonce.study.traffic import Traffic
 
 EVENTS = int(sys.argv[1]) if len(sys.argv) > 1 else 120_000
 ROUNDS = 3
 RULES = {
     "by id": [],
     "by one field": [Rule(name="r", key=["detail.orderId"])],
-    "by content": [Rule(name="r", key="content", ignore=["at", "meta.id"])],
+    "by content": [Rule(name="r", key="content", ignore=IGNORED)],
 }
 
 
@@ -73,7 +73,7 @@ def measure(file: str, rules: list[Rule], counts: Sequence[int]) -> tuple[Cost, 
     for _ in range(ROUNDS):
         keyed = keyed.least(cost(lambda: plain(file, book)))
         for count in counts:
-            took = cost(lambda count=count: audit(Traffic([file]), book, processes=count), count)  # type: ignore[misc]
+            took = cost(lambda count=count: audit(traffic.Traffic([file]), book, processes=count), count)  # type: ignore[misc]
             audited[count] = audited[count].least(took)
     return keyed, audited
 
@@ -82,7 +82,8 @@ def main() -> None:
     """Print one table."""
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "traffic.jsonl")
-        Path(file).write_bytes(b"\n".join(event(number % (EVENTS * 5 // 6), 1200) for number in range(EVENTS)) + b"\n")
+        events = Traffic(1200).events(EVENTS * 5 // 6)
+        Path(file).write_bytes(b"\n".join(events + events[: EVENTS // 6]) + b"\n")
         for name, rules in RULES.items():
             keyed, audited = measure(file, rules, (1, os.cpu_count() or 1))
             told = [f"{name:14} keying {EVENTS / keyed.clock:9,.0f}/s"]

@@ -1,86 +1,56 @@
-"""What keys cost: as ratios measured side by side in one run, because machines are noisy.
-
-    python benchmarks/keying.py [--quick]
-
-Rounds of all candidates are interleaved, and the best round of each counts.
-"""
+"""What keys cost: unwrap, match and digest, beside reading the same bytes once and doing nothing with them."""
 
 import json
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import msgspec
+import orjson
+from harness import IGNORED, Row, Scale, Traffic, compare, costs
 
 from eventonce.formats import read_event
 from eventonce.rule import Rule
 from eventonce.rules import Rulebook, identity
 
-EVENTS, ROUNDS = (200, 5) if "--quick" in sys.argv else (2000, 9)
-
-
-def event(number: int, size: int) -> bytes:
-    """An EventBridge event of about this size."""
-    detail: dict[str, Any] = {"orderId": f"o-{number}", "at": f"2026-01-05T09:00:{number % 60:02}Z", "items": []}
-    body = {
-        "version": "0",
-        "id": f"{number:08}-0000-4000-8000-000000000000",
-        "detail-type": f"Order Placed {number % 100}",
-        "source": f"com.example.shop{number % 100}",
-        "account": "111122223333",
-        "time": "2026-01-05T09:00:00Z",
-        "region": "eu-west-1",
-        "resources": [],
-        "detail": detail,
-    }
-    while len(json.dumps(body)) < size:
-        detail["items"].append({"sku": f"sku-{len(detail['items'])}", "quantity": 3, "cents": 1999, "gift": False})
-    return json.dumps(body).encode()
+SUBJECT = "keying"
+PARSE, CONTENT, HUNDRED = "one orjson.loads", "by content, 1 rule", "by content, 100 rules"
 
 
 def rulebook(count: int) -> Rulebook:
-    """So many rules with a pattern each; every event falls under one of them, or the last takes all."""
-    rules = [
-        Rule(
-            name=f"r{number}", match={"source": [f"com.example.shop{number}"]}, key="content", ignore=["at", "meta.id"]
-        )
-        for number in range(count - 1)
-    ]
-    return Rulebook(
-        "bench", [*rules, Rule(name="rest", key="content", ignore=["at", "meta.id"])], identity("14d", "retry")
-    )
+    """So many rules with a pattern each, of which the last one takes the events."""
+    sources = [f"com.example.shop{number}" for number in range(count - 1)] + ["com.example.shop"]
+    rules = [Rule(name=source, match={"source": [source]}, key="content", ignore=IGNORED) for source in sources]
+    return Rulebook("bench", rules, identity("14d", "retry"))
 
 
-def best(candidates: dict[str, Callable[[bytes], Any]], events: list[bytes]) -> dict[str, float]:
-    """Microseconds per event of each candidate, the best of interleaved rounds."""
-    found = dict.fromkeys(candidates, float("inf"))
-    for _ in range(ROUNDS):
-        for name, act in candidates.items():
-            begin = time.perf_counter()
-            for each in events:
-                act(each)
-            found[name] = min(found[name], (time.perf_counter() - begin) / len(events) * 1e6)
-    return found
+def each(act: Callable[[bytes], Any]) -> Callable[[Sequence[bytes]], None]:
+    def all_of_them(events: Sequence[bytes]) -> None:
+        for raw in events:
+            act(raw)
+
+    return all_of_them
 
 
-def main() -> None:
-    """Print one table."""
-    one, hundred, by_id = rulebook(1), rulebook(100), Rulebook("bench", [], identity("14d", "retry"))
-    candidates: dict[str, Callable[[bytes], Any]] = {
-        "parse once (msgspec)": msgspec.json.decode,
-        "parse once (json)": json.loads,
-        "key by id": lambda raw: by_id.key(read_event(raw)),
-        "key by content, 1 rule": lambda raw: one.key(read_event(raw)),
-        "key by content, 100 rules": lambda raw: hundred.key(read_event(raw)),
+def keyed(book: Rulebook) -> Callable[[Sequence[bytes]], None]:
+    return each(lambda raw: book.key(read_event(raw)))
+
+
+def rows(scale: Scale) -> Iterator[Row]:
+    by_field = Rulebook("bench", [Rule(name="r", key=["source", "detail.orderId"])], identity("14d", "retry"))
+    candidates = {
+        PARSE: each(orjson.loads),
+        "json.loads": each(json.loads),
+        CONTENT: keyed(rulebook(1)),
+        HUNDRED: keyed(rulebook(100)),
+        "by id": keyed(Rulebook("bench", [], identity("14d", "retry"))),
+        "by two fields": keyed(by_field),
     }
-    for size in (500, 1000, 2000, 10_000):
-        found = best(candidates, [event(number, size) for number in range(EVENTS)])
-        print(f"\n{size:,} bytes")  # noqa: T201
-        for name, micros in found.items():
-            print(f"  {name:28} {micros:8.1f} us  {micros / found['parse once (msgspec)']:5.1f} x parse")  # noqa: T201
-        print(f"  100 rules against 1: {found['key by content, 100 rules'] / found['key by content, 1 rule']:.2f} x")  # noqa: T201
-
-
-if __name__ == "__main__":
-    main()
+    for size, name in scale.sizes.items():
+        traffic = Traffic(size)
+        spent = compare(candidates, lambda traffic=traffic: traffic.events(scale.events), scale.rounds)  # type: ignore[misc]
+        wanted = size == 1000
+        yield costs(SUBJECT, f"{CONTENT}, {name}", "at most 2.5" if wanted else "", spent, CONTENT, PARSE)
+        yield costs(SUBJECT, f"{HUNDRED}, {name}", "at most 1.3" if wanted else "", spent, HUNDRED, CONTENT)
+        if wanted:
+            yield costs(SUBJECT, f"by id, {name}", "", spent, "by id", PARSE)
+            yield costs(SUBJECT, f"by two fields, {name}", "", spent, "by two fields", PARSE)
+            yield costs(SUBJECT, f"json.loads alone, {name}", "", spent, "json.loads", PARSE)

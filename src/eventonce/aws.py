@@ -55,6 +55,7 @@ def client(
     timeout: int = 10_000,
     connections: int = 10,
     tries: int = 3,
+    validate: bool = True,
 ) -> Any:
     """A client of one service of AWS. `AWS_ENDPOINT_URL`, `AWS_PROFILE` and the like are honoured."""
     try:
@@ -70,6 +71,7 @@ def client(
         retries={"mode": "standard", "total_max_attempts": tries},
         max_pool_connections=connections,
         tcp_keepalive=True,
+        parameter_validation=validate,
         user_agent_extra="eventonce",
     )
     try:

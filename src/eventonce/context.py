@@ -6,42 +6,39 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, Literal
 
+import msgspec
+from msgspec import field
+
 from eventonce.claim import Claim
 from eventonce.clock import Clock, moment
 from eventonce.errors import ConfigError, StoreError
-from eventonce.event import Event
 from eventonce.keeper import Hold
+from eventonce.key import Key
 from eventonce.ports import Store, Transaction, Transactional
 
 Handler = Callable[..., Any]
 AsyncHandler = Callable[..., Awaitable[Any]]
 
 
-class Context:
+class Context(msgspec.Struct, eq=False):
     """What a handler is told: `handle(event, ctx)`."""
 
-    def __init__(
-        self,
-        event: Event,
-        attempt: int,
-        idempotency_key: str,
-        claim: Claim | None,
-        hold: Hold | None,
-        store: Store,
-        clock: Clock,
-        *,
-        is_async: bool,
-    ) -> None:
-        self.attempt = attempt  # 1 at first
-        self.idempotency_key = idempotency_key  # the same at every attempt
-        self.replay = event.replay  # the name of the replay this event belongs to
-        self.claim = claim  # None where the store did not answer and the rule says to run all the same
-        self.transaction: Transaction | None = None
-        self._hold = hold
-        self._store = store
-        self._clock = clock
-        self._is_async = is_async
-        self._thread = threading.get_ident()
+    attempt: int  # 1 at first
+    replay: str | None  # the name of the replay this event belongs to
+    claim: Claim | None  # None where the store did not answer and the rule says to run all the same
+    _key: Key
+    _version: int | None
+    _hold: Hold | None
+    _store: Store
+    _clock: Clock
+    _is_async: bool
+    _thread: int = field(default_factory=threading.get_ident)
+    transaction: Transaction | None = None
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same at every attempt."""
+        return self._key.hex() if self._version is None else f"{self._key.hex()}-{self._version}"
 
     @property
     def token(self) -> str:

@@ -246,7 +246,8 @@ class Once:
                 followers = [(copy, leader) for copy, leader in copies if copy not in again]
                 for copy, leader in followers:
                     self._follow(copy, leader)
-                run.stop(leaders + [copy for copy, _ in followers])
+                run.stop(leaders)
+                run.stop(copy for copy, _ in followers)
                 jobs = run.hold_back(again + later)
         finally:
             self._keeper.leave(batch)
@@ -358,7 +359,8 @@ class Once:
             event = self._open(item)
             job.rule = self._rules.find(event)
             job.take(event, job.rule.key(event))
-            self._check_age(job)
+            if job.rule.max_age is not None:
+                self._check_age(job, job.rule.max_age)
         except EventRejected as error:
             job.end(Kind.REJECTED, error)
         except EventExpired as error:
@@ -375,10 +377,7 @@ class Once:
             raise EventRejected(item.trouble)
         return read_event(item.body if item.event is None else item.event, self._max_bytes)
 
-    def _check_age(self, job: Job) -> None:
-        oldest = job.rule.max_age
-        if oldest is None:
-            return
+    def _check_age(self, job: Job, oldest: int) -> None:
         if job.event.time is None:
             raise EventRejected(f"has no time, and rule {job.rule.name!r} has a max_age")
         age = self._clock.utc() - job.event.time.timestamp() * 1000
@@ -392,27 +391,30 @@ class Once:
 
         A job with two keys is won with both; where only one was won, that one is to be given back.
         """
-        won, lost = {}, []
+        won: dict[Job, Won] = {}
+        lost, ours = [], []
         for job in jobs:
-            answer = _weightiest([next(answers) for _ in job.keys])
+            answer = next(answers) if len(job.keys) == 1 else _weightiest([next(answers) for _ in job.keys])
             job.error, job.waits = None, False
-            if isinstance(answer, Won):
-                hold, *_ = batch.hold([Claim(key, token) for key in job.keys], until)
-                won[job] = self._begin(job, answer, hold, run)
+            if type(answer) is Won:
+                won[job] = answer
+                ours += [Claim(key, token) for key in job.keys]
                 continue
             if len(job.keys) > 1:
                 lost.append(job)
             if isinstance(answer, Done) and _passed_on(job, answer):
                 job.recorded = True  # by an earlier run, after which its carrier sent it again
-                won[job] = self._begin(job, Won(answer.record.took), None, run)
+                won[job] = Won(answer.record.took)
             else:
                 self._answer(job, answer)
+        holds = batch.hold(ours, until)
+        for job, first in won.items():
+            self._begin(job, first, holds.get(job.key), run)
         return won, lost
 
-    def _begin(self, job: Job, answer: Won, hold: Hold | None, run: Run) -> Won:
+    def _begin(self, job: Job, answer: Won, hold: Hold | None, run: Run) -> None:
         job.attempt, job.outcome = answer.attempt, None
         job.context = self._context(job, None if hold is None else hold.claim, hold, run.work)
-        return answer
 
     def _sort(
         self, jobs: list[Job], won: Mapping[Job, Won], attempts: int, *, shared: bool
@@ -515,8 +517,9 @@ class Once:
             job.end(Kind.PROCESSED)
 
     def _context(self, job: Job, claim: Claim | None, hold: Hold | None, work: Work) -> Context:
-        stable = job.key.hex() if job.version is None else f"{job.key.hex()}-{job.version}"
-        return Context(job.event, job.attempt, stable, claim, hold, self._store, self._clock, is_async=work.is_async)
+        return Context(
+            job.attempt, job.event.replay, claim, job.key, job.version, hold, self._store, self._clock, work.is_async
+        )
 
 
 def _passed_on(job: Job, done: Done) -> bool:
@@ -530,7 +533,7 @@ def _ended(job: Job) -> Outcome:
 
 
 def _seen(item: object, job: Job) -> Seen:
-    return Seen(getattr(job, "event", None), _ended(job), item.where if isinstance(item, Delivery) else {})
+    return Seen(job.event, _ended(job), item.where if isinstance(item, Delivery) else {})
 
 
 def _weightiest(answers: list[Answer]) -> Answer:

@@ -23,11 +23,17 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     replay: str | None = None
     raw: bytes = b""
     form: Literal["eventbridge", "cloudevents", "plain"] = "plain"  # the envelope it came in
+    plain_numbers: bool = False  # it is known that no number in it has two spellings, as 1.0 and 1 are
 
     def document(self) -> dict[str, Any]:
         """The event in the shape of EventBridge: what key paths and patterns are read against."""
-        named = {"id": self.id, "source": self.source, "detail-type": self.type}
-        document = {**self.attributes, **{name: value for name, value in named.items() if value}}
+        document = dict(self.attributes)
+        if self.id:
+            document["id"] = self.id
+        if self.source:
+            document["source"] = self.source
+        if self.type:
+            document["detail-type"] = self.type
         if self.time is not None:
             document.setdefault("time", self.time.isoformat())
         document["detail"] = self.data

@@ -1,44 +1,39 @@
 """A job: one event on its way through a batch."""
 
-from typing import Any
+from typing import Any, cast
+
+import msgspec
 
 from eventonce.claim import Done
 from eventonce.context import Context
 from eventonce.errors import EventBusy
 from eventonce.event import Event
 from eventonce.key import Key
-from eventonce.outcome import Action, Kind, Outcome
+from eventonce.outcome import Action, First, Kind, Outcome
 from eventonce.rules import CompiledRule, Keyed
 
 
-class Job:
+class Job(msgspec.Struct, eq=False):
     """One event, what is known of it so far, and in the end its outcome."""
 
-    __slots__ = (
-        "attempt", "content", "context", "done", "error", "event", "finished", "group", "key", "keys", "mark", "memo",
-        "outcome", "recorded", "result", "rule", "version", "waits",
-    )  # fmt: skip
-
-    event: Event
-    rule: CompiledRule  # as soon as it is known
-    version: int | None
-
-    def __init__(self, group: str | None = None, mark: str | None = None) -> None:
-        self.group = group
-        self.mark = mark
-        self.waits = False  # for one of its group before it
-        self.key = Key(b"")
-        self.keys: tuple[Key, ...] = ()  # it, and the one under the rule that its rule replaces: claimed together
-        self.content = b""  # its canonical content, where the rule remembers a note of it
-        self.attempt = 0
-        self.context: Context | None = None
-        self.done: Done | None = None  # the store's answer, where it was done before
-        self.result: Any = None
-        self.memo: bytes | None = None
-        self.error: Exception | None = None  # how the handler ended
-        self.finished = False  # the effect has happened
-        self.recorded: bool | None = None  # whether the commit was accepted; None while that is not known
-        self.outcome: Outcome | None = None
+    group: str | None = None
+    mark: str | None = None
+    event: Event = cast(Any, None)  # as soon as it is known, and so the rule
+    rule: CompiledRule = cast(Any, None)
+    key: Key = Key(b"")
+    keys: tuple[Key, ...] = ()  # it, and the one under the rule that its rule replaces: claimed together
+    version: int | None = None
+    content: bytes = b""  # its canonical content, where the rule remembers a note of it
+    attempt: int = 0
+    context: Context | None = None
+    done: Done | None = None  # the store's answer, where it was done before
+    result: Any = None
+    memo: bytes | None = None
+    error: Exception | None = None  # how the handler ended
+    waits: bool = False  # for one of its group before it
+    finished: bool = False  # the effect has happened
+    recorded: bool | None = None  # whether the commit was accepted; None while that is not known
+    outcome: Outcome | None = None
 
     def take(self, event: Event, keyed: Keyed) -> None:
         """The event falls under this rule and has this key."""
@@ -48,15 +43,27 @@ class Job:
         if self.rule.remember != "seen":
             self.content = self.rule.content(event)
 
-    def end(self, kind: Kind, error: BaseException | None = None, **more: Any) -> None:
+    def end(
+        self,
+        kind: Kind,
+        error: BaseException | None = None,
+        *,
+        result: Any = None,
+        first: First | None = None,
+        final: bool = False,
+        retry_at: int | None = None,
+    ) -> None:
         """This became of it."""
         self.outcome = Outcome(
             kind=kind,
             key=self.key or None,
-            rule=self.rule.name if hasattr(self, "rule") else None,
+            rule=self.rule.name if self.rule is not None else None,
+            result=result,
             error=error,
+            first=first,
             attempt=self.attempt,
-            **more,
+            final=final,
+            retry_at=retry_at,
         )
 
     def wait(self) -> None:
@@ -97,6 +104,8 @@ def split(jobs: list[Job]) -> tuple[list[Job], list[tuple[Job, Job]], list[Job]]
 
 def lanes(jobs: list[Job]) -> list[list[Job]]:
     """Jobs that run one after the other: those of one group together, every other by itself."""
+    if all(job.group is None for job in jobs):  # nearly always
+        return [[job] for job in jobs]
     groups: dict[object, list[Job]] = {}
     for job in jobs:
         groups.setdefault(job if job.group is None else job.group, []).append(job)

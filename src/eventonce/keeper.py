@@ -5,6 +5,8 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
 from eventonce.claim import Claim, Finish
 from eventonce.clock import Clock
 from eventonce.errors import ConfigError, LeaseLost, StoreError
@@ -20,16 +22,13 @@ _SWEEP_MOST = 10_000
 _log = logging.getLogger("eventonce")
 
 
-class Hold:
+class Hold(msgspec.Struct, eq=False):
     """One open claim: whether we still hold it, as far as we know."""
 
-    __slots__ = ("_clock", "claim", "lost", "until")
-
-    def __init__(self, claim: Claim, until: int, clock: Clock) -> None:
-        self.claim = claim
-        self.until = until  # on our own steady clock, counted from before the claim was sent
-        self.lost = False
-        self._clock = clock
+    claim: Claim
+    until: int  # on our own steady clock, counted from before the claim was sent
+    _clock: Clock
+    lost: bool = False
 
     def check(self) -> None:
         """Raise `LeaseLost` unless the claim is still held."""
@@ -50,11 +49,11 @@ class Batch:
         self._oldest = 0
         self.committed: dict[Key, bool] = {}  # what the store said to each commit; False is fenced
 
-    def hold(self, claims: Sequence[Claim], until: int) -> list[Hold]:
+    def hold(self, claims: Sequence[Claim], until: int) -> dict[Key, Hold]:
         """These claims are ours now."""
-        holds = [Hold(claim, until, self._clock) for claim in claims]
+        holds = {claim.key: Hold(claim, until, self._clock) for claim in claims}
         with self._lock:
-            self._holds.update((hold.claim.key, hold) for hold in holds)
+            self._holds |= holds
         return holds
 
     def drop(self, keys: Iterable[Key]) -> None:
@@ -124,7 +123,8 @@ class Keeper:
         with self._lock:
             self._batches.add(batch)
             self._claimed += claims
-        self._needed.set()
+            if not self._needed.is_set():  # which is cleared under the same lock
+                self._needed.set()
         if self._thread is None or not self._thread.is_alive():  # not yet begun, or left behind by a fork
             self._begin()
 

@@ -25,9 +25,11 @@ def write(
     remember: Remember, event: Event, content: bytes, result: Any, max_result: int, mark: str | None = None
 ) -> tuple[bytes | None, str | None]:
     """The memo of a run, and why its result could not be kept where it could not."""
+    if remember == "seen" and mark is None:
+        return None, None
     memo: dict[str, Any] = {} if mark is None else {"mark": mark}
     if remember == "seen":
-        return _dump(memo).encode() if memo else None, None
+        return _dump(memo).encode(), None
     memo |= {"id": event.id, "fingerprint": fingerprint(content)}
     if event.time is not None:
         memo["time"] = event.time.isoformat()
@@ -53,6 +55,8 @@ def read(
     remember: Remember, memo: bytes | None, at: int, attempts: int, content: bytes
 ) -> tuple[First, Any, ResultNotKept | None]:
     """What is remembered: of the first copy, its result, and why there is none where one is wanted."""
+    if memo is None and remember != "result":  # nearly always
+        return First(at=moment(at), attempts=attempts), None, None
     notes = _notes(memo)
     known = notes.get("fingerprint")
     first = First(

@@ -280,13 +280,17 @@ class Ignored:
 
 def _without(value: Any, tree: dict[str, Any]) -> Any:
     """Plain paths only: looks at nothing that no path names."""
-    if not isinstance(value, dict) or tree.keys().isdisjoint(value):
+    if not isinstance(value, dict):
         return value
-    kept = {name: item for name, item in value.items() if tree.get(name, value) is not None}
+    kept = None
     for name, branch in tree.items():
-        if branch and name in kept:
-            kept[name] = _without(kept[name], branch)
-    return kept
+        if name in value:
+            kept = value.copy() if kept is None else kept
+            if branch is None:
+                del kept[name]
+            else:
+                kept[name] = _without(value[name], branch)
+    return value if kept is None else kept
 
 
 def _search(value: Any, paths: Sequence[Steps]) -> Any:

@@ -43,12 +43,18 @@ class Work:
         return Each(partial(one, batch), lanes(jobs), self._concurrency)
 
     def _perform_lane(self, batch: Batch, lane: list[Job]) -> None:
-        for job in _until_failure(lane):
+        for at, job in enumerate(lane):
             self._perform(batch, job)
+            if job.error is not None:
+                _wait(lane[at + 1 :])
+                break
 
     async def _perform_lane_async(self, batch: Batch, lane: list[Job]) -> None:
-        for job in _until_failure(lane):
+        for at, job in enumerate(lane):
             await self._perform_async(batch, job)
+            if job.error is not None:
+                _wait(lane[at + 1 :])
+                break
 
     def _perform(self, batch: Batch, job: Job) -> None:
         try:
@@ -128,7 +134,8 @@ class Work:
         if job.context is None or job.context.claim is None:
             return
         token = job.context.claim.token
-        finish, *others = [Finish(key, token, job.rule.window, job.version, job.memo) for key in job.keys]
+        finishes = [Finish(key, token, job.rule.window, job.version, job.memo) for key in job.keys]
+        finish = finishes[0]
         if job.context.transaction is None:
             batch.finish(finish)
         else:
@@ -137,7 +144,7 @@ class Work:
             job.recorded = commit(finish) if self._hooks is None else told(self._hooks, "commit", 1, commit, finish)
             job.finished = job.recorded
             batch.drop([job.key])
-        for other in others:
+        for other in finishes[1:]:
             batch.finish(other)
 
 
@@ -165,16 +172,20 @@ class Run:
 
     def stop(self, jobs: Iterable[Job]) -> None:
         """Nothing goes on behind those that did not end well."""
-        self.stopped.update(job.group for job in jobs if job.group is not None and not job.ended_well)
+        for job in jobs:
+            if job.group is not None and not job.ended_well:
+                self.stopped.add(job.group)
 
     def hold_back(self, jobs: list[Job]) -> list[Job]:
         """Those that may run; what is behind one that did not end well waits."""
-        stopped: set[str | None] = set(self.stopped)
+        stopped = set(self.stopped)
         for job in jobs:
+            if job.group is None:
+                continue
             if job.outcome is None and job.group in stopped:
                 job.wait()
             elif job.outcome is not None and not job.ended_well:
-                stopped |= {job.group} - {None}
+                stopped.add(job.group)
         return [job for job in jobs if job.outcome is None]
 
 
@@ -183,9 +194,13 @@ def _until_failure(lane: list[Job]) -> Iterator[Job]:
     for at, job in enumerate(lane):
         yield job
         if job.error is not None:
-            for other in lane[at + 1 :]:
-                other.wait()
+            _wait(lane[at + 1 :])
             return
+
+
+def _wait(jobs: Iterable[Job]) -> None:
+    for job in jobs:
+        job.wait()
 
 
 def _attempt(job: Job) -> Attempt:

@@ -476,3 +476,11 @@ def test_a_child_that_was_forked_inside_a_transaction_is_refused(once: Once) -> 
 
     assert once.run([EVENT], handle)[0].kind is Kind.PROCESSED
     assert codes == [7]
+
+
+@pytest.mark.parametrize(("shared", "bytes_of_a_page"), [(False, 1024), (True, 4096)])
+def test_a_file_of_its_own_has_small_pages(tmp_path: Path, shared: bool, bytes_of_a_page: int) -> None:
+    SQLiteStore(tmp_path / "store.db", shared=shared).close()
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        assert connection.execute("PRAGMA page_size").fetchone() == (bytes_of_a_page,)
+    connection.close()

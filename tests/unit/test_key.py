@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventonce.errors import EventRejected
-from eventonce.key import canonical, canonical_parsed, digester, part
+from eventonce.key import Digester, canonical, canonical_parsed, part
 
 # The number samples published with RFC 8785 (appendix B): the bits of a double and how it is written.
 NUMBERS = {
@@ -133,7 +133,7 @@ PARTS = st.lists(
 
 @given(PARTS, PARTS)
 def test_different_part_lists_have_different_keys(left: list[Any], right: list[Any]) -> None:
-    digest = digester("c", "r", "fields")
+    digest = Digester("c", "r", "fields")
     equal = digest(map(part, left), "") == digest(map(part, right), "")
     assert equal == same(left, right)
 
@@ -142,24 +142,24 @@ def test_different_part_lists_have_different_keys(left: list[Any], right: list[A
     ("left", "right"), [(["ab", "c"], ["a", "bc"]), ([1], ["1"]), ([True], [1]), (["a", ""], ["a"]), (["[]"], [[]])]
 )
 def test_parts_keep_their_type_and_length(left: list[Any], right: list[Any]) -> None:
-    digest = digester("c", "r", "fields")
+    digest = Digester("c", "r", "fields")
     assert digest(map(part, left), "") != digest(map(part, right), "")
 
 
 def test_consumer_rule_kind_and_replay_each_make_another_key() -> None:
     made = {
-        digester("a", "b", "id")([part("x")], ""),
-        digester("ab", "", "id")([part("x")], ""),
-        digester("a", "b", "content")([part("x")], ""),
-        digester("a", "b", "id")([part("x")], "replay-1"),
-        digester("a", "b", "id")([part("x")], "replay-2"),
+        Digester("a", "b", "id")([part("x")], ""),
+        Digester("ab", "", "id")([part("x")], ""),
+        Digester("a", "b", "content")([part("x")], ""),
+        Digester("a", "b", "id")([part("x")], "replay-1"),
+        Digester("a", "b", "id")([part("x")], "replay-2"),
     }
     assert len(made) == 5
 
 
 def test_keys_stay_what_they_are() -> None:
     """Stores hold these: a change here makes every remembered event new."""
-    digest = digester("billing", "orders", "content")
+    digest = Digester("billing", "orders", "content")
     assert digest([part("s"), part(1), part({"b": 1.0, "a": None})], "").hex() == "13637a046a9f6a6d168584b4859f7935"
 
 

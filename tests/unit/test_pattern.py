@@ -859,3 +859,18 @@ def test_real_events_match_patterns_made_from_them() -> None:
         assert matching == {event["source"]}
         for pattern in BROAD:
             pattern.matches(event)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fields"),
+    [
+        ({"source": ["a"]}, {"source"}),
+        ({"source": ["a", "b"], "detail-type": ["t"]}, {"source", "detail-type"}),
+        ({"source": [{"prefix": "a"}]}, {""}),
+        ({"source": ["a"], "detail": {"n": [1]}}, {""}),
+        ({"$or": [{"source": ["a"]}, {"detail-type": ["t"]}]}, {""}),
+        ({"source": ["a", None]}, {""}),
+    ],
+)
+def test_a_pattern_tells_when_it_looks_at_nothing_but_strings_at_the_top(pattern: Any, fields: set[str]) -> None:
+    assert Pattern(pattern).fields == fields

@@ -8,6 +8,7 @@ import msgspec
 from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.formats.plain import text
+from eventonce.formats.spelling import known, mark
 from eventonce.formats.text import MAX_BYTES, check_size, from_base64, read_json, to_base64
 from eventonce.path import read_time
 
@@ -116,8 +117,9 @@ def structured(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
 def read_binary(headers: Mapping[str, str], body: bytes, max_bytes: int = MAX_BYTES) -> Event:
     """Read a CloudEvent whose attributes are in `ce-*` headers and whose data is the body."""
     check_size(body, max_bytes)
+    since = mark()
     event = structured(headers, body)
-    return read(event, msgspec.json.encode(event))
+    return known(read(event, msgspec.json.encode(event)), since)
 
 
 def _decoded(name: str, value: str) -> str:

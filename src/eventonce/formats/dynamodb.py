@@ -7,6 +7,7 @@ from typing import Any
 from eventonce.clock import moment
 from eventonce.event import Event
 from eventonce.formats.plain import text
+from eventonce.formats.spelling import number
 from eventonce.formats.text import too_deep
 from eventonce.path import floor_time
 
@@ -83,8 +84,11 @@ def _number(value: Any) -> Any:
     found = _DECIMAL.fullmatch(value)
     if found is None or len((found[1] + (found[2] or "")).strip("0")) > _SURE_DIGITS:
         return {"$number": value}
-    number = float(value)
-    return number if number == 0 or 1e-200 < abs(number) < 1e200 else {"$number": value}
+    try:
+        read = number(value)
+    except ValueError:
+        return {"$number": value}
+    return read if read == 0 or 1e-200 < abs(read) < 1e200 else {"$number": value}
 
 
 def _set(values: Any) -> Any:

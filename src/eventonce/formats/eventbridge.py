@@ -11,7 +11,7 @@ from eventonce.formats.plain import text
 from eventonce.formats.text import read_object
 from eventonce.path import read_time
 
-_NAMED = frozenset(("id", "source", "detail-type", "detail"))
+_NAMED = ("id", "source", "detail-type", "detail")
 _ENTRY = {"Source": "source", "DetailType": "detail-type", "Detail": "detail", "Time": "time", "Resources": "resources"}
 
 
@@ -22,17 +22,18 @@ def recognises(body: dict[str, Any]) -> bool:
 
 def read(body: dict[str, Any], raw: bytes) -> Event:
     """Read it; a CloudEvent inside, under its own source and type, is read as the one that was sent."""
-    detail = body["detail"]
-    replay = text(body.get("replay-name")) or None
-    if isinstance(detail, dict) and "specversion" in detail and _holds_cloudevent(body, detail):
+    attributes = body.copy()
+    named, source, kind, detail = [attributes.pop(name, None) for name in _NAMED]
+    replay = text(body["replay-name"]) or None if "replay-name" in body else None
+    if type(detail) is dict and "specversion" in detail and _holds_cloudevent(body, detail):
         return structs.replace(cloudevents.read(detail, msgspec.json.encode(detail)), replay=replay)
     return Event(
-        id=text(body.get("id")),
-        source=text(body["source"]),
-        type=_type(body["detail-type"]),
+        id=named if type(named) is str else text(named),
+        source=source if type(source) is str else text(source),
+        type=kind if type(kind) is str else _type(kind),
         time=read_time(body.get("time")),
-        data=read_object(detail) if isinstance(detail, str) else detail,
-        attributes={name: value for name, value in body.items() if name not in _NAMED},
+        data=read_object(detail) if type(detail) is str else detail,
+        attributes=attributes,
         replay=replay,
         raw=raw,
         form="eventbridge",

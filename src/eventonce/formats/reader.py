@@ -10,6 +10,7 @@ from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.formats import bus, cloudevents, dynamodb, eventbridge, kpl, plain, records, sdk
 from eventonce.formats.carriers import Carried, unpack
+from eventonce.formats.spelling import known, mark
 from eventonce.formats.text import GZIP, MAX_BYTES, check_size, content, kind_of, read_json, to_base64
 
 MAX_BATCH = 64 * 1024 * 1024  # what a document with many events may have, and what is unpacked from all its records
@@ -31,14 +32,15 @@ def read_event(body: object, max_bytes: int = MAX_BYTES) -> Event:
     """Read one event, whatever envelope it is in and whatever carried it."""
     if isinstance(body, Event):
         return _checked(body)
+    since = mark()
     document, raw = _opened(body, max_bytes)
     if not isinstance(document, dict):
         raise _no_object(document)
     if eventbridge.recognises(document):  # by far the most common
-        return eventbridge.read(document, raw)
+        return known(eventbridge.read(document, raw), since)
     if cloudevents.recognises(document):
-        return cloudevents.read(document, raw)
-    return _only(_Reader(max_bytes).documents(document, raw, 0))
+        return known(cloudevents.read(document, raw), since)
+    return _only(_Reader(max_bytes, since).documents(document, raw, 0))
 
 
 def read_events(body: object, max_bytes: int = MAX_BYTES) -> list[Event | EventRejected]:
@@ -46,23 +48,24 @@ def read_events(body: object, max_bytes: int = MAX_BYTES) -> list[Event | EventR
 
     `max_bytes` bounds each event; a document that holds many may be larger.
     """
+    since = mark()
     try:
         if isinstance(body, Event):
             return [_checked(body)]
         document, raw = (body, b"") if isinstance(body, list) else _opened(body, max(max_bytes, MAX_BATCH))
         if isinstance(document, dict) and eventbridge.recognises(document):  # by far the most common
             check_size(raw, max_bytes)
-            return [eventbridge.read(document, raw)]
+            return [known(eventbridge.read(document, raw), since)]
         if not isinstance(document, dict | list):
             raise _no_object(document)
     except EventRejected as error:
         return [error]
-    return list(_Reader(max_bytes).documents(document, raw, 0))
+    return list(_Reader(max_bytes, since).documents(document, raw, 0))
 
 
 def read_carried(carried: Carried, max_bytes: int = MAX_BYTES) -> Event:
     """Read the one event of what `unpack` found. Unlike a file, a carrier may bring bare text: it becomes the data."""
-    return _only(_Reader(max_bytes).carried(carried, 0))
+    return _only(_Reader(max_bytes, mark()).carried(carried, 0))
 
 
 def read_message(carried: Carried, max_bytes: int = MAX_BYTES) -> list[Event | EventRejected]:
@@ -70,7 +73,7 @@ def read_message(carried: Carried, max_bytes: int = MAX_BYTES) -> list[Event | E
 
     A message that holds more than `MAX_EVENTS` is refused whole.
     """
-    return list(_Reader(max_bytes, MAX_EVENTS).carried(carried, 0))
+    return list(_Reader(max_bytes, mark(), MAX_EVENTS).carried(carried, 0))
 
 
 def _no_object(document: Any) -> EventRejected:
@@ -91,7 +94,7 @@ def _checked(event: Event) -> Event:
 
 
 def _opened(body: object, max_bytes: int) -> tuple[Any, bytes]:
-    if isinstance(body, str | bytes | bytearray | memoryview):
+    if isinstance(body, (str, bytes, bytearray, memoryview)):  # a tuple: to write them with | takes longer than to ask
         raw = content(body, max_bytes)
         return read_json(raw, max_bytes), raw
     if isinstance(body, Mapping):
@@ -118,8 +121,9 @@ class TooManyEvents(EventRejected):
 class _Reader:
     """Takes layers off, and keeps count of them and of what was unpacked."""
 
-    def __init__(self, max_bytes: int, max_events: int | None = None) -> None:
+    def __init__(self, max_bytes: int, since: object, max_events: int | None = None) -> None:
         self._max_bytes = max_bytes
+        self._since = since
         self._max_events = max_events
         self._events = 0
         self._left = max(max_bytes, MAX_BATCH)  # of gzip: many small bombs are one large one
@@ -196,7 +200,7 @@ class _Reader:
     def _itself(self, body: dict[str, Any], raw: bytes) -> Event | EventRejected:
         try:
             check_size(raw, self._max_bytes)
-            return _read(body, raw, self._max_bytes)
+            return known(_read(body, raw, self._max_bytes), self._since)
         except EventRejected as error:
             return error
 

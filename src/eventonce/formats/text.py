@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from eventonce.errors import EventRejected
+from eventonce.formats.spelling import number
 from eventonce.key import MAX_DEPTH
 
 MAX_BYTES = 4 * 1024 * 1024  # four times what EventBridge, SQS and Lambda carry, for what wraps and escapes it
@@ -18,11 +19,13 @@ _LONE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
 
 def content(body: str | bytes | bytearray | memoryview, max_bytes: int = MAX_BYTES) -> bytes:
     """The bytes of a body: without a BOM, and unpacked where they are gzip."""
+    if type(body) is bytes and body[:1] == b"{":  # nearly always
+        return body
     try:
         raw = body.encode() if isinstance(body, str) else bytes(body)
     except UnicodeEncodeError:
         raise EventRejected("holds half a surrogate pair, which has no UTF-8 form") from None
-    if raw[:1] == b"{":  # nearly always
+    if raw[:1] == b"{":
         return raw
     check_size(raw, max_bytes)
     return (_gunzip(raw, max_bytes) if raw[:2] == GZIP else raw).removeprefix(BOM)
@@ -51,9 +54,10 @@ def _gunzip(packed: bytes, max_bytes: int) -> bytes:
 
 def read_json(raw: bytes, max_bytes: int = MAX_BYTES) -> Any:
     """Read a document, or say why it cannot be read. Of repeated names in an object the last one counts."""
-    check_size(raw, max_bytes)
+    if len(raw) > max_bytes:
+        check_size(raw, max_bytes)
     try:
-        value = msgspec.json.decode(raw)
+        value = _decode(raw)
     except RecursionError:
         raise too_deep() from None
     except UnicodeDecodeError as error:
@@ -61,9 +65,13 @@ def read_json(raw: bytes, max_bytes: int = MAX_BYTES) -> Any:
     except msgspec.MsgspecError as error:
         raise EventRejected(f"is not JSON: {_why(raw, error)}") from None
     # Counting brackets is far cheaper than walking, and an ordinary event never has so many.
-    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and deeper_than(value, MAX_DEPTH):
+    if len(raw.translate(None, _NO_BRACKETS)) > MAX_DEPTH and deeper_than(value, MAX_DEPTH):
         raise too_deep()
     return value
+
+
+_decode = msgspec.json.Decoder(float_hook=number).decode
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"{[")
 
 
 def read_object(text: str) -> Any:

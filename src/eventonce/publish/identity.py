@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.key import digester, part
+from eventonce.key import Digester, part
 from eventonce.rule import DEFAULT_WINDOW, Rule
 from eventonce.rules import CompiledRule, Keyed, Rulebook, identity
 from eventonce.stamp import LONGEST
 
 _SCOPE = "eventonce publisher"  # stands where a consumer's name does
-_deduplication = digester(_SCOPE, "deduplication", "")
+_deduplication = Digester(_SCOPE, "deduplication", "")
 
 
 class Identities:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
-from eventonce.key import Key, Part, canonical, canonical_parsed, digester, part, powertools_key
-from eventonce.path import Ignored, getter, ignored_path, unread_times
+from eventonce.key import Digester, Key, Part, canonical, canonical_parsed, part, powertools_key
+from eventonce.path import Getter, Ignored, getter, ignored_path, unread_times
 from eventonce.rule import Remember, Rule, Trouble, version_number
 from eventonce.stamp import FIELD, identity_of
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Left out of content keys at the top of the data: what tracing and publishers add and what thus differs per copy.
 VOLATILE = ("_datadog", "traceparent", "tracestate", "_X_AMZN_TRACE_ID", FIELD)
 _CACHED = 4096  # pairs of source and type
+_LONGEST_CACHED = 1000  # characters of a pair
 
 
 def identity(window: str | float, store_trouble: Trouble, remember: Remember = "seen") -> Rule:
@@ -61,15 +62,16 @@ class CompiledRule:
         self._paths = () if isinstance(rule.key, str) else tuple((text, getter(text)) for text in rule.key)
         # With its paths, so that a rule whose key was changed does not meet the keys it made before.
         kind = rule.key if isinstance(rule.key, str) else "fields " + canonical(list(rule.key)).decode()
-        self._digest = digester(consumer, rule.name, kind)
-        self._digest_otherwise = digester(consumer, rule.name, f"otherwise {rule.otherwise}")
+        self._digest = Digester(consumer, rule.name, kind)
+        self._digest_otherwise = Digester(consumer, rule.name, f"otherwise {rule.otherwise}")
         replaced = rule.replaced()
         self._old = None if replaced is None else CompiledRule(consumer, replaced)
 
     def key(self, event: Event) -> Keyed:
         """The event's key, or `EventRejected` where a part of it is missing."""
         old = None if self._old is None else self._old.key_if_any(event)
-        return Keyed(self, self._key(event), self._version_of(event), old)
+        version = None if self._version is None else self._version_of(event, self._version)
+        return Keyed(self, self._key(event), version, old)
 
     def key_if_any(self, event: Event) -> Key | None:
         """The event's key, if it has all parts of one."""
@@ -80,7 +82,8 @@ class CompiledRule:
 
     def content(self, event: Event) -> bytes:
         """The canonical form of what the event says, without what is ignored."""
-        return (canonical_parsed if event.raw else canonical)(self.stripped(event))
+        stripped = self._ignored.strip(event.data)
+        return canonical_parsed(stripped, plain=event.plain_numbers) if event.raw else canonical(stripped)
 
     def stripped(self, event: Event) -> Any:
         """What the event says, without what is ignored."""
@@ -102,7 +105,7 @@ class CompiledRule:
     def _key(self, event: Event) -> Key:
         replay = event.replay if event.replay and self._reprocess else ""
         if not self._paths:
-            return self._digest(self._whole(event, self.rule.key), replay)
+            return self._whole(self._digest, event, self.rule.key, replay)
         document = event.document()
         values = [get(document) for _, get in self._paths]
         if not any(map(_missing, values)):
@@ -110,20 +113,18 @@ class CompiledRule:
                 return powertools_key(values, replay)
             return self._digest(map(part, values), replay)
         if self.rule.otherwise is not None:
-            return self._digest_otherwise(self._whole(event, self.rule.otherwise), replay)
+            return self._whole(self._digest_otherwise, event, self.rule.otherwise, replay)
         missing = next(text for (text, _), value in zip(self._paths, values, strict=True) if _missing(value))
         raise _without(missing, document, f"which is in the key of rule {self.name!r}")
 
-    def _whole(self, event: Event, key: object) -> tuple[Part, ...]:
+    def _whole(self, digest: Digester, event: Event, key: object, replay: str) -> Key:
         if key == "content":
-            return part(event.source), part(event.type), (b"j", self.content(event))
-        return _identity(event)
+            return digest.content(event.source, event.type, self.content(event), replay)
+        return digest(_identity(event), replay)
 
-    def _version_of(self, event: Event) -> int | None:
-        if self._version is None:
-            return None
+    def _version_of(self, event: Event, get: Getter) -> int:
         document, text = event.document(), str(self.rule.version)
-        value = self._version(document)
+        value = get(document)
         if value is None:
             raise _without(text, document, f"which is the version of rule {self.name!r}")
         return version_number(value, text)
@@ -190,7 +191,7 @@ class Rulebook:
         self.all = [*self._rules, self._identity]
         for number, rule in enumerate(self.all):
             rule.number = number
-        self._candidates: dict[tuple[str, str], list[CompiledRule]] = {}
+        self._candidates: dict[tuple[str, str], list[tuple[CompiledRule, bool]]] = {}
 
     def key(self, event: Event) -> Keyed:
         """The event's rule and key."""
@@ -199,8 +200,8 @@ class Rulebook:
     def find(self, event: Event) -> CompiledRule:
         """The rule the event falls under."""
         document: dict[str, Any] | None = None
-        for rule in self._possible(event.source, event.type):
-            if rule.pattern is None:
+        for rule, certain in self._possible(event.source, event.type):
+            if certain or rule.pattern is None:
                 return rule
             if document is None:
                 document = event.document()
@@ -208,14 +209,17 @@ class Rulebook:
                 return rule
         return self._identity
 
-    def _possible(self, source: str, kind: str) -> list[CompiledRule]:
+    def _possible(self, source: str, kind: str) -> list[tuple[CompiledRule, bool]]:
+        """The rules that an event with this source and type may fall under, and whether that is certain."""
         # Most patterns name their sources and types, so what they name decides without looking at each rule.
         found = self._candidates.get((source, kind))
         if found is None:
             if len(self._candidates) >= _CACHED:
                 self._candidates.clear()
-            found = [rule for rule in self._rules if _could_match(rule.pattern, source, kind)]
-            self._candidates[source, kind] = found
+            possible = [rule for rule in self._rules if _could_match(rule.pattern, source, kind)]
+            found = [(rule, _must_match(rule.pattern, source, kind)) for rule in possible]
+            if len(source) + len(kind) <= _LONGEST_CACHED:
+                self._candidates[source, kind] = found
         return found
 
 
@@ -224,3 +228,8 @@ def _could_match(pattern: "Pattern | None", source: str, kind: str) -> bool:
         return True
     sources, kinds = pattern.exact("source"), pattern.exact("detail-type")
     return (sources is None or source in sources) and (kinds is None or kind in kinds)
+
+
+def _must_match(pattern: "Pattern | None", source: str, kind: str) -> bool:
+    """Whether what could match does, because there is nothing else in the pattern and both are there."""
+    return pattern is None or bool(source and kind and pattern.fields <= {"source", "detail-type"})

@@ -74,6 +74,13 @@ class Pattern:
         """True if the event fits. Never raises on parsed JSON, however odd."""
         return isinstance(event, Mapping) and any(verdict(event) for verdict in self._verdicts)
 
+    @property
+    def fields(self) -> frozenset[str]:
+        """All that it looks at, where that is strings at the top level only; a field that is never there else."""
+        paths = frozenset(path for rule in self._rules for path in rule)
+        plain = all(len(path) == 1 and self.exact(path[0]) is not None for path in paths)
+        return frozenset(path[0] for path in paths) if plain else frozenset([""])
+
     def exact(self, field: str) -> frozenset[str] | None:
         """The strings one of which top-level `field` must be (or, as an array, contain) for a match.
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from eventonce.claim import TOKEN_BYTES, Claim, Done, Finish, Record, Release, Token, Want, Won
 from eventonce.clock import Clock
-from eventonce.key import Key, digester, part
+from eventonce.key import Digester, Key, part
 from eventonce.ports import Store
 
 _KEPT = 366 * 86_400_000  # a stream keeps nothing for longer than a year
@@ -54,7 +54,7 @@ class ShardLeases:
         self._store = store
         self._lease = lease
         self._clock = clock
-        self._digest = digester(consumer, stream, "shard")
+        self._digest = Digester(consumer, stream, "shard")
         self._held: dict[str, _Held] = {}
         self._seen: dict[str, _Seen] = {}
         self._seat: Claim | None = None

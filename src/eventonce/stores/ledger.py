@@ -32,8 +32,7 @@ class Ledger(ABC):
 
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
         def act(records: Records) -> list[Answer]:
-            now = self.clock.utc()
-            return [_claim(records, want, token, lease, now) for want in wants]
+            return _claim(records, wants, token, lease, self.clock.utc())
 
         return self._change([want.key for want in wants], act)
 
@@ -49,10 +48,7 @@ class Ledger(ABC):
 
     def commit(self, finishes: Sequence[Finish]) -> list[bool]:
         def act(records: Records) -> list[bool]:
-            now = self.clock.utc()
-            return [
-                _keep(records, finish.key, protocol.commit(records.get(finish.key), finish, now)) for finish in finishes
-            ]
+            return _commit(records, finishes, self.clock.utc())
 
         return self._change([finish.key for finish in finishes], act)
 
@@ -78,11 +74,36 @@ class Ledger(ABC):
         return self._change(keys, act)
 
 
-def _claim(records: Records, want: Want, token: Token, lease: int, now: int) -> Answer:
-    answer, kept = protocol.claim(records.get(want.key), want, token, lease, now)
-    if kept is not None:
-        records[want.key] = kept
-    return answer
+# What is the same for many keys of a batch is worked out once, and they share one record: most events of a batch are
+# new and of one rule. It is a matter of speed and, in memory, of size.
+
+
+def _claim(records: Records, wants: Sequence[Want], token: Token, lease: int, now: int) -> list[Answer]:
+    answers: list[Answer] = []
+    new: dict[tuple[object, ...], tuple[Answer, Record | None]] = {}
+    for want in wants:
+        record, asked = records.get(want.key), want[1:]
+        if record is not None:
+            answer, kept = protocol.claim(record, want, token, lease, now)
+        elif asked in new:
+            answer, kept = new[asked]
+        else:
+            answer, kept = new[asked] = protocol.claim(None, want, token, lease, now)
+        if kept is not None:
+            records[want.key] = kept
+        answers.append(answer)
+    return answers
+
+
+def _commit(records: Records, finishes: Sequence[Finish], now: int) -> list[bool]:
+    held, asked, kept = None, None, None
+    answers = []
+    for finish in finishes:
+        record = records.get(finish.key)
+        if record is not held or finish[1:] != asked:
+            held, asked, kept = record, finish[1:], protocol.commit(record, finish, now)
+        answers.append(_keep(records, finish.key, kept))
+    return answers
 
 
 def _keep(records: Records, key: Key, kept: Record | None) -> bool:

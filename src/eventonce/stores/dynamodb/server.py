@@ -212,6 +212,7 @@ class Server:
                 endpoint=self._endpoint,
                 timeout=self._timeout,
                 connections=max(_CONNECTIONS, self._in_flight),
+                validate=False,  # a fifth of the client's time, and DynamoDB itself refuses what is wrong
             )
         except ConfigError as error:
             raise StoreUnusable(

@@ -2,6 +2,7 @@
 
 import threading
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 
 from eventonce.clock import Clock
 
@@ -27,9 +28,8 @@ class ServerTime:
 
     def learn(self, date: str | None, sent: int, received: int) -> None:
         """An answer to what was sent and received at these times of ours carries this date."""
-        try:
-            at = round(parsedate_to_datetime(date or "").timestamp() * 1000)
-        except ValueError:
+        at = _millis(date or "")
+        if at is None:
             return
         least, most = at - _SLACK - received, at + _RESOLUTION + _SLACK - sent
         with self._lock:
@@ -38,3 +38,12 @@ class ServerTime:
             self._bounds = bounds if bounds[0] <= bounds[1] else (least, most)
             least, most = self._bounds
             self.offset = 0 if least <= 0 <= most else (least + most) // 2
+
+
+@lru_cache(maxsize=4)
+def _millis(date: str) -> int | None:
+    """All answers of a second have the same date."""
+    try:
+        return round(parsedate_to_datetime(date).timestamp() * 1000)
+    except ValueError:
+        return None

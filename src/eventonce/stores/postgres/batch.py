@@ -5,7 +5,8 @@ then each value with its size, -1 for null.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.postgres import adapters as _usual
@@ -16,6 +17,7 @@ _head = struct.Struct(">iiiii").pack
 _size = struct.Struct(">i").pack
 _sized_long = struct.Struct(">iq").pack
 _NULL = _size(-1)
+Value = TypeVar("Value")
 
 
 class Bytes(bytes):
@@ -43,10 +45,22 @@ ADAPTERS.register_dumper(Longs, _LongsDumper)
 
 
 def byte_strings(values: Sequence[bytes | None]) -> Bytes:
-    body = [_NULL if value is None else _size(len(value)) + value for value in values]
-    return Bytes(_head(1, 1, _BYTEA, len(body), 1) + b"".join(body))
+    return Bytes(_head(1, 1, _BYTEA, len(values), 1) + _body(values, _byte_string))
 
 
 def longs(values: Sequence[int | None]) -> Longs:
-    body = [_NULL if value is None else _sized_long(8, value) for value in values]
-    return Longs(_head(1, 1, _INT8, len(body), 1) + b"".join(body))
+    return Longs(_head(1, 1, _INT8, len(values), 1) + _body(values, _long))
+
+
+def _byte_string(value: bytes | None) -> bytes:
+    return _NULL if value is None else _size(len(value)) + value
+
+
+def _long(value: int | None) -> bytes:
+    return _NULL if value is None else _sized_long(8, value)
+
+
+def _body(values: Sequence[Value], packed: Callable[[Value], bytes]) -> bytes:
+    if values and values.count(values[0]) == len(values):  # as most columns of a batch are
+        return packed(values[0]) * len(values)
+    return b"".join(map(packed, values))

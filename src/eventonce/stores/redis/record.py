@@ -4,8 +4,8 @@ The layout of a record stands in `scripts/record.lua`.
 """
 
 import struct
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from eventonce.claim import Answer, Busy, Claim, Done, Finish, Record, Release, Stale, Want, Won
 
@@ -15,6 +15,7 @@ _WANT = struct.Struct(">6sB8s")
 _FINISH = struct.Struct(">8s6sB8s")
 _RELEASE = struct.Struct(">8s6sB")
 _NO_VERSION = bytes(8)
+_NEW, _ONE = Won(1), ord("1")
 _UNSETTLED, _SHARED, _DONE, _VERSION, _MEMO, _ERROR, _TRYING, _TOKEN = (1 << bit for bit in range(8))
 
 
@@ -32,19 +33,19 @@ class Packed(NamedTuple):
 
 
 def wants(asked: Sequence[Want]) -> Packed:
-    return _pack([_want(*want[1:]) for want in asked])
+    return _pack(asked, _want)
 
 
 def tokens(claims: Sequence[Claim]) -> Packed:
-    return _pack([claim.token for claim in claims])
+    return _pack(claims, bytes)
 
 
 def finishes(given: Sequence[Finish]) -> Packed:
-    return _pack([_finish(*finish[1:]) for finish in given])
+    return _pack(given, _finish)
 
 
 def releases(given: Sequence[Release]) -> Packed:
-    return _pack([_RELEASE.pack(each.token, _six(each.window), each.error is not None) for each in given])
+    return _pack(given, _release)
 
 
 def texts(values: Sequence[bytes | str | None], places: Sequence[int]) -> list[bytes]:
@@ -54,10 +55,17 @@ def texts(values: Sequence[bytes | str | None], places: Sequence[int]) -> list[b
     return [_text(values[at]) for at in places]
 
 
-def answer(reply: int | bytes) -> Answer:
+def answers(reply: bytes | list[bytes]) -> list[Answer]:
     """What the script of claims has said."""
-    if isinstance(reply, int):
-        return Won(1)
+    if isinstance(reply, bytes):  # all are won as new
+        return [_NEW] * len(reply)
+    new, *others = reply
+    known = {other: _answer(other) for other in set(others)}  # what was done together comes again together
+    told = iter(others)
+    return [_NEW if each == _ONE else known[next(told)] for each in new]
+
+
+def _answer(reply: bytes) -> Answer:
     kind = reply[:1]
     if kind == b"D":
         return Done(read(reply[1:]))
@@ -113,8 +121,15 @@ def _finish(token: bytes, window: int, version: int | None, memo: bytes | None) 
     return _FINISH.pack(token, _six(window), flags, _eight(version))
 
 
-def _pack(parts: list[bytes]) -> Packed:
-    return Packed(parts, parts.count(parts[0]) == len(parts) if parts else False)
+def _release(token: bytes, window: int, error: str | None) -> bytes:
+    return _RELEASE.pack(token, _six(window), error is not None)
+
+
+def _pack(asked: Sequence[tuple[Any, ...]], pack: Callable[..., bytes]) -> Packed:
+    parts = [each[1:] for each in asked]  # all but the key
+    if parts and parts.count(parts[0]) == len(parts):  # nearly always
+        return Packed([pack(*parts[0])], True)
+    return Packed([pack(*part) for part in parts], False)
 
 
 def _six(number: int) -> bytes:

@@ -45,6 +45,11 @@ _log = logging.getLogger("eventonce")
 Result = TypeVar("Result")
 
 
+Told = TypeVar("Told")
+Arguments = Callable[[Sequence[int]], list[bytes | int]]  # of the keys at these places
+Read = Callable[[Any], list[Told]]
+
+
 class Script(NamedTuple):
     """A script of ours, and what Redis knows it by once it has seen it."""
 
@@ -116,25 +121,25 @@ class RedisStore:
         self._lease = lease
         packed = record.wants(wants)
         keys = [want.key for want in wants]
-        replies = self._patiently("claim", keys, lambda places: [token, lease, packed.of(places)])
-        return [record.answer(reply) for reply in replies]
+        return self._patiently("claim", keys, lambda places: [token, lease, packed.of(places)], record.answers)
 
     def extend(self, claims: Sequence[Claim], lease: int) -> list[bool]:
         packed = record.tokens(claims)
         # Without patience: the keeper asks again by itself.
-        return _yes(self._run("extend", [claim.key for claim in claims], lambda places: [lease, packed.of(places)]))
+        keys = [claim.key for claim in claims]
+        return self._answered(lambda: self._run("extend", keys, lambda places: [lease, packed.of(places)], _yes))
 
     def commit(self, finishes: Sequence[Finish]) -> list[bool]:
         packed = record.finishes(finishes)
         memos = [finish.memo for finish in finishes]
         keys = [finish.key for finish in finishes]
-        return _yes(self._patiently("commit", keys, lambda places: [packed.of(places), *record.texts(memos, places)]))
+        return self._patiently("commit", keys, lambda places: [packed.of(places), *record.texts(memos, places)], _yes)
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
         packed = record.releases(releases)
         errors = [given.error for given in releases]
         keys = [given.key for given in releases]
-        return _yes(self._patiently("release", keys, lambda places: [packed.of(places), *record.texts(errors, places)]))
+        return self._patiently("release", keys, lambda places: [packed.of(places), *record.texts(errors, places)], _yes)
 
     def peek(self, keys: Sequence[Key]) -> list[Record | None]:
         return [
@@ -143,7 +148,7 @@ class RedisStore:
         ]
 
     def forget(self, keys: Sequence[Key]) -> list[bool]:
-        return _yes(self._patiently("forget", keys, lambda places: []))
+        return self._patiently("forget", keys, lambda places: [], _yes)
 
     def sweep(self, limit: int, cursor: bytes = b"") -> Swept:
         """Nothing to do: Redis drops what is over by itself."""
@@ -164,33 +169,32 @@ class RedisStore:
 
     # --- asking ---
 
-    def _patiently(
-        self, verb: str, keys: Sequence[Key], arguments: Callable[[Sequence[int]], list[bytes | int]]
-    ) -> list[Any]:
-        return self._ask(lambda: self._run(verb, keys, arguments), GIVING_BACK if verb == "release" else self._lease)
+    def _patiently(self, verb: str, keys: Sequence[Key], arguments: Arguments, read: Read[Told]) -> list[Told]:
+        most = GIVING_BACK if verb == "release" else self._lease
+        return self._ask(lambda: self._run(verb, keys, arguments, read), most)
 
     def _ask(self, act: Callable[[], list[Any]], most: int) -> list[Any]:
         return ask(lambda: self._answered(act), self.clock, min(most, self._lease // 2))
 
-    def _run(
-        self, verb: str, keys: Sequence[Key], arguments: Callable[[Sequence[int]], list[bytes | int]]
-    ) -> list[Any]:
-        """Run a verb's script over all keys; one reply for each key."""
+    def _run(self, verb: str, keys: Sequence[Key], arguments: Arguments, read: Read[Told]) -> list[Told]:
+        """Run a verb's script over all keys; what it says of each key."""
         if not keys:
             return []
         names = [self._name(key) for key in keys]
         calls = [Call(places, [names[at] for at in places], arguments(places)) for places in self._groups(names)]
-        replies: list[Any] = [None] * len(keys)
         wait = self._wait if verb in ("claim", "commit") else 0
-        for call, reply in zip(calls, self._answered(lambda: self._send(script(verb), calls, wait)), strict=True):
-            for at, one in zip(call.places, reply, strict=True):
-                replies[at] = one
-        return replies
+        replies = self._send(script(verb), calls, wait)
+        if len(calls) == 1:
+            return read(replies[0])
+        told: dict[int, Told] = {}
+        for call, reply in zip(calls, replies, strict=True):
+            told.update(zip(call.places, read(reply), strict=True))
+        return [told[at] for at in range(len(keys))]
 
     def _groups(self, names: list[bytes]) -> Iterator[Sequence[int]]:
         """Which keys go into one script: all of them, or in a cluster those of one bucket."""
         if not self._cluster:
-            yield from _chunks(range(len(names)))
+            yield from _chunks(range(len(names))) if len(names) > _CHUNK else (range(len(names)),)
             return
         buckets: dict[bytes, list[int]] = {}
         for at, name in enumerate(names):
@@ -403,5 +407,5 @@ def _one(client: Any, script: Script, call: Call) -> Any:
         return client.execute_command("EVAL", script.text, *words)
 
 
-def _yes(replies: list[Any]) -> list[bool]:
-    return [reply == 49 for reply in replies]  # the byte of "1"
+def _yes(reply: bytes) -> list[bool]:
+    return [each == 49 for each in reply]  # the byte of "1"

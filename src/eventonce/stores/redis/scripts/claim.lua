@@ -1,6 +1,7 @@
 -- KEYS: what to claim. ARGV: token, lease, and for each key (or once for all) window 6, flags 1, version 8;
 -- flags: 1 version  2 refresh  4 shared.
--- Answers 1 where it was won as new, and else a string: W won, D done, B busy, S stale.
+-- Answers with a string that has 1 for each key that was won as new and 0 for each other; and in an array behind it,
+-- if there are others, a string for each: W won, D done, B busy, S stale.
 
 local token, lease = ARGV[1], tonumber(ARGV[2])
 local WANT = 15
@@ -69,20 +70,23 @@ local function wanted(text)
   known = text
   local window, flags, version = struct.unpack('>I6Bc8', text)
   want = { window = window, refresh = flagged(flags, 2), shared = flagged(flags, 4), version = flagged(flags, 1) and version or nil }
-  ttl = lease + keep(window)
+  local long = lease + keep(window)
+  ttl = whole(long)
   fresh = packed({
-    token = token, lease = now + lease, tries = 1, expires = now + ttl, shared = want.shared, trying = want.version,
+    token = token, lease = now + lease, tries = 1, expires = now + long, shared = want.shared, trying = want.version,
     done_at = 0, ends = 0, took = 0,
   })
 end
 
-local answers = {}
+local new, others = {}, { '' }
 for place, key in ipairs(KEYS) do
   wanted(own(ARGV[3], WANT, place))
   if redis.call('SET', key, fresh, 'NX', 'PX', ttl) then
-    answers[place] = 1
+    new[place] = '1'
   else
-    answers[place] = contend(key, want)
+    new[place] = '0'
+    others[#others + 1] = contend(key, want)
   end
 end
-return answers
+others[1] = table.concat(new)
+return #others > 1 and others or others[1]

@@ -20,6 +20,11 @@ local function keep(window)
   return math.max(window, FAILURES_FOR)
 end
 
+-- A number as Redis takes it. It would convert a Lua number itself, but as a fraction and that takes longer.
+local function whole(number)
+  return string.format('%d', number)
+end
+
 local function flagged(flags, bit)
   return flags % (2 * bit) >= bit
 end
@@ -61,7 +66,7 @@ local function packed(r)
 end
 
 local function write(key, value, expires)
-  redis.call('SET', key, value, 'PX', math.max(expires - now, 1))
+  redis.call('SET', key, value, 'PX', whole(math.max(expires - now, 1)))
 end
 
 -- The part of a packed list that belongs to the key at this place: all have their own, or all share one.

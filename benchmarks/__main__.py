@@ -1,0 +1,118 @@
+"""All benchmarks: prints one table, and writes it to RESULTS.md beside this file.
+
+    python benchmarks [--quick] [SUBJECT ...]
+
+With subjects named, only those are run and nothing is written. Each has a process of its own.
+"""
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from harness import FULL, QUICK, Row, Scale, measure
+
+HERE = Path(__file__).parent
+SUBJECTS = {
+    "keying": "keying", "memory": "store_memory", "redis": "store_redis", "postgres": "store_postgres",
+    "sqlite": "store_sqlite", "dynamodb": "store_dynamodb", "start": "start", "workers": "workers",
+}  # fmt: skip
+PACKAGES = ("msgspec", "orjson", "aws-lambda-powertools", "redis", "hiredis", "psycopg", "boto3")
+HEAD = ("subject", "what", "against", "target", "measured", "spread", "other clock", "ours", "theirs", "")
+
+
+def run(subject: str, scale: Scale) -> list[Row]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=measure, args=(SUBJECTS[subject], scale, theirs))
+    process.start()
+    theirs.close()
+    found: list[Row] = []
+    with contextlib.suppress(EOFError):
+        while True:
+            found.append(ours.recv())
+            show(cells(found[-1]))
+    process.join()
+    if process.exitcode:
+        show([subject, "could not be measured to its end"])
+    return found
+
+
+# --- the table ---
+
+
+def cells(row: Row) -> list[str]:
+    verdict = {True: "holds", False: "MISSED", None: ""}[row.holds]
+    other = "" if row.other is None else f"{row.other:.2f} {'wall' if row.by == 'cpu' else 'cpu'}"
+    spread = "" if row.low == row.high else f"{row.low:.2f} to {row.high:.2f}"
+    measured = f"{row.ratio:.2f} {row.by}"
+    return [row.subject, row.what, row.against, row.target, measured, spread, other, row.ours, row.theirs, verdict]
+
+
+WIDTHS = (8, 38, 30, 13, 12, 16, 12, 18, 18, 6)
+
+
+def show(words: Iterable[str]) -> None:
+    print("  ".join(f"{word:{width}}" for word, width in zip(words, WIDTHS, strict=False)).rstrip(), flush=True)  # noqa: T201
+
+
+def written(found: list[Row], scale: Scale, took: float) -> str:
+    lines = ["# What was measured last", "", *machine(scale, took), "", _line(HEAD), _line("---" for _ in HEAD)]
+    return "\n".join([*lines, *(_line(cells(row)) for row in found), ""])
+
+
+def _line(words: Iterable[str]) -> str:
+    return f"| {' | '.join(words)} |"
+
+
+def machine(scale: Scale, took: float) -> list[str]:
+    processor = next((line for line in _lines("/proc/cpuinfo") if line.startswith("model name")), ": unknown")
+    memory = int(next(iter(_lines("/proc/meminfo")), "x 0").split()[1]) // 2**20
+    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    system = f"{platform.system()} {platform.release()}"
+    made = f"`make bench{'-quick' if scale.quick else ''}`"
+    return [
+        f"- {os.cpu_count()} cores of {processor.partition(': ')[2]}, {memory} GB, {system}; load at the end {load}",
+        f"- Python {platform.python_version()}; {', '.join(map(_versioned, PACKAGES))}",
+        f"- {made}: {scale.rounds} interleaved rounds, {scale.resident:,} keys resident, {took / 60:.0f} minutes",
+        "- A ratio is best round to best round, the spread that of single rounds; cpu is what client and server spend.",
+    ]
+
+
+def _lines(file: str) -> list[str]:
+    return Path(file).read_text().splitlines() if Path(file).exists() else []
+
+
+def _versioned(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return f"{package} missing"
+
+
+def main() -> int:
+    """Measure, print, and say with the exit code whether all targets hold."""
+    parser = argparse.ArgumentParser(prog="python benchmarks")
+    parser.add_argument("--quick", action="store_true", help="under two minutes, with fewer keys and rounds")
+    parser.add_argument("subject", nargs="*", choices=[[], *SUBJECTS], help=f"one of {', '.join(SUBJECTS)}")
+    given = parser.parse_args()
+    scale, begin = QUICK if given.quick else FULL, time.perf_counter()
+    show(HEAD)
+    found = [row for subject in given.subject or SUBJECTS for row in run(subject, scale)]
+    if not given.subject:
+        (HERE / "RESULTS.md").write_text(written(found, scale, time.perf_counter() - begin))
+    missed = [row for row in found if row.holds is False]
+    print(f"\n{len(missed)} of {sum(row.holds is not None for row in found)} targets missed")  # noqa: T201
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(HERE))
+    os.environ["PATH"] = f"{HERE.parent / '.servers' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    sys.exit(main())

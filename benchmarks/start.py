@@ -1,0 +1,58 @@
+"""What a cold start costs: the imports of a Lambda function with DynamoDB as its store, but for those of the AWS SDK.
+
+As `python -X importtime` tells it: of each module the quickest of all rounds counts, since one that is interrupted says
+nothing. What the SDK brings in first is not counted for either side, what comes before it is.
+"""
+
+import compileall
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness import Row, Scale
+
+import eventonce
+
+SUBJECT = "start"
+OURS, NAME = "eventonce", "Powertools idempotency"
+IMPORTS = {
+    OURS: "from eventonce import Once; import eventonce.stores.dynamodb.store",
+    NAME: "from aws_lambda_powertools.utilities.idempotency import DynamoDBPersistenceLayer, idempotent_function",
+}
+_LINE = re.compile(r"import time:\s+(\d+) \|\s+\d+ \| ( *)(\S+)")
+_SDK = re.compile(r"(boto3|botocore)(\.|$)")
+
+
+def modules(statement: str) -> dict[str, int]:
+    """Microseconds of each module by itself, but for the SDK and what is below it."""
+    told = [sys.executable, "-X", "importtime", "-c", statement]
+    done = subprocess.run(told, capture_output=True, text=True, check=True)  # noqa: S603
+    found = [(len(spaces), name, int(own)) for own, spaces, name in _LINE.findall(done.stderr)]
+    begin = next(at for at, each in enumerate(found) if each[1] == "site") + 1
+    counted: dict[str, int] = {}
+    inside: int | None = None
+    for depth, name, own in reversed(found[begin:]):  # a module stands below those that it imports
+        if inside is not None and depth > inside:
+            continue
+        inside = depth if _SDK.match(name) else None
+        if inside is None:
+            counted[name] = own
+    return counted
+
+
+def rows(scale: Scale) -> Iterator[Row]:
+    compileall.compile_dir(str(Path(eventonce.__file__).parent), quiet=1)  # as an installed package is
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    found = [{name: modules(statement) for name, statement in IMPORTS.items()} for _ in range(2 * scale.rounds)]
+    each = sorted(sum(turn[OURS].values()) / sum(turn[NAME].values()) for turn in found)
+    best = {name: _quickest([turn[name] for turn in found]) for name in IMPORTS}
+    ours, theirs = (f"{best[name] / 1000:.1f} ms" for name in (OURS, NAME))
+    ratio = best[OURS] / best[NAME]
+    yield Row(SUBJECT, "cold import", NAME, "at most 0.5", ratio, each[0], each[-1], None, "wall", ours, theirs)
+
+
+def _quickest(turns: list[dict[str, int]]) -> int:
+    return sum(min(turn[name] for turn in turns if name in turn) for name in turns[0])

@@ -1,0 +1,159 @@
+"""SQLite: a file on this machine's disk, synced at every commit.
+
+Beside naive code it is judged by the clock, since that waits for the disk at every step; beside the limit by what is
+computed, since both wait for the disk as often.
+"""
+
+import hashlib
+import json
+import os
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness import Row, Scale, Traffic, batches, compare, counted, faster, keys, spread_keys
+from paths import BARE, OURS, RULE, WINDOW, Act, bare, store_only, whole
+
+from eventonce import Once
+from eventonce.claim import Finish, Want
+from eventonce.key import Key
+from eventonce.stores import open_store
+from eventonce.stores.memory import MemoryStore
+
+SUBJECT = "sqlite"
+LIMIT, NAIVE, JOURNAL = "limit: raw B-tree", "naive two-phase", "a journal over memory, not built"
+BATCH = 1000
+
+
+def opened(file: Path, page: int = 1024) -> sqlite3.Connection:
+    connection = sqlite3.connect(file, isolation_level=None)
+    connection.execute(f"PRAGMA page_size = {page}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA cache_size = -65536")
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")
+    return connection
+
+
+def limit(connection: sqlite3.Connection, size: int = BATCH) -> Callable[[Sequence[Key]], None]:
+    """The B-tree and nothing else: sorted keys, a small row each, a transaction for claims and one for commits."""
+
+    def act(asked: Sequence[Key]) -> None:
+        for some in batches(asked, size):
+            now, token, ordered = time.time_ns() // 1_000_000, os.urandom(8), sorted(some)
+            connection.execute("BEGIN IMMEDIATE")
+            take = "INSERT INTO claims VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET token = excluded.token, "
+            take += "lease = excluded.lease WHERE lease < ?"
+            connection.executemany(take, [(key, token, now + 60_000, now) for key in ordered])
+            connection.execute("COMMIT")
+            connection.execute("BEGIN IMMEDIATE")
+            keep = "UPDATE claims SET lease = ? WHERE key = ? AND token = ?"
+            connection.executemany(keep, [(now + WINDOW, key, token) for key in ordered])
+            connection.execute("COMMIT")
+
+    return act
+
+
+def journal(file: Path) -> Callable[[Sequence[Key]], None]:
+    """What a store for one process alone could gain: the memory store, and each batch appended to a file and synced."""
+    store, log = MemoryStore(10**9), file.open("ab", buffering=0)
+
+    def act(asked: Sequence[Key]) -> None:
+        for some in batches(asked, BATCH):
+            token = os.urandom(8)
+            store.claim([Want(key, WINDOW, None, False, True) for key in some], token, 60_000)
+            synced(log, b"claim" + token + b"".join(some))
+            store.commit([Finish(key, token, WINDOW) for key in some])
+            synced(log, b"commit" + token)
+
+    return act
+
+
+def synced(log: Any, record: bytes) -> None:
+    log.write(record)
+    os.fdatasync(log.fileno())
+
+
+def naive(connection: sqlite3.Connection) -> Act:
+    """One event at a time: look, insert as running, run, mark as done."""
+
+    def act(events: Sequence[bytes]) -> None:
+        for raw in events:
+            key = hashlib.sha256(json.dumps(json.loads(raw)["detail"], sort_keys=True).encode()).hexdigest()
+            now = int(time.time())
+            found = connection.execute("SELECT status FROM naive WHERE key = ? AND ends > ?", (key, now)).fetchone()
+            if found is None:
+                connection.execute("INSERT OR IGNORE INTO naive VALUES (?, 'running', ?)", (key, now + 60))
+                connection.execute(
+                    "UPDATE naive SET status = 'done', ends = ? WHERE key = ?", (now + WINDOW // 1000, key)
+                )
+
+    return act
+
+
+def rows(scale: Scale) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:  # a real disk, where the temporary folder is none
+        folder = Path(name)
+        yield from measured(folder, scale)
+        yield from crowded(folder, scale)
+
+
+def measured(folder: Path, scale: Scale) -> Iterator[Row]:
+    file = folder / "store.db"
+    store = prefilled(file, scale.resident)
+    yield size(file, scale.resident)
+    least, plain = opened(folder / "limit.db"), opened(folder / "naive.db", 4096)
+    least.execute("CREATE TABLE claims (key BLOB PRIMARY KEY, token BLOB, lease INTEGER) WITHOUT ROWID")
+    least.execute("BEGIN")
+    known = "INSERT INTO claims VALUES (?, x'0102030405060708', 9000000000000)"
+    least.executemany(known, ((key,) for key in spread_keys(scale.resident)))
+    least.execute("COMMIT")
+    plain.execute("CREATE TABLE naive (key TEXT PRIMARY KEY, status TEXT, ends INTEGER)")
+    once = Once(store, consumer="bench", rules=RULE)
+    candidates = {OURS: whole(once, BATCH), BARE: bare(store, BATCH), NAIVE: naive(plain)}
+    for wide, name in scale.sizes.items():
+        traffic = Traffic(wide)
+        spent = compare(
+            candidates,
+            lambda traffic=traffic: traffic.events(BATCH),  # type: ignore[misc]
+            scale.rounds,
+            fewer={NAIVE: 50},
+        )
+        wanted = wide == 1000
+        yield faster(SUBJECT, f"whole path, {name}", "at least 15" if wanted else "", spent, OURS, NAIVE, "wall")
+        yield faster(SUBJECT, f"whole path, {name}", "at least 0.5" if wanted else "", spent, OURS, BARE)
+    only = {OURS: store_only(store, BATCH), LIMIT: limit(least), JOURNAL: journal(folder / "journal")}
+    spent = compare(only, lambda: keys(BATCH), 2 * scale.rounds)
+    yield faster(SUBJECT, "store only", "at least 0.7", spent, OURS, LIMIT)
+    yield faster(SUBJECT, JOURNAL, "", spent, JOURNAL, LIMIT, "wall")
+    only = {OURS: store_only(store), LIMIT: limit(least, 100)}
+    spent = compare(only, lambda: keys(BATCH), scale.rounds)
+    yield faster(SUBJECT, "store only, batches of 100", "", spent, OURS, LIMIT)
+    once.close()
+
+
+def prefilled(file: Path, count: int) -> Any:
+    """A store that knows so many keys, as if they had been processed one batch after the other."""
+    store: Any = open_store(f"sqlite:///{file}")
+    for some in batches(list(spread_keys(count)), 50_000):
+        store_only(store, 50_000)([Key(key) for key in some])
+    return store
+
+
+def size(file: Path, count: int) -> Row:
+    with sqlite3.connect(file) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return counted(SUBJECT, "file", "80 bytes", "at most 1", file.stat().st_size / count, 80, "bytes a key")
+
+
+def crowded(folder: Path, scale: Scale) -> Iterator[Row]:
+    a_lot, a_few = f"{scale.many:,} keys", "100,000 keys"
+    paths = {}
+    for number, (name, count) in enumerate(((a_lot, scale.many), (a_few, 100_000))):
+        paths[name] = whole(Once(prefilled(folder / f"{number}.db", count), rules=RULE), BATCH)
+    traffic = Traffic()
+    spent = compare(paths, lambda: traffic.events(BATCH), scale.rounds)
+    yield faster(SUBJECT, f"whole path, {a_lot} resident", "at least 0.5", spent, a_lot, a_few, "wall")

@@ -1,0 +1,54 @@
+"""The arithmetic of the benchmarks: a table that says the wrong thing is worse than none."""
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def harness() -> Any:
+    file = Path(__file__).parents[2] / "benchmarks" / "harness.py"
+    spec = importlib.util.spec_from_file_location("harness", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_ratio_is_that_of_the_best_rounds_and_its_spread_that_of_single_ones(harness: Any) -> None:
+    spent = {
+        "ours": [harness.Spent(wall=9, cpu=2), harness.Spent(wall=6, cpu=4)],
+        "theirs": [harness.Spent(wall=6, cpu=8), harness.Spent(wall=30, cpu=10)],
+    }
+    row = harness.faster("s", "w", "at least 4", spent, "ours", "theirs")
+    assert (row.ratio, row.low, row.high, row.other) == (4, 2.5, 4, 1)
+    assert row.holds is True
+    cost = harness.costs("s", "w", "at most 0.2", spent, "ours", "theirs")
+    assert (cost.ratio, cost.holds) == (0.25, False)
+    assert harness.faster("s", "w", "", spent, "ours", "theirs").holds is None
+
+
+def test_every_candidate_gets_new_work_in_every_round(harness: Any) -> None:
+    traffic = harness.Traffic()
+    seen: list[bytes] = []
+    candidates = {"one": seen.extend, "few": seen.extend}
+    spent = harness.compare(candidates, lambda: traffic.events(10), 3, fewer={"few": 2})
+    assert len(seen) == len(set(seen)) == 3 * (10 + 2)
+    assert [len(rounds) for rounds in spent.values()] == [3, 3]
+
+
+def test_events_are_as_large_as_they_are_said_to_be(harness: Any) -> None:
+    for size in (500, 1000, 2000, 10_000):
+        (event,) = harness.Traffic(size).events(1)
+        assert size <= len(event) < size + 100
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc")
+def test_what_a_process_has_computed_only_grows(harness: Any) -> None:
+    before = harness.computed(os.getpid())
+    sum(range(100_000))
+    assert 0 < before <= harness.computed(os.getpid())
