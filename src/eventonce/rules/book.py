@@ -69,9 +69,9 @@ class CompiledRule:
 
     def key(self, event: Event) -> Keyed:
         """The event's key, or `EventRejected` where a part of it is missing."""
-        old = None if self._old is None else self._old.key_if_any(event)
+        key = self._key(event)  # first: a missing part of it says more than a missing version
         version = None if self._version is None else self._version_of(event, self._version)
-        return Keyed(self, self._key(event), version, old)
+        return Keyed(self, key, version, None if self._old is None else self._old.key_if_any(event))
 
     def key_if_any(self, event: Event) -> Key | None:
         """The event's key, if it has all parts of one."""
