@@ -4,6 +4,7 @@ import json
 import os
 import random
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ class Cloud:
     def settle(self) -> None:
         """Wait until all queues are empty, in the order in which events go through them."""
         for name in ("fanout", *(f"{each}.fifo" for each in CONSUMERS)):
-            until(lambda name=name: self._is_empty(name), f"an empty queue {name}")  # type: ignore[misc]
+            until(partial(self._is_empty, name), f"an empty queue {name}")
 
     def close(self) -> None:
         self._emulator.stop()

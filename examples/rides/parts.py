@@ -26,11 +26,16 @@ class Parts:
     def start(self, name: str) -> None:
         self._running[name] = begin(self._folder, name, self._commands[name])
 
+    def check(self) -> None:
+        """Raise if a part has ended by itself, which none should."""
+        for name, process in self._running.items():
+            if process.poll() is not None:
+                raise RuntimeError(f"{name} has ended by itself; {self._folder / name}.log says why")
+
     def kill(self, name: str) -> None:
         """End it as a power cut would."""
+        self.check()
         process = self._running.pop(name)
-        if process.poll() is not None:
-            raise RuntimeError(f"{name} has ended by itself; {self._folder / name}.log says why")
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 

@@ -98,14 +98,22 @@ class Chaos:
             victims = self._parts.names * KILLS
             random.shuffle(victims)
             for victim in victims:
-                before = self._progress(victim)
-                until(lambda victim=victim, at=before: self._progress(victim) > at, f"work of {victim}")  # type: ignore[misc]
+                self._wait_for_work(victim)
                 self._parts.kill(victim)
                 self._parts.start(victim)
                 self.killed[victim] += 1
                 self._place.repeat()
         finally:
             self.over.set()
+
+    def _wait_for_work(self, name: str) -> None:
+        before = self._progress(name)
+
+        def works() -> bool:
+            self._parts.check()
+            return self._progress(name) > before
+
+        until(works, f"work of {name}")
 
     def _progress(self, name: str) -> float:
         file, query = PROGRESS[name]
