@@ -5,13 +5,16 @@ PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.1
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo demo-aws test servers lint format docs bench clean
+.PHONY: demo demo-aws rides test servers lint format docs bench clean
 
 demo: $(VENV)/ready
 	@$(BIN)/eventonce demo
 
 demo-aws: $(VENV)/ready servers
 	@PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/eventonce demo --aws
+
+rides: $(VENV)/ready servers
+	@PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python examples/rides/run.py
 
 test: $(VENV)/ready servers
 	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal

@@ -7,6 +7,7 @@ A client that gets no answer asks again. So it names the ride itself, and the ve
 happened already is answered and not done again.
 """
 
+import re
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -27,6 +28,7 @@ NEXT = {
     "accepted": ("started", "cancelled"),
     "started": ("completed",),
 }
+TEXT = re.compile(r"[\w-]{1,64}", re.ASCII)
 Ride = dict[str, Any]
 outbox = Outbox(f"sqlite:///{FILE}")
 
@@ -79,8 +81,12 @@ def save(db: sqlite3.Connection, ride: Ride) -> Ride:
 
 def create(name: str, rider: str) -> Ride:
     with transaction() as db:
-        new = {"rideId": name, "rider": rider, "status": "requested", "fareCents": None, "version": 1}
-        return find(db, name) or save(db, new)
+        ride = find(db, name)
+        if ride is None:
+            return save(db, {"rideId": name, "rider": rider, "status": "requested", "fareCents": None, "version": 1})
+        if ride["rider"] != rider:
+            raise HTTPException(409, f"ride {name} is another rider's")
+        return ride  # it was asked for before
 
 
 def change(name: str, seen: int, status: str, fare: int | None) -> Ride:
@@ -100,32 +106,39 @@ def change(name: str, seen: int, status: str, fare: int | None) -> Ride:
 
 async def post(request: Request) -> JSONResponse:
     body = await read(request)
-    ride = await run_in_threadpool(create, want(body, "id", str), want(body, "rider", str))
+    ride = await run_in_threadpool(create, text(body, "id"), text(body, "rider"))
     return JSONResponse(ride, 201)
 
 
 async def patch(request: Request) -> JSONResponse:
     body = await read(request)
-    status = want(body, "status", str)
-    fare = want(body, "fareCents", int) if status == "completed" else None
-    ride = await run_in_threadpool(change, request.path_params["id"], want(body, "version", int), status, fare)
+    status = text(body, "status")
+    fare = number(body, "fareCents") if status == "completed" else None
+    ride = await run_in_threadpool(change, request.path_params["id"], number(body, "version"), status, fare)
     return JSONResponse(ride)
 
 
 async def read(request: Request) -> dict[str, Any]:
     try:
         body = await request.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         raise HTTPException(400, "the body is not JSON") from None
     if not isinstance(body, dict):
         raise HTTPException(400, "the body is not a JSON object")
     return body
 
 
-def want(body: dict[str, Any], name: str, kind: type) -> Any:
+def text(body: dict[str, Any], name: str) -> str:
     value = body.get(name)
-    if type(value) is not kind or not 0 < (len(value) if kind is str else value + 1) <= 10**9:
-        raise HTTPException(400, f"{name}: give a {'text' if kind is str else 'whole number'}")
+    if not isinstance(value, str) or not TEXT.fullmatch(value):
+        raise HTTPException(400, f"{name}: give 1 to 64 letters, digits, - or _")
+    return value
+
+
+def number(body: dict[str, Any], name: str) -> int:
+    value = body.get(name)
+    if type(value) is not int or not 0 <= value <= 10**9:
+        raise HTTPException(400, f"{name}: give a whole number of 0 to 1,000,000,000")
     return value
 
 

@@ -1,7 +1,7 @@
 """What should be against what is: `python check.py FOLDER` exits 1 and says what is wrong, if anything is.
 
-The truth is what clients were told (acknowledged.jsonl) and the rides of the service (rides.db). None of eventonce's own
-counts is asked.
+The truth is what clients were told (acknowledged.jsonl) and the rides of the service (rides.db). eventonce's own counts
+are not asked.
 """
 
 import json
@@ -14,7 +14,9 @@ from typing import Any
 
 
 def problems(folder: Path) -> list[str]:
-    rides = {row[0]: row for row in rows(folder / "rides.db", "SELECT id, rider, status, fare_cents, version FROM rides")}
+    rides = {
+        row[0]: row for row in rows(folder / "rides.db", "SELECT id, rider, status, fare_cents, version FROM rides")
+    }
     if not any(ride[2] == "completed" for ride in rides.values()):
         return ["there is no completed ride, so nothing can be said"]
     return [*promised(folder, rides), *billed(folder, rides), *shown(folder, rides), *left(folder)]
@@ -57,7 +59,9 @@ def left(folder: Path) -> list[str]:
     """Nothing waits in the outbox, and nothing was given up."""
     waiting = len(rows(folder / "rides.db", "SELECT id FROM eventonce_outbox"))
     dead = [file.name for file in folder.glob("*dead*.jsonl") if file.stat().st_size]
-    return [f"{waiting} events wait in the outbox"] * bool(waiting) + [f"there are dead letters in {name}" for name in dead]
+    return [f"{waiting} events wait in the outbox"] * bool(waiting) + [
+        f"there are dead letters in {name}" for name in dead
+    ]
 
 
 def rows(file: Path, query: str) -> list[Any]:
@@ -70,7 +74,10 @@ def rows(file: Path, query: str) -> list[Any]:
 
 
 def summary(folder: Path) -> str:
-    rides, charges = rows(folder / "rides.db", "SELECT status FROM rides"), rows(folder / "billing.db", "SELECT * FROM charges")
+    rides, charges = (
+        rows(folder / "rides.db", "SELECT status FROM rides"),
+        rows(folder / "billing.db", "SELECT * FROM charges"),
+    )
     done = sum(status == "completed" for (status,) in rides)
     return f"{len(rides)} rides, {done} of them completed, {len(charges)} charges"
 

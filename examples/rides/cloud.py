@@ -31,7 +31,11 @@ class Cloud:
     def prepare(self) -> None:
         """Start the emulator, and make everything in it that the pipelines name."""
         self._emulator.start()
-        account = {"AWS_ACCESS_KEY_ID": "example", "AWS_SECRET_ACCESS_KEY": "example", "AWS_DEFAULT_REGION": "us-east-1"}
+        account = {
+            "AWS_ACCESS_KEY_ID": "example",
+            "AWS_SECRET_ACCESS_KEY": "example",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
         os.environ.update(account, AWS_ENDPOINT_URL=self._emulator.endpoint())
         self._sqs: Any = boto3.client("sqs")
         self._sns: Any = boto3.client("sns")

@@ -155,7 +155,9 @@ def run(folder: Path, place: Any, rides: int) -> list[str]:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description="Rides, billed once and shown as they are, while everything is killed.")
+    options = argparse.ArgumentParser(
+        description="Rides, billed once and shown as they are, while everything is killed."
+    )
     options.add_argument("--embedded", action="store_true", help="files in place of AWS")
     options.add_argument("--rides", type=int, default=60, help="at least so many (60)")
     options.add_argument("--keep", type=Path, help="a new folder for databases and logs, to look at afterwards")
@@ -165,7 +167,11 @@ def main() -> int:
         folder = given.keep or Path(made)
         folder.mkdir(parents=True, exist_ok=folder == Path(made))
         found = run(folder.resolve(), place(folder.resolve(), embedded=given.embedded), given.rides)
-    print("\n".join(found) if found else "Every completed ride was charged once, and the read model shows every ride as it is.")
+    print(
+        "\n".join(found)
+        if found
+        else "Every completed ride was charged once, and the read model shows every ride as it is."
+    )
     return 1 if found else 0
 
 

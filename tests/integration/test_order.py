@@ -5,12 +5,13 @@ import random
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.outboxes import PATIENCE, Database, postgres_database, running, sqlite_database
 
 from eventonce import Event, Once, Rule
 from eventonce.aws import client
@@ -19,12 +20,12 @@ from eventonce.sinks.dead_file import DeadFile
 from eventonce.sources import open_source
 from eventonce.testing.servers import Ministack
 from eventonce.worker import Crew
-from tests.integration.outboxes import PATIENCE, Database, postgres_database, running, sqlite_database
 
 RIDES = [f"r-{number}" for number in range(6)]
 VERSIONS = range(1, 9)
+IN_ORDER = {name: list(VERSIONS) for name in RIDES}
 TOTAL = len(RIDES) * len(VERSIONS)
-BY_VERSION = Rule(name="rides", key=["detail.rideId"], version="detail.version")
+BY_VERSION = [Rule(name="rides", key=["detail.rideId"], version="detail.version")]
 Handler = Callable[[Event], None]
 
 
@@ -79,11 +80,11 @@ class Cloud:
 class Consumer:
     """A worker with four threads on one of the queues, in a scope of its own, and what it has done."""
 
-    def __init__(self, cloud: Cloud, queue: str, name: str, handler: Handler, rules: Rule | None = None) -> None:
+    def __init__(self, cloud: Cloud, queue: str, name: str, handler: Handler, rules: Sequence[Rule] = ()) -> None:
         self.done: dict[str, list[int]] = defaultdict(list)
         self._handler = handler
         self._parts = ExitStack()
-        once = Once("memory:", consumer=name, **({} if rules is None else {"rules": rules}))
+        once = Once("memory:", consumer=name, rules=rules)
         source = open_source(f"sqs://{queue}?wait=1s&{cloud.where}")
         letters = DeadFile(str(cloud.folder / f"{name}-dead.jsonl"))
         for part in (once, source, letters):
@@ -185,8 +186,8 @@ def test_two_consumers_run_every_ride_in_order(database: Database, cloud: Cloud)
             add_all(database)
             first.wait(TOTAL)
             second.wait(TOTAL)
-        assert first.done == dict.fromkeys(RIDES, list(VERSIONS))
-        assert second.done == dict.fromkeys(RIDES, list(VERSIONS))
+        assert first.done == IN_ORDER
+        assert second.done == IN_ORDER
         assert first.counts["processed"] == second.counts["processed"] == TOTAL
     assert len(failed) == 2 * len(RIDES)
 
@@ -202,7 +203,7 @@ def test_what_is_late_or_comes_again_is_dropped_by_its_version(database: Databas
             for version in (1, len(VERSIONS), 4):
                 cloud.publish_again(ride(name, version))
         consumer.wait(TOTAL + 3 * len(RIDES))
-        assert consumer.done == dict.fromkeys(RIDES, list(VERSIONS))
+        assert consumer.done == IN_ORDER
         assert (consumer.counts["stale"], consumer.counts["duplicate"]) == (2 * len(RIDES), len(RIDES))
 
 
@@ -212,4 +213,4 @@ def test_updated_before_created_ends_in_the_newest_state(cloud: Cloud) -> None:
             for version in (2, 1, 2, 3, 1):
                 cloud.publish_again(ride(name, version))
         consumer.wait(5 * len(RIDES))
-        assert consumer.done == dict.fromkeys(RIDES, [2, 3])
+        assert consumer.done == {name: [2, 3] for name in RIDES}
