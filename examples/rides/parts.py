@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +22,12 @@ class Parts:
         self._folder = folder
         self._commands = commands
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._lock = threading.RLock()  # one who closes while another starts something must see it
         self.names = list(commands)
 
     def start(self, name: str) -> None:
-        self._running[name] = begin(self._folder, name, self._commands[name])
+        with self._lock:
+            self._running[name] = begin(self._folder, name, self._commands[name])
 
     def check(self) -> None:
         """Raise if a part has ended by itself, which none should."""
@@ -35,15 +38,19 @@ class Parts:
     def kill(self, name: str) -> None:
         """End it as a power cut would."""
         self.check()
-        process = self._running.pop(name)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        with self._lock:
+            process = self._running.pop(name)
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     def close(self) -> None:
-        for process in self._running.values():
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        """End all of them; nothing is started after that."""
+        with self._lock:
+            self._commands = {}
+            for process in self._running.values():
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 def begin(folder: Path, name: str, command: list[str]) -> "subprocess.Popen[bytes]":

@@ -9,6 +9,7 @@ Exit 0: every ride was charged once and the read model shows the newest state. E
 import argparse
 import itertools
 import json
+import os
 import random
 import signal
 import sys
@@ -26,12 +27,13 @@ from check import problems, rows, summary
 from embedded import Embedded
 from parts import EVENTONCE, PATIENCE, PYTHON, Parts, until
 
-from eventonce.testing.servers.process import free_port
+from eventonce.testing.servers.process import Missing, free_port
 
 RIDERS = 3
 PAUSE = 0.05  # seconds between two changes of a ride
 KILLS = 2  # of each part
 STORIES = (("accepted", "started", "completed"), ("accepted", "started", "completed"), ("accepted", "cancelled"))
+WELL = "Every completed ride was charged once, and the read model shows every ride as it is."
 # How to see that a part is at work: a number that grows.
 PROGRESS = {
     "api": ("rides.db", "SELECT total(version) FROM rides"),
@@ -131,48 +133,57 @@ def commands(port: int, bus: str) -> dict[str, list[str]]:
     }
 
 
-def run(folder: Path, place: Any, rides: int) -> list[str]:
+def run(folder: Path, place: Any, rides: int, stack: ExitStack) -> list[str]:
     """Everything, in one folder; what is wrong at the end."""
-    with ExitStack() as stack:
-        stack.callback(place.close)
-        place.prepare()
-        port = free_port()
-        parts = Parts(folder, commands(port, place.bus) | place.commands())
-        stack.callback(parts.close)
-        for name in parts.names:
-            parts.start(name)
-        riders, chaos = Riders(folder, port), Chaos(folder, parts, place)
-        with ThreadPoolExecutor(RIDERS + 1) as threads:
-            work = [threads.submit(riders.work, rides, chaos.over) for _ in range(RIDERS)]
-            for each in [threads.submit(chaos.run), *work]:
-                each.result()
-        print(f"killed and started again: {dict(chaos.killed)}; clients asked again {riders.asked_again} times")
-        until(lambda: not rows(folder / "rides.db", "SELECT id FROM eventonce_outbox"), "an empty outbox")
-        place.settle()
-    sent = f"; {place.copies} copies let loose" if place.copies else ""
-    print(f"{summary(folder)}{sent}")
+    stack.callback(place.close)
+    place.prepare()
+    port = free_port()
+    parts = Parts(folder, commands(port, place.bus) | place.commands())
+    stack.callback(parts.close)
+    for name in parts.names:
+        parts.start(name)
+    riders, chaos = Riders(folder, port), Chaos(folder, parts, place)
+    with ThreadPoolExecutor(RIDERS + 1) as threads:
+        work = [threads.submit(riders.work, rides, chaos.over) for _ in range(RIDERS)]
+        for each in [threads.submit(chaos.run), *work]:
+            each.result()
+    print(f"killed and started again: {dict(chaos.killed)}; clients asked again {riders.asked_again} times")
+    until(lambda: not rows(folder / "rides.db", "SELECT id FROM eventonce_outbox"), "an empty outbox")
+    place.settle()
+    copies = f"; {place.copies} copies let loose" if place.copies else ""
+    print(f"{summary(folder)}{copies}")
     return problems(folder)
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(
-        description="Rides, billed once and shown as they are, while everything is killed."
-    )
+    options = argparse.ArgumentParser(description="Rides, charged once and shown as they are, while all is killed.")
     options.add_argument("--embedded", action="store_true", help="files in place of AWS")
     options.add_argument("--rides", type=int, default=60, help="at least so many (60)")
     options.add_argument("--keep", type=Path, help="a new folder for databases and logs, to look at afterwards")
     given = options.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left running
-    with tempfile.TemporaryDirectory(prefix="rides-") as made:
-        folder = given.keep or Path(made)
-        folder.mkdir(parents=True, exist_ok=folder == Path(made))
-        found = run(folder.resolve(), place(folder.resolve(), embedded=given.embedded), given.rides)
-    print(
-        "\n".join(found)
-        if found
-        else "Every completed ride was charged once, and the read model shows every ride as it is."
-    )
+    if given.keep is not None and given.keep.exists():
+        options.error(f"--keep: {given.keep} is there already; name a new folder")
+    with ExitStack() as stack:
+        stop_with(stack)
+        folder = given.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rides-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            found = run(folder.resolve(), place(folder.resolve(), embedded=given.embedded), given.rides, stack)
+        except Missing as error:
+            options.error(f"{error}; --embedded needs none")
+    print("\n".join(found or [WELL]))
     return 1 if found else 0
+
+
+def stop_with(stack: ExitStack) -> None:
+    """Leave nothing running behind when told to stop."""
+
+    def stop(*_: object) -> None:
+        stack.close()
+        os._exit(1)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
 
 
 def place(folder: Path, *, embedded: bool) -> Any:
