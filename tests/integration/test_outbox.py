@@ -515,6 +515,13 @@ def test_drain_ends_where_nothing_gets_through(database: Database, tmp_path: Pat
     assert len(receiver.sent) == 2
 
 
+def test_drain_does_not_try_everything_where_nothing_gets_through(database: Database, tmp_path: Path) -> None:
+    database.add(*range(200))
+    receiver = Receiver(lambda _: Kind.FAILED)
+    assert relay(database, receiver, tmp_path, batch=10, threads=1).drain() == 200
+    assert len(receiver.sent) == 10 + 9  # a batch, and then one at a time
+
+
 def test_a_row_that_somebody_changed_is_kept_as_a_dead_letter(database: Database, tmp_path: Path) -> None:
     database.add(1, 2, group="g")
     connection = database.connect()

@@ -63,6 +63,7 @@ class Desk:
         self.outage = Outage(outbox, clock)
         self.receiver = Outage("what the relay publishes to", clock)
         self.counts: Counter[str] = Counter()
+        self.through: bool | None = None  # whether anything got through when last something was sent; None at first
         self._outbox = outbox
         self._dead_letters = dead_letters
         self._lock = threading.Lock()
@@ -88,9 +89,13 @@ class Loop:
         self._told_at: int | None = None
         self._tidied_at: int | None = None
         self._moved = False  # in the last round
-        self._tries = 0  # since something got through
+        self._tries = 0  # in a row that nothing got through
         self._rests: list[int] = []  # when groups may be tried again, the soonest first
-        self.up = True  # whether something got through when last something was sent
+
+    def exhaust(self, tries: int) -> None:
+        """Publish all that there is, unless nothing gets through so many times in a row."""
+        while self._tries < tries and self.step():
+            pass
 
     def run(self, stop: threading.Event) -> None:
         """Go on until told to stop; what is in hand then is settled first."""
@@ -107,16 +112,15 @@ class Loop:
     def _round(self, stop: threading.Event) -> None:
         moved = self.step()
         self._keep_house(moved=moved)
-        if not self.up:
-            self._tries += 1
-            self._feed.wait(backoff(self._tries, 100, LONGEST_PAUSE), stop)
-        elif not moved:
+        if not moved:
             self._feed.wait(self._idle(), stop)
+        elif self._tries:
+            self._feed.wait(backoff(self._tries, 100, LONGEST_PAUSE), stop)
 
     def step(self) -> bool:
         """Publish what is next; whether there was anything."""
         desk, feed = self._desk, self._feed
-        rows = feed.take(desk.batch if self.up else 1)  # one alone shows whether the receiver is back
+        rows = feed.take(1 if desk.through is False else desk.batch)  # one alone shows whether the receiver is back
         if not rows:
             return False
         with self._holding():
@@ -145,13 +149,16 @@ class Loop:
 
     def _gets_through(self, answered: Answered) -> bool:
         """Whether anything does, now or the last time; what the receiver refused has reached it too."""
-        before, self.up = self.up, not answered or any(answer.kind is not Kind.FAILED for _, answer in answered)
-        if self.up:
-            self._tries = 0
-            self._desk.receiver.worked()
+        desk, before = self._desk, self._desk.through
+        if not answered:
+            return False
+        desk.through = any(answer.kind is not Kind.FAILED for _, answer in answered)
+        self._tries = 0 if desk.through else self._tries + 1
+        if desk.through:
+            desk.receiver.worked()
         else:
-            self._desk.receiver.failed(answered[0][1].error)
-        return before or self.up
+            desk.receiver.failed(answered[0][1].error)
+        return desk.through or before is True
 
     @contextmanager
     def _holding(self) -> Iterator[None]:

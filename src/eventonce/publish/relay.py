@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from eventonce.publish.stream import Streamed
 
 BATCH, THREADS = 100, 2
+# How many groups are tried in a row where nothing gets through; a function has little time.
+_DRAIN_TRIES, _LAMBDA_TRIES = 10, 3
 
 
 class Relay:
@@ -93,24 +95,15 @@ class Relay:
         """Publish all that can go out now; how many events are left waiting."""
         self._outbox.table.check()
 
-        def work(loop: Loop) -> None:
-            while loop.step():
-                pass
-
         with self._loops(ends=True) as loops:
-            _together(work, loops)
+            _together(lambda loop: loop.exhaust(_DRAIN_TRIES), loops)
             loops[0].tidy()
             return loops[0].tell()
 
     def aws_lambda(self) -> Callable[[Any, Any], dict[str, Any]]:
         """A handler for AWS Lambda on the stream of an outbox in DynamoDB."""
 
-        def publish(feed: Feed) -> None:
-            loop = Loop(self._desk, feed)
-            while loop.step() and loop.up:
-                pass
-
-        return self._streamed().handler(publish)
+        return self._streamed().handler(lambda feed: Loop(self._desk, feed).exhaust(_LAMBDA_TRIES))
 
     def close(self) -> None:
         """Close the place for dead letters. The outbox and the publisher are the caller's."""
