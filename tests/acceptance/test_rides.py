@@ -59,6 +59,14 @@ def test_on_the_emulator(ministack: Ministack) -> None:
     assert int(re.findall(r"(\d+) copies let loose", printed)[0]) >= 20
 
 
+@pytest.mark.parametrize("pipeline", ["billing", "readmodel", "fanout"])
+def test_its_pipelines_are_good_examples(pipeline: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "eventonce", "check", str(EXAMPLE / f"{pipeline}.toml")]
+    environment = {**os.environ, "PYTHONPATH": str(EXAMPLE)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 # --- it can fail ---
 
 
