@@ -7,13 +7,16 @@ BIN := $(VENV)/bin
 MINUTES ?= 5  # of torture for each store in make proof
 SECONDS_EACH ?= 60  # for each target of make fuzz
 
-.PHONY: demo demo-aws test test-spark servers lint format docs bench bench-quick bench-more audit proof fuzz clean
+.PHONY: demo demo-aws rides test test-spark servers lint format docs bench bench-quick bench-more audit proof fuzz clean
 
 demo: $(VENV)/ready
 	@$(BIN)/eventonce demo
 
 demo-aws: $(VENV)/ready servers
 	@PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/eventonce demo --aws
+
+rides: $(VENV)/ready servers
+	@PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python examples/rides/run.py
 
 test: $(VENV)/ready servers
 	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal

@@ -1,8 +1,10 @@
 """The sinks of AWS over the wire: on ministack, through a proxy that loses answers, and against a bus of our own."""
 
 import json
+import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from eventonce.outcome import Kind
 from eventonce.pipeline import Pipeline, settings
 from eventonce.ports import Sink
 from eventonce.sinks import open_sink
+from eventonce.sinks.sns import SnsSink
 from eventonce.testing.new_bus import NewBus
 from eventonce.testing.proxy import FaultProxy
 from eventonce.testing.servers import Ministack
@@ -234,6 +237,24 @@ def test_a_fifo_topic_drops_what_comes_twice(account: Account) -> None:
         assert account.sink(f"sns://{topic}").send(orders(3), keys(3)) == [None] * 3
 
     assert numbers(account.messages(queue)) == [0, 1, 2]
+
+
+def test_threads_find_a_topic_at_the_same_time(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = account.queue()
+    sink = account.sink(f"sns://{account.topic(queue)}")
+    assert isinstance(sink, SnsSink)
+    sink.client()
+    all_ask, one_asks = threading.Barrier(4), sink.place.client
+
+    def together(service: str, **options: Any) -> Any:
+        all_ask.wait(30)  # all have seen that the topic is not known yet
+        return one_asks(service, **options)
+
+    monkeypatch.setattr(sink.place, "client", together)
+    with ThreadPoolExecutor(4) as threads:
+        sent = [threads.submit(sink.send, orders(1), [f"key-{number}"]) for number in range(4)]
+        assert [each.result(60) for each in sent] == [[None]] * 4
+    assert len(account.messages(queue)) == 4
 
 
 def test_a_topic_that_is_missing(account: Account) -> None:

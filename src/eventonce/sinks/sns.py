@@ -22,13 +22,14 @@ class SnsSink(EntrySink):
         self._arn = self.place.name
 
     def _prepare(self) -> None:
-        if not self._arn.startswith("arn:"):
+        name = self.place.name  # not the ARN so far: threads may do this at the same time
+        if not name.startswith("arn:"):
             meta, sts = self.client().meta, self.place.client("sts")
             try:
                 account = sts.get_caller_identity()["Account"]
             finally:
                 sts.close()
-            self._arn = f"arn:{meta.partition}:sns:{meta.region_name}:{account}:{self._arn}"
+            self._arn = f"arn:{meta.partition}:sns:{meta.region_name}:{account}:{name}"
 
     def _entry(self, event: Event, parcel: Parcel) -> Entry:
         return self._message.entry(event, parcel)
