@@ -397,7 +397,7 @@ class Once:
             answer = _weightiest([next(answers) for _ in job.keys])
             job.error, job.waits = None, False
             if isinstance(answer, Won):
-                hold, *_ = batch.hold([Claim(key, token) for key in job.keys], until)
+                *_, hold = batch.hold([Claim(key, token) for key in job.keys], until)
                 won[job] = self._begin(job, answer, hold, run)
                 continue
             if len(job.keys) > 1:
@@ -534,8 +534,16 @@ def _seen(item: object, job: Job) -> Seen:
 
 
 def _weightiest(answers: list[Answer]) -> Answer:
-    """What the answers to all keys of one job come to: done or stale under any of them, else busy, else won."""
-    return min(answers, key=lambda answer: _WEIGHTS[type(answer)])
+    """What the answers to all keys of one job come to: done or stale under any of them, else busy, else won.
+
+    If won, with the attempts of the key that has seen more of them.
+    """
+    return min(answers, key=lambda answer: (_WEIGHTS[type(answer)], _trials(answer)))
+
+
+def _trials(answer: Answer) -> tuple[bool, int]:
+    """Smaller with more behind it."""
+    return (not answer.suspect, -answer.attempt) if isinstance(answer, Won) else (False, 0)
 
 
 def _rules(rules: Rule | Sequence[Rule] | str | Path) -> Sequence[Rule]:
