@@ -1,6 +1,5 @@
 """`eventonce torture`: real workers on a real store, harmed in every way, and a verdict."""
 
-import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -53,7 +52,6 @@ def torture(
         ) from error
     plan = Plan(store, 60 * minutes, workers, rate, plain)
     run = Torture(plan)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as after Ctrl-C: nothing is left running
     place = _folder(folder)
     length = round(plan.seconds * _STEP)
     with click.progressbar(length=length, label="torture", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
