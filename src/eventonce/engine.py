@@ -409,7 +409,7 @@ class Once:
                 self._answer(job, answer)
         holds = batch.hold(ours, until)
         for job, first in won.items():
-            self._begin(job, first, holds.get(job.key), run)
+            self._begin(job, first, holds.get(job.keys[-1]), run)
         return won, lost
 
     def _begin(self, job: Job, answer: Won, hold: Hold | None, run: Run) -> None:
@@ -537,8 +537,16 @@ def _seen(item: object, job: Job) -> Seen:
 
 
 def _weightiest(answers: list[Answer]) -> Answer:
-    """What the answers to all keys of one job come to: done or stale under any of them, else busy, else won."""
-    return min(answers, key=lambda answer: _WEIGHTS[type(answer)])
+    """What the answers to all keys of one job come to: done or stale under any of them, else busy, else won.
+
+    If won, with the attempts of the key that has seen more of them.
+    """
+    return min(answers, key=lambda answer: (_WEIGHTS[type(answer)], _trials(answer)))
+
+
+def _trials(answer: Answer) -> tuple[bool, int]:
+    """Smaller with more behind it."""
+    return (not answer.suspect, -answer.attempt) if isinstance(answer, Won) else (False, 0)
 
 
 def _at_least_one(name: str, value: int) -> int:

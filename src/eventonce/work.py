@@ -134,8 +134,8 @@ class Work:
         if job.context is None or job.context.claim is None:
             return
         token = job.context.claim.token
-        finishes = [Finish(key, token, job.rule.window, job.version, job.memo) for key in job.keys]
-        finish = finishes[0]
+        # The last key is the one under which workers with the replaced rule look too, so that one goes first.
+        *others, finish = [Finish(key, token, job.rule.window, job.version, job.memo) for key in job.keys]
         if job.context.transaction is None:
             batch.finish(finish)
         else:
@@ -143,8 +143,9 @@ class Work:
             commit = job.context.transaction.commit
             job.recorded = commit(finish) if self._hooks is None else told(self._hooks, "commit", 1, commit, finish)
             job.finished = job.recorded
-            batch.drop([job.key])
-        for other in finishes[1:]:
+            batch.drop([finish.key])
+            others = others if job.recorded else []  # fenced: whoever took over says what becomes of it
+        for other in others:
             batch.finish(other)
 
 

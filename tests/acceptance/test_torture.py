@@ -1,9 +1,12 @@
 """Short torture runs on real servers, and what the command says to wrong wishes. Longer ones: `make proof`."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,15 @@ def torture(*options: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.fixture
+def look_in(tmp_path: Path) -> Path:
+    """A folder that PostgreSQL, which does not run as root, is able to look into."""
+    for each in [tmp_path, *tmp_path.parents]:
+        if each.stat().st_uid == os.geteuid() and "pytest" in str(each):
+            each.chmod(0o755)
+    return tmp_path
+
+
+@pytest.fixture
 def _servers(store: str) -> None:
     """The command starts servers of its own; where one is missing, a skip on a laptop and a failure in CI."""
     try:
@@ -38,12 +50,8 @@ def _servers(store: str) -> None:
 
 @pytest.mark.usefixtures("_servers")
 @pytest.mark.parametrize("store", PROGRAMS)
-def test_nothing_is_lost_and_nothing_doubled(store: str, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    for each in tmp_path.parents:  # PostgreSQL does not run as root, and must be able to look in
-        if each.stat().st_uid == os.geteuid() and "pytest" in str(each):
-            each.chmod(0o755)
-    tmp_path.chmod(0o755)
+def test_nothing_is_lost_and_nothing_doubled(store: str, look_in: Path) -> None:
+    folder = look_in / "run"
 
     done = torture("--store", store, "--minutes", "0.15", "--rate", "40", "--json", "--folder", str(folder))
 
@@ -60,11 +68,54 @@ def test_nothing_is_lost_and_nothing_doubled(store: str, tmp_path: Path) -> None
         assert (verdict["effects"], verdict["doubled"]) == (verdict["events"], 0)
 
 
-def test_a_store_that_is_none() -> None:
-    done = torture("--store", "postgres")
+@pytest.mark.usefixtures("_servers")
+@pytest.mark.parametrize("store", ["sqlite"])
+def test_a_second_run_on_the_same_store_is_one_of_its_own(store: str, tmp_path: Path) -> None:
+    for _ in range(2):
+        done = torture("--store", f"{store}:///{tmp_path}/claims.db?shared=true", "--minutes", "0.05", "--json")
+
+        verdict = json.loads(done.stdout)
+        assert done.returncode == 0, verdict["violations"] + [done.stderr]
+        assert verdict["events"] == verdict["effects"] > 0
+
+
+@pytest.mark.usefixtures("_servers")
+@pytest.mark.parametrize("store", PROGRAMS)
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_running_or_mounted_after_an_interrupt(store: str, how: int, look_in: Path) -> None:
+    command = [sys.executable, "-m", "eventonce", "torture", "--store", store, "--folder", str(look_in / "run")]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        while not list(look_in.glob("run/worker-*.history")):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(how)
+        assert process.wait(120) != 0
+
+    assert _about(look_in) == []
+
+
+def _about(folder: Path) -> list[str]:
+    """What runs with this folder in its command, and what is mounted in it."""
+    found = []
+    for file in [*Path("/proc").glob("[0-9]*/cmdline"), Path("/proc/mounts")]:
+        with contextlib.suppress(OSError):  # a process that has just ended
+            found += [line for line in file.read_text(errors="replace").splitlines() if str(folder) in line]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("store", "says"),
+    [
+        ("postgres", "neither a URL nor one of sqlite, redis, postgresql, dynamodb"),
+        ("memory:", "is a store of its own in each worker"),
+        ("dynamodb://claims", "name an emulator"),
+    ],
+)
+def test_a_store_that_cannot_be_tortured(store: str, says: str) -> None:
+    done = torture("--store", store)
 
     assert done.returncode == 2
-    assert "neither a URL nor one of sqlite, redis, postgresql, dynamodb" in done.stderr
+    assert says in done.stderr
 
 
 def test_a_folder_that_is_in_use(tmp_path: Path) -> None:

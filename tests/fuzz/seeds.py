@@ -77,6 +77,8 @@ _SEEDS: dict[str, list[bytes]] = {
     "message": [b"name\n" + each for each in _JSON],
     "binary_cloudevent": [b'{"ce-time": "2026-01-05T09:00:00Z"}\n{"n": 1}'],
     "webhook": [json.dumps(HEADERS).encode() + b"\n" + each for each in _JSON],
+    "command": [b"\n---\n".join([PIPELINE.encode(), b"\n".join(_JSON[:4])]) + b" " * number for number in range(5)],
+    "options": [each + b" " * number for each in (b"14d", b"content", b"memory:", b"-1") for number in range(8)],
     "documents": [b"\n".join(_JSON[:3]), b"".join(_JSON[:3]), b'{"a": "\\"}"}\n\n[1]\nx'],
 }
 

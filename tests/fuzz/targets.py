@@ -4,12 +4,17 @@ else: any other exception is a finding, as is a hang or memory without bound (th
 import asyncio
 import contextlib
 import json
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+
+from click.testing import CliRunner
 
 from eventonce import Once
 from eventonce.aws_lambda.envelope import recognise
+from eventonce.cli.main import cli
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventOnceError, EventRejected
 from eventonce.event import Event
@@ -29,6 +34,11 @@ from eventonce.webhook import Bearer, Stripe, Webhook, github
 
 MAX_BYTES = 65_536
 STATUSES = {200, 400, 401, 404, 405, 409, 413, 415, 422, 503}
+SEPARATOR = b"\n---\n"  # between the files of a command
+_OPTIONS = (  # those that read a value and touch nothing
+    ["advise", "--horizon"], ["key", "--key"], ["presets", "--"], ["template", "--"],
+    *([command, "--store", "memory:", "--"] for command in ("forget", "peek", "explain")),
+)  # fmt: skip
 _CARRIERS = ("sqs", "kinesis", "sns", "dynamodb", "http")
 _BOOK = Rulebook(
     "fuzz",
@@ -170,6 +180,33 @@ def engine(data: bytes) -> None:
         assert kinds in ({Kind.REJECTED}, {Kind.PROCESSED, Kind.DUPLICATE})
 
 
+def command(data: bytes) -> None:
+    """A command that reads a pipeline file and recorded events ends with an exit code, or with an error of ours."""
+    file, _, events = data.partition(SEPARATOR)
+    with tempfile.TemporaryDirectory() as folder:
+        pipeline_file, traffic = Path(folder, "pipeline.toml"), Path(folder, "traffic.jsonl")
+        pipeline_file.write_bytes(file)
+        traffic.write_bytes(events)
+        commands = (
+            ["check", str(pipeline_file), "--samples", str(traffic)],
+            ["key", "-c", str(pipeline_file), str(traffic)],
+            ["key", "--compare", str(traffic), str(pipeline_file)],
+            ["audit", "-c", str(pipeline_file), "--json", str(traffic)],
+            ["advise", str(traffic)],
+        )
+        with contextlib.suppress(EventOnceError):
+            done = CliRunner().invoke(cli, commands[len(data) % len(commands)], catch_exceptions=False)
+            assert done.exit_code in (0, 1, 2)
+
+
+def options(data: bytes) -> None:
+    """Whatever is written on the command line, nothing but a usage error or an error of ours comes of it."""
+    value, name = text(data).replace("\0", ""), _OPTIONS[len(data) % len(_OPTIONS)]
+    with contextlib.suppress(EventOnceError):
+        done = CliRunner().invoke(cli, [*name, value], input=b"{}", catch_exceptions=False)
+        assert done.exit_code in (0, 1, 2)
+
+
 def webhook(data: bytes) -> None:
     head, body = halves(data)
     said = parsed(head)
@@ -203,6 +240,6 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     each.__name__: each
     for each in (
         one_event, many_events, message, binary_cloudevent, documents, pattern, pipeline, paths, durations, urls,
-        invocation, letter, engine, webhook,
+        invocation, letter, engine, webhook, command, options,
     )
 }  # fmt: skip

@@ -33,6 +33,7 @@ from eventonce import (
 from eventonce.claim import Claim, Want
 from eventonce.errors import SinkDown
 from eventonce.key import Key
+from eventonce.stores import open_store
 from eventonce.stores.memory import MemoryStore
 from eventonce.stores.sqlite import SQLiteStore
 from eventonce.testing import ManualClock
@@ -1059,6 +1060,46 @@ def test_a_rule_that_replaces_another_fails_and_commits_with_both_keys(bench: Be
     assert kinds(once.run([A], lambda event, ctx: ctx.tx.execute("SELECT 1"))) == ["processed"]
     records = once.peek([once.key(A), bench.once(name="old").key(A)])
     assert [bool(record and record.done_at and not record.lease) for record in records] == [True, True]
+
+
+def test_what_a_transaction_records_counts_for_workers_with_the_replaced_rule(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a worker that dies as soon as its transaction has committed
+    store = open_store(bench.url)
+    new, old = bench.once(store, name="new", was="old"), bench.once(store, name="old")
+    monkeypatch.setattr(store, "commit", _die)
+    monkeypatch.setattr(store, "release", _die)
+    with pytest.raises(KeyboardInterrupt):
+        new.run([A], lambda event, ctx: ctx.tx.execute("SELECT 1"))
+    monkeypatch.undo()
+
+    # then a worker of either rule knows
+    assert kinds(old.run([A], ok)) == kinds(new.run([A], ok)) == ["duplicate"]
+    store.close()
+
+
+def test_a_fenced_transaction_marks_neither_key(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    once = bench.once(bench.url, name="new", was="old")
+    monkeypatch.setattr("eventonce.stores.sqlite.SQLiteTransaction._commit", lambda self, finish: False)
+
+    (outcome,) = once.run([A], lambda event, ctx: ctx.tx.execute("SELECT 1"))
+
+    assert (outcome.kind, type(outcome.error)) == (Kind.FAILED, LeaseLost)
+    records = once.peek([once.key(A), bench.once(name="old").key(A)])
+    assert [record and record.done_at for record in records] == [0, 0]
+
+
+def test_attempts_under_the_replaced_rule_count(bench: Bench) -> None:
+    store = MemoryStore()
+    bench.once(store, name="old").run([A], fail)
+    attempts: list[int] = []
+    bench.once(store, name="new", was="old").run([A], lambda event, ctx: attempts.append(ctx.attempt))
+    assert attempts == [2]
+
+
+def _die(*_: object) -> list[bool]:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("was", [{}, {"key": "id"}, {"name": "old", "window": "1d"}, {"name": "old", "key": "ids"}])

@@ -40,6 +40,7 @@ def test_plain_effects(number: int) -> None:
 
     assert counts["doubled"] < counts["deaths"] + counts["fenced"]  # only where an owner died or lost its lease
     assert min(counts["deaths"], counts["fenced"], counts["dead letters"], counts["doubled"]) > 10  # bad days indeed
+    assert counts["windows over"] > 10
 
 
 @pytest.mark.parametrize("number", range(PIECES))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from eventonce import Event, Rule
+from eventonce import Event, Once, Rule
 from eventonce.testing import try_handler
 from eventonce.testing.trial import SCENARIOS
 
@@ -112,6 +112,81 @@ def test_a_handler_that_forgets_is_told_what_is_missing() -> None:
     report = try_handler(charge, ORDER, effects=lambda: charges, reset=charges.clear, scenarios=["a copy after it"])
 
     assert str(report).startswith("a copy after it: '1' did not happen")
+
+
+class Counting:
+    """A handler as a method, which wants the context by its name alone."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def handle(self, event: Event, *, ctx: Any) -> None:
+        self.keys.append(ctx.idempotency_key)
+
+
+def test_a_method_is_tried_and_its_idempotency_key_is_the_same_in_every_scenario() -> None:
+    counting = Counting()
+
+    report = try_handler(counting.handle, ORDER, effects=lambda: counting.keys, reset=counting.keys.clear)
+
+    assert [each.scenario for each in report.differences] == WHERE_TWICE
+    assert not any(each.missing for each in report.differences)
+
+
+def test_a_decorated_handler_is_tried_as_it_was_before() -> None:
+    charges: list[str] = []
+    with Once("memory:") as once:
+
+        @once
+        def charge(event: Event) -> None:
+            charges.append(event.id)
+
+        report = try_handler(charge, ORDER, effects=lambda: charges, reset=charges.clear, scenarios="a lost lease")
+
+    assert str(report).startswith("a lost lease: '1' happened twice")
+
+
+def test_a_store_can_be_used_for_trial_after_trial_and_keeps_nothing(tmp_path: Path) -> None:
+    charges: list[str] = []
+    file = tmp_path / "claims.db"
+    for _ in range(2):
+        report = try_handler(
+            lambda event: charges.append(event.id),
+            ORDER,
+            effects=lambda: charges,
+            reset=charges.clear,
+            store=f"sqlite:///{file}",
+            scenarios=["a copy after it", "a replay"],
+        )
+        assert report.good, report
+
+    connection = sqlite3.connect(file)
+    assert connection.execute("SELECT count(*) FROM eventonce_claims").fetchone() == (0,)
+    connection.close()
+
+
+def test_effects_that_are_none_of_one_run_are_told_as_such() -> None:
+    done: list[str] = []
+
+    def handle(event: Event, ctx: Any) -> None:
+        done.extend(["line", "line"] if ctx.attempt == 1 else ["line", "retried"])
+
+    report = try_handler(handle, ORDER, effects=lambda: done, reset=done.clear, scenarios="a redrive")
+
+    assert str(report).startswith(
+        "a redrive: 'retried' happened once and should not, 'line' happened once instead of twice"
+    )
+
+
+def test_a_scenario_that_is_none() -> None:
+    with pytest.raises(ValueError, match="'a storm' is none of a copy after it"):
+        try_handler(lambda event: None, ORDER, effects=lambda: ["x"], reset=lambda: None, scenarios=["a storm"])
+
+
+def test_effects_that_cannot_be_compared() -> None:
+    effects: Any = lambda: [{"a": 1}]  # noqa: E731
+    with pytest.raises(TypeError, match="such as texts or tuples"):
+        try_handler(lambda event: None, ORDER, effects=effects, reset=lambda: None)
 
 
 def test_effects_that_cannot_be_seen_prove_nothing() -> None:

@@ -107,8 +107,19 @@ def test_a_heartbeat_makes_a_lease_longer() -> None:
 def test_a_claim_that_was_given_back_is_free_even_if_a_heartbeat_answers_late() -> None:
     story = Story()
     story.call("claim", "t", "Won")
-    story.call("release", "t", "True")
+    story.tell("gives", owners=[["k1", "t"]])
     story.call("extend", "t", "True")
+    story.call("claim", "u", "Won")
+    story.call("release", "t", "True")
+
+    assert story.checker().violations == []
+
+
+def test_a_claim_may_be_free_though_its_owner_was_killed_before_it_heard_so() -> None:
+    story = Story()
+    story.call("claim", "t", "Won")
+    story.tell("gives", owners=[["k1", "t"]])
+    story.tell("killed", worker=1)
     story.call("claim", "u", "Won")
 
     assert story.checker().violations == []

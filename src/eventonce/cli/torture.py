@@ -50,12 +50,13 @@ def torture(
         raise MissingDriver(
             f"torture needs the Python package {error.name}; install it with pip install 'eventonce[proof,aws]'"
         ) from error
-    place = _folder(folder)
     plan = Plan(store, 60 * minutes, workers, rate, plain)
+    run = Torture(plan)
+    place = _folder(folder)
     length = round(plan.seconds * _STEP)
     with click.progressbar(length=length, label="torture", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
         try:
-            verdict = Torture(plan, place).run(lambda seconds: bar.update(round(seconds * _STEP) - bar.pos))
+            verdict = run.run(place, lambda seconds: bar.update(round(seconds * _STEP) - bar.pos))
         except Missing as error:
             raise ConfigError(f"torture: {error}") from error
     (place / "verdict.json").write_bytes(msgspec.json.encode(verdict))

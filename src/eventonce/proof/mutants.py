@@ -3,18 +3,25 @@
 Each is a bug that a system in use has, or that one changed line of ours would be.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 from msgspec import structs
 
-from eventonce.claim import Answer, Busy, Claim, Done, Finish, Record, Release, Token, Want, Won
+from eventonce.claim import Answer, Busy, Claim, Done, Finish, Record, Release, Stale, Token, Want, Won
+from eventonce.engine import Once
+from eventonce.errors import StoreError
 from eventonce.event import Delivery
+from eventonce.job import Job
+from eventonce.keeper import Batch
 from eventonce.key import Key
 from eventonce.outcome import Kind, Outcome
-from eventonce.proof.simulation import Kit, StoreClock
-from eventonce.proof.world import World
+from eventonce.ports import Swept
+from eventonce.proof.simulation import LEASE, Kit, StoreClock, TaskKeeper
+from eventonce.proof.store import TransactionalMemory
+from eventonce.proof.world import NEVER, World
 from eventonce.stores.memory import MemoryStore
+from eventonce.work import Work
 from eventonce.worker import Worker
 
 
@@ -132,6 +139,164 @@ class _AcksFirst(Worker):
         return super().work(received)
 
 
+class _HeartbeatWithoutToken(_NoTokenCheck):
+    """Whoever sends a heartbeat has the lease."""
+
+    commit = MemoryStore.commit
+
+
+class _TransactionWithoutToken(_NoTokenCheck, TransactionalMemory):
+    """Effects are written for whoever has begun, as in a transaction that does not look at the claim."""
+
+
+class _SweepsAll(MemoryStore):
+    """A sweep that does not look at the time."""
+
+    def sweep(self, limit: int, cursor: bytes = b"") -> Swept:
+        self._records.clear()
+        return Swept(0, None)
+
+
+class _Windows(MemoryStore):
+    """A window of another length."""
+
+    factor: float
+
+    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+        return super().commit([each._replace(window=int(each.window * self.factor)) for each in finishes])
+
+
+class _WindowNeverEnds(_Windows):
+    factor = 100
+
+
+class _WindowEndsEarly(_Windows):
+    factor = 0.1
+
+
+class _Claims(MemoryStore):
+    """A claim that asks something else than it should."""
+
+    change: ClassVar[dict[str, Any]]
+
+    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+        return super().claim([want._replace(**self.change) for want in wants], token, lease)
+
+
+class _BlamesTheBatch(_Claims):
+    """An owner that died with several claims counts against each of them."""
+
+    change: ClassVar = {"shared": False}
+
+
+class _NoVersions(_Claims):
+    """A newer version of what is done is a duplicate of it."""
+
+    change: ClassVar = {"version": None}
+
+
+class _OldVersionsRun(MemoryStore):
+    """What is older than what is done runs all the same, and is what is done then."""
+
+    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+        answers = super().claim(wants, token, lease)
+        stale = {want.key for want, answer in zip(wants, answers, strict=True) if isinstance(answer, Stale)}
+        for key in stale:
+            del self._records[key]
+        return super().claim(wants, token, lease) if stale else answers
+
+
+class _BusyIsAnAttempt(MemoryStore):
+    """A copy that has to wait uses up an attempt."""
+
+    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+        answers = super().claim(wants, token, lease)
+        for want, answer in zip(wants, answers, strict=True):
+            if isinstance(answer, Busy):
+                record = self._records[want.key]
+                self._records[want.key] = record._replace(tries=record.tries + 1)
+        return answers
+
+
+class _OwnClaimIsBusy(MemoryStore):
+    """A claim that is asked again meets its own token and takes it for another's."""
+
+    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+        own = {want.key for want in wants if want.key in self._records and self._records[want.key].token == token}
+        answers = zip(wants, super().claim(wants, token, lease), strict=True)
+        return [Busy(self._records[want.key].lease) if want.key in own else answer for want, answer in answers]
+
+
+class _CommitOnlyOnce(MemoryStore):
+    """A commit that is said again is fenced."""
+
+    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+        done = {each.key for each in finishes if each.key in self._records and not self._records[each.key].lease}
+        pairs = zip(finishes, super().commit(finishes), strict=True)
+        return [held and each.key not in done for each, held in pairs]
+
+
+class _Unsuspecting(MemoryStore):
+    """What killed the last batch runs in a batch again."""
+
+    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+        answers = super().claim(wants, token, lease)
+        return [each._replace(suspect=False) if isinstance(each, Won) else each for each in answers]
+
+
+class _NoHeartbeat(TaskKeeper):
+    """Leases end, however alive their owner is."""
+
+    def _extend(self, batches: list[Batch]) -> None:
+        """Nothing is extended."""
+
+
+class _DeafHeartbeat(TaskKeeper):
+    """Sends heartbeats, and does not hear that the claim is another's."""
+
+    def _extend(self, batches: list[Batch]) -> None:
+        super()._extend(batches)
+        for hold in (hold for batch in batches for hold in batch.due(NEVER)):
+            hold.until = self._clock.steady() + LEASE
+
+
+class _CommitsAtTheEnd(TaskKeeper):
+    """An effect is recorded when the whole batch is done, however long that takes."""
+
+    def _try(self, what: str, step: Callable[[], object]) -> None:  # type: ignore[override]
+        if what != "commit":
+            super()._try(what, step)
+
+
+class _FencedIsDone(Once):
+    """Does not look at what the store says to a commit."""
+
+    def _conclude(self, batch: Batch, job: Job, trouble: StoreError | None, attempts: int) -> None:
+        super()._conclude(batch, job, trouble, attempts)
+        if job.error is None:
+            job.end(Kind.PROCESSED)
+
+
+class _CopiesAreDone(Once):
+    """Copies in a batch are duplicates, whatever became of the first."""
+
+    def _follow(self, copy: Job, leader: Job) -> None:
+        copy.end(Kind.DUPLICATE)
+
+
+class _PressesOn(Once):
+    """A failure does not stop its group."""
+
+    def _work(self, handler: Any) -> Work:
+        return _Lanes(handler, 1, 1)
+
+
+class _Lanes(Work):
+    def _perform_lane(self, batch: Batch, lane: list[Job]) -> None:
+        for job in lane:
+            self._perform(batch, job)
+
+
 def _store(kind: Any) -> Kit:
     return Kit(lambda world: kind(clock=StoreClock(world)))
 
@@ -148,4 +313,24 @@ MUTANTS = {
     "unknown taken for a duplicate": Kit(worker=_DropsUnknown),
     "ack of a failure": Kit(worker=_AcksFailed),
     "ack before the work": Kit(worker=_AcksFirst),
+    "heartbeat without token": _store(_HeartbeatWithoutToken),
+    "transaction without token": Kit(
+        lambda world: _TransactionWithoutToken(clock=StoreClock(world)), transactional=True
+    ),
+    "no heartbeat": Kit(keeper=_NoHeartbeat),
+    "a heartbeat that hears nothing": Kit(keeper=_DeafHeartbeat),
+    "commits at the end of a long batch": Kit(keeper=_CommitsAtTheEnd),
+    "a fenced commit taken for done": Kit(once=_FencedIsDone),
+    "copies of a failure taken for done": Kit(once=_CopiesAreDone),
+    "a group that goes on behind a failure": Kit(once=_PressesOn),
+    "a sweep of what is still needed": _store(_SweepsAll),
+    "a window without end": _store(_WindowNeverEnds),
+    "a window that ends early": _store(_WindowEndsEarly),
+    "a newer version taken for a duplicate": _store(_NoVersions),
+    "an older version that runs": _store(_OldVersionsRun),
+    "a wait counted as an attempt": _store(_BusyIsAnAttempt),
+    "a death held against the whole batch": _store(_BlamesTheBatch),
+    "what killed a batch in a batch again": _store(_Unsuspecting),
+    "one's own claim taken for another's": _store(_OwnClaimIsBusy),
+    "a repeated commit refused": _store(_CommitOnlyOnce),
 }

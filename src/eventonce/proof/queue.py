@@ -9,10 +9,10 @@ from eventonce.proof.world import World
 class Message:
     """One copy of an event in the queue."""
 
-    def __init__(self, number: int, event: Event, group: str | None) -> None:
-        self.number = number
+    def __init__(self, event: Event, group: str | None, arrives: int) -> None:
         self.event = event
         self.group = group
+        self.arrives = arrives
         self.visible_at = 0
         self.offers = 0
         self.gone = False
@@ -21,20 +21,20 @@ class Message:
 class Queue:
     """Messages that come back until they are acked, and once in a while even then."""
 
-    def __init__(self, world: World, events: Sequence[tuple[Event, str | None]], visibility: int) -> None:
-        self.messages = [Message(number, event, group) for number, (event, group) in enumerate(events)]
-        self.acked: list[tuple[int, Message]] = []
+    def __init__(self, world: World, messages: Sequence[Message], visibility: int) -> None:
+        self.messages = messages
         self._world = world
         self._visibility = visibility
 
     def receive(self, limit: int) -> Sequence[Delivery]:
         """Waits for what is visible next; empty once nothing is left."""
         while waiting := [message for message in self.messages if not message.gone]:
-            if visible := self._visible(waiting)[:limit]:
+            now = self._world.now
+            if visible := self._visible([message for message in waiting if message.arrives <= now])[:limit]:
                 return [self._offer(message) for message in visible]
             # What is visible already stands behind one of its group that is not.
-            hidden = [message.visible_at for message in waiting if message.visible_at > self._world.now]
-            self._world.sleep(min(hidden) - self._world.now)
+            times = [max(message.arrives, message.visible_at) for message in waiting]
+            self._world.sleep(min(time for time in times if time > now) - now)
         return []
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
@@ -42,7 +42,6 @@ class Queue:
         for delivery in deliveries:
             message: Message = delivery.handle
             self._world.tell(f"acks {message.event.id}")
-            self.acked.append((self._world.now, message))
             if self._world.trouble(2):
                 self._world.tell(f"queue keeps {message.event.id} all the same")
             else:

@@ -6,30 +6,38 @@ One seed is one schedule. The same seed gives the same run to the last step, and
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
+from eventonce.claim import Claim
 from eventonce.context import Context
 from eventonce.engine import Once
 from eventonce.event import Event
 from eventonce.keeper import Keeper
+from eventonce.key import Key
 from eventonce.ports import Store
 from eventonce.proof.choices import Choices, shrink
-from eventonce.proof.model import Model
+from eventonce.proof.model import Effect, Model
 from eventonce.proof.queue import Message, Queue
 from eventonce.proof.store import Line, TransactionalLine, TransactionalMemory
-from eventonce.proof.world import Endless, Killed, Process, Task, World
+from eventonce.proof.world import NEVER, Endless, Killed, Process, Task, World
+from eventonce.rule import Rule
 from eventonce.sinks.dead_letter import Dead
 from eventonce.stores.memory import MemoryStore
 from eventonce.worker import Worker
 
 LEASE, VISIBILITY = 1000, 3000  # milliseconds
 ATTEMPTS = 4
+CONSUMER = "proof"
 _SKEW = 900  # of the clock of a process, either way
 _TICK = LEASE // 6
 _TROUBLES = 7
 _HANDLER_TROUBLE = 6  # percent
+_LONG, _SHORT = 1_209_600, 8  # seconds of a window, the short one so that it can run out
+_LATE = 6000  # milliseconds after which a copy may come, once or twice
 
 
 class ProcessClock:
@@ -57,11 +65,31 @@ class StoreClock(ProcessClock):
         super().__init__(world, 0)
 
 
+class TaskKeeper(Keeper):
+    """The engine's own keeper, whose thread is a task of the world."""
+
+    def __init__(self, world: World, store: Store, clock: ProcessClock) -> None:
+        super().__init__(store, LEASE, clock)
+        self._world = world
+        self._task: Task | None = None
+
+    def _begin(self) -> None:
+        if self._task is None or self._task.dead:
+            self._task = self._world.start(self._world.process, self._keep)
+
+    def _keep(self) -> None:
+        while self._batches:
+            self._world.sleep(_TICK)
+            self.turn()
+
+
 class Kit(NamedTuple):
     """What is put to the test; a mutant is a kit with one part that is wrong on purpose."""
 
     store: Callable[[World], Store] = lambda world: MemoryStore(clock=StoreClock(world))
     worker: type[Worker] = Worker
+    once: type[Once] = Once
+    keeper: type[TaskKeeper] = TaskKeeper
     transactional: bool = False
 
 
@@ -83,22 +111,51 @@ class Run(NamedTuple):
         return f"{told}\nviolated: {'; '.join(self.violations) or 'nothing'}"
 
 
-class _Keeper(Keeper):
-    """The engine's own keeper, whose thread is a task of the world."""
+class Scene:
+    """What is sent in one run, under which rules: versions of one thing or several, groups, windows that run out."""
 
-    def __init__(self, world: World, store: Store, clock: ProcessClock) -> None:
-        super().__init__(store, LEASE, clock)
-        self._world = world
-        self._task: Task | None = None
+    def __init__(self, choices: Choices) -> None:
+        self.versions = choices.rarely(25)
+        groups = ((), (), ("g",), ("g", "h"))[choices.below(4)]
+        named = (self._name(number, choices) for number in range(1 + choices.below(3)))
+        self.events = [Event(id=name, data={"thing": thing, "version": n}) for n, (name, thing) in enumerate(named, 1)]
+        self.group_of = {event.id: groups[at % len(groups)] if groups else None for at, event in enumerate(self.events)}
+        self.rules = self._rules(choices)
+        books = [Once("memory:", consumer=CONSUMER, rules=rule) for rule in self.rules]
+        self.keys = {event.id: [once._rules.key(event).keys for once in books] for event in self.events}
 
-    def _begin(self) -> None:
-        if self._task is None or self._task.dead:
-            self._task = self._world.start(self._world.process, self._keep)
+    def messages(self, choices: Choices, now: int) -> list[Message]:
+        """Each event, and copies of some, in order but for the copies."""
+        copies = [(event, choices.below(3) * _LATE) for event in self.events for _ in range(choices.below(3))]
+        return [
+            Message(event, self.group_of[event.id], now + late)
+            for event, late in [*((event, 0) for event in self.events), *copies]
+        ]
 
-    def _keep(self) -> None:
-        while self._batches:
-            self._world.sleep(_TICK)
-            self.turn()
+    def before(self, event: Event) -> list[Event]:
+        """What stands before it in its group."""
+        group, at = self.group_of[event.id], self.events.index(event)
+        return [each for each in self.events[:at] if group and self.group_of[each.id] == group]
+
+    def version(self, event: Event) -> int | None:
+        return event.data["version"] if self.versions else None
+
+    def all_keys(self, event: Event) -> set[Key]:
+        return {key for keys in self.keys[event.id] for key in keys}
+
+    def _name(self, number: int, choices: Choices) -> tuple[str, str]:
+        return f"e{number}", "thing" if self.versions and not choices.rarely(20) else f"thing {number}"
+
+    def _rules(self, choices: Choices) -> list[Rule]:
+        """One rule, or another one beside it that replaces it, as while a new version is rolled out."""
+        rule = Rule(
+            name="old",
+            key=["detail.thing"],
+            version="detail.version" if self.versions else None,
+            window=_SHORT if choices.rarely(30) else _LONG,
+            refresh=choices.rarely(20),
+        )
+        return [rule, structs.replace(rule, name="new", was="old")] if choices.rarely(15) else [rule]
 
 
 class Simulation:
@@ -110,15 +167,15 @@ class Simulation:
         self._world = world = World(choices, troubles=choices.below(_TROUBLES + 1))
         self._model = Model()
         self._store = kit.store(world)
-        self._events = [Event(id=f"e{number}", data={}) for number in range(1 + choices.below(3))]
-        self._groups = choices.rarely(30)
-        self._poison = {event.id for event in self._events if choices.rarely(6)}
-        self._keys = {event.id: Once("memory:", consumer="proof").key(event) for event in self._events}
-        self._queue = Queue(world, [(event, self._group()) for event in self._arrivals()], VISIBILITY)
-        self._dead: set[str] = set()
+        self._scene = scene = Scene(choices)
+        self._poison = {event.id for event in scene.events if choices.rarely(6)}
+        self._queue = Queue(world, scene.messages(choices, world.now), VISIBILITY)
+        self._dead: dict[str, int] = {}  # and after how many effects
         self._wrong: list[str] = []
         self._batch = 1 + choices.below(4)
+        self._busy_wait = choices.below(2) * LEASE // 2
         self._born = 0
+        self._lines: list[tuple[Process, Line]] = []
         self._workers = 1 + choices.below(3)
         for _ in range(self._workers):
             self._spawn()
@@ -139,14 +196,6 @@ class Simulation:
 
     # --- the cast ---
 
-    def _arrivals(self) -> list[Event]:
-        """Each event, and copies of some, in order but for the copies."""
-        copies = [event for event in self._events for _ in range(self._choices.below(3))]
-        return self._events + copies
-
-    def _group(self) -> str | None:
-        return "g" if self._groups else None
-
     def _spawn(self, after: int = 0) -> None:
         self._born += 1
         process = Process(f"worker {self._born}")
@@ -154,50 +203,66 @@ class Simulation:
         self._world.start(process, lambda: self._live(process), self._world.now + after)
 
     def _live(self, process: Process) -> None:
+        """A process, with one thread of work or two."""
         line_of = TransactionalLine if self._kit.transactional else Line
         line = line_of(self._world, process, self._store, self._model, LEASE)
+        self._lines.append((process, line))
         try:
-            self._serve(line, ProcessClock(self._world, process.skew))
+            serve = self._worker(line, ProcessClock(self._world, process.skew))
+            if self._choices.rarely(20):
+                self._world.start(process, serve)
+            serve()
         except Killed:
             self._model.died(line.tokens)
             self._spawn(after=self._choices.below(2) * LEASE)
             raise
 
-    def _serve(self, line: Line, clock: ProcessClock) -> None:
-        once = Once(line, consumer="proof", lease=LEASE / 1000, max_attempts=ATTEMPTS, clock=clock)
-        once._keeper = _Keeper(self._world, line, clock)
-        worker = self._kit.worker(
-            once, _Watched(self), self._handler(), _DeadLetters(self), batch=self._batch, endless=True, clock=clock
+    def _worker(self, line: Line, clock: ProcessClock) -> Callable[[], None]:
+        book = self._choices.below(len(self._scene.rules))
+        once = self._kit.once(
+            line,
+            consumer=CONSUMER,
+            rules=self._scene.rules[book],
+            lease=LEASE / 1000,
+            busy_wait=self._busy_wait / 1000,
+            max_attempts=ATTEMPTS,
+            clock=clock,
         )
-        while received := self._queue.receive(self._batch):
-            worker.work(received)
+        once._keeper = self._kit.keeper(self._world, line, clock)
+        worker = self._kit.worker(
+            once, _Watched(self), self._handler(book), _DeadLetters(self), batch=self._batch, endless=True, clock=clock
+        )
+
+        def serve() -> None:
+            while received := self._queue.receive(self._batch):
+                worker.work(received)
+
+        return serve
 
     # --- what is watched ---
 
-    def _handler(self) -> Callable[..., None]:
+    def _handler(self, book: int) -> Callable[..., None]:
         def handle(event: Event, ctx: Context) -> None:
-            self._suffer(event, "before")
+            assert ctx.claim is not None
+            self._model.began(ctx.claim, self._world.now)
+            self._suffer(event, ctx.claim, "before")
+            keys = self._scene.keys[event.id][book]
             if self._kit.transactional:
-                ctx.tx.append(event.id)
+                ctx.tx.append((event.id, keys))
             else:
-                self._take_effect(event, ctx)
-            self._suffer(event, "after")
+                self._world.tell(f"effect of {event.id}")
+                self._model.took_effect(event.id, keys, ctx.claim.token, self._world.now)
+            self._suffer(event, ctx.claim, "after")
+            self._model.returned(keys, ctx.claim.token, self._world.now)
 
         return handle
 
-    def _take_effect(self, event: Event, ctx: Context) -> None:
-        assert ctx.claim is not None
-        self._world.tell(f"effect of {event.id}")
-        self._model.took_effect(self._keys[event.id], ctx.claim.token)
-        self._check_order(event)
-
-    def _suffer(self, event: Event, when: str) -> None:
+    def _suffer(self, event: Event, claim: Claim, when: str) -> None:
         """What may happen to a handler before and after its effect."""
         world = self._world
         world.point()
         if when == "before" and event.id in self._poison:
-            world.tell(f"{event.id} is poison")
-            raise RuntimeError("poison")
+            self._fail(claim, f"{event.id} is poison")
         if not world.trouble(_HANDLER_TROUBLE):
             return
         chosen = world.choices.below(4 if when == "before" else 3)
@@ -205,68 +270,95 @@ class Simulation:
             world.tell(f"handler of {event.id} is slow")
             world.sleep(2 * LEASE)
         elif chosen == 1:
-            world.tell("stands still")
-            world.process.still_until = world.now + 2 * LEASE
+            world.stand_still(2 * LEASE)
             world.point()
         elif chosen == 2:
             world.kill(world.process)
         else:
-            world.tell(f"handler of {event.id} fails")
-            raise RuntimeError("the handler failed")
+            self._fail(claim, f"handler of {event.id} fails")
 
-    def _check_order(self, event: Event) -> None:
-        """In a group, nothing takes effect before what stands before it is over."""
-        if self._groups:
-            before = self._events[: [each.id for each in self._events].index(event.id)]
-            effects = {key for key, _ in self._model.effects}
-            late = [each.id for each in before if self._keys[each.id] not in effects and each.id not in self._dead]
-            self._wrong += [
-                f"{event.id} took effect before {other}, which stands before it in its group" for other in late
-            ]
+    def _fail(self, claim: Claim, why: str) -> None:
+        self._world.tell(why)
+        self._model.failed(claim)
+        raise RuntimeError(why)
 
     def kept(self, dead: Dead) -> None:
         for delivery, outcome in dead:
-            assert delivery.event is not None
-            self._world.tell(f"dead letter of {delivery.event.id}: {outcome.kind}")
-            self._dead.add(delivery.event.id)
+            event = delivery.event
+            assert event is not None
+            self._world.tell(f"dead letter of {event.id}: {outcome.kind}")
+            self._dead.setdefault(event.id, len(self._model.effects))
+            if self._model.attempts(self._scene.all_keys(event)) < ATTEMPTS:
+                self._wrong.append(f"{event.id} became a dead letter before its attempts were used up")
 
     def acked(self, message: Message) -> None:
         """Nothing is acked that is not done or kept."""
-        event = message.event
-        if self._keys[event.id] not in self._model.done and event.id not in self._dead:
-            self._wrong.append(f"{event.id} was acked, and it was neither done nor kept")
+        if not self._is_over(message.event):
+            self._wrong.append(f"{message.event.id} was acked, and it was neither done nor kept")
+
+    def _is_over(self, event: Event) -> bool:
+        return event.id in self._dead or self._done_after(event) is not None
+
+    def _done_after(self, event: Event) -> int | None:
+        return self._model.done_after(self._scene.all_keys(event), self._scene.version(event))
 
     # --- the end ---
 
     def _violations(self) -> list[str]:
-        effects = Counter(key for key, _ in self._model.effects)
-        wrong = [*self._model.violations, *self._wrong]
-        for event in self._events:
-            key = self._keys[event.id]
-            if not effects[key] and event.id not in self._dead:
+        wrong = [*self._model.violations, *self._wrong, *self._unprovoked(), *self._out_of_order()]
+        for event in self._scene.events:
+            effects = self._effects_of(event)
+            if not effects and not self._is_over(event):
                 wrong.append(f"{event.id} was lost")
-            if event.id in self._dead and self._model.won[key] < ATTEMPTS:
-                wrong.append(f"{event.id} became a dead letter before its attempts were used up")
-            if effects[key] > 1:
-                wrong += self._unexplained(event)
+            wrong += self._unexplained(event, effects)
         return wrong
 
-    def _unexplained(self, event: Event) -> list[str]:
-        key = self._keys[event.id]
+    def _effects_of(self, event: Event) -> list[Effect]:
+        return [each for each in self._model.effects if each.event == event.id]
+
+    def _unexplained(self, event: Event, effects: list[Effect]) -> list[str]:
+        tokens = Counter(each.token for each in effects)
+        if max(tokens.values(), default=0) > 1:
+            return [f"{event.id} took effect twice under one claim"]
         if self._kit.transactional:
-            return [f"{event.id} took effect twice in a store with transactions"]
-        tokens = [token for each, token in self._model.effects if each == key]
-        free = [token for token in tokens if not self._model.explains(key, token)]
+            free = [each for each in effects if not self._model.over(each)]
+            return [f"{event.id} took effect twice in a store with transactions"] if len(free) > 1 else []
+        free = [each for each in effects if not self._model.explains(each)]
         return [f"{event.id} took effect twice, and no death or lost lease explains it"] if len(free) > 1 else []
 
+    def _unprovoked(self) -> list[str]:
+        """A process to which nothing happens keeps its leases, however slow its handlers, and commits soon."""
+        calm = {token for process, line in self._lines if not process.harmed for token in line.tokens}
+        lost = [key for key, token in self._model.overtaken if token in calm]
+        late = [key for key, token in self._model.slow if token in calm]
+        return [f"key {key.hex()[:6]} lost its lease, and nothing had happened" for key in lost] + [
+            f"key {key.hex()[:6]} was committed late, and nothing had happened" for key in late
+        ]
+
+    def _out_of_order(self) -> list[str]:
+        """In a group, nothing takes effect before what stands before it is over."""
+        firsts = {each.event: at for at, each in reversed(list(enumerate(self._model.effects)))}
+        wrong = []
+        for event in (each for each in self._scene.events if each.id in firsts):
+            late = [each.id for each in self._scene.before(event) if self._over_after(each, firsts) > firsts[event.id]]
+            wrong += [f"{event.id} took effect before {name}, which stands before it in its group" for name in late]
+        return wrong
+
+    def _over_after(self, event: Event, firsts: Mapping[str, int]) -> int:
+        """After how many effects nothing had to wait for it any more."""
+        times = (firsts.get(event.id), self._dead.get(event.id), self._done_after(event))
+        return min((time for time in times if time is not None), default=NEVER)
+
     def _counts(self) -> Counter[str]:
-        effects = Counter(key for key, _ in self._model.effects)
+        effects, over = self._model.effects, [each for each in self._model.effects if self._model.over(each)]
+        remembered = Counter(each.event for each in effects if each not in over)
         return Counter(
             {
-                "events": len(self._events),
+                "events": len(self._scene.events),
                 "deliveries": sum(message.offers for message in self._queue.messages),
-                "effects": sum(effects.values()),
-                "doubled": sum(count > 1 for count in effects.values()),
+                "effects": len(effects),
+                "windows over": len(over),
+                "doubled": sum(count > 1 for count in remembered.values()),
                 "fenced": self._model.fenced,
                 "dead letters": len(self._dead),
                 "deaths": self._born - self._workers,

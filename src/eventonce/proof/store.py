@@ -1,7 +1,7 @@
 """A store as one process of the simulation reaches it: over a line on which anything may happen to a call."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from eventonce import claim as protocol
 from eventonce.claim import Answer, Claim, Finish, Record, Release, Token, Want
@@ -9,11 +9,14 @@ from eventonce.errors import LeaseLost, StoreError
 from eventonce.key import Key
 from eventonce.ports import Store, Swept, Transaction
 from eventonce.proof.model import Model
-from eventonce.proof.world import Process, World
+from eventonce.proof.world import Killed, Process, World
 from eventonce.stores.memory import MemoryStore
 
 Result = TypeVar("Result")
+Write = tuple[str, Sequence[Key]]  # an event whose effect is written in a transaction, and its keys
 TROUBLE = 6  # percent of the calls, while there is trouble left
+_BEFORE = ("lost", "late", "dies", "still", "astray", "twice")  # what may happen to a call on its way there
+_AFTER = ("lost", "late", "dies", "still")  # and to its answer
 
 
 class Line:
@@ -48,7 +51,7 @@ class Line:
     def commit(self, finishes: Sequence[Finish]) -> list[bool]:
         def act() -> list[bool]:
             answers = self._store.commit(finishes)
-            self._model.committed(finishes, answers)
+            self._model.committed(finishes, answers, self._world.now)
             return answers
 
         # Whoever commits a batch holds its lock, and the others of the process wait.
@@ -79,31 +82,38 @@ class Line:
         """The store outlives a process."""
 
     def _call(self, verb: str, act: Callable[[], Result]) -> Result:
+        if self._process.dead:
+            raise Killed
         before, after = self._fate() if self._world.trouble(TROUBLE) else ("", "")
-        self._happen(verb, before)
+        self._happen(verb, before, act)
         answer = act()
         self._world.tell(f"{verb}: {_short(answer)}{', and its answer is lost' if after == 'lost' else ''}")
-        self._happen(verb, after)
+        self._happen(verb, after, act)
         return answer
 
     def _fate(self) -> tuple[str, str]:
         """What happens on the way there, and on the way back."""
-        kinds = ("lost", "late", "dies", "still")
-        chosen = self._world.choices.below(2 * len(kinds))
-        kind = kinds[chosen % len(kinds)]
-        return (kind, "") if chosen < len(kinds) else ("", kind)
+        chosen = self._world.choices.below(len(_BEFORE) + len(_AFTER))
+        return (_BEFORE[chosen], "") if chosen < len(_BEFORE) else ("", _AFTER[chosen - len(_BEFORE)])
 
-    def _happen(self, verb: str, what: str) -> None:
+    def _happen(self, verb: str, what: str, act: Callable[[], object]) -> None:
+        self._process.harmed |= bool(what)
         if what == "dies":
             self._world.kill(self._process)
         if what == "still":
-            self._world.tell("stands still")
-            self._process.still_until = self._world.now + self._late
-        if what == "late":
-            self._world.tell(f"{verb} is late")
+            self._world.stand_still(self._late)
+        if what in ("late", "astray", "twice"):
+            self._world.tell(f"{verb} is late" if what == "late" else f"{verb} goes {what}")
+        if what == "astray":  # its caller gives up, and then it arrives
+            self._world.start(Process("network"), lambda: self._arrive(verb, act), self._world.now + self._late)
+        if what == "twice":  # its answer is lost, and the client asks again by itself
+            act()
         self._world.sleep(self._late if what == "late" else 0)
-        if what == "lost":
+        if what in ("lost", "astray"):
             raise StoreError(f"the connection was lost in a {verb}")
+
+    def _arrive(self, verb: str, act: Callable[[], object]) -> None:
+        self._world.tell(f"{verb} arrives: {_short(act())}")
 
 
 class TransactionalLine(Line):
@@ -115,14 +125,17 @@ class TransactionalLine(Line):
             raise TypeError("this store has no transactions")
         return _Transaction(self, self._store, claim)
 
-    def settle(self, finish: Finish, act: Callable[[], bool], effects: int) -> bool:
+    def settle(self, finish: Finish, act: Callable[[], bool], effects: Sequence[Write]) -> bool:
         """Commit a transaction: the effects and their record in one call, or nothing."""
+        written = list(effects)
 
         def together() -> bool:
             held = act()
-            for _ in range(effects if held else 0):
-                self._model.took_effect(finish.key, finish.token)
-            self._model.committed([finish], [held])
+            if held:  # if it was only asked again, the effects are there already
+                for event, keys in written:
+                    self._model.took_effect(event, keys, finish.token, self._world.now)
+                written.clear()
+            self._model.committed([finish], [held], self._world.now)
             return held
 
         return self._call("transaction", together)
@@ -144,10 +157,10 @@ class _Transaction:
             raise LeaseLost
         self._line = line
         self._store = store
-        self.handle: list[Any] = []
+        self.handle: list[Write] = []
 
     def commit(self, finish: Finish) -> bool:
-        return self._line.settle(finish, lambda: self._store.commit([finish])[0], len(self.handle))
+        return self._line.settle(finish, lambda: self._store.commit([finish])[0], self.handle)
 
     def rollback(self) -> None:
         self.handle.clear()

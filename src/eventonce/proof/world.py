@@ -29,6 +29,7 @@ class Process:
     def __init__(self, name: str) -> None:
         self.name = name
         self.dead = False
+        self.harmed = False  # anything at all has happened to it, but for slow handlers
         self.still_until = 0
         self.skew = 0
         self.committing: Task | None = None  # holds the lock of its batch, so others of the process wait
@@ -119,9 +120,15 @@ class World:
 
     def kill(self, process: Process) -> None:
         self.tell("dies")
-        process.dead = True
+        process.dead = process.harmed = True
         if self.process is process:
             raise Killed
+
+    def stand_still(self, duration: int) -> None:
+        """The process of this task does nothing for so long."""
+        self.tell("stands still")
+        self.process.harmed = True
+        self.process.still_until = self.now + duration
 
     def tell(self, what: str) -> None:
         self.story.append((self.now - self._began, self.process.name, what))

@@ -7,14 +7,13 @@ def test_charge(once_trial):
     once_trial(charge, order, effects=lambda: charges, reset=charges.clear)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from eventonce.context import Handler
-from eventonce.rule import Rule
-from eventonce.testing.trial import SCENARIOS, Effects, try_handler
+from eventonce.testing.trial import SCENARIOS, Effects, Rules, try_handler
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,7 +41,7 @@ def once_trial(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., 
         effects: Effects,
         reset: Callable[[], object],
         store: str = url,
-        rules: Rule | Sequence[Rule] = (),
+        rules: Rules = (),
     ) -> None:
         __tracebackhide__ = True
         report = try_handler(

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
@@ -22,7 +23,7 @@ from msgspec import structs
 from eventonce.claim import Claim, Finish, Release
 from eventonce.context import Handler, is_async
 from eventonce.engine import Once
-from eventonce.errors import StoreError
+from eventonce.errors import StoreError, StoreUnusable
 from eventonce.event import Event
 from eventonce.formats import read_event
 from eventonce.outcome import Kind, Outcome
@@ -31,6 +32,7 @@ from eventonce.rule import Rule
 from eventonce.stores import open_store
 
 Effects = Callable[[], Iterable[Hashable]]
+Rules = Rule | Sequence[Rule] | str | Path
 _LEASE = 0.3  # seconds: short, because trials wait for it
 _RACERS = 4
 _PATIENCE = 10.0  # seconds, after which a scenario goes on without the other worker
@@ -44,11 +46,19 @@ class Difference(NamedTuple):
     scenario: str
     twice: Counter[Hashable]  # effects that happened more often, and how much more
     missing: Counter[Hashable]  # effects that happened less often or not at all
+    expected: Counter[Hashable]  # the effects of one undisturbed run
 
     def __str__(self) -> str:
-        told = [f"{effect!r} happened {_times(count + 1)}" for effect, count in self.twice.items()]
-        told += [f"{effect!r} did not happen" for effect in self.missing]
+        told = [self._told(effect, more) for effect, more in self.twice.items()]
+        told += [self._told(effect, -less) for effect, less in self.missing.items()]
         return f"{self.scenario}: {', '.join(told)}"
+
+    def _told(self, effect: Hashable, more: int) -> str:
+        expected = self.expected[effect]
+        if expected + more == 0:
+            return f"{effect!r} did not happen"
+        instead = f" instead of {_times(expected)}" if expected > 1 else "" if expected else " and should not"
+        return f"{effect!r} happened {_times(expected + more)}{instead}"
 
 
 class Report(NamedTuple):
@@ -70,7 +80,7 @@ class Report(NamedTuple):
 
 
 class Trial:
-    """One handler and one event, on a store of your choice; each scenario has a consumer of its own there."""
+    """One handler and one event, on a store of your choice, under a consumer of its own there."""
 
     def __init__(
         self,
@@ -80,7 +90,7 @@ class Trial:
         effects: Effects,
         reset: Callable[[], object],
         store: str = "memory:",
-        rules: Rule | Sequence[Rule] = (),
+        rules: Rules = (),
     ) -> None:
         self._handler: Any = getattr(handler, "eventonce_handler", handler)
         self._event = read_event(event)
@@ -88,46 +98,48 @@ class Trial:
         self._reset = reset
         self._rules = rules
         self._store = open_store(store)
-        self._expected = self._effects_of(lambda: self._deliver(self._once("first")))
+        self._consumer = f"trial {uuid4().hex}"
+        self._expected = self._effects_of(lambda: self._deliver(self._once()))
         if not self._expected:
             raise ValueError("one run of the handler has no effects; `effects` must return what it did")
 
     def run(self, scenario: str) -> Difference | None:
         """Run one scenario; what came of it, if it was not the effects of one run."""
-        consumer = f"{scenario} {uuid4().hex}"
-        found = self._effects_of(lambda: SCENARIOS[scenario](self, consumer))
+        if scenario not in SCENARIOS:
+            raise ValueError(f"scenarios: {scenario!r} is none of {', '.join(SCENARIOS)}")
+        found = self._effects_of(lambda: SCENARIOS[scenario](self))
         twice, missing = found - self._expected, self._expected - found
-        return Difference(scenario, twice, missing) if twice or missing else None
+        return Difference(scenario, twice, missing, self._expected) if twice or missing else None
 
     def close(self) -> None:
         self._store.close()
 
     # --- scenarios ---
 
-    def copy_after_it(self, consumer: str) -> None:
+    def copy_after_it(self) -> None:
         for _ in range(2):
-            self._deliver(self._once(consumer))
+            self._deliver(self._once())
 
-    def copies_in_one_batch(self, consumer: str) -> None:
-        with self._once(consumer) as once:
+    def copies_in_one_batch(self) -> None:
+        with self._once() as once:
             _run(once, [self._event, self._event], self._handler)
 
-    def copies_at_the_same_time(self, consumer: str) -> None:
+    def copies_at_the_same_time(self) -> None:
         together = threading.Barrier(_RACERS)
 
         def race() -> None:
-            once = self._once(consumer)
+            once = self._once()
             together.wait()
             self._deliver(once)
 
         _in_threads([race] * _RACERS)
 
-    def crash_before_the_commit(self, consumer: str) -> None:
+    def crash_before_the_commit(self) -> None:
         with _crash():
-            self._deliver(self._once(consumer, _dying(self._store)))
-        self._deliver(self._once(consumer))
+            self._deliver(self._once(_dying(self._store)))
+        self._deliver(self._once())
 
-    def lost_lease(self, consumer: str) -> None:
+    def lost_lease(self) -> None:
         """A worker that is cut off after its effect, while another one takes over and is done."""
         effected, taken_over = threading.Event(), threading.Event()
 
@@ -137,31 +149,33 @@ class Trial:
                 taken_over.wait(_TAKE_OVER)
 
             held = _after(self._handler, hold)
-            with self._once(consumer, _cut_off(self._store)) as once:
+            with self._once(_cut_off(self._store)) as once:
                 _run(once, [self._event], held)
 
         def quick() -> None:
             effected.wait(_PATIENCE)
-            self._deliver(self._once(consumer))
+            self._deliver(self._once())
             taken_over.set()
 
         _in_threads([slow, quick])
 
-    def replay(self, consumer: str) -> None:
-        self._deliver(self._once(consumer))
-        self._deliver(self._once(consumer), structs.replace(self._event, replay="trial"))
+    def replay(self) -> None:
+        self._deliver(self._once())
+        self._deliver(self._once(), self._replayed())
 
-    def redrive(self, consumer: str) -> None:
+    def redrive(self) -> None:
         """It fails before its effect and becomes a dead letter, is redriven, and then a copy comes late."""
-        with self._once(consumer, attempts=1) as once:
+        with self._once(attempts=1) as once:
             _run(once, [self._event], _failing(self._handler))
         for _ in range(2):
-            self._deliver(self._once(consumer, attempts=_NO_END))
+            self._deliver(self._once(attempts=_NO_END))
 
     # --- how they are run ---
 
-    def _once(self, consumer: str, store: Store | None = None, attempts: int = 5) -> Once:
-        return Once(store or self._store, consumer=consumer, rules=self._rules, lease=_LEASE, max_attempts=attempts)
+    def _once(self, store: Store | None = None, attempts: int = 5) -> Once:
+        return Once(
+            store or self._store, consumer=self._consumer, rules=self._rules, lease=_LEASE, max_attempts=attempts
+        )
 
     def _deliver(self, once: Once, event: Event | None = None) -> None:
         """As a queue does: again while another worker has it, or the store is away."""
@@ -169,19 +183,32 @@ class Trial:
         with once:
             while time.monotonic() < give_up:
                 outcome = _run(once, [event or self._event], self._handler)[0]
-                if outcome.kind in (Kind.REJECTED, Kind.FAILED) and outcome.error is not None:
+                hopeless = outcome.kind in (Kind.REJECTED, Kind.FAILED) or isinstance(outcome.error, StoreUnusable)
+                if hopeless and outcome.error is not None:
                     raise outcome.error
                 if outcome.kind not in (Kind.BUSY, Kind.UNKNOWN):
                     return
                 time.sleep(_LEASE / 10)
+        if outcome.kind is Kind.UNKNOWN and outcome.error is not None:
+            raise outcome.error
 
     def _effects_of(self, act: Callable[[], object]) -> Counter[Hashable]:
+        """The effects of an act, as if nothing had been before it; the key of the event is the same in each."""
         self._reset()
         act()
-        return Counter(self._effects())
+        with self._once() as once:
+            copies = (self._event, self._replayed())
+            self._store.forget([key for copy in copies for key in once._rules.key(copy).keys])
+        try:
+            return Counter(self._effects())
+        except TypeError as error:
+            raise TypeError(f"effects must return what can be compared, such as texts or tuples: {error}") from error
+
+    def _replayed(self) -> Event:
+        return structs.replace(self._event, replay="trial")
 
 
-SCENARIOS: dict[str, Callable[[Trial, str], None]] = {
+SCENARIOS: dict[str, Callable[[Trial], None]] = {
     "a copy after it": Trial.copy_after_it,
     "copies in one batch": Trial.copies_in_one_batch,
     "copies at the same time": Trial.copies_at_the_same_time,
@@ -199,7 +226,7 @@ def try_handler(
     effects: Effects,
     reset: Callable[[], object],
     store: str = "memory:",
-    rules: Rule | Sequence[Rule] = (),
+    rules: Rules = (),
     scenarios: Iterable[str] = tuple(SCENARIOS),
 ) -> Report:
     """Try a handler, `def` or `async def`, in every scenario.
@@ -209,7 +236,8 @@ def try_handler(
     """
     trial = Trial(handler, event, effects=effects, reset=reset, store=store, rules=rules)
     try:
-        found = {scenario: trial.run(scenario) for scenario in scenarios}
+        names = [scenarios] if isinstance(scenarios, str) else scenarios
+        found = {scenario: trial.run(scenario) for scenario in names}
     finally:
         trial.close()
     return Report([each for each in found.values() if each is not None], list(found))
@@ -339,4 +367,4 @@ def _in_threads(acts: Sequence[Callable[[], None]]) -> None:
 
 
 def _times(count: int) -> str:
-    return "twice" if count == 2 else f"{count} times"
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")

@@ -1,5 +1,6 @@
 """Effects that can be counted afterwards: in the store's own database through `ctx.tx`, or in a file beside it."""
 
+import contextlib
 import os
 import sqlite3
 from abc import ABC, abstractmethod
@@ -113,13 +114,14 @@ class DynamoEffects(Effects):
         return client("dynamodb", endpoint=self._endpoint, region="us-east-1")
 
     def prepare(self) -> None:
-        names = [("event", "HASH"), ("number", "RANGE")]
-        self._client().create_table(
-            TableName=_TABLE,
-            KeySchema=[{"AttributeName": name, "KeyType": kind} for name, kind in names],
-            AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name, _ in names],
-            BillingMode="PAY_PER_REQUEST",
-        )
+        names, dynamodb = [("event", "HASH"), ("number", "RANGE")], self._client()
+        with contextlib.suppress(dynamodb.exceptions.ResourceInUseException):  # of a run before this one
+            dynamodb.create_table(
+                TableName=_TABLE,
+                KeySchema=[{"AttributeName": name, "KeyType": kind} for name, kind in names],
+                AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name, _ in names],
+                BillingMode="PAY_PER_REQUEST",
+            )
 
     def write(self, effect: Effect, ctx: Context) -> None:
         ctx.tx.put_item(TableName=_TABLE, Item={**effect._asdict(), "number": uuid4().hex})

@@ -30,11 +30,15 @@ class Nemesis:
         self._thread.start()
 
     def stop(self) -> None:
+        """End it, and raise what went wrong in it."""
+        self.end()
+        if self._error is not None:
+            raise self._error
+
+    def end(self) -> None:
         """Begin nothing more, and wait until what was begun is healed."""
         self._stopping.set()
         self._thread.join()
-        if self._error is not None:
-            raise self._error
 
     def _live(self) -> None:
         try:

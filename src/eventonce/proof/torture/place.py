@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from eventonce.errors import ConfigError
 from eventonce.proof.torture.effects import (
@@ -19,6 +19,7 @@ from eventonce.proof.torture.effects import (
     PostgresEffects,
     SqliteEffects,
 )
+from eventonce.stores.url import without
 from eventonce.testing.proxy import FaultProxy
 from eventonce.testing.servers import Dynoxide, Postgres, Process, Redis
 
@@ -29,6 +30,8 @@ STORES = ("sqlite", "redis", "postgresql", "dynamodb")
 
 class Place:
     """A store by its URL, which is somebody else's: only our own workers are harmed."""
+
+    own = False
 
     def __init__(self, store: str) -> None:
         self.store = store
@@ -58,6 +61,8 @@ class SqlitePlace(Place):
 
 class ServerPlace(Place):
     """A server of our own behind a proxy of our own."""
+
+    own = True
 
     def __init__(self, kind: Callable[[Path], Process], url: Callable[[Any, int | None], str]) -> None:
         super().__init__("")
@@ -101,7 +106,15 @@ def place(store: str) -> Place:
         return ServerPlace(Dynoxide, lambda server, port: server.url("torture_claims", port))
     if ":" not in store:
         raise ConfigError(f"--store: {store!r} is neither a URL nor one of {', '.join(STORES)}")
+    if store.startswith("memory:"):
+        raise ConfigError("--store: memory: is a store of its own in each worker; use sqlite or a URL they can share")
+    if store.startswith("dynamodb:") and not _option(store, "endpoint"):
+        raise ConfigError("--store: name an emulator, dynamodb://TABLE?endpoint=URL; torture is not for a real account")
     return Place(store)
+
+
+def _option(url: str, name: str) -> str:
+    return parse_qs(urlsplit(url).query).get(name, [""])[0]
 
 
 def effects_at(config: Mapping[str, Any], folder: Path) -> Effects:
@@ -112,8 +125,8 @@ def effects_at(config: Mapping[str, Any], folder: Path) -> Effects:
     if parts.scheme == "sqlite":
         return SqliteEffects(Path(parts.path))
     if parts.scheme == "postgresql":
-        return PostgresEffects(config["direct"])
-    return DynamoEffects(config["direct"].rpartition("endpoint=")[2])
+        return PostgresEffects(without(config["direct"], "timeout", "prepare"))  # which are no options of libpq
+    return DynamoEffects(_option(config["direct"], "endpoint"))
 
 
 def _lasting(begin: Callable[[], object], end: Callable[[], object], seconds: float) -> None:

@@ -30,6 +30,7 @@ class Recorded:
         return self._told("commit", lambda: self._store.commit(finishes), _owners(finishes))
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
+        self._history.tell("gives", owners=_named(_owners(releases)))
         return self._told("release", lambda: self._store.release(releases), _owners(releases))
 
     def peek(self, keys: Sequence[Key]) -> list[Record | None]:
@@ -54,8 +55,7 @@ class Recorded:
             said = [str(each) if isinstance(each, bool) else type(each).__name__ for each in answers]
             return answers
         finally:
-            keys = [[key.hex(), token.hex()] for key, token in owners]
-            self._history.tell(verb, began=began, owners=keys, answers=said, **more)
+            self._history.tell(verb, began=began, owners=_named(owners), answers=said, **more)
 
 
 class RecordedTransactional(Recorded):
@@ -80,7 +80,7 @@ class _Transaction:
             held = self._inner.commit(finish)
             return held
         finally:
-            owners = [[finish.key.hex(), finish.token.hex()]]
+            owners = _named([(finish.key, finish.token)])
             self._history.tell("commit", began=began, owners=owners, answers=None if held is None else [str(held)])
 
     def rollback(self) -> None:
@@ -94,3 +94,7 @@ def recorded(store: Store, history: History) -> Store:
 
 def _owners(asked: Sequence[Finish] | Sequence[Release]) -> list[tuple[Key, Token]]:
     return [(each.key, each.token) for each in asked]
+
+
+def _named(owners: Sequence[tuple[Key, Token]]) -> list[list[str]]:
+    return [[key.hex(), token.hex()] for key, token in owners]

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from eventonce.aws import client
 from eventonce.engine import Once
+from eventonce.key import KEY_BYTES, Key
 from eventonce.proof.torture.effects import Effects
 from eventonce.proof.torture.history import History, read
 from eventonce.proof.torture.nemesis import Nemesis, worker_faults
@@ -21,6 +23,7 @@ from eventonce.proof.torture.sender import Sender
 from eventonce.proof.torture.verdict import Checker, Verdict
 from eventonce.proof.torture.worker import CONSUMER
 from eventonce.stores import open_store
+from eventonce.stores.url import shown
 from eventonce.testing.servers import Ministack
 
 LEASE = 2.0  # seconds: short, so that many are lost
@@ -43,15 +46,17 @@ class Plan(NamedTuple):
 class Torture:
     """One run in a folder of its own, which holds everything that happened."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._folder = folder
         self._place: Place = place(plan.store)
         self._workers: dict[int, subprocess.Popen[bytes]] = {}
         self._stopping = threading.Event()
+        self._keeping = threading.Thread(target=self._keep_workers, name="eventonce-torture", daemon=True)
+        self._name = uuid4().hex[:8]  # so that another run on the same store is no copy of this one
 
-    def run(self, show: Callable[[float], None] = lambda seconds: None) -> Verdict:
+    def run(self, folder: Path, show: Callable[[float], None] = lambda seconds: None) -> Verdict:
         """Run it, let everything heal and drain, and judge."""
+        self._folder = folder
         os.environ.update(_ACCOUNT)
         with ExitStack() as stack:
             queue = stack.enter_context(Ministack(self._folder))
@@ -61,16 +66,16 @@ class Torture:
             stack.callback(history.close)
             began = time.monotonic()
             harm = self._harm(history, stack, show)
-            self._drain(show)
+            left = self._drain(show)
             self._stop_workers()
-            return self._judge(effects, harm, round(time.monotonic() - began))
+            return self._judge(effects, harm, round(time.monotonic() - began), left)
 
     # --- before ---
 
     def _prepare(self, endpoint: str) -> Effects:
         self._sqs = client("sqs", endpoint=endpoint)
         self._url = self._sqs.create_queue(QueueName=_QUEUE, Attributes={"VisibilityTimeout": "5"})["QueueUrl"]
-        self._sender = Sender(self._sqs, self._url, self._plan.rate)
+        self._sender = Sender(self._sqs, self._url, self._name, self._plan.rate)
         config = {
             "store": self._place.store,
             "direct": self._place.direct,
@@ -78,11 +83,12 @@ class Torture:
             "lease": LEASE,
             "plain": self._plan.plain,
         }
+        (self._folder / "torture.json").touch(0o600)  # a URL may hold a password
         (self._folder / "torture.json").write_text(json.dumps(config))
         store: Any = open_store(self._place.direct)
-        if hasattr(store, "create_table"):
+        if self._place.own and hasattr(store, "create_table"):
             store.create_table()
-        store.sweep(1)  # so that its tables are there before workers race for them
+        store.peek([Key(bytes(KEY_BYTES))])  # it must be there, and its tables before workers race for them
         store.close()
         effects = effects_at(config, self._folder)
         effects.prepare()
@@ -95,10 +101,12 @@ class Torture:
         faults = worker_faults(lambda: list(self._workers), history, LEASE)
         found = [Nemesis(faults, history), Nemesis(self._place.faults, history)]
         stack.callback(self._stop_workers)
-        threading.Thread(target=self._keep_workers, daemon=True).start()
+        self._keeping.start()
         self._sender.start(history)
+        stack.callback(self._sender.end)
         for nemesis in found:
             nemesis.start()
+            stack.callback(nemesis.end)  # first of all: it must not start again what is stopped
         end = time.monotonic() + self._plan.seconds
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(0.5, left))
@@ -124,17 +132,21 @@ class Torture:
 
     # --- after ---
 
-    def _drain(self, show: Callable[[float], None]) -> None:
+    def _drain(self, show: Callable[[float], None]) -> int:
+        """Wait until the queue is empty; how many messages are left if it never is."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-        give_up, quiet = time.monotonic() + _DRAIN, 0
+        give_up, quiet, left = time.monotonic() + _DRAIN, 0, 0
         while quiet < 5 and time.monotonic() < give_up:
             found = self._sqs.get_queue_attributes(QueueUrl=self._url, AttributeNames=names)["Attributes"]
-            quiet = quiet + 1 if all(number == "0" for number in found.values()) else 0
+            left = sum(int(number) for number in found.values())
+            quiet = 0 if left else quiet + 1
             time.sleep(0.3)
             show(self._plan.seconds)
+        return left
 
     def _stop_workers(self) -> None:
         self._stopping.set()
+        self._keeping.join()
         for each in list(self._workers.values()):
             each.terminate()
         for each in list(self._workers.values()):
@@ -145,16 +157,18 @@ class Torture:
                 each.wait()
         self._workers.clear()
 
-    def _judge(self, effects: Effects, harm: list[Nemesis], seconds: int) -> Verdict:
+    def _judge(self, effects: Effects, harm: list[Nemesis], seconds: int, left: int) -> Verdict:
         dead = self._dead()
         with Once("memory:", consumer=CONSUMER) as once:
             keys = {name: once.key(event).hex() for name, event in self._sender.events.items()}
-        own_clock = not self._place.store.startswith("sqlite:")
-        checker = Checker(read(self._folder), keys, dead, one_clock=own_clock)
-        found = effects.read()
+        one_clock = not self._place.store.startswith(("sqlite:", "dynamodb:"))  # a worker's own, up to a margin
+        checker = Checker(read(self._folder), keys, dead, one_clock=one_clock)
+        found = [each for each in effects.read() if each.event in self._sender.events]
         lost, doubled = checker.judge(found, transactional=effects.transactional)
+        if left:
+            checker.violations.append(f"{left} messages were still in the queue after {_DRAIN:.0f} s")
         return Verdict(
-            store=self._plan.store.partition("?")[0],
+            store=shown(self._plan.store),
             effects_are="transactional" if effects.transactional else "plain",
             seconds=seconds,
             events=len(checker.sent),

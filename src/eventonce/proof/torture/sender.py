@@ -17,10 +17,11 @@ _BATCH = 10
 class Sender:
     """A thread that sends until it is stopped, and then the copies that are still to come."""
 
-    def __init__(self, sqs: Any, url: str, rate: int) -> None:
+    def __init__(self, sqs: Any, url: str, run: str, rate: int) -> None:
         self.events: dict[str, dict[str, Any]] = {}
         self._sqs = sqs
         self._url = url
+        self._run = run
         self._rate = rate
         self._waiting: list[tuple[float, str]] = []  # a heap of when, and what
         self._stopping = threading.Event()
@@ -31,11 +32,15 @@ class Sender:
         self._thread.start()
 
     def stop(self) -> None:
-        """Wait until all is sent."""
-        self._stopping.set()
-        self._thread.join()
+        """Wait until all is sent, and raise what went wrong in it."""
+        self.end()
         if self._error is not None:
             raise self._error
+
+    def end(self) -> None:
+        """Invent nothing more, and wait until all is sent."""
+        self._stopping.set()
+        self._thread.join()
 
     def _live(self, history: History) -> None:
         began = time.monotonic()
@@ -52,7 +57,7 @@ class Sender:
             self._error = error
 
     def _invent(self, now: float) -> None:
-        name = f"e{len(self.events) + 1}"
+        name = f"{self._run}-{len(self.events) + 1}"
         self.events[name] = {"id": name, "source": "torture", "detail-type": "Harm", "detail": {}}
         for copy in range(random.choice(_COPIES)):
             heapq.heappush(self._waiting, (now + (random.uniform(0, _SPREAD) if copy else 0), name))

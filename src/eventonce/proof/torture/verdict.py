@@ -59,7 +59,7 @@ class Checker:
         self._troubled: set[Owner] = set()  # whose commit or heartbeat was fenced, or not answered
         for line in history:
             read = {"sent": self._send, "killed": self._kill, "ack": self._ack, "claim": self._claim}
-            read |= {"extend": self._extend, "commit": self._commit, "release": self._release}
+            read |= {"extend": self._extend, "commit": self._commit, "release": self._release, "gives": self._give}
             if line["what"] in read:
                 read[line["what"]](line)
 
@@ -109,9 +109,13 @@ class Checker:
             if len(self._committed[event]) > 1:
                 self.violations.append(f"{event} was committed by two owners")
 
+    def _give(self, line: Line) -> None:
+        """About to be given back: from now on it may be free, whether or not its owner lives to hear the answer."""
+        for key, token in line["owners"]:
+            self._leases[self._event_of[key]].pop(token, None)
+
     def _release(self, line: Line) -> None:
         for event, token, answer in self._each(line):
-            self._leases[event].pop(token, None)
             self.fenced += answer == "False"
             if answer == "True":
                 self._released[event, token] = line["at"]

@@ -105,7 +105,11 @@ class Process(ABC):
             self.process.send_signal(signal.SIGCONT)
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:  # an interrupt while it starts must not leave it behind
+            self.stop()
+            raise
         return self
 
     def __exit__(

@@ -1,0 +1,33 @@
+"""The audit of dependencies is part of every test run; where nobody can be asked it says so."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.audit_dependencies import judge
+
+HERE = Path(__file__).parent.parent
+
+
+def test_no_installed_package_has_a_known_vulnerability() -> None:
+    path = f"{HERE.parent / '.servers' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+
+    done = subprocess.run(
+        [sys.executable, str(HERE / "audit_dependencies.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PATH": path},
+    )
+
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.startswith("audit: ")
+
+
+def test_a_known_vulnerability_fails_the_audit() -> None:
+    fine: dict[str, object] = {"name": "good", "version": "1", "vulns": []}
+
+    assert judge([fine]) == 0
+    assert judge([fine, {"name": "bad", "version": "1", "vulns": [{"id": "PYSEC-1"}]}]) == 1
+    assert judge([{"name": "unknown", "skip_reason": "not found"}]) == 0
