@@ -288,7 +288,7 @@ class Once:
             batch.drop(key for job in unrun for key in job.keys)
             yield from self._run(batch, runnable, token, run)
         except StoreError as error:  # of the claim: the other steps deal with theirs
-            if not isinstance(error, StoreBusy):  # it may have claimed, with only its answer lost
+            if error.retryable and not isinstance(error, StoreBusy):  # it may have claimed, with only its answer lost
                 yield from self._give_back(jobs, token)
             yield from self._without_store(batch, jobs, run, error)
             return [], []

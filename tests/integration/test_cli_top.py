@@ -46,9 +46,14 @@ def test_one_look(worker: Health) -> None:
     assert (told["consumer"], told["outcomes"]) == ("billing", {"id": {"processed": 1, "duplicate": 1}})
 
 
+# What a shell runs in the background has interrupts ignored, and that is inherited.
+_HEED = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+HEEDING = [sys.executable, "-c", _HEED]
+
+
 def test_it_goes_on_until_it_is_stopped(worker: Health) -> None:
     with subprocess.Popen(
-        [*COMMAND, f"127.0.0.1:{worker.port}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*HEEDING, *COMMAND, f"127.0.0.1:{worker.port}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as running:
         assert running.stdout is not None
         first = running.stdout.readline()

@@ -18,6 +18,7 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 from botocore.parsers import ResponseParserError
+from botocore.validate import validate_parameters
 
 from eventonce import aws
 from eventonce.clock import Clock
@@ -111,6 +112,10 @@ class Server:
         """
         try:
             client, sent = self.client(), self.clock.utc()
+            if operation == "transact_write_items":  # which has what a handler wrote
+                validate_parameters(
+                    arguments, client.meta.service_model.operation_model("TransactWriteItems").input_shape
+                )
             answer: dict[str, Any] = getattr(client, operation)(**arguments)
         except ClientError as error:
             self._learn(error.response, sent)

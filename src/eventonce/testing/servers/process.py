@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-_PATIENCE = 60.0  # seconds
+_PATIENCE = 120.0  # seconds: a database that was killed may have much to recover on a busy disk
 
 
 class Missing(Exception):
