@@ -179,8 +179,8 @@ SIMULATED = """## In a simulator
 
 The real engine, worker, heartbeat and store logic run in virtual time under a seeded scheduler. Every store call, queue
 call and wait is a point at which another worker or thread may run, a process may die or stand still, a call or only its
-answer may be lost, a call may be late beyond its lease, arrive after its caller gave up, or be made twice by the
-client, and the queue may deliver late, twice or out of order; the clocks of workers differ by up to 0.9 s under leases of 1 s.
+answer may be lost, it may be late beyond its lease, arrive after its caller gave up, or be made twice by its client,
+and the queue may deliver late, twice or out of order; the clocks of workers differ by up to 0.9 s under leases of 1 s.
 There are versions, groups, poison, windows that run out, and workers of a replaced rule beside those of the new one.
 Each run is checked, call by call, against a model of the claim protocol that shares no code with the stores: every
 answer is the only one allowed, no handler begins without a live lease, whoever nothing happens to keeps its lease and
