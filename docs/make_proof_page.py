@@ -25,7 +25,7 @@ from eventonce.proof.simulation import MEMORY, TRANSACTIONAL, shrunk, simulate
 
 HERE = Path(__file__).parent
 FIGURES, PAGE, FINDINGS = HERE / "proof.json", HERE / "proof.md", HERE / "proof-findings.toml"
-SCHEDULES = 100_000
+SCHEDULES = 50_000
 STORES = {"sqlite": [], "postgresql": [], "dynamodb": [], "redis": [], "postgresql, plain effects": ["--plain"]}
 
 
