@@ -38,7 +38,7 @@ class Job(msgspec.Struct, eq=False):
     def take(self, event: Event, keyed: Keyed) -> None:
         """The event falls under this rule and has this key."""
         self.event = event
-        self.rule, self.key, self.version, _ = keyed
+        self.rule, self.key, self.version = keyed.rule, keyed.key, keyed.version
         self.keys = keyed.keys
         if self.rule.remember != "seen":
             self.content = self.rule.content(event)
