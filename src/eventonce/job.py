@@ -89,13 +89,14 @@ def split(jobs: list[Job]) -> tuple[list[Job], list[tuple[Job, Job]], list[Job]]
     leaders, copies, later = [], [], []
     held: set[str | None] = set()
     for job in jobs:
-        leader = next(filter(None, map(first.get, job.keys)), None)
+        leader = first.get(job.key) or first.get(job.keys[-1])  # it has one or two
         if job.group in held or (leader is not None and leader.version != job.version):
             later.append(job)
             held |= {job.group} - {None}
         elif leader is None:
             leaders.append(job)
-            first.update(dict.fromkeys(job.keys, job))
+            for key in job.keys:
+                first[key] = job
         else:
             copies.append((job, leader))
             held |= {job.group} - {None, leader.group}

@@ -16,7 +16,7 @@ from eventonce.job import Job, lanes
 from eventonce.keeper import Batch
 from eventonce.observe.hooks import Hooks
 from eventonce.observe.watched import told
-from eventonce.ports import Attempt, Sink
+from eventonce.ports import Attempt, Sink, Transaction
 
 _log = logging.getLogger("eventonce")
 
@@ -43,18 +43,18 @@ class Work:
         return Each(partial(one, batch), lanes(jobs), self._concurrency)
 
     def _perform_lane(self, batch: Batch, lane: list[Job]) -> None:
-        for at, job in enumerate(lane):
+        left = iter(lane)
+        for job in left:
             self._perform(batch, job)
             if job.error is not None:
-                _wait(lane[at + 1 :])
-                break
+                _wait(left)
 
     async def _perform_lane_async(self, batch: Batch, lane: list[Job]) -> None:
-        for at, job in enumerate(lane):
+        left = iter(lane)
+        for job in left:
             await self._perform_async(batch, job)
             if job.error is not None:
-                _wait(lane[at + 1 :])
-                break
+                _wait(left)
 
     def _perform(self, batch: Batch, job: Job) -> None:
         try:
@@ -83,9 +83,9 @@ class Work:
         context = job.context
         if context is not None:
             context.check()  # others may have taken over while the jobs before this one ran
-        if self._context == "named":
-            return self._handler(job.event, ctx=context)
-        return self._handler(job.event, context) if self._context == "second" else self._handler(job.event)
+        if self._context == "no":
+            return self._handler(job.event)
+        return self._handler(job.event, context) if self._context == "second" else self._handler(job.event, ctx=context)
 
     def _watched(self, hooks: Hooks, job: Job) -> Any:
         with hooks.running([_attempt(job)]):
@@ -131,21 +131,22 @@ class Work:
         )
         if trouble:
             _log.warning("rule %s: the result is not kept, duplicates will not get it: %s", job.rule.name, trouble)
-        if job.context is None or job.context.claim is None:
+        context = job.context
+        if context is None or context.claim is None:
             return
-        token = job.context.claim.token
-        finishes = [Finish(key, token, job.rule.window, job.version, job.memo) for key in job.keys]
-        finish = finishes[0]
-        if job.context.transaction is None:
-            batch.finish(finish)
-        else:
-            job.finished = False  # until the transaction has committed
-            commit = job.context.transaction.commit
-            job.recorded = commit(finish) if self._hooks is None else told(self._hooks, "commit", 1, commit, finish)
-            job.finished = job.recorded
-            batch.drop([job.key])
-        for other in finishes[1:]:
-            batch.finish(other)
+        for key in job.keys:
+            finish = Finish(key, context.claim.token, job.rule.window, job.version, job.memo)
+            if context.transaction is None or key is not job.key:
+                batch.finish(finish)
+            else:
+                self._commit(batch, job, context.transaction, finish)
+
+    def _commit(self, batch: Batch, job: Job, transaction: Transaction, finish: Finish) -> None:
+        job.finished = False  # until the transaction has committed
+        commit = transaction.commit
+        job.recorded = commit(finish) if self._hooks is None else told(self._hooks, "commit", 1, commit, finish)
+        job.finished = job.recorded
+        batch.drop([job.key])
 
 
 class Run:
@@ -191,11 +192,11 @@ class Run:
 
 def _until_failure(lane: list[Job]) -> Iterator[Job]:
     """The jobs of a lane, of which none runs behind one that failed."""
-    for at, job in enumerate(lane):
+    left = iter(lane)
+    for job in left:
         yield job
         if job.error is not None:
-            _wait(lane[at + 1 :])
-            return
+            _wait(left)
 
 
 def _wait(jobs: Iterable[Job]) -> None:
