@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from eventonce import claim as protocol
 from eventonce import memo
 from eventonce.aws_lambda import LambdaHandler
-from eventonce.claim import TOKEN_BYTES, Answer, Busy, Claim, Done, Record, Release, Stale, Token, Want, Won
+from eventonce.claim import TOKEN_BYTES, Answer, Busy, Done, Record, Release, Stale, Token, Want, Won
 from eventonce.clock import LONGEST, Clock, SystemClock, duration, moment
 from eventonce.context import AsyncHandler, Context, Handler
 from eventonce.errors import (
@@ -343,7 +343,7 @@ class Once:
         unclaimed = [job for job in jobs if job.rule.store_trouble == "process"]
         for job in jobs:
             job.attempt = 1
-            job.context = self._context(job, None, run.work)
+            self._admit(job, None, run.work)
             job.end(Kind.UNKNOWN, error)
         if unclaimed:
             _log.warning("running %d events without a claim: %s", len(unclaimed), error)
@@ -386,14 +386,14 @@ class Once:
         A job with two keys is won with both; where only one was won, that one is to be given back.
         """
         won: dict[Job, Won] = {}
-        lost, ours = [], []
+        lost: list[Job] = []
+        ours: list[Key] = []
         for job in jobs:
             answer = next(answers) if len(job.keys) == 1 else _weightiest([next(answers) for _ in job.keys])
             job.error, job.waits = None, False
             if type(answer) is Won:
                 won[job] = answer
-                for key in job.keys:
-                    ours.append(Claim(key, token))
+                ours += job.keys
                 continue
             if len(job.keys) > 1:
                 lost.append(job)
@@ -402,10 +402,10 @@ class Once:
                 won[job] = Won(answer.record.took)
             else:
                 self._answer(job, answer)
-        holds = batch.hold(ours, until)
+        holds = batch.hold(ours, token, until)
         for job, first in won.items():
             job.attempt, job.outcome = first.attempt, None
-            job.context = self._context(job, holds.get(job.key), run.work)
+            self._admit(job, holds.get(job.key), run.work)
         return won, lost
 
     def _sort(
@@ -508,10 +508,11 @@ class Once:
             job.attempt = answer.attempt
             job.end(Kind.PROCESSED)
 
-    def _context(self, job: Job, hold: Hold | None, work: Work) -> Context:
-        claim = None if hold is None else hold.claim
-        return Context(
-            job.attempt, job.event.replay, claim, job.key, job.version, hold, self._store, self._clock, work.is_async
+    def _admit(self, job: Job, hold: Hold | None, work: Work) -> None:
+        """It may run now."""
+        job.hold = hold
+        job.context = Context(
+            job.attempt, job.event.replay, job.key, job.version, hold, self._store, self._clock, work.is_async
         )
 
 

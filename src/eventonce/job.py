@@ -8,6 +8,7 @@ from eventonce.claim import Done
 from eventonce.context import Context
 from eventonce.errors import EventBusy
 from eventonce.event import Event
+from eventonce.keeper import Hold
 from eventonce.key import Key
 from eventonce.outcome import Action, First, Kind, Outcome
 from eventonce.rules import CompiledRule, Keyed
@@ -25,6 +26,7 @@ class Job(msgspec.Struct, eq=False):
     version: int | None = None
     content: bytes = b""  # its canonical content, where the rule remembers a note of it
     attempt: int = 0
+    hold: Hold | None = None  # our claim on it, while it runs
     context: Context | None = None
     done: Done | None = None  # the store's answer, where it was done before
     result: Any = None

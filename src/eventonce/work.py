@@ -131,15 +131,15 @@ class Work:
         )
         if trouble:
             _log.warning("rule %s: the result is not kept, duplicates will not get it: %s", job.rule.name, trouble)
-        context = job.context
-        if context is None or context.claim is None:
+        if job.hold is None or job.context is None:
             return
+        transaction = job.context.transaction
         for key in job.keys:
-            finish = Finish(key, context.claim.token, job.rule.window, job.version, job.memo)
-            if context.transaction is None or key is not job.key:
+            finish = Finish(key, job.hold.token, job.rule.window, job.version, job.memo)
+            if transaction is None or key is not job.key:
                 batch.finish(finish)
             else:
-                self._commit(batch, job, context.transaction, finish)
+                self._commit(batch, job, transaction, finish)
 
     def _commit(self, batch: Batch, job: Job, transaction: Transaction, finish: Finish) -> None:
         job.finished = False  # until the transaction has committed
