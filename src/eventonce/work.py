@@ -120,7 +120,8 @@ class Work:
     def _done(self, batch: Batch, job: Job, result: Any) -> None:
         """The handler has returned."""
         job.finished = True
-        _check_result(job, result)
+        if result is not None:
+            _check_result(job, result)
         job.result = result
         self.record(batch, job)
 
@@ -235,7 +236,7 @@ def _check_arguments(handler: Any) -> None:
 
 def _check_result(job: Job, result: Any) -> None:
     """Refuse what has only been made and not run: marking that done would lose the event."""
-    if result is None or not (inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)):
+    if not (inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)):
         return
     job.finished = False
     if inspect.iscoroutine(result):
