@@ -25,7 +25,6 @@ class Context(msgspec.Struct, eq=False):
 
     attempt: int  # 1 at first
     replay: str | None  # the name of the replay this event belongs to
-    claim: Claim | None  # None where the store did not answer and the rule says to run all the same
     _key: Key
     _version: int | None
     _hold: Hold | None
@@ -36,6 +35,11 @@ class Context(msgspec.Struct, eq=False):
     transaction: Transaction | None = None
 
     @property
+    def claim(self) -> Claim | None:
+        """None where the store did not answer and the rule says to run all the same."""
+        return None if self._hold is None else self._hold.claim
+
+    @property
     def idempotency_key(self) -> str:
         """The same at every attempt."""
         return self._key.hex() if self._version is None else f"{self._key.hex()}-{self._version}"
@@ -43,7 +47,7 @@ class Context(msgspec.Struct, eq=False):
     @property
     def token(self) -> str:
         """Names this claim alone."""
-        return self.claim.token.hex() if self.claim else ""
+        return "" if self._hold is None else self._hold.token.hex()
 
     @property
     def deadline(self) -> datetime | None:
@@ -75,9 +79,9 @@ class Context(msgspec.Struct, eq=False):
             )
         if threading.get_ident() != self._thread:
             raise ConfigError("ctx.tx belongs to the thread that runs the handler; use it there")
-        if self.claim is None:
+        if self._hold is None:
             raise StoreError("ctx.tx needs the store, which did not answer")
-        return self._store.begin(self.claim)
+        return self._store.begin(self._hold.claim)
 
 
 def wants_context(handler: Handler) -> Literal["no", "second", "named"]:

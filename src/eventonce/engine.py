@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from eventonce import claim as protocol
 from eventonce import memo
 from eventonce.aws_lambda import LambdaHandler
-from eventonce.claim import TOKEN_BYTES, Answer, Busy, Claim, Done, Record, Release, Stale, Token, Want, Won
+from eventonce.claim import TOKEN_BYTES, Answer, Busy, Done, Record, Release, Stale, Token, Want, Won
 from eventonce.clock import LONGEST, Clock, SystemClock, duration, moment
 from eventonce.context import AsyncHandler, Context, Handler
 from eventonce.errors import (
@@ -343,7 +343,7 @@ class Once:
         unclaimed = [job for job in jobs if job.rule.store_trouble == "process"]
         for job in jobs:
             job.attempt = 1
-            job.context = self._context(job, None, None, run.work)
+            self._admit(job, None, run.work)
             job.end(Kind.UNKNOWN, error)
         if unclaimed:
             _log.warning("running %d events without a claim: %s", len(unclaimed), error)
@@ -354,9 +354,10 @@ class Once:
     # --- each step for one job ---
 
     def _read(self, item: object) -> Job:
-        job = Job(item.group, item.mark) if isinstance(item, Delivery) else Job()
+        delivery = item if isinstance(item, Delivery) else None
+        job = Job() if delivery is None else Job(delivery.group, delivery.mark)
         try:
-            event = self._open(item)
+            event = read_event(item if delivery is None else _body(delivery), self._max_bytes)
             job.rule = self._rules.find(event)
             job.take(event, job.rule.key(event))
             if job.rule.max_age is not None:
@@ -369,13 +370,6 @@ class Once:
             _log.exception("an event could not be read")
             job.end(Kind.REJECTED, EventRejected(f"could not be read: {_text(error)}"))
         return job
-
-    def _open(self, item: object) -> Event:
-        if not isinstance(item, Delivery):
-            return read_event(item, self._max_bytes)
-        if item.trouble is not None:
-            raise EventRejected(item.trouble)
-        return read_event(item.body if item.event is None else item.event, self._max_bytes)
 
     def _check_age(self, job: Job, oldest: int) -> None:
         if job.event.time is None:
@@ -392,13 +386,14 @@ class Once:
         A job with two keys is won with both; where only one was won, that one is to be given back.
         """
         won: dict[Job, Won] = {}
-        lost, ours = [], []
+        lost: list[Job] = []
+        ours: list[Key] = []
         for job in jobs:
             answer = next(answers) if len(job.keys) == 1 else _weightiest([next(answers) for _ in job.keys])
             job.error, job.waits = None, False
             if type(answer) is Won:
                 won[job] = answer
-                ours += [Claim(key, token) for key in job.keys]
+                ours += job.keys
                 continue
             if len(job.keys) > 1:
                 lost.append(job)
@@ -407,14 +402,11 @@ class Once:
                 won[job] = Won(answer.record.took)
             else:
                 self._answer(job, answer)
-        holds = batch.hold(ours, until)
+        holds = batch.hold(ours, token, until)
         for job, first in won.items():
-            self._begin(job, first, holds.get(job.keys[-1]), run)
+            job.attempt, job.outcome = first.attempt, None
+            self._admit(job, holds.get(job.keys[-1]), run.work)
         return won, lost
-
-    def _begin(self, job: Job, answer: Won, hold: Hold | None, run: Run) -> None:
-        job.attempt, job.outcome = answer.attempt, None
-        job.context = self._context(job, None if hold is None else hold.claim, hold, run.work)
 
     def _sort(
         self, jobs: list[Job], won: Mapping[Job, Won], attempts: int, *, shared: bool
@@ -516,10 +508,18 @@ class Once:
             job.attempt = answer.attempt
             job.end(Kind.PROCESSED)
 
-    def _context(self, job: Job, claim: Claim | None, hold: Hold | None, work: Work) -> Context:
-        return Context(
-            job.attempt, job.event.replay, claim, job.key, job.version, hold, self._store, self._clock, work.is_async
+    def _admit(self, job: Job, hold: Hold | None, work: Work) -> None:
+        """It may run now."""
+        job.hold = hold
+        job.context = Context(
+            job.attempt, job.event.replay, job.key, job.version, hold, self._store, self._clock, work.is_async
         )
+
+
+def _body(delivery: Delivery) -> bytes | Event:
+    if delivery.trouble is not None:
+        raise EventRejected(delivery.trouble)
+    return delivery.body if delivery.event is None else delivery.event
 
 
 def _passed_on(job: Job, done: Done) -> bool:

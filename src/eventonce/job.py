@@ -8,6 +8,7 @@ from eventonce.claim import Done
 from eventonce.context import Context
 from eventonce.errors import EventBusy
 from eventonce.event import Event
+from eventonce.keeper import Hold
 from eventonce.key import Key
 from eventonce.outcome import Action, First, Kind, Outcome
 from eventonce.rules import CompiledRule, Keyed
@@ -25,6 +26,7 @@ class Job(msgspec.Struct, eq=False):
     version: int | None = None
     content: bytes = b""  # its canonical content, where the rule remembers a note of it
     attempt: int = 0
+    hold: Hold | None = None  # our claim on it, while it runs
     context: Context | None = None
     done: Done | None = None  # the store's answer, where it was done before
     result: Any = None
@@ -38,7 +40,7 @@ class Job(msgspec.Struct, eq=False):
     def take(self, event: Event, keyed: Keyed) -> None:
         """The event falls under this rule and has this key."""
         self.event = event
-        self.rule, self.key, self.version, _ = keyed
+        self.rule, self.key, self.version = keyed.rule, keyed.key, keyed.version
         self.keys = keyed.keys
         if self.rule.remember != "seen":
             self.content = self.rule.content(event)
@@ -89,13 +91,14 @@ def split(jobs: list[Job]) -> tuple[list[Job], list[tuple[Job, Job]], list[Job]]
     leaders, copies, later = [], [], []
     held: set[str | None] = set()
     for job in jobs:
-        leader = next(filter(None, map(first.get, job.keys)), None)
+        leader = first.get(job.key) or first.get(job.keys[-1])  # it has one or two
         if job.group in held or (leader is not None and leader.version != job.version):
             later.append(job)
             held |= {job.group} - {None}
         elif leader is None:
             leaders.append(job)
-            first.update(dict.fromkeys(job.keys, job))
+            for key in job.keys:
+                first[key] = job
         else:
             copies.append((job, leader))
             held |= {job.group} - {None, leader.group}

@@ -3,11 +3,11 @@
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import msgspec
 
-from eventonce.claim import Claim, Finish
+from eventonce.claim import Claim, Finish, Token
 from eventonce.clock import Clock
 from eventonce.errors import ConfigError, LeaseLost, StoreError
 from eventonce.forks import tell_of_forks
@@ -25,10 +25,15 @@ _log = logging.getLogger("eventonce")
 class Hold(msgspec.Struct, eq=False):
     """One open claim: whether we still hold it, as far as we know."""
 
-    claim: Claim
+    key: Key
+    token: Token
     until: int  # on our own steady clock, counted from before the claim was sent
     _clock: Clock
     lost: bool = False
+
+    @property
+    def claim(self) -> Claim:
+        return Claim(self.key, self.token)
 
     def check(self) -> None:
         """Raise `LeaseLost` unless the claim is still held."""
@@ -49,9 +54,9 @@ class Batch:
         self._oldest = 0
         self.committed: dict[Key, bool] = {}  # what the store said to each commit; False is fenced
 
-    def hold(self, claims: Sequence[Claim], until: int) -> dict[Key, Hold]:
-        """These claims are ours now."""
-        holds = {claim.key: Hold(claim, until, self._clock) for claim in claims}
+    def hold(self, keys: Iterable[Key], token: Token, until: int) -> dict[Key, Hold]:
+        """The claims on these keys are ours now."""
+        holds = {key: Hold(key, token, until, self._clock) for key in keys}
         with self._lock:
             self._holds |= holds
         return holds
@@ -96,7 +101,7 @@ class Batch:
             return [hold for hold in held if hold.until <= by and not hold.lost]
 
     def owns(self, hold: Hold) -> bool:
-        return self._holds.get(hold.claim.key) is hold
+        return self._holds.get(hold.key) is hold
 
 
 class Keeper:
@@ -153,7 +158,7 @@ class Keeper:
                 hold.until = now + self._lease
             elif batch.owns(hold):
                 hold.lost = True
-                _log.warning("lost the claim on key %s while it was running", hold.claim.key.hex())
+                _log.warning("lost the claim on key %s while it was running", hold.key.hex())
 
     def _sweep(self) -> None:
         # Twice as many keys as were claimed meanwhile, so that the sweep gains on them; bounded, so it is short.

@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Any, NewType
 
 import msgspec
@@ -60,11 +59,6 @@ def _check_number(text: str) -> float:
     if "e" in text or text.endswith(".0"):
         raise _Misspelt
     return 0.0
-
-
-def is_plain(number: float) -> bool:
-    """Whether everybody spells it alike: it has a fraction, and is not so small or large as to have an exponent."""
-    return 1e-4 < abs(number) < 1e15 and not number.is_integer()
 
 
 _check_numbers = msgspec.json.Decoder(float_hook=_check_number).decode
@@ -169,7 +163,7 @@ class Digester:
     def __init__(self, consumer: str, rule: str, kind: str) -> None:
         texts = (_VERSION, consumer.encode(), rule.encode(), kind.encode())
         self._start = hashlib.sha256(b"".join(map(_sized, texts)))
-        self._origin = lru_cache(maxsize=_ORIGINS)(self._begun)
+        self._origins: dict[tuple[str, str, str], Any] = {}
 
     def __call__(self, parts: Iterable[Part], replay: str = "") -> Key:
         state = self._start.copy()
@@ -178,15 +172,19 @@ class Digester:
 
     def content(self, source: str, kind: str, content: bytes, replay: str = "") -> Key:
         """The digest of three parts, of which the first two are few and known."""
-        long = len(source) + len(kind) + len(replay) > _LONGEST_ORIGIN
-        state = self._begun(source, kind, replay) if long else self._origin(source, kind, replay).copy()
+        state = (self._origins.get((source, kind, replay)) or self._begun(source, kind, replay)).copy()
         state.update(b"j" + len(content).to_bytes(8, "big") + content)
-        return Key(state.digest()[:KEY_BYTES])
+        key: Key = state.digest()[:KEY_BYTES]
+        return key
 
     def _begun(self, source: str, kind: str, replay: str) -> Any:
         state = self._start.copy()
         parts = [part(source), part(kind)]
         state.update(_sized(replay.encode()) + b"".join([tag + _sized(data) for tag, data in parts]))
+        if len(self._origins) >= _ORIGINS:
+            self._origins.clear()
+        if len(source) + len(kind) + len(replay) <= _LONGEST_ORIGIN:
+            self._origins[source, kind, replay] = state
         return state
 
 

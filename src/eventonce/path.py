@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
@@ -123,6 +122,8 @@ def _check_functions(tree: Mapping[str, Any], known: Mapping[str, Any], where: s
     """JMESPath itself finds an unknown function only when it comes to call it."""
     for node in _nodes(tree):
         if node["type"] == "function_expression" and node["value"] not in known:
+            from difflib import get_close_matches
+
             near = get_close_matches(node["value"], known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
             raise ConfigError(f"{where}: there is no function {node['value']!r}; {hint}")

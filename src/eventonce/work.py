@@ -16,7 +16,7 @@ from eventonce.job import Job, lanes
 from eventonce.keeper import Batch
 from eventonce.observe.hooks import Hooks
 from eventonce.observe.watched import told
-from eventonce.ports import Attempt, Sink
+from eventonce.ports import Attempt, Sink, Transaction
 
 _log = logging.getLogger("eventonce")
 
@@ -43,18 +43,18 @@ class Work:
         return Each(partial(one, batch), lanes(jobs), self._concurrency)
 
     def _perform_lane(self, batch: Batch, lane: list[Job]) -> None:
-        for at, job in enumerate(lane):
+        left = iter(lane)
+        for job in left:
             self._perform(batch, job)
             if job.error is not None:
-                _wait(lane[at + 1 :])
-                break
+                _wait(left)
 
     async def _perform_lane_async(self, batch: Batch, lane: list[Job]) -> None:
-        for at, job in enumerate(lane):
+        left = iter(lane)
+        for job in left:
             await self._perform_async(batch, job)
             if job.error is not None:
-                _wait(lane[at + 1 :])
-                break
+                _wait(left)
 
     def _perform(self, batch: Batch, job: Job) -> None:
         try:
@@ -83,9 +83,9 @@ class Work:
         context = job.context
         if context is not None:
             context.check()  # others may have taken over while the jobs before this one ran
-        if self._context == "named":
-            return self._handler(job.event, ctx=context)
-        return self._handler(job.event, context) if self._context == "second" else self._handler(job.event)
+        if self._context == "no":
+            return self._handler(job.event)
+        return self._handler(job.event, context) if self._context == "second" else self._handler(job.event, ctx=context)
 
     def _watched(self, hooks: Hooks, job: Job) -> Any:
         with hooks.running([_attempt(job)]):
@@ -120,7 +120,8 @@ class Work:
     def _done(self, batch: Batch, job: Job, result: Any) -> None:
         """The handler has returned."""
         job.finished = True
-        _check_result(job, result)
+        if result is not None:
+            _check_result(job, result)
         job.result = result
         self.record(batch, job)
 
@@ -131,22 +132,25 @@ class Work:
         )
         if trouble:
             _log.warning("rule %s: the result is not kept, duplicates will not get it: %s", job.rule.name, trouble)
-        if job.context is None or job.context.claim is None:
+        if job.hold is None or job.context is None:
             return
-        token = job.context.claim.token
         # The last key is the one under which workers with the replaced rule look too, so that one goes first.
-        *others, finish = [Finish(key, token, job.rule.window, job.version, job.memo) for key in job.keys]
-        if job.context.transaction is None:
+        *others, finish = [Finish(key, job.hold.token, job.rule.window, job.version, job.memo) for key in job.keys]
+        transaction = job.context.transaction
+        if transaction is None:
             batch.finish(finish)
         else:
-            job.finished = False  # until the transaction has committed
-            commit = job.context.transaction.commit
-            job.recorded = commit(finish) if self._hooks is None else told(self._hooks, "commit", 1, commit, finish)
-            job.finished = job.recorded
-            batch.drop([finish.key])
+            self._commit(batch, job, transaction, finish)
             others = others if job.recorded else []  # fenced: whoever took over says what becomes of it
         for other in others:
             batch.finish(other)
+
+    def _commit(self, batch: Batch, job: Job, transaction: Transaction, finish: Finish) -> None:
+        job.finished = False  # until the transaction has committed
+        commit = transaction.commit
+        job.recorded = commit(finish) if self._hooks is None else told(self._hooks, "commit", 1, commit, finish)
+        job.finished = job.recorded
+        batch.drop([finish.key])
 
 
 class Run:
@@ -192,11 +196,11 @@ class Run:
 
 def _until_failure(lane: list[Job]) -> Iterator[Job]:
     """The jobs of a lane, of which none runs behind one that failed."""
-    for at, job in enumerate(lane):
+    left = iter(lane)
+    for job in left:
         yield job
         if job.error is not None:
-            _wait(lane[at + 1 :])
-            return
+            _wait(left)
 
 
 def _wait(jobs: Iterable[Job]) -> None:
@@ -235,7 +239,7 @@ def _check_arguments(handler: Any) -> None:
 
 def _check_result(job: Job, result: Any) -> None:
     """Refuse what has only been made and not run: marking that done would lose the event."""
-    if result is None or not (inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)):
+    if not (inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)):
         return
     job.finished = False
     if inspect.iscoroutine(result):

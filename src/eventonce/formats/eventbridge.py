@@ -11,7 +11,6 @@ from eventonce.formats.plain import text
 from eventonce.formats.text import read_object
 from eventonce.path import read_time
 
-_NAMED = ("id", "source", "detail-type", "detail")
 _ENTRY = {"Source": "source", "DetailType": "detail-type", "Detail": "detail", "Time": "time", "Resources": "resources"}
 
 
@@ -23,7 +22,8 @@ def recognises(body: dict[str, Any]) -> bool:
 def read(body: dict[str, Any], raw: bytes) -> Event:
     """Read it; a CloudEvent inside, under its own source and type, is read as the one that was sent."""
     attributes = body.copy()
-    named, source, kind, detail = [attributes.pop(name, None) for name in _NAMED]
+    pop = attributes.pop
+    named, source, kind, detail = pop("id", None), pop("source"), pop("detail-type"), pop("detail")
     replay = text(body["replay-name"]) or None if "replay-name" in body else None
     if type(detail) is dict and "specversion" in detail and _holds_cloudevent(body, detail):
         return structs.replace(cloudevents.read(detail, msgspec.json.encode(detail)), replay=replay)

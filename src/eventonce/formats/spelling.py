@@ -9,16 +9,18 @@ import math
 from msgspec import structs
 
 from eventonce.event import Event
-from eventonce.key import is_plain
 
 _last_odd = object()  # another one after each number that is not plain; threads see each other's, which does no harm
 
 
 def number(text: str) -> float:
-    """Read a number that is no integer."""
+    """Read a number that is written with a fraction or an exponent.
+
+    Everybody spells it alike if it has a fraction, and is not so small or large as to have an exponent.
+    """
     global _last_odd  # noqa: PLW0603  # a hook of the decoder has no other way to tell
     value = float(text)
-    if not is_plain(value):
+    if not 1e-4 < abs(value) < 1e15 or value.is_integer():
         if math.isinf(value):
             raise ValueError("Number out of range")
         _last_odd = object()

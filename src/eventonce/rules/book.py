@@ -1,7 +1,9 @@
 """All rules of a consumer, compiled: which rule an event falls under, and its key."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventRejected
@@ -25,7 +27,7 @@ def identity(window: str | float, store_trouble: Trouble, remember: Remember = "
     return Rule(name="id", window=window, store_trouble=store_trouble, remember=remember)
 
 
-class Keyed(NamedTuple):
+class Keyed(msgspec.Struct, frozen=True):
     """The rule an event falls under, its key, its version, and the key it had under the rule that this one replaces."""
 
     rule: "CompiledRule"
@@ -200,7 +202,8 @@ class Rulebook:
     def find(self, event: Event) -> CompiledRule:
         """The rule the event falls under."""
         document: dict[str, Any] | None = None
-        for rule, certain in self._possible(event.source, event.type):
+        possible = self._candidates.get((event.source, event.type))
+        for rule, certain in self._possible(event.source, event.type) if possible is None else possible:
             if certain or rule.pattern is None:
                 return rule
             if document is None:
@@ -212,14 +215,12 @@ class Rulebook:
     def _possible(self, source: str, kind: str) -> list[tuple[CompiledRule, bool]]:
         """The rules that an event with this source and type may fall under, and whether that is certain."""
         # Most patterns name their sources and types, so what they name decides without looking at each rule.
-        found = self._candidates.get((source, kind))
-        if found is None:
-            if len(self._candidates) >= _CACHED:
-                self._candidates.clear()
-            possible = [rule for rule in self._rules if _could_match(rule.pattern, source, kind)]
-            found = [(rule, _must_match(rule.pattern, source, kind)) for rule in possible]
-            if len(source) + len(kind) <= _LONGEST_CACHED:
-                self._candidates[source, kind] = found
+        if len(self._candidates) >= _CACHED:
+            self._candidates.clear()
+        possible = [rule for rule in self._rules if _could_match(rule.pattern, source, kind)]
+        found = [(rule, _must_match(rule.pattern, source, kind)) for rule in possible]
+        if len(source) + len(kind) <= _LONGEST_CACHED:
+            self._candidates[source, kind] = found
         return found
 
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
@@ -90,5 +89,7 @@ def check_names(table: Mapping[str, Any], known: Sequence[str], where: str) -> N
 
 def unknown(name: str, known: Sequence[str]) -> str:
     """That a name is not known, and which one may have been meant."""
+    from difflib import get_close_matches
+
     near = get_close_matches(name, known, n=1)
     return f"{name!r} is not known; " + (f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}")

@@ -21,7 +21,6 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Final
 
 __all__ = ["Pattern", "PatternError"]
@@ -182,6 +181,8 @@ def _only_entry(node: Mapping[str, Any], place: _Place, known: Mapping[str, Any]
         raise place.error(f"must hold one operator, not {len(node)}", "give each an object of its own")
     name, operand = next(iter(node.items()))
     if name not in known:
+        from difflib import get_close_matches
+
         near = get_close_matches(str(name), known, n=1)
         raise place.error(
             f"unknown operator {name!r:.40}", f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(known)}"

@@ -1,7 +1,6 @@
 """Presets: rules for well-known sources, kept as data with the reason for each choice."""
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +43,8 @@ def load_preset(name: str) -> Preset:
     """Read one preset."""
     names = preset_names()
     if name not in names:
+        from difflib import get_close_matches
+
         near = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
         raise ConfigError(f"{name!r} is not a preset; {hint}")

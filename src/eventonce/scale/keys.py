@@ -57,11 +57,11 @@ class _Columns:
         try:
             if isinstance(event, EventRejected):
                 raise event
-            rule, key, version, _ = self._book.key(event)
+            keyed = self._book.key(event)
         except EventRejected as error:
             self._enter(None, None, None, None, str(error))
         else:
-            self._enter(key, rule.number, version, millis(event), None)
+            self._enter(keyed.key, keyed.rule.number, keyed.version, millis(event), None)
 
     def _enter(
         self, key: bytes | None, rule: int | None, version: int | None, time: int | None, reason: str | None

@@ -1,7 +1,6 @@
 """Stores by URL; a driver is imported only when its store is opened."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from importlib import import_module
 from urllib.parse import unquote, urlsplit
 
@@ -74,5 +73,7 @@ def store_file(url: str) -> str | None:
 
 
 def _hint(scheme: str) -> str:
+    from difflib import get_close_matches
+
     near = get_close_matches(scheme, _MODULES, n=1)
     return f" (did you mean {near[0]}:?)" if near and near[0] != scheme else ""

@@ -3,7 +3,6 @@
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -136,6 +135,8 @@ class Server:
         """Let a function act on all parts, several at a time. Nothing is still under way when this ends."""
         if len(parts) <= 1 or self._in_flight == 1:
             return [act(part) for part in parts]
+        from concurrent.futures import ThreadPoolExecutor
+
         # Threads of its own for each batch: one that waits for a hot key holds up no other.
         with ThreadPoolExecutor(min(self._in_flight, len(parts)), "eventonce-dynamodb") as threads:
             futures = [threads.submit(act, part) for part in parts]
