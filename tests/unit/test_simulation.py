@@ -1,6 +1,7 @@
 """The real engine in simulated bad days: nothing lost, nothing doubled without a reason, planted bugs found."""
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
@@ -8,12 +9,15 @@ import pytest
 from click.testing import CliRunner
 
 from eventonce.cli.main import cli
+from eventonce.event import Delivery
+from eventonce.outcome import Outcome
 from eventonce.ports import Store
 from eventonce.proof.choices import Choices, shrink
 from eventonce.proof.mutants import MUTANTS
 from eventonce.proof.simulation import MEMORY, TRANSACTIONAL, Kit, StoreClock, shrunk, simulate
-from eventonce.proof.world import World
+from eventonce.proof.world import Process, World
 from eventonce.stores import open_store
+from eventonce.worker import Worker
 
 PIECES = 8
 BUDGET = 20_000  # schedules, in which each planted bug must be found
@@ -62,6 +66,22 @@ def test_on_a_real_file(tmp_path: Path) -> None:
     assert counts["effects"] > ON_SQLITE
 
 
+def test_a_task_that_ends_wakes_nobody() -> None:
+    world, woken = World(Choices(0), troubles=0), []
+    process = Process("worker")
+
+    def starts_another() -> None:
+        began = world.now
+        world.start(process, lambda: world.sleep(10))
+        world.sleep(1000)
+        woken.append(world.now - began)
+
+    world.start(process, starts_another)
+    world.run()
+
+    assert woken == [1000]
+
+
 def test_a_seed_is_one_run_to_the_last_step() -> None:
     first, again, other = simulate(7), simulate(7), simulate(8)
 
@@ -86,6 +106,15 @@ def test_a_planted_bug_is_found(name: str) -> None:
     assert short.violations
     assert sum(each > 0 for each in short.made) <= sum(each > 0 for each in found.made)
     assert simulate(found.seed, kit, short.made).story == short.story
+
+
+class Breaking(Worker):
+    def work(self, received: Sequence[Delivery]) -> list[Outcome]:
+        raise ZeroDivisionError("one over nothing")
+
+
+def test_a_worker_that_breaks_is_a_violation() -> None:
+    assert simulate(7, Kit(worker=Breaking)).violations == ["a worker ended with ZeroDivisionError('one over nothing')"]
 
 
 def test_shrinking_keeps_what_matters() -> None:

@@ -184,8 +184,9 @@ class Simulation:
         """Run it to its end; what was violated, and what there was to count."""
         try:
             self._world.run()
-        except Endless as error:
-            return [*self._model.violations, *self._wrong, str(error)], Counter()
+        except Exception as error:
+            why = str(error) if isinstance(error, Endless) else f"a worker ended with {error!r}"
+            return [*self._model.violations, *self._wrong, why], Counter()
         finally:
             self._store.close()
         return self._violations(), self._counts()

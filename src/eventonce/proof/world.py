@@ -38,8 +38,8 @@ class Process:
 class Task(greenlet):
     """One line of execution in a process."""
 
-    def __init__(self, process: Process, act: Callable[[], object]) -> None:
-        super().__init__(self._live)
+    def __init__(self, process: Process, act: Callable[[], object], scheduler: greenlet) -> None:
+        super().__init__(self._live, scheduler)  # which goes on when this ends, and not the task that started it
         self.process = process
         self.wake = 0
         self._act = act
@@ -70,7 +70,7 @@ class World:
         self._scheduler = getcurrent()
 
     def start(self, process: Process, act: Callable[[], object], at: int = 0) -> Task:
-        task = Task(process, act)
+        task = Task(process, act, self._scheduler)
         task.wake = at
         self._tasks.append(task)
         return task
