@@ -83,7 +83,10 @@ def test_a_second_run_on_the_same_store_is_one_of_its_own(store: str, tmp_path: 
 @pytest.mark.parametrize("store", PROGRAMS)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_left_running_or_mounted_after_an_interrupt(store: str, how: int, look_in: Path) -> None:
-    command = [sys.executable, "-m", "eventonce", "torture", "--store", store, "--folder", str(look_in / "run")]
+    # What a shell runs in the background has interrupts ignored, and that is inherited.
+    heed = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    torture = [sys.executable, "-m", "eventonce", "torture", "--store", store, "--folder", str(look_in / "run")]
+    command = [sys.executable, "-c", heed, *torture]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         while not list(look_in.glob("run/worker-*.history")):
             assert process.poll() is None
