@@ -271,7 +271,10 @@ class Once:
         while jobs:
             suspects, held = yield from self._claim_and_run(batch, jobs, run)
             for job in suspects:
-                yield from self._claim_and_run(batch, [job], run)
+                if _behind_failure(job, jobs):  # which came only after it was set aside
+                    job.wait()
+                else:
+                    yield from self._claim_and_run(batch, [job], run)
             free = {job.group for job in suspects if job.ended_well}
             jobs = [job for job in held if job.group in free]
 
@@ -520,6 +523,12 @@ def _body(delivery: Delivery) -> bytes | Event:
     if delivery.trouble is not None:
         raise EventRejected(delivery.trouble)
     return delivery.body if delivery.event is None else delivery.event
+
+
+def _behind_failure(job: Job, jobs: list[Job]) -> bool:
+    """Whether one before it in its group has not ended well."""
+    before = jobs[: jobs.index(job)] if job.group is not None else ()
+    return any(other.group == job.group and not other.ended_well for other in before)
 
 
 def _passed_on(job: Job, done: Done) -> bool:

@@ -10,7 +10,9 @@ import pytest
 from eventonce import Once, Rule
 from eventonce.claim import Want
 from eventonce.event import Delivery, Event
+from eventonce.outcome import Kind
 from eventonce.stores.memory import MemoryStore
+from eventonce.testing import ManualClock
 from tests.unit.conftest import Bench
 
 
@@ -174,3 +176,24 @@ def test_a_mark_goes_with_every_way_to_remember(bench: Bench, remember: str) -> 
     once = bench.once(remember=remember, key="id")
     assert once.run(deliver("1", mark="m-1"), lambda event: 7)[0].result == 7
     assert once.run(deliver("1", mark="m-1"), lambda event: 8)[0].result == 8
+
+
+def test_what_is_to_run_alone_waits_for_a_failure_before_it() -> None:
+    """Found by the simulator: the second event of a group had killed a worker, and the first one fails now."""
+    clock = ManualClock()
+    store = MemoryStore(clock=clock)
+    ran: list[str] = []
+
+    def handle(event: Event) -> None:
+        ran.append(event.id)
+        if event.id == "1":
+            raise ValueError("not yet")
+
+    with Once(store, lease=1, clock=clock) as once:
+        first, second = (Delivery(b"", event=Event(id=name, data={}), group="g") for name in ("1", "2"))
+        store.claim([Want(once.key(second.event), 10_000, shared=True)], b"token--1", 1000)  # by a worker that died
+        clock.sleep(2000)
+        kinds = [outcome.kind for outcome in once.run([first, second], handle)]
+
+    assert ran == ["1"]
+    assert kinds == [Kind.FAILED, Kind.BUSY]
