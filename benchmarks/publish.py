@@ -27,7 +27,7 @@ os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_DE
 _numbers = itertools.count()
 
 
-def events() -> list[dict[str, Any]]:
+def events(count: int = EVENTS) -> list[dict[str, Any]]:
     """Events of EventBridge, new each time."""
     items = [{"sku": f"sku-{n}", "quantity": 3} for n in range(10)]
     return [
@@ -37,7 +37,7 @@ def events() -> list[dict[str, Any]]:
             "detail-type": "Order Placed",
             "detail": {"orderId": f"o-{number}", "items": items},
         }
-        for number in itertools.islice(_numbers, EVENTS)
+        for number in itertools.islice(_numbers, count)
     ]
 
 

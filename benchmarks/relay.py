@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from publish import events  # which also says where the emulator is found
 
 from eventonce.aws import client
 from eventonce.publish import Outbox, Publisher, Relay
@@ -29,24 +30,6 @@ from eventonce.testing.servers import Ministack, Postgres
 
 EVENTS, ROUNDS = (300, 2) if "--quick" in sys.argv else (2000, 7)
 DELAY = 5  # milliseconds; EventBridge takes longer than that, and an emulator on the same machine does not
-_SERVERS = Path(__file__).parents[1] / ".servers" / "bin"
-os.environ["PATH"] = f"{_SERVERS}{os.pathsep}{os.environ['PATH']}"
-os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_DEFAULT_REGION="us-east-1")  # noqa: S106  # the emulator takes any
-_numbers = itertools.count()
-
-
-def events() -> list[dict[str, Any]]:
-    """Events of EventBridge, new each time."""
-    items = [{"sku": f"sku-{n}", "quantity": 3} for n in range(10)]
-    return [
-        {
-            "id": f"e-{number}",
-            "source": "com.example.shop",
-            "detail-type": "Order Placed",
-            "detail": {"orderId": f"o-{number}", "items": items},
-        }
-        for number in itertools.islice(_numbers, EVENTS)
-    ]
 
 
 class Bare:
@@ -150,7 +133,7 @@ def _log_mode(file: Path) -> None:
 
 
 def _round(way: Any) -> tuple[float, float]:
-    way.add(events())
+    way.add(events(EVENTS))
     wall, cpu = time.perf_counter(), time.process_time()
     way.move()
     return time.perf_counter() - wall, time.process_time() - cpu
@@ -197,11 +180,11 @@ def steady(seconds: int) -> None:
 
 
 def _write(outbox: Outbox, url: str, stop: threading.Event) -> None:
-    found = events()
+    found, numbers = events(10), itertools.count()
     with psycopg.connect(url) as connection:
         while not stop.is_set():
-            for each in found[:10]:
-                outbox.add(connection, each, group=f"g{next(_numbers) % 1000}")
+            for each in found:
+                outbox.add(connection, each, group=f"g{next(numbers) % 1000}")
             connection.commit()
 
 
