@@ -23,7 +23,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     replay: str | None = None
     raw: bytes = b""
     form: Literal["eventbridge", "cloudevents", "plain"] = "plain"  # the envelope it came in
-    plain_numbers: bool = False  # it is known that no number in it has two spellings, as 1.0 and 1 are
+    plain_numbers: bool = False  # it is known that all integers in it have 64 bits, and other numbers are below 1e15
 
     def document(self) -> dict[str, Any]:
         """The event in the shape of EventBridge: what key paths and patterns are read against."""

@@ -7,6 +7,8 @@ from base64 import b64encode
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eventonce.event import Event
 from eventonce.formats import read_event
@@ -137,9 +139,32 @@ def test_what_is_noticed_of_numbers_while_reading_changes_no_key(number: str) ->
         assert rule.content(event) == canonical(event.data), name
 
 
-def test_numbers_that_are_spelt_alike_by_all_are_noticed() -> None:
-    assert read_event('{"id": "1", "n": [1.5, 7, "1.0"]}').plain_numbers
-    assert not read_event('{"id": "1", "n": [1.5, 1.0]}').plain_numbers
+def test_events_with_ordinary_numbers_are_noticed() -> None:
+    assert read_event('{"id": "1", "n": [1.5, -7, "1.0", 1.0, 9223372036854775807, [1e-7]]}').plain_numbers
+
+
+@pytest.mark.parametrize(
+    "odd", ["9223372036854775808", "-1" + "0" * 22, "1e15", "-1e300", "[[[1]]]", '{"a":' * 9 + "1" + "}" * 9]
+)
+def test_what_is_not_ordinary_is_read_all_the_same(odd: str) -> None:
+    event = read_event(f'{{"id": "1", "n": {odd}}}')
+    assert event.data == {"id": "1", "n": json.loads(odd)}
+    assert not event.plain_numbers
+
+
+_TEXTS = st.sampled_from(["1.0,", "2.0", "e-1", "1e-7", "[1.0]", "\ue000", "\U0001f600", "\ud7ff"]) | st.text()
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | _TEXTS,
+    lambda below: st.lists(below, max_size=4) | st.dictionaries(_TEXTS, below, max_size=4),
+    max_leaves=30,
+)
+
+
+@given(_VALUES)
+def test_whatever_is_read_has_its_canonical_content(value: object) -> None:
+    event = read_event(json.dumps({"id": "1", "detail-type": "t", "source": "s", "detail": {"value": value}}))
+    rule = Rulebook("c", [Rule(name="r", key="content")], identity("14d", "retry")).all[0]
+    assert rule.content(event) == canonical(event.data)
 
 
 @pytest.mark.parametrize("source", ["a", "b", ""])

@@ -7,7 +7,7 @@ from typing import Any
 from eventonce.clock import moment
 from eventonce.event import Event
 from eventonce.formats.plain import text
-from eventonce.formats.spelling import number
+from eventonce.formats.spelling import noticed
 from eventonce.formats.text import too_deep
 from eventonce.path import floor_time
 
@@ -80,14 +80,11 @@ def _number(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if _WHOLE.fullmatch(value):
-        return int(value)
+        return noticed(int(value))
     found = _DECIMAL.fullmatch(value)
     if found is None or len((found[1] + (found[2] or "")).strip("0")) > _SURE_DIGITS:
         return {"$number": value}
-    try:
-        read = number(value)
-    except ValueError:
-        return {"$number": value}
+    read = noticed(float(value))
     return read if read == 0 or 1e-200 < abs(read) < 1e200 else {"$number": value}
 
 

@@ -1,30 +1,31 @@
-"""Whether everybody spells the numbers of an event alike, as noticed while they are read.
+"""Whether the numbers of an event are ordinary, as noticed while they are read.
 
-RFC 8785 writes 1.0 and 1e0 as 1, so a content key has to mind such numbers. To look for them afterwards would take as
-long as reading the event once more.
+RFC 8785 writes 1.0 and 1e0 as 1, so a content key has to mind such numbers. To look for all that there can be would
+take as long as reading the event once more; among ordinary ones there are only few to look for (see `key.py`).
 """
 
-import math
+from typing import TypeVar
 
 from msgspec import structs
 
 from eventonce.event import Event
 
-_last_odd = object()  # another one after each number that is not plain; threads see each other's, which does no harm
+LARGEST = 1e15  # numbers below it need no exponent unless they are tiny
+Number = TypeVar("Number", int, float)
+_last_odd = object()  # another one after each odd number or value; threads see each other's, which does no harm
 
 
-def number(text: str) -> float:
-    """Read a number that is written with a fraction or an exponent.
+def odd() -> None:
+    """What is being read has integers beyond 64 bits or numbers beyond 1e15, or may have."""
+    global _last_odd  # noqa: PLW0603  # what reads a value hands on the value alone
+    _last_odd = object()
 
-    Everybody spells it alike if it has a fraction, and is not so small or large as to have an exponent.
-    """
-    global _last_odd  # noqa: PLW0603  # a hook of the decoder has no other way to tell
-    value = float(text)
-    if not 1e-4 < abs(value) < 1e15 or value.is_integer():
-        if math.isinf(value):
-            raise ValueError("Number out of range")
-        _last_odd = object()
-    return value
+
+def noticed(number: Number) -> Number:
+    """A number that was not read with the document it is in."""
+    if abs(number) >= LARGEST:
+        odd()
+    return number
 
 
 def mark() -> object:

@@ -3,12 +3,12 @@
 import re
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
-from typing import Any
+from typing import Annotated, Any, Union
 
 import msgspec
 
 from eventonce.errors import EventRejected
-from eventonce.formats.spelling import number
+from eventonce.formats.spelling import LARGEST, odd
 from eventonce.key import MAX_DEPTH
 
 MAX_BYTES = 4 * 1024 * 1024  # four times what EventBridge, SQS and Lambda carry, for what wraps and escapes it
@@ -19,8 +19,6 @@ _LONE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
 
 def content(body: str | bytes | bytearray | memoryview, max_bytes: int = MAX_BYTES) -> bytes:
     """The bytes of a body: without a BOM, and unpacked where they are gzip."""
-    if type(body) is bytes and body[:1] == b"{":  # nearly always
-        return body
     try:
         raw = body.encode() if isinstance(body, str) else bytes(body)
     except UnicodeEncodeError:
@@ -57,21 +55,45 @@ def read_json(raw: bytes, max_bytes: int = MAX_BYTES) -> Any:
     if len(raw) > max_bytes:
         check_size(raw, max_bytes)
     try:
+        return _decode_ordinary(raw)
+    except msgspec.ValidationError:
+        return _read_any(raw)
+    except _UNREADABLE as error:
+        raise _unreadable(raw, error) from None
+
+
+def _read_any(raw: bytes) -> Any:
+    odd()
+    try:
         value = _decode(raw)
-    except RecursionError:
-        raise too_deep() from None
-    except UnicodeDecodeError as error:
-        raise EventRejected(f"is not UTF-8: {error.reason}") from None
-    except msgspec.MsgspecError as error:
-        raise EventRejected(f"is not JSON: {_why(raw, error)}") from None
-    # Counting brackets is far cheaper than walking, and an ordinary event never has so many.
+    except _UNREADABLE as error:
+        raise _unreadable(raw, error) from None
+    # Counting brackets is far cheaper than walking, and few events have so many.
     if len(raw.translate(None, _NO_BRACKETS)) > MAX_DEPTH and deeper_than(value, MAX_DEPTH):
         raise too_deep()
     return value
 
 
-_decode = msgspec.json.Decoder(float_hook=number).decode
+def _ordinary() -> Any:
+    """The type of nearly all events: few levels, integers of 64 bits, numbers that need no large exponent.
+
+    That an event is of it is found out on the way, at no cost: neither its depth nor its integers are looked at again.
+    """
+    whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+    number = Annotated[float, msgspec.Meta(gt=-LARGEST, lt=LARGEST)]
+    value = item = simple = Union[str, whole, number, bool, None]  # noqa: UP007  # made of variables
+    for _ in range(_ORDINARY_DEPTH):
+        # Lists of lists are rare, and with them each level would take twice as long to prepare as the one below.
+        below = dict[str, value]  # type: ignore[valid-type]
+        value, item = Union[simple, below, list[item]], Union[simple, below, list[simple]]  # type: ignore[valid-type] # noqa: UP007
+    return dict[str, value]  # type: ignore[valid-type]
+
+
+_ORDINARY_DEPTH = 7
+_decode_ordinary = msgspec.json.Decoder(_ordinary()).decode
+_decode = msgspec.json.Decoder().decode
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"{[")
+_UNREADABLE = (RecursionError, UnicodeDecodeError, msgspec.MsgspecError)
 
 
 def read_object(text: str) -> Any:
@@ -117,11 +139,15 @@ def kind_of(value: Any) -> str:
     return _KINDS.get(type(value)) or f"a {type(value).__name__}"
 
 
-def _why(raw: bytes, error: Exception) -> str:
+def _unreadable(raw: bytes, error: Exception) -> EventRejected:
+    if isinstance(error, RecursionError):
+        return too_deep()
+    if isinstance(error, UnicodeDecodeError):
+        return EventRejected(f"is not UTF-8: {error.reason}")
     # msgspec calls a document truncated when the second half of a surrogate pair is missing in the middle of it.
     if str(error) == "Input data was truncated" and _LONE.search(raw):
-        return "half a surrogate pair, which has no UTF-8 form"
-    return str(error)
+        return EventRejected("is not JSON: half a surrogate pair, which has no UTF-8 form")
+    return EventRejected(f"is not JSON: {error}")
 
 
 def too_deep() -> EventRejected:

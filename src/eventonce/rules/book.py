@@ -61,6 +61,7 @@ class CompiledRule:
         self._reprocess = rule.replay == "reprocess"
         self._version = None if rule.version is None else getter(rule.version)
         self._ignored = Ignored([(name,) for name in VOLATILE] + [ignored_path(text) for text in rule.ignore])
+        self._by_content = rule.key == "content"
         self._paths = () if isinstance(rule.key, str) else tuple((text, getter(text)) for text in rule.key)
         # With its paths, so that a rule whose key was changed does not meet the keys it made before.
         kind = rule.key if isinstance(rule.key, str) else "fields " + canonical(list(rule.key)).decode()
@@ -106,8 +107,10 @@ class CompiledRule:
 
     def _key(self, event: Event) -> Key:
         replay = event.replay if event.replay and self._reprocess else ""
+        if self._by_content:
+            return self._digest.content(event.source, event.type, self.content(event), replay)
         if not self._paths:
-            return self._whole(self._digest, event, self.rule.key, replay)
+            return self._digest(_identity(event), replay)
         document = event.document()
         values = [get(document) for _, get in self._paths]
         if not any(map(_missing, values)):
@@ -115,14 +118,14 @@ class CompiledRule:
                 return powertools_key(values, replay)
             return self._digest(map(part, values), replay)
         if self.rule.otherwise is not None:
-            return self._whole(self._digest_otherwise, event, self.rule.otherwise, replay)
+            return self._otherwise(event, replay)
         missing = next(text for (text, _), value in zip(self._paths, values, strict=True) if _missing(value))
         raise _without(missing, document, f"which is in the key of rule {self.name!r}")
 
-    def _whole(self, digest: Digester, event: Event, key: object, replay: str) -> Key:
-        if key == "content":
-            return digest.content(event.source, event.type, self.content(event), replay)
-        return digest(_identity(event), replay)
+    def _otherwise(self, event: Event, replay: str) -> Key:
+        if self.rule.otherwise == "content":
+            return self._digest_otherwise.content(event.source, event.type, self.content(event), replay)
+        return self._digest_otherwise(_identity(event), replay)
 
     def _version_of(self, event: Event, get: Getter) -> int:
         document, text = event.document(), str(self.rule.version)
