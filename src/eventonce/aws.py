@@ -72,7 +72,7 @@ def client(
         max_pool_connections=connections,
         tcp_keepalive=True,
         parameter_validation=validate,
-        user_agent_extra="eventonce",
+        user_agent=f"eventonce boto3/{boto3.__version__}",  # botocore puts its own together anew for every call
     )
     try:
         session: Any = boto3.session.Session(region_name=region or os.environ.get("AWS_REGION"))  # boto3 does not look
