@@ -127,23 +127,27 @@ class Work:
 
     def record(self, batch: Batch, job: Job) -> None:
         """Have it remembered: at once in its own transaction, else together with others."""
-        job.memo, trouble = memo.write(
-            job.rule.remember, job.event, job.content, job.result, self._max_result, job.mark
-        )
-        if trouble:
-            _log.warning("rule %s: the result is not kept, duplicates will not get it: %s", job.rule.name, trouble)
+        rule = job.rule
+        if rule.remember != "seen" or job.mark is not None:
+            self._note(job)
         if job.hold is None or job.context is None:
             return
         # The last key is the one under which workers with the replaced rule look too, so that one goes first.
-        *others, finish = [Finish(key, job.hold.token, job.rule.window, job.version, job.memo) for key in job.keys]
+        finish = Finish(job.keys[-1], job.hold.token, rule.window, job.version, job.memo)
         transaction = job.context.transaction
         if transaction is None:
             batch.finish(finish)
         else:
             self._commit(batch, job, transaction, finish)
-            others = others if job.recorded else []  # fenced: whoever took over says what becomes of it
-        for other in others:
-            batch.finish(other)
+        if len(job.keys) > 1 and job.recorded is not False:  # fenced: whoever took over says what becomes of it
+            batch.finish(finish._replace(key=job.key))
+
+    def _note(self, job: Job) -> None:
+        job.memo, trouble = memo.write(
+            job.rule.remember, job.event, job.content, job.result, self._max_result, job.mark
+        )
+        if trouble:
+            _log.warning("rule %s: the result is not kept, duplicates will not get it: %s", job.rule.name, trouble)
 
     def _commit(self, batch: Batch, job: Job, transaction: Transaction, finish: Finish) -> None:
         job.finished = False  # until the transaction has committed
