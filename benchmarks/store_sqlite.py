@@ -43,7 +43,8 @@ def limit(connection: sqlite3.Connection, size: int = BATCH) -> Callable[[Sequen
 
     def act(asked: Sequence[Key]) -> None:
         for some in batches(asked, size):
-            now, token, ordered = time.time_ns() // 1_000_000, os.urandom(8), sorted(some)
+            now, token = time.time_ns() // 1_000_000, bytearray(os.urandom(8))
+            ordered = [*map(bytearray, sorted(some))]  # which Python binds sooner than bytes
             connection.execute("BEGIN IMMEDIATE")
             take = "INSERT INTO claims VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET token = excluded.token, "
             take += "lease = excluded.lease WHERE lease < ?"

@@ -48,7 +48,7 @@ class Ledger(ABC):
 
     def commit(self, finishes: Sequence[Finish]) -> list[bool]:
         def act(records: Records) -> list[bool]:
-            return _commit(records, finishes, self.clock.utc())
+            return commit(records, finishes, self.clock.utc())
 
         return self._change([finish.key for finish in finishes], act)
 
@@ -95,7 +95,8 @@ def _claim(records: Records, wants: Sequence[Want], token: Token, lease: int, no
     return answers
 
 
-def _commit(records: Records, finishes: Sequence[Finish], now: int) -> list[bool]:
+def commit(records: Records, finishes: Sequence[Finish], now: int) -> list[bool]:
+    """Apply the protocol to these commits."""
     held, asked, kept = None, None, None
     answers = []
     for finish in finishes:
