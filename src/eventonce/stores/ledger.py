@@ -82,13 +82,14 @@ def _claim(records: Records, wants: Sequence[Want], token: Token, lease: int, no
     answers: list[Answer] = []
     new: dict[tuple[object, ...], tuple[Answer, Record | None]] = {}
     for want in wants:
-        record, asked = records.get(want.key), want[1:]
+        record = records.get(want.key)
         if record is not None:
             answer, kept = protocol.claim(record, want, token, lease, now)
-        elif asked in new:
-            answer, kept = new[asked]
         else:
-            answer, kept = new[asked] = protocol.claim(None, want, token, lease, now)
+            decided = new.get(asked := want[1:])
+            if decided is None:
+                decided = new[asked] = protocol.claim(None, want, token, lease, now)
+            answer, kept = decided
         if kept is not None:
             records[want.key] = kept
         answers.append(answer)
