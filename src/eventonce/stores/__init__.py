@@ -68,7 +68,7 @@ def store_file(url: str) -> str | None:
         return None
     parts = urlsplit(url)
     file = unquote(parts.path[1:])
-    if parts.netloc or not file or file == ":memory:":
+    if parts.netloc or not file or file == ":memory:" or "\0" in file:
         it = parts.scheme
         raise ConfigError(f"store: {url!r} names no file; use {it}:///FILE, {it}:////ABSOLUTE/FILE or memory:")
     return file

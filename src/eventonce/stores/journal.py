@@ -6,13 +6,14 @@ A frame is on the disk before the next one begins, so a crash can only tear the 
 opening the file cuts it off. When most of the file is out of date it is written anew, and put in its own place.
 """
 
+import errno
 import fcntl
 import os
 import stat
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BufferedReader, FileIO
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from zlib import crc32
@@ -59,7 +60,7 @@ class JournalStore(MemoryStore):
 
     def __init__(self, file: str | Path, max_keys: int = MAX_KEYS, clock: Clock | None = None) -> None:
         super().__init__(max_keys, clock)
-        self._path = Path(file).resolve()  # the same file, wherever the process goes
+        self._path = Path(os.path.realpath(file))  # the same file, wherever the process goes
         self._journal: Journal | None = None
         self._use()
 
@@ -101,18 +102,17 @@ class JournalStore(MemoryStore):
 
         with self._lock:
             journal = self._use()
-            return self._or_let_go(change, "free some space on the disk and run again, nothing is lost")
+            return self._or_let_go(change)
 
     def _use(self) -> "Journal":
-        remedy = "check that it is a file you may read and write"
-        return self._journal or self._or_let_go(self._open, remedy)
+        return self._journal or self._or_let_go(self._open)
 
     def _open(self) -> "Journal":
         self._journal = journal = Journal(_locked(self._path), self._path)
         for groups in journal.read():
             _apply(self._records, groups)
-        for key, record in self._records.items():
-            self._wait([key], record.expires)
+        for expires, some in groupby(self._records.items(), lambda item: item[1].expires):
+            self._wait([key for key, _ in some], expires)
         _sync_folder(self._path)
         return self._tidy(journal)
 
@@ -130,16 +130,15 @@ class JournalStore(MemoryStore):
         _sync_folder(self._path)  # else the old one might come back
         return new
 
-    def _or_let_go(self, act: Callable[[], Result], remedy: str) -> Result:
+    def _or_let_go(self, act: Callable[[], Result]) -> Result:
         try:
             return act()
-        except BaseException as error:
+        except OSError as error:
             self._let_go()
-            if not isinstance(error, OSError):
-                raise
-            if not self._path.parent.is_dir():
-                remedy = "its folder does not exist; create it first"
-            raise StoreUnusable(f"{self._path}: {error.strerror or error}; {remedy}") from error
+            raise StoreUnusable(f"{self._path}: {error.strerror or error}; {_remedy(error, self._path)}") from error
+        except BaseException:
+            self._let_go()
+            raise
 
     def _let_go(self) -> None:
         if self._journal is not None:
@@ -309,8 +308,8 @@ def _locked(path: Path) -> FileIO:
     except BlockingIOError:
         file.close()
         raise StoreUnusable(
-            f"{path}: another process holds this journal, and only one may; stop it, or use sqlite:///FILE, "
-            "which several can share"
+            f"{path}: another process or store holds this journal, and only one may; stop it first, or use "
+            "sqlite:///FILE, which several can share"
         ) from None
     except BaseException:
         file.close()
@@ -333,3 +332,13 @@ def _sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _remedy(error: OSError, path: Path) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "free some space on the disk and run again, nothing is lost"
+    if error.errno == errno.EIO:
+        return "check the disk and run again, nothing is lost"
+    if not path.parent.is_dir():
+        return f"the folder {str(path.parent)!r} does not exist; create it first"
+    return "check that it is a file you may read and write"

@@ -65,7 +65,7 @@ class MemoryStore(Ledger):
             new = [want for want in wants if want.key not in self._records]
             if len(self._records) + len(new) > self._max_keys:
                 raise StoreError(
-                    f"the memory store is full with {self._max_keys:,} keys; "
+                    f"the store is full with {self._max_keys:,} keys in memory; "
                     "shorten the window, raise max_keys or use sqlite:///FILE"
                 )
             answers = super().claim(wants, token, lease)
