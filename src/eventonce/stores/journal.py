@@ -80,8 +80,10 @@ class JournalStore(MemoryStore):
             self._let_go()
 
     def after_fork(self, *, in_child: bool) -> None:
-        if in_child:
-            self._let_go()  # the lock stays the parent's, who alone may write
+        if in_child and self._journal is not None:
+            self._journal.file.close()  # not unlocked: the parent has it, and alone may write
+            self._journal = None
+            self._let_go()
         super().after_fork(in_child=in_child)
 
     # --- memory and file ---
@@ -125,7 +127,7 @@ class JournalStore(MemoryStore):
         except OSError:
             journal.keys = 0  # it is not tried again at every call
             return journal
-        journal.file.close()
+        journal.close()
         self._journal = new
         _sync_folder(self._path)  # else the old one might come back
         return new
@@ -142,7 +144,7 @@ class JournalStore(MemoryStore):
 
     def _let_go(self) -> None:
         if self._journal is not None:
-            self._journal.file.close()
+            self._journal.close()
         self._journal = None
         self._records, self._slots, self._order = {}, {}, []
 
@@ -210,6 +212,10 @@ class Journal:
 
     def _checksum(self, at: int, payload: bytes) -> int:
         return crc32(payload, crc32(struct.pack("<QQI", self._number, at, len(payload))))
+
+    def close(self) -> None:
+        fcntl.flock(self.file, fcntl.LOCK_UN)  # also where a process that was just forked has not closed it yet
+        self.file.close()
 
     # --- reading ---
 
