@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -376,15 +377,21 @@ def test_after_a_sync_that_failed_the_disk_is_asked_what_it_has(
 
 
 def test_nobody_sees_a_change_before_it_is_on_the_disk(store: JournalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    locked: list[bool] = []
+    claim(store, 1)
+    seen: list[Record | None] = []
+    early: list[bool] = []
+    looker = threading.Thread(target=lambda: seen.extend(store.peek(keys(1))))
 
     def look(file: int) -> None:
-        locked.append(store._lock._is_owned())  # type: ignore[attr-defined]
+        looker.start()
+        looker.join(0.2)
+        early.append(bool(seen))
 
     monkeypatch.setattr(module, "_sync", look)
-    claim(store, 1)
     finish(store, 1)
-    assert locked == [True, True]
+    looker.join()
+    assert early == [False]
+    assert [record is not None and bool(record.done_at) for record in seen] == [True] * 3
 
 
 def test_an_interrupt_leaves_memory_and_file_the_same(store: JournalStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -529,6 +536,29 @@ def test_a_file_that_is_mostly_out_of_date_is_written_anew(file: Path, monkeypat
     again = JournalStore(file)
     assert known(again) == set(keys(0))
     again.close()
+
+
+def test_it_takes_its_place_when_it_is_on_the_disk_and_so_does_the_name(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    replace = Path.replace
+
+    def placed(new: Path, old: Path) -> Path:
+        steps.append("replace")
+        return replace(new, old)
+
+    store = JournalStore(file)
+    claim(store, 0)
+    monkeypatch.setattr(module, "_SLACK", -100)
+    monkeypatch.setattr(module, "_write", lambda *_: steps.append("write"))
+    monkeypatch.setattr(module, "_sync", lambda _: steps.append("sync"))
+    monkeypatch.setattr(module, "_sync_folder", lambda _: steps.append("folder"))
+    monkeypatch.setattr(Path, "replace", placed)
+    claim(store, 1)
+    assert steps == ["write", "sync", "write", "sync", "write", "sync", "replace", "folder"]
+    monkeypatch.undo()
+    store.close()
 
 
 def test_it_is_written_anew_when_it_is_opened(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
