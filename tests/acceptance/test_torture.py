@@ -110,8 +110,8 @@ def _about(folder: Path) -> list[str]:
     ("store", "says"),
     [
         ("postgres", "neither a URL nor one of sqlite, redis, postgresql, dynamodb"),
-        ("memory:", "are for one process each"),
-        ("journal:///claims.journal", "are for one process each"),
+        ("memory:", "are for one process; use sqlite or a URL"),
+        ("journal:///claims.journal", "are for one process; use sqlite or a URL"),
         ("dynamodb://claims", "name an emulator"),
     ],
 )
