@@ -10,6 +10,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 HANDLER = """
 import os, time
 
@@ -80,10 +82,11 @@ def test_fifty_kills_lose_nothing_and_double_no_transaction(tmp_path: Path) -> N
     assert not (tmp_path / "eventonce-dead.jsonl").exists()
 
 
-def test_kills_lose_and_tear_nothing_in_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", ["sqlite:///store.db", "journal:///store.journal"])
+def test_kills_lose_and_tear_nothing_in_a_file(tmp_path: Path, store: str) -> None:
     dice = random.Random(7)
     ids = write_events(tmp_path / "in.jsonl", 20_000, dice)
-    toml = pipeline(tmp_path, 'store = "sqlite:///store.db"\nsink = "out.jsonl"\nlease = "300ms"\n')
+    toml = pipeline(tmp_path, f'store = "{store}"\nsink = "out.jsonl"\nlease = "300ms"\n')
     kill_at_random(tmp_path, 15, dice, toml)
     finish(tmp_path, toml)
     written = [json.loads(line)["id"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]

@@ -110,7 +110,8 @@ def _about(folder: Path) -> list[str]:
     ("store", "says"),
     [
         ("postgres", "neither a URL nor one of sqlite, redis, postgresql, dynamodb"),
-        ("memory:", "is a store of its own in each worker"),
+        ("memory:", "are for one process; use sqlite or a URL"),
+        ("journal:///claims.journal", "are for one process; use sqlite or a URL"),
         ("dynamodb://claims", "name an emulator"),
     ],
 )

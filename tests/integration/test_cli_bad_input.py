@@ -279,6 +279,10 @@ def a_newer_database(folder: Path) -> None:
     connection.close()
 
 
+def a_newer_journal(folder: Path) -> None:
+    (folder / "store.db").write_bytes(b"eventonce journal" + (999).to_bytes(2, "little") + bytes(100))
+
+
 def a_directory(folder: Path) -> None:
     (folder / "store.db").mkdir()
 
@@ -296,6 +300,13 @@ STORES: list[tuple[Callable[[Path], None], str, str]] = [
     (lambda folder: None, "mongodb://host/db", "is not a store URL; use one of memory:, sqlite:///FILE"),
     (lambda folder: None, "store.db", "is not a store URL; use one of memory:, sqlite:///FILE"),
     (lambda folder: None, "sqlite:///store.db?sharde=true", "option 'sharde' is not known; it takes shared"),
+    (not_a_database, "journal:///store.db", "is a file of something else; name another one"),
+    (a_newer_journal, "journal:///store.db", "was written by a newer eventonce (journal 999); upgrade it"),
+    (a_directory, "journal:///store.db", "check that it is a file you may read and write"),
+    (lambda folder: None, "journal:///no/such/folder/store.db", "no/such/folder' does not exist; create it"),
+    (lambda folder: None, "journal:///", "names no file; use journal:///FILE"),
+    (lambda folder: None, "journal:///a%00b", "names no file; use journal:///FILE"),
+    (lambda folder: None, "journal:///store.db?max_keys=no", "max_keys='no' is not a whole number above 0"),
 ]
 
 
@@ -434,10 +445,18 @@ def full_at(size: int) -> str:
     return f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))"
 
 
-@pytest.mark.parametrize("size", [0, 4096, 50_000, 100_000, 110_000, 200_000, 300_000])
-def test_a_full_disk_under_the_store_is_told_and_nothing_is_lost(cli: Command, tmp_path: Path, size: int) -> None:
+SIZES = {
+    "sqlite:///eventonce.db": [0, 4096, 50_000, 100_000, 110_000, 200_000, 300_000],
+    "journal:///eventonce.db": [0, 10, 100, 10_000, 30_000],
+}
+
+
+@pytest.mark.parametrize(("store", "size"), [(store, size) for store, sizes in SIZES.items() for size in sizes])
+def test_a_full_disk_under_the_store_is_told_and_nothing_is_lost(
+    cli: Command, tmp_path: Path, store: str, size: int
+) -> None:
     # given claims whose leases are over soon, since a full disk cannot be told that they are given back
-    (tmp_path / "pipeline.toml").write_text('lease = "500ms"')
+    (tmp_path / "pipeline.toml").write_text(f'lease = "500ms"\nstore = "{store}"')
 
     done = cli("run", "pipeline.toml", given=INPUT, before=full_at(size))
 

@@ -1,20 +1,22 @@
 """The SQLite store's file: schema, sharing, durability, transactions."""
 
 import os
+import random
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eventonce import ConfigError, Event, Kind, LeaseLost, Once, StoreError, open_store
-from eventonce.claim import FAILURES_FOR, Claim, Done, Finish, Want, Won
+from eventonce.claim import FAILURES_FOR, Claim, Done, Finish, Record, Release, Want, Won
 from eventonce.errors import StoreUnusable
 from eventonce.key import Key
 from eventonce.stores import sqlite as module
+from eventonce.stores.ledger import Ledger, Records, Result
 from eventonce.stores.sqlite import SQLiteStore
 from eventonce.testing import ManualClock
 
@@ -205,6 +207,58 @@ def test_a_worker_sweeps_by_itself(file: Path) -> None:
             time.sleep(0.05)
         assert query(file, f"SELECT 1 FROM eventonce_claims WHERE key = x'{KEY.hex()}'") == []
         store.close()
+
+
+# --- its statements and the protocol ---
+
+
+class Dict(Ledger):
+    """The protocol over a dict: what the statements of SQLite must agree with, in answers and in what is kept."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.records: dict[Key, Record] = {}
+
+    def _change(self, keys: Sequence[Key], act: Callable[[Records], Result]) -> Result:
+        return act(self.records)
+
+    def _read(self, keys: Sequence[Key]) -> Records:
+        return self.records
+
+
+def random_call(dice: random.Random) -> Callable[[Any], list[Any]]:
+    """A verb with a random batch: few keys and owners, so that they meet in every state and twice in a batch."""
+    keys = [Key(bytes([dice.randrange(12)] * 16)) for _ in range(dice.randrange(1, 16))]
+    token, other = (bytes([dice.randrange(4)] * 8) for _ in range(2))
+    windows, versions = [0, 1, 50, 5000, 2 * FAILURES_FOR], [None, None, 1, 2, 2**62]
+    window, version, lease = dice.choice(windows), dice.choice(versions), dice.choice([0, 20, 1000])
+    wants = [Want(key, window, version, *dice.choices([False, True], k=2)) for key in keys]
+    finishes = [
+        Finish(key, dice.choice([token, token, other]), window, version, dice.choice([None, b"", b"memo"]))
+        for key in keys
+    ]
+    releases = [Release(key, token, window, dice.choice([None, "no", "\u00fc"])) for key in keys]
+    verb = dice.choice(["claim", "claim", "commit", "commit", "release", "extend", "forget"])
+    return {
+        "claim": lambda store: store.claim(wants, token, lease),
+        "commit": lambda store: store.commit(finishes),
+        "release": lambda store: store.release(releases),
+        "extend": lambda store: store.extend([Claim(key, token) for key in keys], lease),
+        "forget": lambda store: store.forget(keys[:2]),
+    }[verb]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_its_statements_do_what_the_protocol_says(file: Path, seed: int) -> None:
+    dice, clock = random.Random(seed), ManualClock()
+    model, store = Dict(clock), SQLiteStore(file, clock=clock)
+    store._use(lambda connection: connection.execute("PRAGMA synchronous = OFF"))
+    for _ in range(200):
+        call = random_call(dice)
+        assert call(store) == call(model)
+        assert store._read([Key(bytes([number] * 16)) for number in range(12)]) == model.records
+        clock.sleep(dice.choice([0, 0, 1, 30, 1000, FAILURES_FOR // 2]))
+    store.close()
 
 
 # --- transactions ---

@@ -74,7 +74,7 @@ def test_a_full_store_says_so_and_forgets_nothing() -> None:
     store = open_store("memory:?max_keys=10")
     assert isinstance(store, MemoryStore)
     add(store, range(10))
-    with pytest.raises(StoreError, match="full with 10 keys; shorten the window"):
+    with pytest.raises(StoreError, match="full with 10 keys in memory; shorten the window"):
         add(store, range(10, 11))
     assert all(store.peek([Key(number.to_bytes(16, "big")) for number in range(10)]))
     add(store, range(10))

@@ -15,13 +15,14 @@ __all__ = ["check_url", "has_server", "open_store", "store_file"]
 _MODULES = {
     "memory": ("memory", ""),
     "sqlite": ("sqlite", ""),
+    "journal": ("journal", ""),
     "redis": ("redis.store", "redis"),
     "rediss": ("redis.store", "redis"),
     "unix": ("redis.store", "redis"),
     "dynamodb": ("dynamodb.store", "dynamodb"),
     "postgresql": ("postgres.store", "postgres"),
 }
-_FORMS = "memory:, sqlite:///FILE, redis://HOST, dynamodb://TABLE, postgresql://HOST/DATABASE"
+_FORMS = "memory:, sqlite:///FILE, journal:///FILE, redis://HOST, dynamodb://TABLE, postgresql://HOST/DATABASE"
 
 
 def open_store(url: str, clock: Clock | None = None, *, create: bool = True) -> Store:
@@ -63,12 +64,13 @@ def has_server(url: str) -> bool:
 
 def store_file(url: str) -> str | None:
     """The file of a store that has one."""
-    if not url.startswith("sqlite:"):
+    if not url.startswith(("sqlite:", "journal:")):
         return None
     parts = urlsplit(url)
     file = unquote(parts.path[1:])
-    if parts.netloc or not file or file == ":memory:":
-        raise ConfigError(f"store: {url!r} names no file; use sqlite:///FILE, sqlite:////ABSOLUTE/FILE or memory:")
+    if parts.netloc or not file or file == ":memory:" or "\0" in file:
+        it = parts.scheme
+        raise ConfigError(f"store: {url!r} names no file; use {it}:///FILE, {it}:////ABSOLUTE/FILE or memory:")
     return file
 
 

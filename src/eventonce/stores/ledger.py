@@ -48,7 +48,7 @@ class Ledger(ABC):
 
     def commit(self, finishes: Sequence[Finish]) -> list[bool]:
         def act(records: Records) -> list[bool]:
-            return _commit(records, finishes, self.clock.utc())
+            return commit(records, finishes, self.clock.utc())
 
         return self._change([finish.key for finish in finishes], act)
 
@@ -82,20 +82,22 @@ def _claim(records: Records, wants: Sequence[Want], token: Token, lease: int, no
     answers: list[Answer] = []
     new: dict[tuple[object, ...], tuple[Answer, Record | None]] = {}
     for want in wants:
-        record, asked = records.get(want.key), want[1:]
+        record = records.get(want.key)
         if record is not None:
             answer, kept = protocol.claim(record, want, token, lease, now)
-        elif asked in new:
-            answer, kept = new[asked]
         else:
-            answer, kept = new[asked] = protocol.claim(None, want, token, lease, now)
+            decided = new.get(asked := want[1:])
+            if decided is None:
+                decided = new[asked] = protocol.claim(None, want, token, lease, now)
+            answer, kept = decided
         if kept is not None:
             records[want.key] = kept
         answers.append(answer)
     return answers
 
 
-def _commit(records: Records, finishes: Sequence[Finish], now: int) -> list[bool]:
+def commit(records: Records, finishes: Sequence[Finish], now: int) -> list[bool]:
+    """Apply the protocol to these commits."""
     held, asked, kept = None, None, None
     answers = []
     for finish in finishes:

@@ -2,7 +2,9 @@
 
 import heapq
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from urllib.parse import urlsplit
 
 from eventonce.claim import Answer, Record, Token, Want
@@ -15,6 +17,7 @@ from eventonce.stores.ledger import Ledger, Records, Result
 from eventonce.stores.url import count, options, wrong
 
 MAX_KEYS = 10_000_000
+_WINDOW = attrgetter("window")
 _SLOT = 1000  # keys whose time ends within the same second wait together
 _SWEEP_MORE = 32  # beyond two keys for each claimed one, so that the sweep always gains on the claims
 
@@ -62,13 +65,13 @@ class MemoryStore(Ledger):
             new = [want for want in wants if want.key not in self._records]
             if len(self._records) + len(new) > self._max_keys:
                 raise StoreError(
-                    f"the memory store is full with {self._max_keys:,} keys; "
+                    f"the store is full with {self._max_keys:,} keys in memory; "
                     "shorten the window, raise max_keys or use sqlite:///FILE"
                 )
             answers = super().claim(wants, token, lease)
             begin = self.clock.utc() + lease
-            for want in new:  # when it will be over if all goes well; if not, it will wait again then
-                self._wait(want.key, begin + want.window)
+            for window, some in groupby(new, _WINDOW):  # when it is over if all goes well; if not, it waits again then
+                self._wait([want.key for want in some], begin + window)
             return answers
 
     def sweep(self, limit: int, cursor: bytes = b"") -> Swept:
@@ -79,12 +82,12 @@ class MemoryStore(Ledger):
     def close(self) -> None:
         """Nothing to close."""
 
-    def _wait(self, key: Key, expires: int) -> None:
+    def _wait(self, keys: Iterable[Key], expires: int) -> None:
         slot = expires // _SLOT + 1
         if slot not in self._slots:
             self._slots[slot] = []
             heapq.heappush(self._order, slot)
-        self._slots[slot].append(key)
+        self._slots[slot].extend(keys)
 
     def _drop_over(self, limit: int) -> tuple[int, bool]:
         now, removed = self.clock.utc(), 0
@@ -103,7 +106,7 @@ class MemoryStore(Ledger):
         if record is None:
             return 0
         if record.expires > now:  # it has been refreshed, or claimed again, since it began to wait
-            self._wait(key, record.expires)
+            self._wait([key], record.expires)
             return 0
         del self._records[key]
         return 1

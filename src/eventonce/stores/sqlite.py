@@ -12,26 +12,36 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from math import nan
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 from urllib.parse import unquote, urlsplit
 
-from eventonce import claim as protocol
 from eventonce.claim import Claim, Finish, Record
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import ConfigError, EventOnceError, LeaseLost, StoreBusy, StoreError, StoreUnusable
 from eventonce.forks import tell_of_forks
 from eventonce.key import Key
 from eventonce.ports import Swept
+from eventonce.stores import ledger
 from eventonce.stores.ledger import Ledger, Records, Result
 from eventonce.stores.url import flag, options
 
 PATIENCE = 10.0  # seconds to wait for another process's transaction
 _SCHEMA = Path(__file__).with_name("sqlite_schema")
 _VALUES = "token, lease, shared, tries, trying, done_at, until, took, version, memo, error, expires"
-_INSERT = f"INSERT INTO eventonce_claims ({_VALUES}, key) VALUES ({', '.join('?' * 13)})"
 _UPDATE = f"UPDATE eventonce_claims SET ({_VALUES}) = ({', '.join('?' * 12)}) WHERE key = ?"  # in its place
+_INSERT = (  # the first claim of a key, which is how each row begins
+    "INSERT INTO eventonce_claims (token, lease, shared, trying, expires, key, tries, done_at, until, took) "
+    "VALUES (?, ?, ?, ?, ?, ?, 1, 0, 0, 0)"
+)
+_FINISH = (  # what `claim.commit` does where the claim is held; a window of nothing is left to it
+    "UPDATE eventonce_claims SET lease = 0, shared = 0, tries = 0, trying = NULL, done_at = ?1, until = ?2, "
+    "took = tries, version = ?3, memo = ?4, error = NULL, expires = NULL "
+    "WHERE key = ?6 AND token = ?5 AND lease <> 0 AND coalesce(expires, until) > ?1 AND ?2 > ?1"
+)
 _SCHEMA_TABLE = "eventonce_schema"
 _ROLLED_BACK = "SQLite has rolled the transaction back after an error; the handler must fail too"
 _CHUNK = 500  # keys in one SELECT
@@ -75,6 +85,9 @@ class SQLiteStore(Ledger):
         """Look at the next `limit` keys and remove those whose time is over: a walk, so no index is needed."""
         return self._use(lambda connection: _sweep(connection, limit, cursor, self.clock.utc()))
 
+    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+        return self._transact(lambda connection: _commit(connection, finishes, self.clock.utc()))
+
     def close(self) -> None:
         with self._lock:
             self._drop_connection()
@@ -103,14 +116,10 @@ class SQLiteStore(Ledger):
     # --- transactions ---
 
     def _change(self, keys: Sequence[Key], act: Callable[[Records], Result]) -> Result:
-        def change(connection: sqlite3.Connection) -> Result:
-            before = _select(connection, keys)
-            after = dict(before)
-            result = act(after)
-            _write(connection, before, after)
-            return result
+        return self._transact(lambda connection: _changed(connection, keys, act))
 
-        return self._use(lambda connection: in_transaction(connection, lambda: change(connection)))
+    def _transact(self, act: Callable[[sqlite3.Connection], Result]) -> Result:
+        return self._use(lambda connection: in_transaction(connection, lambda: act(connection)))
 
     def _read(self, keys: Sequence[Key]) -> Records:
         return self._use(lambda connection: _select(connection, keys))
@@ -341,13 +350,10 @@ class SQLiteTransaction:
     def _commit(self, finish: Finish) -> bool:
         if not self._connection.in_transaction:
             raise EventOnceError(_ROLLED_BACK)
-        record = _select(self._connection, [finish.key]).get(finish.key)
-        kept = protocol.commit(record, finish, self._store.clock.utc())
-        if record is None or kept is None:
-            return False
-        _write(self._connection, {finish.key: record}, {finish.key: kept})
-        self._connection.execute("COMMIT")
-        return True
+        (kept,) = _commit(self._connection, [finish], self._store.clock.utc())
+        if kept:
+            self._connection.execute("COMMIT")
+        return kept
 
     def rollback(self) -> None:
         """Undo what was not committed, and end. May be called again."""
@@ -376,39 +382,81 @@ def _sweep(connection: sqlite3.Connection, limit: int, cursor: bytes, now: int) 
     return Swept(len(over), rows[-1][0] if len(rows) == limit else None)
 
 
+def _commit(connection: sqlite3.Connection, finishes: Sequence[Finish], now: int) -> list[bool]:
+    """Mostly every claim is still held, and then nothing has to be read before it is written.
+
+    Where one is not, the protocol decides on all of them. To it, those that went well look as if a client asked again
+    after a lost reply: nothing changes, and the answer is the same.
+    """
+    rows = [
+        (now, now + window, _bound(version), _bound(memo), bytearray(token), bytearray(key))
+        for key, token, window, version, memo in sorted(finishes, key=itemgetter(0))
+    ]
+    if connection.executemany(_FINISH, rows).rowcount == len(rows):
+        return [True] * len(rows)
+    keys = [finish.key for finish in finishes]
+    return _changed(connection, keys, lambda records: ledger.commit(records, finishes, now))
+
+
 @lru_cache(maxsize=64)
 def _selection(count: int) -> str:
-    return f"SELECT key, {_VALUES} FROM eventonce_claims WHERE key IN ({', '.join('?' * count)})"
+    return f"SELECT {_VALUES}, key FROM eventonce_claims WHERE key IN ({', '.join('?' * count)})"
 
 
 def _select(connection: sqlite3.Connection, keys: Sequence[Key]) -> dict[Key, Record]:
     records = {}
     alike: dict[tuple[object, ...], Record] = {}  # those of one batch are the same
     for start in range(0, len(keys), _CHUNK):
-        chunk = keys[start : start + _CHUNK]
-        for key, *values in connection.execute(_selection(len(chunk)), chunk):
-            row = tuple(values)
-            records[key] = alike[row] if row in alike else alike.setdefault(row, _record(row))
+        chunk = [*map(bytearray, keys[start : start + _CHUNK])]
+        for row in connection.execute(_selection(len(chunk)), chunk):
+            values = row[:-1]
+            records[row[-1]] = alike[values] if values in alike else alike.setdefault(values, _record(values))
     return records
 
 
-def _record(row: tuple[Any, ...]) -> Record:
-    record = Record._make(row)
+def _record(values: tuple[Any, ...]) -> Record:
+    record = Record._make(values)
     return record if record.expires else record._replace(expires=record.until)
 
 
-def _write(connection: sqlite3.Connection, before: dict[Key, Record], after: dict[Key, Record]) -> None:
-    changed = sorted(key for key, record in after.items() if before.get(key) is not record)  # each page at one time
-    new = [(*_row(after[key]), key) for key in changed if key not in before]
-    known = [(*_row(after[key]), key) for key in changed if key in before]
+def _changed(connection: sqlite3.Connection, keys: Sequence[Key], act: Callable[[Records], Result]) -> Result:
+    """Let a function act on the records of these keys, and write what it has changed."""
+    before = _select(connection, keys)
+    after = dict(before)
+    result = act(after)
+    new = {key: record for key, record in after.items() if key not in before}
+    changed = {key: after[key] for key, record in before.items() if after.get(key, record) is not record}
     gone = [(key,) for key in before.keys() - after.keys()]
-    for statement, rows in ((_INSERT, new), (_UPDATE, known), ("DELETE FROM eventonce_claims WHERE key = ?", gone)):
-        if rows:
-            connection.executemany(statement, rows)
+    connection.executemany(_INSERT, _rows(new, _first))
+    connection.executemany(_UPDATE, _rows(changed, _all))
+    connection.executemany("DELETE FROM eventonce_claims WHERE key = ?", gone)
+    return result
 
 
-def _row(record: Record) -> tuple[object, ...]:
+def _first(record: Record) -> tuple[object, ...]:
+    return record.token, record.lease, record.shared, record.trying, record.expires
+
+
+def _all(record: Record) -> tuple[object, ...]:
     return (*record[:-1], None if record.expires == record.until else record.expires)
+
+
+def _rows(records: dict[Key, Record], row: Callable[[Record], tuple[object, ...]]) -> list[tuple[object, ...]]:
+    """What a statement needs of each record and then its key, in the order of the keys: each page at one time."""
+    alike: dict[int, tuple[object, ...]] = {}  # by identity, since to look at all of a record takes longer
+    for record in records.values():
+        if id(record) not in alike:
+            alike[id(record)] = tuple(map(_bound, row(record)))
+    return [(*alike[id(records[key])], bytearray(key)) for key in sorted(records)]
+
+
+def _bound(value: object) -> object:
+    """The same for SQLite, and Python passes it on at once: for other types it first looks for adapters, at length."""
+    if value is None:
+        return nan  # is NULL to SQLite
+    if isinstance(value, bytes):
+        return bytearray(value)
+    return int(value) if isinstance(value, bool) else value
 
 
 # --- the schema ---

@@ -106,8 +106,10 @@ def place(store: str) -> Place:
         return ServerPlace(Dynoxide, lambda server, port: server.url("torture_claims", port))
     if ":" not in store:
         raise ConfigError(f"--store: {store!r} is neither a URL nor one of {', '.join(STORES)}")
-    if store.startswith("memory:"):
-        raise ConfigError("--store: memory: is a store of its own in each worker; use sqlite or a URL they can share")
+    if store.startswith(("memory:", "journal:")):
+        raise ConfigError(
+            "--store: memory: and journal: are for one process; use sqlite or a URL that workers can share"
+        )
     if store.startswith("dynamodb:") and not _option(store, "endpoint"):
         raise ConfigError("--store: name an emulator, dynamodb://TABLE?endpoint=URL; torture is not for a real account")
     return Place(store)
