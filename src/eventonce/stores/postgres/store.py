@@ -40,6 +40,7 @@ _RARELY = 1000  # psycopg prepares a statement of itself after so many times; No
 _WON = Won(1)
 
 _CLAIM, _EXTEND, _COMMIT, _RELEASE = (statement(name) for name in ("claim", "extend", "commit", "release"))
+_COMMIT_LARGE = statement("commit_large")
 _PEEK, _FORGET, _SWEEP, _SETTLED = (statement(name) for name in ("peek", "forget", "sweep", "settled"))
 _CHECK = statement("check")
 Owned = TypeVar("Owned", Claim, Finish, Release)
@@ -98,19 +99,20 @@ class PostgresStore:
         self._lease = lease
         asked = {want.key: want for want in reversed(wants)}
         left = [asked[key] for key in sorted(asked)]
-        answers: dict[Key, Answer] = {}
+        known: dict[Key, Answer] = {}
         looks, tries = 0, Tally()
         while left:
             if looks > 1:
                 self._clock.sleep(_PAUSE)
             rows, looks = self._look(left, token, lease, tries), looks + 1
-            answers |= dict.fromkeys([want.key for want in left], _WON)
-            answers |= {left[row[0] - 1].key: _answer(row) for row in rows}
+            known |= {left[row[0] - 1].key: _answer(row) for row in rows}
             # What others are changing is looked at again; with more patience where it may have been ourselves, at an
             # earlier try whose answer was lost.
             most = _LOOKS if tries.count == looks else _MORE_LOOKS
             left = [left[row[0] - 1] for row in rows if row[2] == "absent" or (row[2] == "free" and looks < most)]
-        return [answers[want.key] for want in wants]
+            for want in left:
+                del known[want.key]
+        return [known.get(want.key, _WON) for want in wants] if known else [_WON] * len(wants)
 
     def _look(self, wants: Sequence[Want], token: Token, lease: int, tries: Tally) -> Rows:
         parameters = _wanted(wants, token, lease)
@@ -146,16 +148,21 @@ class PostgresStore:
 
     def commit(self, finishes: Sequence[Finish]) -> list[bool]:
         rows = _distinct(finishes)
-        columns = {
-            "windows": longs([each.window for each in rows]),
-            "versions": longs([each.version for each in rows]),
-            "memos": byte_strings([each.memo for each in rows]),
-        }
+        if not rows:
+            return []
+        keys, tokens, windows, versions, memos = zip(*rows, strict=True)
+        columns = {"windows": longs(windows), "versions": longs(versions), "memos": byte_strings(memos)}
+        columns |= {"keys": byte_strings(keys), "tokens": byte_strings(tokens)}
+        if self._large and len(self._changed(_COMMIT_LARGE, columns)) == len(rows):
+            return [True] * len(finishes)
         return self._owned(_COMMIT, finishes, rows, columns)
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
         rows = _distinct(releases)
+        if not rows:
+            return []
         columns = {
+            **_owners(rows),
             "windows": longs([each.window for each in rows]),
             "errors": byte_strings([_encoded(each.error) for each in rows]),
             "failures_for": FAILURES_FOR,
@@ -171,12 +178,11 @@ class PostgresStore:
         most: int = LONGEST,
     ) -> list[bool]:
         """Do something to claims where they are still owned, and say where that is."""
-        if not rows:
-            return []
-        parameters = {**columns, **_owners(rows)}
-        places = self._patiently(lambda connection: self._run(connection, sql, parameters), most)
-        done = {rows[place - 1][:2] for (place,) in places}
+        done = {rows[place - 1][:2] for (place,) in self._changed(sql, columns, most)}
         return [each[:2] in done for each in asked]
+
+    def _changed(self, sql: str, columns: Mapping[str, object], most: int = LONGEST) -> Rows:
+        return self._patiently(lambda connection: self._run(connection, sql, columns), most)
 
     def peek(self, keys: Sequence[Key]) -> list[Record | None]:
         found = {row[0]: _record(row[1:]) for row in self._by_key(_PEEK, keys)}
@@ -332,11 +338,12 @@ def _owners(rows: Sequence[Owned]) -> dict[str, object]:
 
 
 def _wanted(wants: Sequence[Want], token: Token, lease: int) -> dict[str, object]:
+    keys, windows, versions, refresh, shared = zip(*wants, strict=True)
     return {
-        "keys": byte_strings([want.key for want in wants]),
-        "windows": longs([want.window for want in wants]),
-        "versions": longs([want.version for want in wants]),
-        "flags": longs([want.shared | want.refresh << 1 for want in wants]),
+        "keys": byte_strings(keys),
+        "windows": longs(windows),
+        "versions": longs(versions),
+        "flags": longs([one | two << 1 for one, two in zip(shared, refresh, strict=True)]),
         "token": token,
         "lease": lease,
         "failures_for": FAILURES_FOR,
