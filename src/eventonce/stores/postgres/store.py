@@ -112,7 +112,8 @@ class PostgresStore:
             # What others are changing is looked at again; with more patience where it may have been ourselves, at an
             # earlier try whose answer was lost.
             most = _LOOKS if tries.count == looks else _MORE_LOOKS
-            left = [left[row[0] - 1] for row in rows if row[2] == "absent" or (row[2] == "free" and looks < most)]
+            again = [row[0] for row in rows if row[2] == "absent" or (row[2] == "free" and looks < most)]
+            left = [left[place - 1] for place in sorted(again)]
             for want in left:
                 del known[want.key]
         return [known.get(want.key, _WON) for want in wants] if known else [_WON] * len(wants)

@@ -3,16 +3,18 @@
 -- may one batch wait for another's statement to end, so no two can wait for each other.
 WITH m AS MATERIALIZED (
     SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
+), there AS MATERIALIZED (
+    SELECT * FROM eventonce_claims WHERE key = ANY (%(keys)s::bytea[])
 ), new AS (  -- the keys are sorted; NOT IN keeps their order, which a join would not
     INSERT INTO eventonce_claims (key, token, lease, flags, tries, trying, expires)
     SELECT key, %(token)s, (SELECT now FROM m) + %(lease)s, flags & 1, 1, version,
         (SELECT now FROM m) + %(lease)s + greatest(keep, %(failures_for)s)
     FROM unnest(%(keys)s::bytea[], %(windows)s::bigint[], %(versions)s::bigint[], %(flags)s::bigint[])
         AS w (key, keep, version, flags)
-    WHERE key NOT IN (SELECT key FROM eventonce_claims WHERE key = ANY (%(keys)s::bytea[]))
+    WHERE key NOT IN (SELECT key FROM there)
     ON CONFLICT (key) DO NOTHING
     RETURNING key
-), look AS MATERIALIZED (  -- what was there, each by the index however large the batch is: hence OFFSET 0
+), look AS MATERIALIZED (
     SELECT w.place, m.now, w.key AS wanted, w.keep, w.version AS asked, w.flags AS how, c.*,
         CASE
             WHEN c.key IS NULL THEN 'absent'
@@ -25,7 +27,7 @@ WITH m AS MATERIALIZED (
         END AS state
     FROM m, unnest(%(keys)s::bytea[], %(windows)s::bigint[], %(versions)s::bigint[], %(flags)s::bigint[])
         WITH ORDINALITY AS w (key, keep, version, flags, place)
-    LEFT JOIN LATERAL (SELECT * FROM eventonce_claims WHERE key = w.key OFFSET 0) c ON true
+    LEFT JOIN there c ON c.key = w.key
     WHERE (SELECT count(*) FROM new) < cardinality(%(keys)s::bytea[])  -- mostly all are new, and this is not begun
         AND w.key NOT IN (SELECT key FROM new)
 ), free AS MATERIALIZED (

@@ -8,8 +8,11 @@ WITH m AS MATERIALIZED (
 UPDATE eventonce_claims c
 SET lease = 0, flags = 0, tries = 0, trying = NULL, done_at = (SELECT now FROM m), until = (SELECT now FROM m) + w.keep,
     took = c.tries, version = w.version, memo = w.memo, error = NULL, expires = (SELECT now FROM m) + w.keep
-FROM (SELECT %(keys)s::bytea[] AS keys OFFSET 0) k,
-    unnest(k.keys, %(windows)s::bigint[], %(versions)s::bigint[], %(tokens)s::bytea[], %(memos)s::bytea[])
+FROM (
+    SELECT %(keys)s::bytea[] AS keys, %(windows)s::bigint[] AS windows, %(versions)s::bigint[] AS versions,
+        %(tokens)s::bytea[] AS tokens, %(memos)s::bytea[] AS memos
+    OFFSET 0
+) g, unnest(g.keys, g.windows, g.versions, g.tokens, g.memos)
     WITH ORDINALITY AS w (key, keep, version, token, memo, place)
 WHERE c.key = w.key AND c.token = w.token AND c.lease > 0 AND c.expires > (SELECT now FROM m)
 RETURNING w.place
