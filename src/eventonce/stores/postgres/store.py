@@ -170,9 +170,12 @@ class PostgresStore:
         keys, tokens, windows, versions, memos = zip(*rows, strict=True)
         columns = {"windows": longs(windows), "versions": longs(versions), "memos": byte_strings(memos)}
         columns |= {"keys": byte_strings(keys), "tokens": byte_strings(tokens)}
-        if self._large and len(self._changed(_COMMIT_LARGE, columns)) == len(rows):
+        if self._large and self._patiently(partial(self._count, columns=columns)) == len(rows):
             return [True] * len(finishes)
         return self._owned(_COMMIT, finishes, rows, columns)
+
+    def _count(self, connection: Connection, columns: Mapping[str, object]) -> int:
+        return self._sent(connection, _COMMIT_LARGE, columns).rowcount
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
         rows = _distinct(releases)
@@ -195,11 +198,9 @@ class PostgresStore:
         most: int = LONGEST,
     ) -> list[bool]:
         """Do something to claims where they are still owned, and say where that is."""
-        done = {rows[place - 1][:2] for (place,) in self._changed(sql, columns, most)}
+        places = self._patiently(lambda connection: self._run(connection, sql, columns), most)
+        done = {rows[place - 1][:2] for (place,) in places}
         return [each[:2] in done for each in asked]
-
-    def _changed(self, sql: str, columns: Mapping[str, object], most: int = LONGEST) -> Rows:
-        return self._patiently(lambda connection: self._run(connection, sql, columns), most)
 
     def peek(self, keys: Sequence[Key]) -> list[Record | None]:
         found = {row[0]: _record(row[1:]) for row in self._by_key(_PEEK, keys)}
@@ -299,7 +300,10 @@ class PostgresStore:
 
         No two of them take the same types, so that a pooler which mixes up their names can only cause an error.
         """
-        return _rows(connection, sql, parameters, prepare=self._may_prepare and self._large)
+        return self._sent(connection, sql, parameters).fetchall()
+
+    def _sent(self, connection: Connection, sql: str, parameters: Mapping[str, Any]) -> psycopg.Cursor[Any]:
+        return connection.execute(sql, parameters, prepare=self._may_prepare and self._large, binary=True)
 
     def trouble(self, error: psycopg.Error) -> StoreError:
         """What an error means to the engine."""
@@ -340,8 +344,8 @@ class PostgresStore:
 # --- rows ---
 
 
-def _rows(connection: Connection, sql: str, parameters: Mapping[str, Any], *, prepare: bool = False) -> Rows:
-    return connection.execute(sql, parameters, prepare=prepare, binary=True).fetchall()
+def _rows(connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
+    return connection.execute(sql, parameters, prepare=False, binary=True).fetchall()
 
 
 def _distinct(asked: Sequence[Owned]) -> list[Owned]:
