@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import psycopg
@@ -351,7 +352,7 @@ def _rows(connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Ro
 def _distinct(asked: Sequence[Owned]) -> list[Owned]:
     """Each claim once, in the order of their keys."""
     found = {each[:2]: each for each in reversed(asked)}
-    return [found[owner] for owner in sorted(found)]
+    return sorted(found.values(), key=itemgetter(0))
 
 
 def _owners(rows: Sequence[Owned]) -> dict[str, object]:

@@ -7,10 +7,10 @@ WITH m AS MATERIALIZED (
     SELECT * FROM eventonce_claims WHERE key = ANY (%(keys)s::bytea[])
 ), new AS (  -- the keys are sorted; NOT IN keeps their order, which a join would not
     INSERT INTO eventonce_claims (key, token, lease, flags, tries, trying, expires)
-    SELECT key, %(token)s, (SELECT now FROM m) + %(lease)s, flags & 1, 1, version,
-        (SELECT now FROM m) + %(lease)s + greatest(keep, %(failures_for)s)
-    FROM unnest(%(keys)s::bytea[], %(windows)s::bigint[], %(versions)s::bigint[], %(flags)s::bigint[])
-        AS w (key, keep, version, flags)
+    SELECT key, %(token)s, (SELECT now FROM m) + %(lease)s, (%(flags)s::bigint[])[place] & 1, 1,
+        (%(versions)s::bigint[])[place],
+        (SELECT now FROM m) + %(lease)s + greatest((%(windows)s::bigint[])[place], %(failures_for)s)
+    FROM unnest(%(keys)s::bytea[]) WITH ORDINALITY AS w (key, place)
     WHERE key NOT IN (SELECT key FROM there)
     ON CONFLICT (key) DO NOTHING
     RETURNING key
