@@ -61,8 +61,8 @@ def answers(reply: bytes | list[bytes]) -> list[Answer]:
         return [_NEW] * len(reply)
     new, *others = reply
     known = {other: _answer(other) for other in set(others)}  # what was done together comes again together
-    told = iter(others)
-    return [_NEW if each == _ONE else known[next(told)] for each in new]
+    told = map(known.__getitem__, others)
+    return [_NEW if each == _ONE else next(told) for each in new]
 
 
 def _answer(reply: bytes) -> Answer:
