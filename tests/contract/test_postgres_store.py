@@ -3,7 +3,7 @@
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -46,6 +46,22 @@ class TestPostgres(StoreContract):
 
         found: list[int] = store._pool.use(read)
         return found
+
+
+def open_large(url: str) -> Store:
+    """A store as it is with a large table, and where others claim the same keys at the same time."""
+    store: Any = open_store(url)
+    store._large, store._races_until = True, 2**60
+    store._learn_size = lambda blocks: None
+    return cast(Store, store)
+
+
+class TestLargePostgres(TestPostgres):
+    """Its other statements agree with those of a small table that nobody else is writing to."""
+
+    @pytest.fixture
+    def opener(self, postgres_server: Postgres) -> Callable[[], Store]:
+        return functools.partial(open_large, f"{postgres_server.url()}?{new_schema(postgres_server)}")
 
 
 class TestPostgresUnderFaults(StoreFaults):

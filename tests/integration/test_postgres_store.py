@@ -24,7 +24,8 @@ from eventonce.errors import StoreBusy, StoreUnusable
 from eventonce.key import Key
 from eventonce.ports import Checkable, Transactional
 from eventonce.stores.postgres import schema
-from eventonce.stores.postgres.store import PostgresStore
+from eventonce.stores.postgres.batch import byte_strings, longs
+from eventonce.stores.postgres.store import _COMMIT_LARGE, PostgresStore
 from eventonce.testing.contract import LONG, OVER, SHORT, claim, finish, give_back, key, keys
 from eventonce.testing.proxy import FaultProxy
 from eventonce.testing.servers import Postgres
@@ -420,7 +421,13 @@ def test_all_idle_connections_die_together_and_cost_one_try(store: PostgresStore
 # --- batches that meet ---
 
 
-def test_overlapping_batches_in_any_order_never_deadlock(place: Place, store: PostgresStore) -> None:
+@pytest.mark.parametrize("large", [False, True])
+def test_overlapping_batches_in_any_order_never_deadlock(
+    place: Place, store: PostgresStore, monkeypatch: pytest.MonkeyPatch, *, large: bool
+) -> None:
+    if large:
+        fill(store)
+        monkeypatch.setattr("eventonce.stores.postgres.store._RACES_FOR", 0)  # each is met unprepared
     other = place.store(more="timeout=20s")
     before = _deadlocks(place)
 
@@ -444,12 +451,97 @@ def test_overlapping_batches_in_any_order_never_deadlock(place: Place, store: Po
     assert together(*(lambda number=number: work(number) for number in range(16))) == []
     other.close()
     assert _deadlocks(place) == before
+    assert store._large or not large
 
 
 def _deadlocks(place: Place) -> int:
     time.sleep(1.1)  # the server counts with a delay
     ((found,),) = place.sql("SELECT sum(deadlocks) FROM pg_stat_database")
     return int(found)
+
+
+@pytest.mark.parametrize("seen_before", [False, True])
+def test_the_loser_of_a_race_for_new_keys_sees_the_winner(
+    place: Place, store: PostgresStore, *, seen_before: bool
+) -> None:
+    store.peek(keys(1))
+    store._races_until = 2**60 if seen_before else 0
+    wants, answers = [Want(each, LONG) for each in reversed(keys(5))], []
+    with psycopg.connect(place.server.url(), options=f"-csearch_path={place.name}") as winner:
+        winner.execute(
+            "INSERT INTO eventonce_claims (key, token, lease, flags, tries, expires) VALUES (%s, %s, %s, 0, 1, %s)",
+            (key(2), b"token--2", 2**50, 2**50),
+        )
+        loser = threading.Thread(target=lambda: answers.extend(store.claim(wants, b"token--1", LONG)))
+        loser.start()
+        waits_for_a_lock(place)
+        winner.commit()
+    loser.join()
+    assert answers == [Won(1), Won(1), Busy(2**50), Won(1), Won(1)]
+    assert store._races_until > 0
+    assert store.claim(wants, b"token--1", LONG)[0] == Won(1)  # still its own, and only once
+    assert place.sql("SELECT count(*) FROM eventonce_claims") == [(5,)]
+
+
+def waits_for_a_lock(place: Place) -> None:
+    """Until somebody waits for another's transaction."""
+    while place.sql("SELECT count(*) FROM pg_locks WHERE NOT granted") == [(0,)]:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_commit_that_meets_another_of_its_own_is_done(place: Place, store: PostgresStore, *, large: bool) -> None:
+    store.claim([Want(each, LONG) for each in keys(5)], b"token--1", LONG)
+    store._large, done = large, []
+    finishes = [Finish(each, b"token--1", LONG) for each in keys(5)]
+    with psycopg.connect(place.server.url(), options=f"-csearch_path={place.name}") as first:
+        first.execute(
+            "UPDATE eventonce_claims SET lease = 0, tries = 0, done_at = 1, until = expires WHERE key = %s", (key(2),)
+        )
+        again = threading.Thread(target=lambda: done.extend(store.commit(finishes)))
+        again.start()
+        waits_for_a_lock(place)
+        first.commit()
+    again.join()
+    assert done == [True] * 5
+    assert [record is not None and record.lease for record in store.peek(keys(5))] == [0] * 5
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_commit_that_meets_a_successor_is_fenced(place: Place, store: PostgresStore, *, large: bool) -> None:
+    store.claim([Want(each, LONG) for each in keys(5)], b"token--1", LONG)
+    store._large, done = large, []
+    finishes = [Finish(each, b"token--1", LONG) for each in keys(5)]
+    with psycopg.connect(place.server.url(), options=f"-csearch_path={place.name}") as successor:
+        successor.execute("UPDATE eventonce_claims SET token = %s WHERE key = %s", (b"token--2", key(2)))
+        late = threading.Thread(target=lambda: done.extend(store.commit(finishes)))
+        late.start()
+        waits_for_a_lock(place)
+        successor.commit()
+    late.join()
+    assert done == [True, True, False, True, True]
+    assert finish(store, 2, b"token--2")
+
+
+@pytest.mark.parametrize("count", [1, 100, 5000])
+def test_a_large_table_is_committed_to_in_the_order_of_the_keys(place: Place, store: PostgresStore, count: int) -> None:
+    fill(store)
+    assert store._large
+    columns: dict[str, bytes] = {name: longs([None] * count) for name in ("windows", "versions")}
+    columns |= {name: byte_strings(keys(count)) for name in ("keys", "tokens", "memos")}
+    explained = store._pool.use(
+        lambda connection: connection.execute(f"EXPLAIN (FORMAT JSON) {_COMMIT_LARGE}", columns).fetchall()
+    )
+    *_, joined = explained[0][0][0]["Plan"]["Plans"]
+    steps = [each for each in _steps(joined) if each != "Nested Loop"]
+    assert steps[-2:] == ["Function Scan", "Index Scan"]
+    assert not {"Hash Join", "Merge Join", "Sort"}.intersection(steps)
+
+
+def _steps(plan: dict[str, Any]) -> Iterator[str]:
+    yield plan["Node Type"]
+    for each in plan.get("Plans", ()):
+        yield from _steps(each)
 
 
 def test_a_stale_owner_meets_only_its_own_rows(place: Place, store: PostgresStore) -> None:

@@ -170,6 +170,21 @@ def test_scripts_come_back_after_they_were_flushed(server: Redis) -> None:
 # --- what it may forget ---
 
 
+def test_a_batch_is_answered_as_each_of_its_keys_alone(server: Redis) -> None:
+    store = open_store(server.url())
+    store.claim([Want(each, LONG, 2) for each in keys(9)], b"token--1", LONG)
+    store.commit([Finish(each, b"token--1", LONG, 2) for each in keys(5)])
+    store.commit([Finish(each, b"token--1", LONG, 2, b"memo") for each in keys(7)[5:]])
+    for version in (None, 1, 2):
+        wants = [Want(each, LONG, version) for each in keys(9)]
+        mixed = [want if at % 3 else want._replace(version=1) for at, want in enumerate(wants)]
+        for asked in (wants, mixed):
+            alone = [store.claim([want], b"token--2", LONG)[0] for want in asked]
+            assert store.claim(asked, b"token--2", LONG) == alone
+            assert {type(answer) for answer in alone[7:]} == {Busy}
+    store.close()
+
+
 def test_keys_end_by_themselves(server: Redis) -> None:
     store = open_store(server.url())
     claim(store, 1, window=500)

@@ -45,11 +45,19 @@ ADAPTERS.register_dumper(Longs, _LongsDumper)
 
 
 def byte_strings(values: Sequence[bytes | None]) -> Bytes:
-    return Bytes(_head(1, 1, _BYTEA, len(values), 1) + _body(values, _byte_string))
+    return Bytes(_head(1, 1, _BYTEA, len(values), 1) + (_alike(values) or _body(values, _byte_string)))
 
 
 def longs(values: Sequence[int | None]) -> Longs:
     return Longs(_head(1, 1, _INT8, len(values), 1) + _body(values, _long))
+
+
+def _alike(values: Sequence[bytes | None]) -> bytes | None:
+    """What is of one size, as keys are."""
+    if None in values or len(sizes := set(map(len, values))) != 1:  # type: ignore[arg-type]
+        return None
+    size = _size(sizes.pop())
+    return size + size.join(values)  # type: ignore[arg-type]
 
 
 def _byte_string(value: bytes | None) -> bytes:

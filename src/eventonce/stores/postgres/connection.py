@@ -147,7 +147,7 @@ class Pool(Generic[Link]):
 
     def give(self, connection: Link) -> None:
         """Take a connection back."""
-        if not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+        if not connection.closed and connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             with self._lock:
                 self._idle.append((connection, time.monotonic()))
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import psycopg
@@ -35,11 +36,14 @@ _FIRST_LEASE = 10_000  # what to be patient for before any claim has been made
 _HELD_FOR = 1000  # when to look again at a row that a transaction holds beyond its lease
 _ROWS_A_BLOCK = 16  # fewer than there are, so that a sweep looks at no fewer rows than it is asked to
 _LOOKS, _MORE_LOOKS, _PAUSE = 2, 20, 50  # how often to look at rows that others hold right now, and how long between
+_RACES_FOR = 60_000  # how long races for new keys are expected after there was one
 _LARGE = 128  # blocks, from which on a plan by the index is certainly the cheapest
 _RARELY = 1000  # psycopg prepares a statement of itself after so many times; None would prevent it altogether
 _WON = Won(1)
 
 _CLAIM, _EXTEND, _COMMIT, _RELEASE = (statement(name) for name in ("claim", "extend", "commit", "release"))
+_CLAIM_ALONE = _CLAIM.replace("ON CONFLICT (key) DO NOTHING", "")
+_COMMIT_LARGE = statement("commit_large")
 _PEEK, _FORGET, _SWEEP, _SETTLED = (statement(name) for name in ("peek", "forget", "sweep", "settled"))
 _CHECK = statement("check")
 Owned = TypeVar("Owned", Claim, Finish, Release)
@@ -87,6 +91,7 @@ class PostgresStore:
         self._ready = False  # the tables
         self._may_prepare = prepare
         self._large = False  # the table, so that statements are prepared
+        self._races_until = 0  # other processes claim the same keys at the same time
         self._inside: set[Claim] = set()  # whose rows are locked by transactions of ours
         self._pool = Pool(lambda: self._connect(Connection), _CONNECTIONS, self._timeout)
         self._lent = Pool(lambda: self._connect(LentConnection), _TRANSACTIONS, self._timeout)
@@ -98,26 +103,28 @@ class PostgresStore:
         self._lease = lease
         asked = {want.key: want for want in reversed(wants)}
         left = [asked[key] for key in sorted(asked)]
-        answers: dict[Key, Answer] = {}
+        known: dict[Key, Answer] = {}
         looks, tries = 0, Tally()
         while left:
             if looks > 1:
                 self._clock.sleep(_PAUSE)
             rows, looks = self._look(left, token, lease, tries), looks + 1
-            answers |= dict.fromkeys([want.key for want in left], _WON)
-            answers |= {left[row[0] - 1].key: _answer(row) for row in rows}
+            known |= {left[row[0] - 1].key: _answer(row) for row in rows}
             # What others are changing is looked at again; with more patience where it may have been ourselves, at an
             # earlier try whose answer was lost.
             most = _LOOKS if tries.count == looks else _MORE_LOOKS
-            left = [left[row[0] - 1] for row in rows if row[2] == "absent" or (row[2] == "free" and looks < most)]
-        return [answers[want.key] for want in wants]
+            again = [row[0] for row in rows if row[2] == "absent" or (row[2] == "free" and looks < most)]
+            left = [left[place - 1] for place in sorted(again)]
+            for want in left:
+                del known[want.key]
+        return [known.get(want.key, _WON) for want in wants] if known else [_WON] * len(wants)
 
     def _look(self, wants: Sequence[Want], token: Token, lease: int, tries: Tally) -> Rows:
         parameters = _wanted(wants, token, lease)
 
         def act(connection: Connection) -> Rows:
             tries.count += 1
-            return self._run(connection, _CLAIM, parameters)
+            return self._claimed(connection, parameters)
 
         try:
             return self._patiently(act)
@@ -125,6 +132,19 @@ class PostgresStore:
             if tries.count > 1:  # it would say that nothing was done
                 raise StoreError(str(busy)) from busy
             raise
+
+    def _claimed(self, connection: Connection, parameters: Mapping[str, object]) -> Rows:
+        """Claim as if nobody else claimed the same new keys right now.
+
+        Where somebody does, the statement fails and has done nothing; so for a while it is one that provides for that,
+        at the price of one more look and one more record in the server's log for each key.
+        """
+        if self._clock.steady() >= self._races_until:
+            try:
+                return self._run(connection, _CLAIM_ALONE, parameters)
+            except psycopg.errors.UniqueViolation:
+                self._races_until = self._clock.steady() + _RACES_FOR
+        return self._run(connection, _CLAIM, parameters)
 
     def extend(self, claims: Sequence[Claim], lease: int) -> list[bool]:
         held: set[Claim] = set()
@@ -146,16 +166,24 @@ class PostgresStore:
 
     def commit(self, finishes: Sequence[Finish]) -> list[bool]:
         rows = _distinct(finishes)
-        columns = {
-            "windows": longs([each.window for each in rows]),
-            "versions": longs([each.version for each in rows]),
-            "memos": byte_strings([each.memo for each in rows]),
-        }
+        if not rows:
+            return []
+        keys, tokens, windows, versions, memos = zip(*rows, strict=True)
+        columns = {"windows": longs(windows), "versions": longs(versions), "memos": byte_strings(memos)}
+        columns |= {"keys": byte_strings(keys), "tokens": byte_strings(tokens)}
+        if self._large and self._patiently(partial(self._count, columns=columns)) == len(rows):
+            return [True] * len(finishes)
         return self._owned(_COMMIT, finishes, rows, columns)
+
+    def _count(self, connection: Connection, columns: Mapping[str, object]) -> int:
+        return self._sent(connection, _COMMIT_LARGE, columns).rowcount
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
         rows = _distinct(releases)
+        if not rows:
+            return []
         columns = {
+            **_owners(rows),
             "windows": longs([each.window for each in rows]),
             "errors": byte_strings([_encoded(each.error) for each in rows]),
             "failures_for": FAILURES_FOR,
@@ -171,10 +199,7 @@ class PostgresStore:
         most: int = LONGEST,
     ) -> list[bool]:
         """Do something to claims where they are still owned, and say where that is."""
-        if not rows:
-            return []
-        parameters = {**columns, **_owners(rows)}
-        places = self._patiently(lambda connection: self._run(connection, sql, parameters), most)
+        places = self._patiently(lambda connection: self._run(connection, sql, columns), most)
         done = {rows[place - 1][:2] for (place,) in places}
         return [each[:2] in done for each in asked]
 
@@ -276,7 +301,10 @@ class PostgresStore:
 
         No two of them take the same types, so that a pooler which mixes up their names can only cause an error.
         """
-        return _rows(connection, sql, parameters, prepare=self._may_prepare and self._large)
+        return self._sent(connection, sql, parameters).fetchall()
+
+    def _sent(self, connection: Connection, sql: str, parameters: Mapping[str, Any]) -> psycopg.Cursor[Any]:
+        return connection.execute(sql, parameters, prepare=self._may_prepare and self._large, binary=True)
 
     def trouble(self, error: psycopg.Error) -> StoreError:
         """What an error means to the engine."""
@@ -317,14 +345,14 @@ class PostgresStore:
 # --- rows ---
 
 
-def _rows(connection: Connection, sql: str, parameters: Mapping[str, Any], *, prepare: bool = False) -> Rows:
-    return connection.execute(sql, parameters, prepare=prepare, binary=True).fetchall()
+def _rows(connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
+    return connection.execute(sql, parameters, prepare=False, binary=True).fetchall()
 
 
 def _distinct(asked: Sequence[Owned]) -> list[Owned]:
     """Each claim once, in the order of their keys."""
     found = {each[:2]: each for each in reversed(asked)}
-    return [found[owner] for owner in sorted(found)]
+    return sorted(found.values(), key=itemgetter(0))
 
 
 def _owners(rows: Sequence[Owned]) -> dict[str, object]:
@@ -332,11 +360,12 @@ def _owners(rows: Sequence[Owned]) -> dict[str, object]:
 
 
 def _wanted(wants: Sequence[Want], token: Token, lease: int) -> dict[str, object]:
+    keys, windows, versions, refresh, shared = zip(*wants, strict=True)
     return {
-        "keys": byte_strings([want.key for want in wants]),
-        "windows": longs([want.window for want in wants]),
-        "versions": longs([want.version for want in wants]),
-        "flags": longs([want.shared | want.refresh << 1 for want in wants]),
+        "keys": byte_strings(keys),
+        "windows": longs(windows),
+        "versions": longs(versions),
+        "flags": longs([one | two << 1 for one, two in zip(shared, refresh, strict=True)]),
         "token": token,
         "lease": lease,
         "failures_for": FAILURES_FOR,

@@ -50,7 +50,7 @@ def releases(given: Sequence[Release]) -> Packed:
 
 def texts(values: Sequence[bytes | str | None], places: Sequence[int]) -> list[bytes]:
     """The memos or errors of some of the keys; nothing where none of them has one."""
-    if all(value is None for value in values):
+    if values.count(None) == len(values):
         return []
     return [_text(values[at]) for at in places]
 
@@ -61,8 +61,8 @@ def answers(reply: bytes | list[bytes]) -> list[Answer]:
         return [_NEW] * len(reply)
     new, *others = reply
     known = {other: _answer(other) for other in set(others)}  # what was done together comes again together
-    told = iter(others)
-    return [_NEW if each == _ONE else known[next(told)] for each in new]
+    told = map(known.__getitem__, others)
+    return [_NEW if each == _ONE else next(told) for each in new]
 
 
 def _answer(reply: bytes) -> Answer:
@@ -126,10 +126,10 @@ def _release(token: bytes, window: int, error: str | None) -> bytes:
 
 
 def _pack(asked: Sequence[tuple[Any, ...]], pack: Callable[..., bytes]) -> Packed:
-    parts = [each[1:] for each in asked]  # all but the key
-    if parts and parts.count(parts[0]) == len(parts):  # nearly always
-        return Packed([pack(*parts[0])], True)
-    return Packed([pack(*part) for part in parts], False)
+    columns = list(zip(*asked, strict=True))[1:]  # all but the key
+    if columns and all(column.count(column[0]) == len(column) for column in columns):  # nearly always
+        return Packed([pack(*asked[0][1:])], True)
+    return Packed([pack(*each[1:]) for each in asked], False)
 
 
 def _six(number: int) -> bytes:

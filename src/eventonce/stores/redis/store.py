@@ -107,7 +107,7 @@ class RedisStore:
         self._place = place
         self._wait_for = max(1, timeout // 2)  # by a WAIT; 0 would be for ever
         self._wait = wait
-        self._name = _bucketed if cluster else _plain
+        self._names = _bucketed if cluster else _plain
         self._cluster = cluster
         self._lock = threading.Lock()
         self._client: Any = None
@@ -180,8 +180,8 @@ class RedisStore:
         """Run a verb's script over all keys; what it says of each key."""
         if not keys:
             return []
-        names = [self._name(key) for key in keys]
-        calls = [Call(places, [names[at] for at in places], arguments(places)) for places in self._groups(names)]
+        names = self._names(keys)
+        calls = [Call(places, _at(names, places), arguments(places)) for places in self._groups(names)]
         wait = self._wait if verb in ("claim", "commit") else 0
         replies = self._send(script(verb), calls, wait)
         if len(calls) == 1:
@@ -236,7 +236,7 @@ class RedisStore:
     def _values(self, keys: Sequence[Key]) -> list[bytes | None]:
         if not keys:
             return []
-        client, names = self._ready(), [self._name(key) for key in keys]
+        client, names = self._ready(), self._names(keys)
         if self._cluster:
             return cast(list[bytes | None], client.mget_nonatomic(names))
         return cast(list[bytes | None], client.mget(names))
@@ -371,12 +371,13 @@ def _names(url: str) -> list[str]:
 # --- keys ---
 
 
-def _plain(key: Key) -> bytes:
-    return _PREFIX + key
+def _plain(keys: Sequence[Key]) -> list[bytes]:
+    return [_PREFIX + key for key in keys]
 
 
-def _bucketed(key: Key) -> bytes:
-    return _tags()[key[0] % _BUCKETS] + key
+def _bucketed(keys: Sequence[Key]) -> list[bytes]:
+    tags = _tags()
+    return [tags[key[0] % _BUCKETS] + key for key in keys]
 
 
 @cache
@@ -389,6 +390,10 @@ def _tags() -> list[bytes]:
         found.setdefault(key_slot(tag) * _BUCKETS // _SLOTS, b"{%s}" % tag)
         number += 1
     return [found[bucket] for bucket in range(_BUCKETS)]
+
+
+def _at(names: list[bytes], places: Sequence[int]) -> list[bytes]:
+    return names if len(places) == len(names) else [names[at] for at in places]
 
 
 def _chunks(places: Sequence[int]) -> Iterator[Sequence[int]]:

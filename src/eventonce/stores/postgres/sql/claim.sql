@@ -1,31 +1,35 @@
 -- Answer a batch of claims. A row is written or locked only where it may be taken, and nothing waits for a row that
 -- another transaction holds, such as a long ctx.tx. New rows are inserted in the order of their keys, and only there
 -- may one batch wait for another's statement to end, so no two can wait for each other.
-WITH want AS MATERIALIZED (  -- sorted by key
-    SELECT w.*, m.now
-    FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) m,
-        unnest(%(keys)s::bytea[], %(windows)s::bigint[], %(versions)s::bigint[], %(flags)s::bigint[])
-        WITH ORDINALITY AS w (key, keep, version, flags, place)
-), look AS MATERIALIZED (  -- what is there, each by the index however large the batch is: hence OFFSET 0
-    SELECT w.place, w.now, w.key AS wanted, w.keep, w.version AS asked, w.flags AS how, c.*,
+WITH m AS MATERIALIZED (
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
+), there AS MATERIALIZED (
+    SELECT * FROM eventonce_claims WHERE key = ANY (%(keys)s::bytea[])
+), new AS (  -- the keys are sorted; NOT IN keeps their order, which a join would not
+    INSERT INTO eventonce_claims (key, token, lease, flags, tries, trying, expires)
+    SELECT key, %(token)s, (SELECT now FROM m) + %(lease)s, (%(flags)s::bigint[])[place] & 1, 1,
+        (%(versions)s::bigint[])[place],
+        (SELECT now FROM m) + %(lease)s + greatest((%(windows)s::bigint[])[place], %(failures_for)s)
+    FROM unnest(%(keys)s::bytea[]) WITH ORDINALITY AS w (key, place)
+    WHERE key NOT IN (SELECT key FROM there)
+    ON CONFLICT (key) DO NOTHING
+    RETURNING key
+), look AS MATERIALIZED (
+    SELECT w.place, m.now, w.key AS wanted, w.keep, w.version AS asked, w.flags AS how, c.*,
         CASE
             WHEN c.key IS NULL THEN 'absent'
-            WHEN c.expires <= w.now OR c.lease > 0 AND c.token = %(token)s THEN 'free'
-            WHEN c.lease > w.now THEN 'busy'
-            WHEN c.done_at = 0 OR c.until <= w.now THEN 'free'
+            WHEN c.expires <= m.now OR c.lease > 0 AND c.token = %(token)s THEN 'free'
+            WHEN c.lease > m.now THEN 'busy'
+            WHEN c.done_at = 0 OR c.until <= m.now THEN 'free'
             WHEN w.version < c.version THEN 'stale'
             WHEN w.version > c.version THEN 'free'
             ELSE 'done'
         END AS state
-    FROM want w
-    LEFT JOIN LATERAL (SELECT * FROM eventonce_claims WHERE key = w.key OFFSET 0) c ON true
-), new AS (
-    INSERT INTO eventonce_claims (key, token, lease, flags, tries, trying, expires)
-    SELECT wanted, %(token)s, now + %(lease)s, how & 1, 1, asked, now + %(lease)s + greatest(keep, %(failures_for)s)
-    FROM look
-    WHERE state = 'absent'
-    ON CONFLICT (key) DO NOTHING
-    RETURNING key
+    FROM m, unnest(%(keys)s::bytea[], %(windows)s::bigint[], %(versions)s::bigint[], %(flags)s::bigint[])
+        WITH ORDINALITY AS w (key, keep, version, flags, place)
+    LEFT JOIN there c ON c.key = w.key
+    WHERE (SELECT count(*) FROM new) < cardinality(%(keys)s::bytea[])  -- mostly all are new, and this is not begun
+        AND w.key NOT IN (SELECT key FROM new)
 ), free AS MATERIALIZED (
     SELECT l.wanted
     FROM look l, LATERAL (SELECT FROM eventonce_claims WHERE key = l.wanted FOR UPDATE SKIP LOCKED) c
@@ -80,11 +84,9 @@ WITH want AS MATERIALIZED (  -- sorted by key
             WHERE l.state = 'done' AND l.how & 2 = 2
         ))
 )
--- All but those of new rows, which are plain first attempts.
+-- New rows are plain first attempts, and not answered.
 SELECT l.place, l.now, CASE WHEN t.key IS NULL THEN l.state ELSE 'won' END, t.tries, t.flags & 2 = 2, t.error,
     l.token, l.lease, l.flags & 1 = 1, l.tries, l.trying, l.done_at, l.until, l.took, l.version, l.memo, l.error,
     l.expires
 FROM look l
-LEFT JOIN new n ON n.key = l.wanted
 LEFT JOIN taken t ON t.key = l.wanted
-WHERE n.key IS NULL

@@ -18,7 +18,7 @@ local function done(value, finish, memo)
   local r = { token = token, lease = 0, tries = 0, done_at = now, ends = now + window, took = tries }
   if flagged(wanted, 1) then r.version = version end
   if flagged(wanted, 2) then r.memo = memo end
-  return packed(r), '1', r.ends
+  return packed(r), '1', ending(r.ends)
 end
 
 -- What is the same for many keys of a batch is worked out once.
@@ -26,12 +26,12 @@ local known, wanted, noted, kept, answer, ends
 
 local answers = {}
 for place, key in ipairs(KEYS) do
-  local value, finish, memo = redis.call('GET', key), own(ARGV[1], FINISH, place), ARGV[place + 1]
+  local value, finish, memo = call('GET', key), own(ARGV[1], FINISH, place), ARGV[place + 1]
   if value ~= known or finish ~= wanted or memo ~= noted then
     known, wanted, noted = value, finish, memo
     kept, answer, ends = done(value, finish, memo)
   end
-  if kept then write(key, kept, ends) end
+  if kept then call('SET', key, kept, 'PXAT', ends) end
   answers[place] = answer
 end
 return table.concat(answers)

@@ -3,7 +3,7 @@
 local ends = now + tonumber(ARGV[1])
 local answers = {}
 for place, key in ipairs(KEYS) do
-  local value = redis.call('GET', key)
+  local value = call('GET', key)
   local r = value and read(value)
   if r and r.lease > 0 and r.token == own(ARGV[2], 8, place) then
     r.lease, r.expires = ends, math.max(r.expires, ends)

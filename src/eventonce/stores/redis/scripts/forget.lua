@@ -2,6 +2,6 @@
 
 local answers = {}
 for place, key in ipairs(KEYS) do
-  answers[place] = redis.call('DEL', key)
+  answers[place] = call('DEL', key)
 end
 return table.concat(answers)

@@ -13,7 +13,8 @@
 
 local FAILURES_FOR = 86400000
 local MOST_TRIES = 65535
-local time = redis.call('TIME')
+local call = redis.call -- looked up once, not for each key
+local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local function keep(window)
@@ -65,8 +66,13 @@ local function packed(r)
   return table.concat(parts)
 end
 
+-- When a key is to end, as Redis takes it.
+local function ending(expires)
+  return whole(math.max(expires, now + 1))
+end
+
 local function write(key, value, expires)
-  redis.call('SET', key, value, 'PX', whole(math.max(expires - now, 1)))
+  call('SET', key, value, 'PXAT', ending(expires))
 end
 
 -- The part of a packed list that belongs to the key at this place: all have their own, or all share one.

@@ -15,7 +15,7 @@ local function release(key, r, given, text)
   end
   r.tries = r.tries - 1
   if r.tries == 0 and r.done_at == 0 then
-    redis.call('DEL', key)
+    call('DEL', key)
     return '1'
   end
   r.token = '' -- without one nothing that the old owner still sends can touch what is kept
@@ -26,7 +26,7 @@ end
 
 local answers = {}
 for place, key in ipairs(KEYS) do
-  local value = redis.call('GET', key)
+  local value = call('GET', key)
   answers[place] = release(key, value and read(value), own(ARGV[1], RELEASE, place), ARGV[place + 1])
 end
 return table.concat(answers)
