@@ -23,6 +23,7 @@ from eventonce.event import Event
 from eventonce.key import canonical
 from eventonce.rule import Rule
 from eventonce.rules import Rulebook
+from eventonce.stamp import stamped
 from eventonce.study import fingerprint, pieces
 from eventonce.study.audit import audit
 from eventonce.study.content import of_content
@@ -130,6 +131,14 @@ def test_events_without_an_id_are_not_copies_by_id(file: Path) -> None:
     traffic = [event(number, id="") for number in (1, 2, 3)]
 
     assert only(report_on(file, traffic, ORDERS)).counts == Counts(events=3, distinct=3)
+
+
+def test_copies_that_a_publisher_sent_under_new_ids_are_copies_by_id(file: Path) -> None:
+    sent = {"order": 1, "_eventonce": {"id": "order 1", "attempt": 1}}
+
+    counts = only(report_on(file, [event(1, detail=sent), event(2, 5, detail=sent)])).counts
+
+    assert counts == Counts(events=2, distinct=1, duplicates=1)
 
 
 def test_every_source_and_type_is_counted_apart_and_the_largest_comes_first(file: Path) -> None:
@@ -601,6 +610,11 @@ def test_a_content_that_has_no_short_form_has_a_fingerprint(odd: Any) -> None:
     assert of_content(keyed.rule, Event(data=odd)) == fingerprint.of_content(keyed, Event(data=odd))
 
 
+def published(name: str, **fields: Any) -> Event:
+    """An event as a publisher sends it: under a new id each time, with its own in a stamp."""
+    return stamped(Event(id=name, data={}, **fields), "given", 1)
+
+
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
@@ -616,6 +630,12 @@ def test_a_content_that_has_no_short_form_has_a_fingerprint(odd: Any) -> None:
         ),
         (Event(id="7", attributes={"id": 7}, data=1), Event(id="7", attributes={"id": "7"}, data=1), 0),
         (Event(id="7", attributes={"id": 7}, data=1), Event(id="7", attributes={"id": 7}, data=2), 1),
+        (Event(id="7", attributes={"id": 7}, data=1), Event(id="7.0", attributes={"id": 7.0}, data=2), 1),
+        (published("1", form="eventbridge"), published("2", form="eventbridge"), 1),
+        (published("1", form="eventbridge"), Event(id="1", form="eventbridge", data={}), 0),
+        (published("1", form="eventbridge"), published("1", form="eventbridge", source="b"), 0),
+        (published("1", form="cloudevents"), published("2", form="cloudevents", type="b"), 1),
+        (published("1"), Event(id="given", data={}), 1),
     ],
 )
 def test_ids_identify_as_a_rule_by_id_does(one: Event, other: Event, same: int) -> None:

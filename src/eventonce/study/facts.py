@@ -96,4 +96,4 @@ def _key(event: Event, rule: CompiledRule, own_id: int | None) -> tuple[int, int
     if told.key == "id" and told.version is None and own_id is not None and not apart:
         return own_id ^ rule.number, None
     keyed = rule.key(event)
-    return fingerprint.of_key(keyed.key), keyed.version
+    return fingerprint.of_digest(keyed.key), keyed.version
