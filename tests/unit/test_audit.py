@@ -28,7 +28,7 @@ from eventonce.study import fingerprint, pieces
 from eventonce.study.audit import audit
 from eventonce.study.content import of_content
 from eventonce.study.gaps import DAY, EDGES, HOUR, MINUTE, SECOND, Gaps, readable, spelled
-from eventonce.study.ledger import Entry, Index, Ledger, Taken, Verdict
+from eventonce.study.ledger import NO_VERSION, Entries, Index, Ledger, Taken, Verdict
 from eventonce.study.report import Counts, Group, Report
 from eventonce.study.report_html import html
 from eventonce.study.report_text import printable, text
@@ -531,7 +531,10 @@ def test_each_gap_is_in_the_bar_it_ends_with() -> None:
 def test_the_index_is_a_dictionary(fingerprints: list[int]) -> None:
     index, model = Index(), dict[int, int]()
 
-    assert index.rows(fingerprints) == [model.setdefault(each, len(model)) for each in fingerprints]
+    new = [each not in fingerprints[:at] for at, each in enumerate(fingerprints)]
+    rows = [model.setdefault(each, len(model)) for each in fingerprints]
+    assert index.rows(fingerprints) == [None if is_new else row for is_new, row in zip(new, rows, strict=True)]
+    assert index.rows(fingerprints) == rows
     assert len(index) == len(model)
 
 
@@ -551,10 +554,10 @@ def test_the_index_knows_what_came_in_the_same_go() -> None:
 
 
 def test_a_copy_that_ran_again_is_what_later_copies_are_compared_with() -> None:
-    ledger, rule = Ledger(), book(ORDERS).find(Event(data={}))
+    ledger = Ledger(book(ORDERS).all)
 
     def take(content: int, time: int, position: int) -> Taken:
-        return ledger.take_all([Entry(rule, 1, None, content, time, position)])[0]
+        return ledger.take(Entries([0], [1], [NO_VERSION], [content], [time], [position]))[0]
 
     assert take(7, 0, 1) == Taken(Verdict.NEW)
     assert take(8, 5, 2) == Taken(Verdict.DUPLICATE, 5, 1)

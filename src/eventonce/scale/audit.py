@@ -17,7 +17,7 @@ from eventonce.scale.parts import NTH_BITS, Archive, Part
 from eventonce.scale.plan import Places
 from eventonce.scale.pool import shared_out
 from eventonce.scale.tally import Tally
-from eventonce.study.audit import conclude
+from eventonce.study.audit import Judged, conclude
 from eventonce.study.report import Report
 
 if TYPE_CHECKING:
@@ -124,8 +124,7 @@ def _count(tally: Tally, archive: Archive, folder: Path, book: Rulebook) -> None
     try:
         _load(database, archive, folder)
         for name, same_id, same_content, replayed, events in database.rows(_SINGLE):
-            group = tally.named(name)
-            tally.single(group, events, same_id=same_id, same_content=same_content, replayed=bool(replayed))
+            tally.single(tally.named(name), events, same_id=same_id, same_content=same_content, replayed=replayed)
         fold = Fold(book)
         for batch in database.batches(_SEVERAL):
             enter(tally, fold, columns(batch))
@@ -163,7 +162,7 @@ def columns(batch: "pa.RecordBatch") -> Columns:
 
 def enter(tally: Tally, fold: Fold, found: Columns) -> None:
     """Judge events and count them."""
-    groups = map(tally.named, found.names)
+    groups = {number: tally.named(number) for number in {*found.names}}
     places = [row.position for row in found.rows]
     taken = fold.take(found.rows)
-    tally.enter(zip(groups, taken, found.same_id, found.same_content, found.replayed, places, strict=True))
+    tally.enter(groups, Judged(found.names, taken, found.same_id, found.same_content, found.replayed, places))

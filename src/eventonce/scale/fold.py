@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from eventonce.errors import EventOnceError
 from eventonce.rules import Rulebook
-from eventonce.study.ledger import NO_TIME, NO_VERSION, Entry, Ledger, Taken, Verdict
+from eventonce.study.ledger import NO_TIME, NO_VERSION, Entries, Entry, Ledger, Taken, Verdict
 
 _UNSIGNED = 2**64 - 1
 DROPPED = (Verdict.DUPLICATE, Verdict.STALE)
@@ -32,7 +32,7 @@ class Fold:
 
     def __init__(self, book: Rulebook) -> None:
         self._rules = book.all
-        self._ledger = Ledger()
+        self._ledger = Ledger(self._rules)
         self._last: tuple[Any, Any] | None = None
         self._key = 0  # a number for each key
 
@@ -41,7 +41,7 @@ class Fold:
         going_on = self._still(rows)
         taken = self._enter(rows[:going_on])
         if going_on < len(rows):
-            self._ledger = Ledger()  # the keys before are done with
+            self._ledger = Ledger(self._rules)  # the keys before are done with
             taken += self._enter(rows[going_on:])
         return taken
 
@@ -51,15 +51,14 @@ class Fold:
         return next((at for at, row in enumerate(rows) if row.key != last), len(rows))
 
     def _enter(self, rows: Sequence[Row]) -> list[Taken]:
-        entries = []
-        for row in rows:
-            self._follow((row.key, row.order))
-            version = None if row.version == NO_VERSION else row.version
-            time = None if row.time == NO_TIME else row.time
-            entries.append(
-                Entry(self._rules[row.rule], self._key, version, row.content & _UNSIGNED, time, row.position)
-            )
-        return self._ledger.take_all(entries)
+        entries = [self._entry(row) for row in rows]
+        return self._ledger.take(Entries(*zip(*entries, strict=True))) if entries else []
+
+    def _entry(self, row: Row) -> Entry:
+        self._follow((row.key, row.order))
+        version = NO_VERSION if row.version is None else row.version
+        time = NO_TIME if row.time is None else row.time
+        return Entry(row.rule, self._key, version, row.content & _UNSIGNED, time, row.position)
 
     def _follow(self, place: tuple[Any, Any]) -> None:
         # An engine that lost the order (one was seen to drop a sort as useless) would keep the wrong copies in silence.

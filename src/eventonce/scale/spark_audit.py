@@ -65,7 +65,7 @@ def _add(tally: Tally, row: Any) -> None:
         tally.merge(bytes(row[0]))
         return
     _, name, same_id, same_content, replayed, events = row
-    tally.single(tally.named(name), events, same_id=same_id, same_content=same_content, replayed=bool(replayed))
+    tally.single(tally.named(name), events, same_id=same_id, same_content=same_content, replayed=replayed)
 
 
 def _seen(facts: "DataFrame", name: str, told: str, order: Sequence[str]) -> "DataFrame":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from eventonce.event import Delivery, Event
+from eventonce.event import Event
 from eventonce.formats import read_events
 from eventonce.scale.drivers import need
 from eventonce.scale.facts import PartFacts
@@ -16,6 +16,7 @@ from eventonce.scale.parts import NTH_BITS
 from eventonce.scale.recipe import Recipe
 from eventonce.scale.spark_engine import RANK
 from eventonce.sources.documents import LONGEST
+from eventonce.study.pieces import Placed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -139,21 +140,20 @@ def _rows(batch: "pa.RecordBatch") -> list[Row]:
 class _Lines:
     """The rows of a partition as documents."""
 
-    number = 0
+    number, shown = 0, "row"
 
     def __init__(self, batches: Iterator["pa.RecordBatch"], column: str) -> None:
         self._batches, self._column = batches, column
         self._places: list[tuple[int, int]] = []
         self._before = 0  # rows whose events have been handed on
 
-    def deliveries(self) -> Iterator[Delivery]:
+    def documents(self) -> Iterator[Placed]:
         for batch in self._batches:
             columns = (batch.column(name).to_pylist() for name in (self._column, PLACE, TIE))
             for line, place, tie in zip(*columns, strict=True):
                 self._places.append((place, tie))
                 raw = line.encode() if isinstance(line, str) else bytes(line or b"")
-                trouble = "is null, not an event" if line is None else None
-                yield Delivery(raw, {"source": "row", "line": place}, trouble=trouble)
+                yield raw, place, 0, "is null, not an event" if line is None else None
 
     def placed(self, table: "pa.Table", documents: int) -> "pa.Table":
         """Facts with the places of their rows."""

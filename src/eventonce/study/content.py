@@ -1,12 +1,12 @@
 """The fingerprint of a content, found without its canonical form: an audit compares contents and stores none of them.
 
 What the binary form of MessagePack spells in one way only needs no canonical JSON first. That is all but floats, which
-it keeps apart from the integers that they may equal: those are told by their mark and made integers.
+it keeps apart from the integers that they may equal. Whoever read the event may know that there are none of these; else
+floats are told by their mark, and those that equal integers are made such.
 """
 
 from decimal import Decimal
 from hashlib import sha256
-from typing import Any
 
 import msgspec
 
@@ -22,16 +22,14 @@ _packed = msgspec.msgpack.Encoder(order="sorted").encode
 
 def of_content(rule: CompiledRule, event: Event) -> int:
     """Source, type and what the event says, without what its rule ignores."""
+    said = (event.source, event.type, rule.stripped(event))
     try:
-        said = _said((event.source, event.type, rule.stripped(event)))
+        packed = _packed(said)
+        if not event.plain_numbers and _FLOAT in packed:
+            packed = _packed(_with_integers(msgspec.json.encode(said)))
     except (OverflowError, UnicodeEncodeError):  # integers beyond 64 bits, half a surrogate pair
         return fingerprint.of_content(Keyed(rule, _NO_KEY), event)
-    return int.from_bytes(sha256(said).digest()[:8])
-
-
-def _said(value: Any) -> bytes:
-    packed = _packed(value)
-    return packed if _FLOAT not in packed else _packed(_with_integers(msgspec.json.encode(value)))
+    return fingerprint.of_digest(sha256(packed).digest())
 
 
 def _number(text: str) -> int | float:

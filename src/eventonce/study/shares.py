@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from eventonce.rules import Rulebook
 from eventonce.study.facts import Facts
-from eventonce.study.pieces import Piece, Pieces
-from eventonce.study.traffic import Seen, Traffic, unpack
+from eventonce.study.pieces import Lines, Piece, Pieces
+from eventonce.study.traffic import Seen, Traffic
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
 
 WORTH_IT = 32 * 1024 * 1024  # bytes of traffic below which starting processes costs more than it saves
-_AHEAD = 8  # pieces for each other process that wait or are under way
-_MOST = 8  # times as many may be done and wait for one before them
-Found = tuple[int, Facts]  # how many documents, and the facts of what is in them
-Search = Callable[[Pieces], Iterable[tuple[Piece, Found]]]
+_AHEAD = 3  # pieces for each other process that wait or are under way
+_MOST = 20  # times as many may be done and wait for one before them
+Search = Callable[[Iterable[Piece]], Iterable[tuple[Piece, Facts]]]
 
 
 def all_facts(traffic: Traffic, book: Rulebook, processes: int | None = None) -> Iterator[Facts]:
@@ -30,13 +29,11 @@ def all_facts(traffic: Traffic, book: Rulebook, processes: int | None = None) ->
     return _shared_out(traffic, book, count)
 
 
-def find(piece: Piece, book: Rulebook) -> Found:
-    """The facts of a piece; positions count from its begin."""
-    facts, documents = Facts(), 0
-    for documents, delivery in enumerate(piece.deliveries(), 1):
-        for position, event in unpack(documents, delivery):
-            facts.add(event, delivery, position, book)
-    return documents, facts
+def find(piece: Piece, book: Rulebook) -> Facts:
+    """The facts of a piece; positions and lines count from its begin."""
+    facts = Facts()
+    facts.take(piece.documents(), piece.shown, book)
+    return facts
 
 
 def _processes(traffic: Traffic) -> int:
@@ -50,15 +47,16 @@ def _of_files(traffic: Traffic, book: Rulebook, search: Search) -> Iterator[Fact
         if pieces is None:
             yield from (_of_batch(batch, book) for batch in traffic.batches(file))
             continue
-        for piece, (documents, facts) in search(pieces):
-            facts.shift(traffic.passed(piece, documents))
+        lines = Lines(file)
+        for piece, facts in search(pieces.unnumbered()):
+            facts.shift(traffic.passed(piece, facts.documents), lines.before(piece.begin) if facts.rejected else 0)
             yield facts
 
 
 def _of_batch(batch: Iterable[Seen], book: Rulebook) -> Facts:
     facts = Facts()
     for event, delivery, position in batch:
-        facts.add(event, delivery, position, book)
+        facts.add(event, position, (delivery.where["source"], delivery.where["line"]), book)
     return facts
 
 
@@ -74,9 +72,11 @@ def _shared_out(traffic: Traffic, book: Rulebook, processes: int) -> Iterator[Fa
         yield from _of_files(traffic, book, lambda pieces: _in_order(pieces, pool, others * _AHEAD, book))
 
 
-def _in_order(pieces: Pieces, pool: "ProcessPoolExecutor", ahead: int, book: Rulebook) -> Iterator[tuple[Piece, Found]]:
+def _in_order(
+    pieces: Iterable[Piece], pool: "ProcessPoolExecutor", ahead: int, book: Rulebook
+) -> Iterator[tuple[Piece, Facts]]:
     """While the others have enough to do, this process does not wait for them: it takes the next piece itself."""
-    under_way: deque[tuple[Piece, Future[Found]]] = deque()
+    under_way: deque[tuple[Piece, Future[Facts]]] = deque()
     for piece in pieces:
         idle = sum(not found.done() for _, found in under_way) < ahead
         under_way.append((piece, pool.submit(_find, piece) if idle else _done(find(piece, book))))
@@ -87,10 +87,10 @@ def _in_order(pieces: Pieces, pool: "ProcessPoolExecutor", ahead: int, book: Rul
         yield first, found.result()
 
 
-def _done(found: Found) -> "Future[Found]":
+def _done(found: Facts) -> "Future[Facts]":
     from concurrent.futures import Future
 
-    done: Future[Found] = Future()
+    done: Future[Facts] = Future()
     done.set_result(found)
     return done
 
@@ -103,5 +103,5 @@ def _prepare(definition: tuple[Any, ...]) -> None:
     _book = Rulebook(*definition)
 
 
-def _find(piece: Piece) -> Found:
+def _find(piece: Piece) -> Facts:
     return find(piece, _book)
