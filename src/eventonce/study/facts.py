@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from eventonce.errors import EventRejected
 from eventonce.event import Event
+from eventonce.rule import Rule
 from eventonce.rules import CompiledRule, Rulebook
 from eventonce.study import fingerprint
 from eventonce.study.content import of_content
@@ -86,23 +87,22 @@ class Facts:
         self.rejected.append(Rejected(group, str(error), *place))
 
     def _enter(self, event: Event, rule: CompiledRule) -> None:
-        own_id, time = fingerprint.of_id(event), millis(event)
-        key, version = _key(event, rule, own_id)
+        own_id, time, version = fingerprint.of_id(event), millis(event), None
+        if own_id is not None and _is_by_id(rule.rule, event):
+            key = own_id ^ rule.number
+        else:
+            keyed = rule.key(event)
+            key, version = fingerprint.of_digest(keyed.key), keyed.version
         content = key if rule.rule.key == "content" else of_content(rule, event)
         self.rules.append(rule.number)
         self.keys.append(key)
-        self.versions.append(version)
+        self.versions.append(NO_VERSION if version is None else version)
         self.contents.append(content)
         self.times.append(NO_TIME if time is None else time)
         self.ids.append(NO_ID if own_id is None else own_id)
         self.replayed.append(bool(event.replay))
 
 
-def _key(event: Event, rule: CompiledRule, own_id: int | None) -> tuple[int, int]:
-    """The fingerprint of the key, and the version. A key by id needs no digest: under one rule its id says the same."""
-    told = rule.rule
-    apart = told.replay == "reprocess" and event.replay
-    if told.key == "id" and told.version is None and own_id is not None and not apart:
-        return own_id ^ rule.number, NO_VERSION
-    keyed = rule.key(event)
-    return fingerprint.of_digest(keyed.key), NO_VERSION if keyed.version is None else keyed.version
+def _is_by_id(rule: Rule, event: Event) -> bool:
+    """Whether the key is the id and no more: then it needs no digest, since under one rule the id says the same."""
+    return rule.key == "id" and rule.version is None and not (event.replay and rule.replay == "reprocess")
