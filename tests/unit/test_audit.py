@@ -606,6 +606,17 @@ def test_contents_are_the_same_where_their_canonical_forms_are(one: Any, other: 
         assert len(prints) == len({canonical(one), canonical(more)})
 
 
+@given(st.integers(0, 2**64), st.sampled_from([1, -1]), st.text(alphabet="\u02c0x\0", max_size=9))
+def test_a_float_that_equals_an_integer_has_its_content(size: int, sign: int, before: str) -> None:
+    rule, whole = book().find(Event(data=1)), float(sign * size)
+    texts = [f'["{before}", {number}]'.encode() for number in (repr(whole), int(canonical(whole)), size + 0.5)]
+
+    same, other, more = (of_content(rule, Event(data=json.loads(text, strict=False), raw=text)) for text in texts)
+
+    assert same == other
+    assert (more == same) is (size + 0.5 == whole)
+
+
 @pytest.mark.parametrize("odd", [{"a": "\ud800"}, {"a": 10**30}])
 def test_a_content_that_has_no_short_form_has_a_fingerprint(odd: Any) -> None:
     keyed = book().key(Event(id="1", data=odd))

@@ -1,12 +1,13 @@
 """The fingerprint of a content, found without its canonical form: an audit compares contents and stores none of them.
 
 What the binary form of MessagePack spells in one way only needs no canonical JSON first. That is all but floats, which
-it keeps apart from the integers that they may equal. Whoever read the event may know that there are none of these; else
-floats are told by their mark, and those that equal integers are made such.
+it keeps apart from the integers that they may equal: those are told by their bytes and made integers.
 """
 
+import re
 from decimal import Decimal
 from hashlib import sha256
+from struct import Struct
 
 import msgspec
 
@@ -15,8 +16,11 @@ from eventonce.key import Key
 from eventonce.rules.book import CompiledRule, Keyed
 from eventonce.study import fingerprint
 
-_FLOAT = b"\xcb"  # stands before each float, and rarely elsewhere
+# 0xCB stands before the eight bytes of each float, and rarely elsewhere. Those that equal integers are from 2^33 on, or
+# have zeros at their end; so have some others.
+_PERHAPS_WHOLE = re.compile(rb"\xcb(?=[\x42-\x7f\xc2-\xff].{7}|.{6}\x00\x00)", re.DOTALL)
 _NO_KEY = Key(b"")
+_float = Struct(">d").unpack_from
 _packed = msgspec.msgpack.Encoder(order="sorted").encode
 
 
@@ -25,11 +29,15 @@ def of_content(rule: CompiledRule, event: Event) -> int:
     said = (event.source, event.type, rule.stripped(event))
     try:
         packed = _packed(said)
-        if not event.plain_numbers and _FLOAT in packed:
+        if _PERHAPS_WHOLE.search(packed) and _has_whole(packed):
             packed = _packed(_with_integers(msgspec.json.encode(said)))
     except (OverflowError, UnicodeEncodeError):  # integers beyond 64 bits, half a surrogate pair
         return fingerprint.of_content(Keyed(rule, _NO_KEY), event)
     return fingerprint.of_digest(sha256(packed).digest())
+
+
+def _has_whole(packed: bytes) -> bool:
+    return any(_float(packed, found.end())[0].is_integer() for found in _PERHAPS_WHOLE.finditer(packed))
 
 
 def _number(text: str) -> int | float:
