@@ -602,7 +602,7 @@ def test_contents_are_the_same_where_their_canonical_forms_are(one: Any, other: 
     rule = book().find(Event(data=1))
 
     for more in (other, respelt(one)):
-        prints = {of_content(rule, Event(data=data)) for data in (one, more)}
+        prints = {of_content(rule, Event(data=data), bytearray()) for data in (one, more)}
         assert len(prints) == len({canonical(one), canonical(more)})
 
 
@@ -611,7 +611,8 @@ def test_a_float_that_equals_an_integer_has_its_content(size: int, sign: int, be
     rule, whole = book().find(Event(data=1)), float(sign * size)
     texts = [f'["{before}", {number}]'.encode() for number in (repr(whole), int(canonical(whole)), size + 0.5)]
 
-    same, other, more = (of_content(rule, Event(data=json.loads(text, strict=False), raw=text)) for text in texts)
+    events = (Event(data=json.loads(text, strict=False), raw=text) for text in texts)
+    same, other, more = (of_content(rule, event, bytearray()) for event in events)
 
     assert same == other
     assert (more == same) is (size + 0.5 == whole)
@@ -621,7 +622,7 @@ def test_a_float_that_equals_an_integer_has_its_content(size: int, sign: int, be
 def test_a_content_that_has_no_short_form_has_a_fingerprint(odd: Any) -> None:
     keyed = book().key(Event(id="1", data=odd))
 
-    assert of_content(keyed.rule, Event(data=odd)) == fingerprint.of_content(keyed, Event(data=odd))
+    assert of_content(keyed.rule, Event(data=odd), bytearray()) == fingerprint.of_content(keyed, Event(data=odd))
 
 
 def published(name: str, **fields: Any) -> Event:
@@ -669,6 +670,16 @@ def test_no_id_is_no_fingerprint(odd: Event) -> None:
 
 def ids(traffic: Iterable[Seen]) -> list[str]:
     return [seen.event.id if isinstance(seen.event, Event) else "rejected" for seen in traffic]
+
+
+def test_several_documents_in_a_line_are_as_many_events(file: Path) -> None:
+    documents = [event(1), event(2), event(1, 5), event(3, text="} {")]
+    told = report_on(file, documents, ORDERS)
+    rows = [json.dumps(each) for each in documents]
+    for text in ("\n".join((rows[0] + " " + rows[1], *rows[2:])), rows[0] + "".join(rows[1:]) + "\n"):
+        file.write_text(text)
+        again = audit(Traffic([str(file)]), book(ORDERS))
+        assert (again.totals, again.inputs) == (told.totals, told.inputs)
 
 
 def test_lines_documents_without_newlines_and_gzip(tmp_path: Path) -> None:

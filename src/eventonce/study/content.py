@@ -21,22 +21,22 @@ from eventonce.study import fingerprint
 _PERHAPS_WHOLE = re.compile(rb"\xcb(?=[\x42-\x7f\xc2-\xff].{7}|.{6}\x00\x00)", re.DOTALL)
 _NO_KEY = Key(b"")
 _float = Struct(">d").unpack_from
-_packed = msgspec.msgpack.Encoder(order="sorted").encode
+_pack = msgspec.msgpack.Encoder(order="sorted").encode_into
 
 
-def of_content(rule: CompiledRule, event: Event) -> int:
-    """Source, type and what the event says, without what its rule ignores."""
+def of_content(rule: CompiledRule, event: Event, packed: bytearray) -> int:
+    """Source, type and what the event says, without what its rule ignores. What is in `packed` is lost."""
     said = (event.source, event.type, rule.stripped(event))
     try:
-        packed = _packed(said)
+        _pack(said, packed)
         if _PERHAPS_WHOLE.search(packed) and _has_whole(packed):
-            packed = _packed(_with_integers(msgspec.json.encode(said)))
+            _pack(_with_integers(msgspec.json.encode(said)), packed)
     except (OverflowError, UnicodeEncodeError):  # integers beyond 64 bits, half a surrogate pair
         return fingerprint.of_content(Keyed(rule, _NO_KEY), event)
     return fingerprint.of_digest(sha256(packed).digest())
 
 
-def _has_whole(packed: bytes) -> bool:
+def _has_whole(packed: bytearray) -> bool:
     return any(_float(packed, found.end())[0].is_integer() for found in _PERHAPS_WHOLE.finditer(packed))
 
 

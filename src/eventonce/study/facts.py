@@ -43,18 +43,19 @@ class Facts:
         self.positions = array("Q")
         self.ids = array("Q")
         self.replayed = bytearray()
+        self._packed = bytearray()  # a place to work, used again and again
 
     def take(self, documents: Iterable[Placed], shown: str, book: Rulebook) -> None:
         """All events of some documents of a file."""
         for body, line, _, trouble in documents:
             self.documents += 1
             for position, event in unpack(self.documents, body, trouble):
-                self.add(event, position, (shown, line), book)
+                self.add(event, position, shown, line, book)
 
-    def add(self, event: Event | EventRejected, position: int, place: tuple[str, int], book: Rulebook) -> None:
-        """One more event, or what is none."""
+    def add(self, event: Event | EventRejected, position: int, shown: str, line: int, book: Rulebook) -> None:
+        """One more event, or what is none, and where it was found."""
         if isinstance(event, EventRejected):
-            self._reject(None, event, place)
+            self.rejected.append(Rejected(None, str(event), shown, line))
             return
         group = self.names.get((event.source, event.type))
         if group is None:
@@ -62,7 +63,7 @@ class Facts:
         try:
             self._enter(event, book.find(event))
         except EventRejected as error:
-            self._reject(group, error, place)
+            self.rejected.append(Rejected(group, str(error), shown, line))
         else:
             self.groups.append(group)
             self.positions.append(position)
@@ -83,9 +84,6 @@ class Facts:
         name = (event.source[:_LONGEST_NAME], event.type[:_LONGEST_NAME])
         return self.names.setdefault(name, len(self.names))
 
-    def _reject(self, group: int | None, error: EventRejected, place: tuple[str, int]) -> None:
-        self.rejected.append(Rejected(group, str(error), *place))
-
     def _enter(self, event: Event, rule: CompiledRule) -> None:
         own_id, time, version = fingerprint.of_id(event), millis(event), None
         if own_id is not None and _is_by_id(rule.rule, event):
@@ -93,7 +91,7 @@ class Facts:
         else:
             keyed = rule.key(event)
             key, version = fingerprint.of_digest(keyed.key), keyed.version
-        content = key if rule.rule.key == "content" else of_content(rule, event)
+        content = key if rule.rule.key == "content" else of_content(rule, event, self._packed)
         self.rules.append(rule.number)
         self.keys.append(key)
         self.versions.append(NO_VERSION if version is None else version)

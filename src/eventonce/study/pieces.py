@@ -30,13 +30,16 @@ class Piece(NamedTuple):
     end: int
     line: int = 1  # the number of its first line
 
-    def documents(self) -> Iterator[Placed]:
-        """The documents in it, with their places in the whole file."""
+    def documents(self, *, hasty: bool = False) -> Iterator[Placed]:
+        """The documents in it, with their places in the whole file.
+
+        In haste, several documents in one line are taken for one, which no reader takes for an event.
+        """
         line, byte = self.line, self.begin
         with open(self.file, "rb") as stream:
             stream.seek(byte)
             for data, rest in _texts(iter(lambda: stream.read(min(SIZE, self.end - stream.tell())), b"")):
-                lines = None if rest else _plain_lines(data)
+                lines = None if rest else _plain_lines(data, hasty=hasty)
                 if lines is None:
                     for body, nth, offset, trouble in _split(chain((data,), rest)):
                         yield body, line + nth - 1, byte + offset, trouble
@@ -126,12 +129,12 @@ def _texts(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, Iterable[bytes]]]:
         yield data, ()
 
 
-def _plain_lines(data: bytes) -> list[bytes] | None:
+def _plain_lines(data: bytes, *, hasty: bool) -> list[bytes] | None:
     """The documents where each line is one, as nearly always. The splitter would find the same, more slowly."""
     lines = data.removesuffix(b"\n").split(b"\n")
-    if b"" in lines or {*map(_first, lines)} != _BEGIN or {*map(_last, lines)} != _END or _TOUCHING.search(data):
+    if b"" in lines or {*map(_first, lines)} != _BEGIN or {*map(_last, lines)} != _END:
         return None
-    return lines
+    return lines if hasty or not _TOUCHING.search(data) else None
 
 
 def _split(chunks: Iterable[bytes]) -> Iterator[Document]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventonce.rules import Rulebook
 from eventonce.study.facts import Facts
-from eventonce.study.pieces import Lines, Piece, Pieces
+from eventonce.study.pieces import Lines, Piece, Pieces, Placed
 from eventonce.study.traffic import Seen, Traffic
 
 if TYPE_CHECKING:
@@ -31,8 +31,15 @@ def all_facts(traffic: Traffic, book: Rulebook, processes: int | None = None) ->
 
 def find(piece: Piece, book: Rulebook) -> Facts:
     """The facts of a piece; positions and lines count from its begin."""
+    facts = _of_piece(piece.documents(hasty=True), piece, book)
+    if any(each.group is None for each in facts.rejected):  # there may have been several documents in a line
+        return _of_piece(piece.documents(), piece, book)
+    return facts
+
+
+def _of_piece(documents: Iterable[Placed], piece: Piece, book: Rulebook) -> Facts:
     facts = Facts()
-    facts.take(piece.documents(), piece.shown, book)
+    facts.take(documents, piece.shown, book)
     return facts
 
 
@@ -56,7 +63,7 @@ def _of_files(traffic: Traffic, book: Rulebook, search: Search) -> Iterator[Fact
 def _of_batch(batch: Iterable[Seen], book: Rulebook) -> Facts:
     facts = Facts()
     for event, delivery, position in batch:
-        facts.add(event, position, (delivery.where["source"], delivery.where["line"]), book)
+        facts.add(event, position, delivery.where["source"], delivery.where["line"], book)
     return facts
 
 
