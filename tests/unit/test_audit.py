@@ -676,8 +676,8 @@ def test_several_documents_in_a_line_are_as_many_events(file: Path) -> None:
     documents = [event(1), event(2), event(1, 5), event(3, text="} {")]
     told = report_on(file, documents, ORDERS)
     rows = [json.dumps(each) for each in documents]
-    for text in ("\n".join((rows[0] + " " + rows[1], *rows[2:])), rows[0] + "".join(rows[1:]) + "\n"):
-        file.write_text(text)
+    for written in ("\n".join((rows[0] + " " + rows[1], *rows[2:])), rows[0] + "".join(rows[1:]) + "\n"):
+        file.write_text(written)
         again = audit(Traffic([str(file)]), book(ORDERS))
         assert (again.totals, again.inputs) == (told.totals, told.inputs)
 
