@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from eventonce.rules import Rulebook
-from eventonce.scale.audit import columns, enter, headers, take, write_facts
+from eventonce.scale.audit import enter, headers, take, write_facts
 from eventonce.scale.drivers import need
 from eventonce.scale.fold import Fold
 from eventonce.scale.parts import NTH_BITS, Archive
@@ -85,7 +85,7 @@ def _folding(recipe: Recipe, numbers: Iterable[int]) -> Callable[..., Any]:
         tally, fold = Tally(book), Fold(book)
         tally.expect(expected)
         for batch in batches:
-            enter(tally, fold, columns(batch))
+            enter(tally, fold, batch)
         yield _row(tally.counted())
 
     return on_worker

@@ -10,7 +10,7 @@ from eventonce.event import Event
 from eventonce.formats import read_events
 from eventonce.scale.drivers import need
 from eventonce.scale.facts import PartFacts
-from eventonce.scale.fold import DROPPED, Fold, Row
+from eventonce.scale.fold import DROPPED, Fold, Rows
 from eventonce.scale.keys import keys_arrow
 from eventonce.scale.parts import NTH_BITS
 from eventonce.scale.recipe import Recipe
@@ -129,12 +129,12 @@ def keeping(recipe: Recipe, names: list[str]) -> Callable[..., Any]:
     return on_worker
 
 
-def _rows(batch: "pa.RecordBatch") -> list[Row]:
+def _rows(batch: "pa.RecordBatch") -> Rows:
     pa = need("pyarrow", "spark")
     keys, ranks, rules, versions = (batch.column(name).to_pylist() for name in ("key", RANK, RULE, "version"))
     times = batch.column("time").cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_pylist()
-    columns = zip(keys, ranks, rules, versions, times, strict=True)
-    return [Row(bytes(key), rank, rule, version, 0, time, 0) for key, rank, rule, version, time in columns]
+    nothing = [0] * len(keys)
+    return Rows(keys, ranks, rules, versions, nothing, times, nothing)
 
 
 class _Lines:
