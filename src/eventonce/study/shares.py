@@ -5,6 +5,7 @@ to processes, piece by piece; counting stays in one.
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from eventonce.rules import Rulebook
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
 
 WORTH_IT = 32 * 1024 * 1024  # bytes of traffic below which starting processes costs more than it saves
-_AHEAD = 3  # pieces for each other process that wait or are under way
-_MOST = 20  # times as many may be done and wait for one before them
+_AHEAD = 8  # pieces for each other process that wait or are under way
+_MOST = 8  # times as many may be done and wait for one before them
 Search = Callable[[Iterable[Piece]], Iterable[tuple[Piece, Facts]]]
 
 
@@ -49,13 +50,18 @@ def _processes(traffic: Traffic) -> int:
 
 
 def _of_files(traffic: Traffic, book: Rulebook, search: Search) -> Iterator[Facts]:
-    for file in traffic.names:
-        pieces = Pieces.of(file)
-        if pieces is None:
-            yield from (_of_batch(batch, book) for batch in traffic.batches(file))
-            continue
+    cuts = ((file, Pieces.of(file)) for file in traffic.names)
+    for can_be_cut, some in groupby(cuts, lambda cut: cut[1] is not None):
+        if can_be_cut:
+            yield from _of_pieces(traffic, search(piece for _, cut in some if cut for piece in cut.unnumbered()))
+        else:
+            yield from (_of_batch(batch, book) for file, _ in some for batch in traffic.batches(file))
+
+
+def _of_pieces(traffic: Traffic, found: Iterable[tuple[Piece, Facts]]) -> Iterator[Facts]:
+    for file, several in groupby(found, lambda each: each[0].file):
         lines = Lines(file)
-        for piece, facts in search(pieces.unnumbered()):
+        for piece, facts in several:
             facts.shift(traffic.passed(piece, facts.documents), lines.before(piece.begin) if facts.rejected else 0)
             yield facts
 
