@@ -28,7 +28,7 @@ from eventonce.study import fingerprint, pieces
 from eventonce.study.audit import audit
 from eventonce.study.content import of_content
 from eventonce.study.gaps import DAY, EDGES, HOUR, MINUTE, SECOND, Gaps, readable, spelled
-from eventonce.study.ledger import NO_VERSION, Entries, Index, Ledger, Taken, Verdict
+from eventonce.study.ledger import NO_VERSION, Entries, Index, Known, Ledger, Taken, Verdict
 from eventonce.study.report import Counts, Group, Report
 from eventonce.study.report_html import html
 from eventonce.study.report_text import printable, text
@@ -539,18 +539,29 @@ def test_the_index_is_a_dictionary(fingerprints: list[int]) -> None:
 
 
 def test_the_index_grows() -> None:
-    index = Index()
-
     many = [number * 0x9E3779B97F4A7C15 % 2**64 for number in range(50_000)]
-    assert not any(index.all_seen(many))
-    assert all(index.all_seen(many))
-
-
-def test_the_index_knows_what_came_in_the_same_go() -> None:
     index = Index()
 
-    assert index.all_seen([5, 6, 5, 7]) == [False, False, True, False]
-    assert index.all_seen([7, 8, 6]) == [True, False, True]
+    assert index.rows(many) == [None] * len(many)
+    assert index.rows(many) == [*range(len(many))]
+
+
+@given(st.lists(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 50).map(lambda n: n << 12))))
+def test_what_is_known_is_a_set_without_zero(batches: list[list[int]]) -> None:
+    known, model = Known(), set[int]()
+
+    for batch in batches:
+        expected = [each in model or (bool(each) and each in batch[:at]) for at, each in enumerate(batch)]
+        assert known.all_seen(batch) == expected
+        model |= {*batch} - {0}
+
+
+def test_what_is_known_grows() -> None:
+    many = [number * 0x9E3779B97F4A7C15 % 2**64 for number in range(1, 50_000)]
+    known = Known()
+
+    assert not any(known.all_seen([*many, *[0] * 50_000]))
+    assert all(known.all_seen(many))
 
 
 def test_a_copy_that_ran_again_is_what_later_copies_are_compared_with() -> None:

@@ -15,9 +15,9 @@ from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.rules import CompiledRule, Rulebook
 from eventonce.study import report
-from eventonce.study.facts import NO_ID, Facts
+from eventonce.study.facts import Facts
 from eventonce.study.gaps import EDGES, Gaps, readable, spelled
-from eventonce.study.ledger import NEW, Index, Ledger, Taken, Verdict
+from eventonce.study.ledger import NEW, Known, Ledger, Taken, Verdict
 from eventonce.study.shares import all_facts
 from eventonce.study.traffic import Seen, Traffic
 
@@ -127,7 +127,7 @@ class Audit:
         self.no_events = Reasons()
         self.groups: dict[tuple[str, str], Group] = {}
         self._book = book
-        self._keys, self._ids, self._contents = Ledger(book.all), Index(), Index()
+        self._keys, self._ids, self._contents = Ledger(book.all), Known(), Known()
         self._pairs = 0
 
     def add(self, facts: Facts) -> None:
@@ -137,8 +137,7 @@ class Audit:
             (self.no_events if number is None else groups[number].rejected).add(reason, f"{file}:{line}")
         for (number, rule), count in Counter(zip(facts.groups, facts.rules, strict=True)).items():
             groups[number].rules[self._book.all[rule]] += count
-        same_id = [seen and own != NO_ID for seen, own in zip(self._ids.all_seen(facts.ids), facts.ids, strict=True)]
-        same_content = self._contents.all_seen(facts.contents)
+        same_id, same_content = self._ids.all_seen(facts.ids), self._contents.all_seen(facts.contents)
         taken = self._keys.take(facts.entries())
         self.enter(groups, Judged(facts.groups, taken, same_id, same_content, facts.replayed, facts.positions))
 

@@ -14,7 +14,7 @@ from eventonce.study.ledger import NO_TIME, NO_VERSION, Entries
 from eventonce.study.pieces import Placed
 from eventonce.study.traffic import millis, unpack
 
-NO_ID = 0
+_NO_ID = 0  # which is never taken for known
 _LONGEST_NAME = 200
 
 
@@ -97,7 +97,7 @@ class Facts:
         self.versions.append(NO_VERSION if version is None else version)
         self.contents.append(content)
         self.times.append(NO_TIME if time is None else time)
-        self.ids.append(NO_ID if own_id is None else own_id)
+        self.ids.append(_NO_ID if own_id is None else own_id)
         self.replayed.append(bool(event.replay))
 
 
