@@ -23,11 +23,12 @@ from eventonce.event import Event
 from eventonce.key import canonical
 from eventonce.rule import Rule
 from eventonce.rules import Rulebook
+from eventonce.stamp import stamped
 from eventonce.study import fingerprint, pieces
 from eventonce.study.audit import audit
 from eventonce.study.content import of_content
 from eventonce.study.gaps import DAY, EDGES, HOUR, MINUTE, SECOND, Gaps, readable, spelled
-from eventonce.study.ledger import Entry, Index, Ledger, Taken, Verdict
+from eventonce.study.ledger import NO_VERSION, Entries, Index, Known, Ledger, Taken, Verdict
 from eventonce.study.report import Counts, Group, Report
 from eventonce.study.report_html import html
 from eventonce.study.report_text import printable, text
@@ -130,6 +131,14 @@ def test_events_without_an_id_are_not_copies_by_id(file: Path) -> None:
     traffic = [event(number, id="") for number in (1, 2, 3)]
 
     assert only(report_on(file, traffic, ORDERS)).counts == Counts(events=3, distinct=3)
+
+
+def test_copies_that_a_publisher_sent_under_new_ids_are_copies_by_id(file: Path) -> None:
+    sent = {"order": 1, "_eventonce": {"id": "order 1", "attempt": 1}}
+
+    counts = only(report_on(file, [event(1, detail=sent), event(2, 5, detail=sent)])).counts
+
+    assert counts == Counts(events=2, distinct=1, duplicates=1)
 
 
 def test_every_source_and_type_is_counted_apart_and_the_largest_comes_first(file: Path) -> None:
@@ -522,30 +531,44 @@ def test_each_gap_is_in_the_bar_it_ends_with() -> None:
 def test_the_index_is_a_dictionary(fingerprints: list[int]) -> None:
     index, model = Index(), dict[int, int]()
 
-    assert index.rows(fingerprints) == [model.setdefault(each, len(model)) for each in fingerprints]
+    new = [each not in fingerprints[:at] for at, each in enumerate(fingerprints)]
+    rows = [model.setdefault(each, len(model)) for each in fingerprints]
+    assert index.rows(fingerprints) == [None if is_new else row for is_new, row in zip(new, rows, strict=True)]
+    assert index.rows(fingerprints) == rows
     assert len(index) == len(model)
 
 
 def test_the_index_grows() -> None:
-    index = Index()
-
     many = [number * 0x9E3779B97F4A7C15 % 2**64 for number in range(50_000)]
-    assert not any(index.all_seen(many))
-    assert all(index.all_seen(many))
-
-
-def test_the_index_knows_what_came_in_the_same_go() -> None:
     index = Index()
 
-    assert index.all_seen([5, 6, 5, 7]) == [False, False, True, False]
-    assert index.all_seen([7, 8, 6]) == [True, False, True]
+    assert index.rows(many) == [None] * len(many)
+    assert index.rows(many) == [*range(len(many))]
+
+
+@given(st.lists(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 50).map(lambda n: n << 12))))
+def test_what_is_known_is_a_set_without_zero(batches: list[list[int]]) -> None:
+    known, model = Known(), set[int]()
+
+    for batch in batches:
+        expected = [each in model or (bool(each) and each in batch[:at]) for at, each in enumerate(batch)]
+        assert known.all_seen(batch) == expected
+        model |= {*batch} - {0}
+
+
+def test_what_is_known_grows() -> None:
+    many = [number * 0x9E3779B97F4A7C15 % 2**64 for number in range(1, 50_000)]
+    known = Known()
+
+    assert not any(known.all_seen([*many, *[0] * 50_000]))
+    assert all(known.all_seen(many))
 
 
 def test_a_copy_that_ran_again_is_what_later_copies_are_compared_with() -> None:
-    ledger, rule = Ledger(), book(ORDERS).find(Event(data={}))
+    ledger = Ledger(book(ORDERS).all)
 
     def take(content: int, time: int, position: int) -> Taken:
-        return ledger.take_all([Entry(rule, 1, None, content, time, position)])[0]
+        return ledger.take(Entries([0], [1], [NO_VERSION], [content], [time], [position]))[0]
 
     assert take(7, 0, 1) == Taken(Verdict.NEW)
     assert take(8, 5, 2) == Taken(Verdict.DUPLICATE, 5, 1)
@@ -590,15 +613,32 @@ def test_contents_are_the_same_where_their_canonical_forms_are(one: Any, other: 
     rule = book().find(Event(data=1))
 
     for more in (other, respelt(one)):
-        prints = {of_content(rule, Event(data=data)) for data in (one, more)}
+        prints = {of_content(rule, Event(data=data), bytearray()) for data in (one, more)}
         assert len(prints) == len({canonical(one), canonical(more)})
+
+
+@given(st.integers(0, 2**64), st.sampled_from([1, -1]), st.text(alphabet="\u02c0x\0", max_size=9))
+def test_a_float_that_equals_an_integer_has_its_content(size: int, sign: int, before: str) -> None:
+    rule, whole = book().find(Event(data=1)), float(sign * size)
+    texts = [f'["{before}", {number}]'.encode() for number in (repr(whole), int(canonical(whole)), size + 0.5)]
+
+    events = (Event(data=json.loads(text, strict=False), raw=text) for text in texts)
+    same, other, more = (of_content(rule, event, bytearray()) for event in events)
+
+    assert same == other
+    assert (more == same) is (size + 0.5 == whole)
 
 
 @pytest.mark.parametrize("odd", [{"a": "\ud800"}, {"a": 10**30}])
 def test_a_content_that_has_no_short_form_has_a_fingerprint(odd: Any) -> None:
     keyed = book().key(Event(id="1", data=odd))
 
-    assert of_content(keyed.rule, Event(data=odd)) == fingerprint.of_content(keyed, Event(data=odd))
+    assert of_content(keyed.rule, Event(data=odd), bytearray()) == fingerprint.of_content(keyed, Event(data=odd))
+
+
+def published(name: str, **fields: Any) -> Event:
+    """An event as a publisher sends it: under a new id each time, with its own in a stamp."""
+    return stamped(Event(id=name, data={}, **fields), "given", 1)
 
 
 @pytest.mark.parametrize(
@@ -616,6 +656,12 @@ def test_a_content_that_has_no_short_form_has_a_fingerprint(odd: Any) -> None:
         ),
         (Event(id="7", attributes={"id": 7}, data=1), Event(id="7", attributes={"id": "7"}, data=1), 0),
         (Event(id="7", attributes={"id": 7}, data=1), Event(id="7", attributes={"id": 7}, data=2), 1),
+        (Event(id="7", attributes={"id": 7}, data=1), Event(id="7.0", attributes={"id": 7.0}, data=2), 1),
+        (published("1", form="eventbridge"), published("2", form="eventbridge"), 1),
+        (published("1", form="eventbridge"), Event(id="1", form="eventbridge", data={}), 0),
+        (published("1", form="eventbridge"), published("1", form="eventbridge", source="b"), 0),
+        (published("1", form="cloudevents"), published("2", form="cloudevents", type="b"), 1),
+        (published("1"), Event(id="given", data={}), 1),
     ],
 )
 def test_ids_identify_as_a_rule_by_id_does(one: Event, other: Event, same: int) -> None:
@@ -635,6 +681,16 @@ def test_no_id_is_no_fingerprint(odd: Event) -> None:
 
 def ids(traffic: Iterable[Seen]) -> list[str]:
     return [seen.event.id if isinstance(seen.event, Event) else "rejected" for seen in traffic]
+
+
+def test_several_documents_in_a_line_are_as_many_events(file: Path) -> None:
+    documents = [event(1), event(2), event(1, 5), event(3, text="} {")]
+    told = report_on(file, documents, ORDERS)
+    rows = [json.dumps(each) for each in documents]
+    for written in ("\n".join((rows[0] + " " + rows[1], *rows[2:])), rows[0] + "".join(rows[1:]) + "\n"):
+        file.write_text(written)
+        again = audit(Traffic([str(file)]), book(ORDERS))
+        assert (again.totals, again.inputs) == (told.totals, told.inputs)
 
 
 def test_lines_documents_without_newlines_and_gzip(tmp_path: Path) -> None:

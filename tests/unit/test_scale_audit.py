@@ -13,7 +13,7 @@ from eventonce.rules import Rulebook, identity
 from eventonce.scale import parts
 from eventonce.scale.audit import audit
 from eventonce.scale.drivers import need
-from eventonce.scale.fold import Fold, Row
+from eventonce.scale.fold import Fold, Rows
 from eventonce.scale.parts import Archive
 from eventonce.study import pieces
 from eventonce.study.audit import audit as audit_in_memory
@@ -109,24 +109,30 @@ def test_no_traffic_at_all(tmp_path: Path) -> None:
     assert (told.totals.events, told.inputs.files) == (0, 1)
 
 
-def row(key: bytes, order: int, time: int | None = 0) -> Row:
-    return Row(key, order, 0, None, 0, time, order)
+def rows(*places: tuple[bytes, int]) -> Rows:
+    keys, orders = zip(*places, strict=True)
+    nothing = [0] * len(keys)
+    return Rows(keys, orders, nothing, [None] * len(keys), nothing, nothing, orders)
 
 
 def test_a_fold_goes_on_where_a_batch_has_cut_a_key() -> None:
     fold = Fold(book([]))
-    first = fold.take([row(b"a", 1), row(b"b", 1), row(b"b", 2)])
-    second = fold.take([row(b"b", 3), row(b"c", 1)])
+    first = fold.take(rows((b"a", 1), (b"b", 1), (b"b", 2)))
+    second = fold.take(rows((b"b", 3), (b"c", 1)))
 
     assert [each.verdict for each in first + second] == [
         Verdict.NEW, Verdict.NEW, Verdict.DUPLICATE, Verdict.DUPLICATE, Verdict.NEW
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("last", [row(b"a", 2), row(b"b", 1)])
-def test_a_fold_refuses_what_is_out_of_order(last: Row) -> None:
+@pytest.mark.parametrize("last", [(b"a", 2), (b"b", 1)])
+def test_a_fold_refuses_what_is_out_of_order(last: tuple[bytes, int]) -> None:
     with pytest.raises(EventOnceError, match="out of order"):
-        Fold(book([])).take([row(b"a", 1), row(b"b", 1), last])
+        Fold(book([])).take(rows((b"a", 1), (b"b", 1), last))
+    fold = Fold(book([]))
+    fold.take(rows((b"a", 1), (b"b", 1)))
+    with pytest.raises(EventOnceError, match="out of order"):
+        fold.take(rows(last))
 
 
 def test_a_missing_engine_names_its_extra() -> None:

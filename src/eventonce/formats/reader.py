@@ -53,10 +53,13 @@ def read_events(body: object, max_bytes: int = MAX_BYTES) -> list[Event | EventR
     """
     since = mark()
     try:
-        if isinstance(body, Event):
+        if type(body) is bytes and body[:1] == b"{":  # nearly always: there is nothing to take off
+            document, raw = read_json(body, max(max_bytes, MAX_BATCH)), body
+        elif isinstance(body, Event):
             return [_checked(body)]
-        document, raw = (body, b"") if isinstance(body, list) else _opened(body, max(max_bytes, MAX_BATCH))
-        if isinstance(document, dict) and eventbridge.recognises(document):  # by far the most common
+        else:
+            document, raw = (body, b"") if isinstance(body, list) else _opened(body, max(max_bytes, MAX_BATCH))
+        if type(document) is dict and eventbridge.recognises(document):  # by far the most common
             check_size(raw, max_bytes)
             return [known(eventbridge.read(document, raw), since)]
         if not isinstance(document, dict | list):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,12 +12,12 @@ from eventonce.rules import Rulebook
 from eventonce.scale.database import Database
 from eventonce.scale.drivers import need
 from eventonce.scale.facts import Header, PartFacts
-from eventonce.scale.fold import Fold, Row
+from eventonce.scale.fold import Fold, Rows
 from eventonce.scale.parts import NTH_BITS, Archive, Part
 from eventonce.scale.plan import Places
 from eventonce.scale.pool import shared_out
 from eventonce.scale.tally import Tally
-from eventonce.study.audit import conclude
+from eventonce.study.audit import Judged, conclude
 from eventonce.study.report import Report
 
 if TYPE_CHECKING:
@@ -124,11 +124,10 @@ def _count(tally: Tally, archive: Archive, folder: Path, book: Rulebook) -> None
     try:
         _load(database, archive, folder)
         for name, same_id, same_content, replayed, events in database.rows(_SINGLE):
-            group = tally.named(name)
-            tally.single(group, events, same_id=same_id, same_content=same_content, replayed=bool(replayed))
+            tally.single(tally.named(name), events, same_id=same_id, same_content=same_content, replayed=replayed)
         fold = Fold(book)
         for batch in database.batches(_SEVERAL):
-            enter(tally, fold, columns(batch))
+            enter(tally, fold, batch)
     finally:
         database.close()
     tally.settle()
@@ -142,28 +141,11 @@ def _load(database: Database, archive: Archive, folder: Path) -> None:
         database.run(statement)
 
 
-class Columns(NamedTuple):
-    """Judged events, column by column."""
-
-    rows: list[Row]
-    names: list[int]
-    same_id: list[bool]
-    same_content: list[bool]
-    replayed: list[int]
-
-
-def columns(batch: "pa.RecordBatch") -> Columns:
-    """The columns that the queries give, as the fold and the tally take them."""
+def enter(tally: Tally, fold: Fold, batch: "pa.RecordBatch") -> None:
+    """Judge events and count them: the columns that the queries give."""
     found = [column.to_pylist() for column in batch.columns]
-    keys, places, rules, versions, contents, times = found[:6]
+    keys, places, rules, versions, contents, times, names, same_id, same_content, replayed = found[:_COLUMNS]
     orders = found[_COLUMNS] if len(found) > _COLUMNS else places  # a rank tells it, where an engine has one
-    rows = [Row(*each) for each in zip(keys, orders, rules, versions, contents, times, places, strict=True)]
-    return Columns(rows, *found[6:_COLUMNS])
-
-
-def enter(tally: Tally, fold: Fold, found: Columns) -> None:
-    """Judge events and count them."""
-    groups = map(tally.named, found.names)
-    places = [row.position for row in found.rows]
-    taken = fold.take(found.rows)
-    tally.enter(zip(groups, taken, found.same_id, found.same_content, found.replayed, places, strict=True))
+    taken = fold.take(Rows(keys, orders, rules, versions, contents, times, places))
+    groups = {number: tally.named(number) for number in {*names}}
+    tally.enter(groups, Judged(names, taken, same_id, same_content, replayed, places))

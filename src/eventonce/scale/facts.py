@@ -4,21 +4,22 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator
 from hashlib import blake2b
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from eventonce.errors import SourceError
-from eventonce.event import Delivery
 from eventonce.rules import Rulebook
 from eventonce.scale.drivers import need
 from eventonce.study.audit import OTHERS, alike
 from eventonce.study.facts import Facts
-from eventonce.study.traffic import unpack
+from eventonce.study.pieces import Placed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_DOCUMENTS = 1000  # at once
 _EVENTS = 50_000  # in one table
 _MOST_NAMES = 5000  # sources and types of a part that are told apart; an audit shows a thousand
 _NUMBERS = ("rules", "keys", "versions", "contents", "times", "positions", "ids")
@@ -29,7 +30,9 @@ class Documents(Protocol):
 
     @property
     def number(self) -> int: ...
-    def deliveries(self) -> Iterator[Delivery]: ...
+    @property
+    def shown(self) -> str: ...
+    def documents(self) -> Iterator[Placed]: ...
 
 
 class Header(msgspec.Struct):
@@ -55,15 +58,13 @@ class PartFacts:
 
     def tables(self) -> Iterator["pa.Table"]:
         """All events, in their order."""
-        facts = Facts()
+        facts, documents = Facts(), self._part.documents()
         try:
-            for number, delivery in enumerate(self._part.deliveries(), 1):
-                self.header.documents = number
-                for position, event in unpack(number, delivery):
-                    facts.add(event, delivery, position, self._book)
+            for first in documents:
+                facts.take(chain((first,), islice(documents, _DOCUMENTS)), self._part.shown, self._book)
                 if len(facts) >= _EVENTS:
                     yield self._table(facts)
-                    facts = Facts()
+                    facts = Facts(facts.documents)
         except SourceError as error:
             self.header.unreadable = str(error)
         yield self._table(facts)
@@ -76,6 +77,7 @@ class PartFacts:
         groups = array("q", [names[number] for number in facts.groups])
         self._rules.update(zip(groups, facts.rules, strict=True))
         self._reject(facts, names)
+        self.header.documents = facts.documents
         self.header.events += len(facts)
         columns = {name: _numbers(pa, getattr(facts, name)) for name in _NUMBERS}
         columns["rules"] = columns["rules"].cast(pa.int32())
@@ -90,9 +92,9 @@ class PartFacts:
         return number
 
     def _reject(self, facts: Facts, names: list[int]) -> None:
-        for group, reason, place in facts.rejected:
+        for group, reason, file, line in facts.rejected:
             name = None if group is None else names[group]
-            self._rejected.setdefault((name, alike(reason)), [reason, place, 0])[2] += 1
+            self._rejected.setdefault((name, alike(reason)), [reason, f"{file}:{line}", 0])[2] += 1
 
 
 def _numbers(pa: Any, column: "array[int]") -> Any:

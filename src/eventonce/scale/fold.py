@@ -5,26 +5,28 @@ audit`. Memory grows neither with the copies of a key nor with keys.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise, starmap
+from operator import lt, ne
 from typing import Any, NamedTuple
 
 from eventonce.errors import EventOnceError
 from eventonce.rules import Rulebook
-from eventonce.study.ledger import NO_TIME, NO_VERSION, Entry, Ledger, Taken, Verdict
+from eventonce.study.ledger import NO_TIME, NO_VERSION, Entries, Ledger, Taken, Verdict
 
 _UNSIGNED = 2**64 - 1
 DROPPED = (Verdict.DUPLICATE, Verdict.STALE)
 
 
-class Row(NamedTuple):
-    """One event, as an engine hands it over."""
+class Rows(NamedTuple):
+    """Events as an engine hands them over, column by column."""
 
-    key: Any
-    order: Any  # what grows with each arrival
-    rule: int  # by its number in the book
-    version: int | None
-    content: int
-    time: int | None
-    position: int
+    keys: Sequence[Any]
+    orders: Sequence[Any]  # what grows with each arrival
+    rules: Sequence[int]  # by their number in the book
+    versions: Sequence[int | None]
+    contents: Sequence[int]
+    times: Sequence[int | None]
+    positions: Sequence[int]
 
 
 class Fold:
@@ -32,39 +34,41 @@ class Fold:
 
     def __init__(self, book: Rulebook) -> None:
         self._rules = book.all
-        self._ledger = Ledger()
+        self._ledger = Ledger(self._rules)
         self._last: tuple[Any, Any] | None = None
         self._key = 0  # a number for each key
 
-    def take(self, rows: Sequence[Row]) -> list[Taken]:
+    def take(self, rows: Rows) -> list[Taken]:
         """What becomes of each."""
-        going_on = self._still(rows)
-        taken = self._enter(rows[:going_on])
-        if going_on < len(rows):
-            self._ledger = Ledger()  # the keys before are done with
-            taken += self._enter(rows[going_on:])
+        if not rows.keys:
+            return []
+        last = self._last and self._last[0]
+        going_on = next((at for at, key in enumerate(rows.keys) if key != last), len(rows.keys))
+        entries = self._entries(rows)
+        taken = self._ledger.take(Entries(*[column[:going_on] for column in entries]))
+        if going_on < len(rows.keys):
+            self._ledger = Ledger(self._rules)  # the keys before are done with
+            taken += self._ledger.take(Entries(*[column[going_on:] for column in entries]))
         return taken
 
-    def _still(self, rows: Sequence[Row]) -> int:
-        """How many at the begin have the key that was the last before."""
-        last = self._last and self._last[0]
-        return next((at for at, row in enumerate(rows) if row.key != last), len(rows))
+    def _entries(self, rows: Rows) -> Entries:
+        last = self._follow(rows)
+        changes = starmap(ne, pairwise([last and last[0], *rows.keys]))
+        _, *keys = accumulate(changes, initial=self._key)
+        self._key = keys[-1]
+        return Entries(
+            rows.rules,
+            keys,
+            [NO_VERSION if version is None else version for version in rows.versions],
+            [content & _UNSIGNED for content in rows.contents],
+            [NO_TIME if time is None else time for time in rows.times],
+            rows.positions,
+        )
 
-    def _enter(self, rows: Sequence[Row]) -> list[Taken]:
-        entries = []
-        for row in rows:
-            self._follow((row.key, row.order))
-            version = None if row.version == NO_VERSION else row.version
-            time = None if row.time == NO_TIME else row.time
-            entries.append(
-                Entry(self._rules[row.rule], self._key, version, row.content & _UNSIGNED, time, row.position)
-            )
-        return self._ledger.take_all(entries)
-
-    def _follow(self, place: tuple[Any, Any]) -> None:
+    def _follow(self, rows: Rows) -> tuple[Any, Any] | None:
         # An engine that lost the order (one was seen to drop a sort as useless) would keep the wrong copies in silence.
-        if self._last is not None and place <= self._last:
+        places, before = [*zip(rows.keys, rows.orders, strict=True)], self._last
+        if not all(starmap(lt, pairwise(places if before is None else [before, *places]))):
             raise EventOnceError("the engine handed over events out of order; nothing can be told of their copies")
-        if self._last is None or self._last[0] != place[0]:
-            self._key += 1
-        self._last = place
+        self._last = places[-1]
+        return before

@@ -14,7 +14,7 @@ import msgspec
 from eventonce.rules import Rulebook
 from eventonce.scale.database import Database
 from eventonce.scale.drivers import need
-from eventonce.scale.fold import DROPPED, Fold, Row
+from eventonce.scale.fold import DROPPED, Fold, Rows
 from eventonce.scale.keyed import Header
 from eventonce.scale.parts import NTH_BITS
 from eventonce.scale.plan import Places, Plan
@@ -90,11 +90,12 @@ def losers(batches: Iterator["pa.RecordBatch"], book: Rulebook) -> Iterator["pa.
     """Of rows that come by key and arrival, the places of those that are dropped."""
     pa, fold = need("pyarrow", "duckdb"), Fold(book)
     for batch in batches:
-        *columns, several = (column.to_pylist() for column in batch.columns[:_ROW])
-        rows = [_row(*each) for each in zip(*columns, strict=True)]
+        keys, parts, positions, rules, versions, times, several = (each.to_pylist() for each in batch.columns[:_ROW])
+        places, nothing = [*zip(parts, positions, strict=True)], [0] * len(keys)
+        found = fold.take(Rows(keys, places, rules, versions, nothing, times, nothing))
         lost = [
-            (*row.order, flag, taken.verdict is Verdict.STALE)
-            for row, flag, taken in zip(rows, several, fold.take(rows), strict=True)
+            (*place, flag, taken.verdict is Verdict.STALE)
+            for place, flag, taken in zip(places, several, found, strict=True)
             if taken.verdict in DROPPED
         ]
         fields = zip(*lost, strict=True) if lost else [[]] * 4
@@ -107,10 +108,6 @@ def losers(batches: Iterator["pa.RecordBatch"], book: Rulebook) -> Iterator["pa.
 def _lost_schema() -> "pa.Schema":
     pa = need("pyarrow", "duckdb")
     return pa.schema([("part", pa.int32()), ("position", pa.int64()), ("several", pa.bool_()), ("stale", pa.bool_())])
-
-
-def _row(key: bytes, part: int, position: int, rule: int, version: int | None, time: int | None) -> Row:
-    return Row(bytes(key), (part, position), rule, version, 0, time, 0)
 
 
 def _write_lost(places: Places, batches: Iterator["pa.RecordBatch"]) -> None:

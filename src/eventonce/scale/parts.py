@@ -1,6 +1,5 @@
 """An archive in parts, each of which one process reads on its own: a piece of a large file, or a file."""
 
-import mmap
 import os
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
@@ -11,8 +10,7 @@ from eventonce.errors import SourceError
 from eventonce.event import Delivery
 from eventonce.scale.parquet import ParquetLines, is_parquet
 from eventonce.sources.file import FileSource
-from eventonce.study import pieces
-from eventonce.study.pieces import Piece, Pieces
+from eventonce.study.pieces import Piece, Pieces, Placed, delivered
 from eventonce.study.traffic import SUFFIXES, Seen, Traffic, unpack
 
 SIZE = 32 * 1024 * 1024  # of a part, where a file can be cut
@@ -31,28 +29,38 @@ class Part(NamedTuple):
     piece: Piece | None = None  # none: the whole file
     column: str | None = None  # of a Parquet file
 
-    def deliveries(self) -> Iterator[Delivery]:
+    @property
+    def shown(self) -> str:
+        """Its name, as it can be printed."""
+        return printable(self.path)
+
+    def documents(self) -> Iterator[Placed]:
         """The documents in it; raises `SourceError` where it cannot be read, or no further."""
+        if self.piece is not None:
+            return self._of_piece(self.piece._replace(file=self.place))
+        return ((each.body, each.where["line"], 0, each.trouble) for each in self.deliveries())
+
+    def deliveries(self) -> Iterator[Delivery]:
+        """The same, as they go through a pipeline."""
+        if self.piece is not None:
+            return delivered(self.documents(), self.shown)
+        return self._of_whole()
+
+    def _of_whole(self) -> Iterator[Delivery]:
         try:
-            if self.piece is not None:
-                yield from self._of_piece(self.piece._replace(file=self.place))
-            elif is_parquet(self.place):
-                yield from of_parquet(self.place, self.path, self.column)
-            else:
-                yield from self._of_file()
+            yield from of_parquet(self.place, self.path, self.column) if is_parquet(self.place) else self._of_file()
         except SourceError as error:
             told = str(error).removeprefix(f"{self.place}: ").removeprefix(f"{printable(self.place)}: ")
             raise SourceError(told) from None
 
-    def _of_piece(self, whole: Piece) -> Iterator[Delivery]:
+    def _of_piece(self, whole: Piece) -> Iterator[Placed]:
         try:
-            for piece in _cut(whole):
-                yield from piece.deliveries()
+            yield from whole.documents()
         except OSError as error:
             raise SourceError(f"cannot be read: {error.strerror}") from None
 
     def _of_file(self) -> Iterator[Delivery]:
-        source, shown = FileSource(self.place), printable(self.path)
+        source, shown = FileSource(self.place), self.shown
         try:
             while deliveries := source.receive(_BATCH):
                 for delivery in deliveries:
@@ -143,7 +151,7 @@ def _at(part: Part, before: int, here: set[int], positions: Collection[int]) -> 
     last = max(here)
     for number, delivery in enumerate(part.deliveries(), before + 1):
         if number in here:
-            found = unpack(number, delivery)
+            found = unpack(number, delivery.body, delivery.trouble)
             yield from (Seen(event, delivery, position) for position, event in found if position in positions)
         if number == last:
             return
@@ -163,18 +171,6 @@ def _joined(file: str) -> Iterator[Piece | None]:
             joined = None
     if joined:
         yield joined
-
-
-def _cut(whole: Piece) -> Iterator[Piece]:
-    """In smaller ones again, which fit in memory many times."""
-    with open(whole.file, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        begin, line = whole.begin, whole.line
-        while begin < whole.end:
-            cut = data.find(b"\n{", begin + pieces.SIZE, whole.end)
-            end = whole.end if cut < 0 else cut + 1
-            yield Piece(whole.file, whole.shown, begin, end, line)
-            line += data[begin:end].count(b"\n")
-            begin = end
 
 
 def _size(file: str) -> int:

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from eventonce.rules import Rulebook
-from eventonce.scale.audit import columns, enter, headers, take, write_facts
+from eventonce.scale.audit import enter, headers, take, write_facts
 from eventonce.scale.drivers import need
 from eventonce.scale.fold import Fold
 from eventonce.scale.parts import NTH_BITS, Archive
@@ -65,7 +65,7 @@ def _add(tally: Tally, row: Any) -> None:
         tally.merge(bytes(row[0]))
         return
     _, name, same_id, same_content, replayed, events = row
-    tally.single(tally.named(name), events, same_id=same_id, same_content=same_content, replayed=bool(replayed))
+    tally.single(tally.named(name), events, same_id=same_id, same_content=same_content, replayed=replayed)
 
 
 def _seen(facts: "DataFrame", name: str, told: str, order: Sequence[str]) -> "DataFrame":
@@ -85,7 +85,7 @@ def _folding(recipe: Recipe, numbers: Iterable[int]) -> Callable[..., Any]:
         tally, fold = Tally(book), Fold(book)
         tally.expect(expected)
         for batch in batches:
-            enter(tally, fold, columns(batch))
+            enter(tally, fold, batch)
         yield _row(tally.counted())
 
     return on_worker

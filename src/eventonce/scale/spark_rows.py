@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from eventonce.event import Delivery, Event
+from eventonce.event import Event
 from eventonce.formats import read_events
 from eventonce.scale.drivers import need
 from eventonce.scale.facts import PartFacts
-from eventonce.scale.fold import DROPPED, Fold, Row
+from eventonce.scale.fold import DROPPED, Fold, Rows
 from eventonce.scale.keys import keys_arrow
 from eventonce.scale.parts import NTH_BITS
 from eventonce.scale.recipe import Recipe
 from eventonce.scale.spark_engine import RANK
 from eventonce.sources.documents import LONGEST
+from eventonce.study.pieces import Placed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,32 +129,31 @@ def keeping(recipe: Recipe, names: list[str]) -> Callable[..., Any]:
     return on_worker
 
 
-def _rows(batch: "pa.RecordBatch") -> list[Row]:
+def _rows(batch: "pa.RecordBatch") -> Rows:
     pa = need("pyarrow", "spark")
     keys, ranks, rules, versions = (batch.column(name).to_pylist() for name in ("key", RANK, RULE, "version"))
     times = batch.column("time").cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_pylist()
-    columns = zip(keys, ranks, rules, versions, times, strict=True)
-    return [Row(bytes(key), rank, rule, version, 0, time, 0) for key, rank, rule, version, time in columns]
+    nothing = [0] * len(keys)
+    return Rows(keys, ranks, rules, versions, nothing, times, nothing)
 
 
 class _Lines:
     """The rows of a partition as documents."""
 
-    number = 0
+    number, shown = 0, "row"
 
     def __init__(self, batches: Iterator["pa.RecordBatch"], column: str) -> None:
         self._batches, self._column = batches, column
         self._places: list[tuple[int, int]] = []
         self._before = 0  # rows whose events have been handed on
 
-    def deliveries(self) -> Iterator[Delivery]:
+    def documents(self) -> Iterator[Placed]:
         for batch in self._batches:
             columns = (batch.column(name).to_pylist() for name in (self._column, PLACE, TIE))
             for line, place, tie in zip(*columns, strict=True):
                 self._places.append((place, tie))
                 raw = line.encode() if isinstance(line, str) else bytes(line or b"")
-                trouble = "is null, not an event" if line is None else None
-                yield Delivery(raw, {"source": "row", "line": place}, trouble=trouble)
+                yield raw, place, 0, "is null, not an event" if line is None else None
 
     def placed(self, table: "pa.Table", documents: int) -> "pa.Table":
         """Facts with the places of their rows."""

@@ -10,7 +10,6 @@ from eventonce.rules import Rulebook
 from eventonce.scale.facts import Header
 from eventonce.study.audit import OTHERS, Audit, Group, Pair
 from eventonce.study.gaps import Gaps
-from eventonce.study.ledger import Verdict
 
 _OTHERS = 0  # stands for all sources and types that are not told apart
 _MOST_PAIRS, _MOST_PAIRS_IN_ALL = 50, 1000  # as many as an audit compares
@@ -81,12 +80,10 @@ class Tally(Audit):
         """The group of a source and type; beyond those told apart, that of the others."""
         return self._by_name.get(number) or self._group((OTHERS, OTHERS))
 
-    def single(self, group: Group, events: int, *, same_id: bool, same_content: bool, replayed: bool) -> None:
+    def single(self, group: Group, events: int, *, same_id: bool, same_content: bool, replayed: int) -> None:
         """Count events that are the only ones of their key."""
-        group.verdicts[Verdict.NEW] += events
         group.replayed += events * replayed
-        if (same_id or same_content) and not replayed:
-            group.missed[same_id, same_content] += events
+        self.count_new(group, events, same_id=same_id, same_content=same_content, replayed=replayed)
 
     def expect(self, numbers: Iterable[int]) -> None:
         """On a worker: count these apart. Their names are not known there."""

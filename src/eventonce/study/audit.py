@@ -2,8 +2,10 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
+from operator import not_
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,9 +15,9 @@ from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.rules import CompiledRule, Rulebook
 from eventonce.study import report
-from eventonce.study.facts import NO_ID, Facts
+from eventonce.study.facts import Facts
 from eventonce.study.gaps import EDGES, Gaps, readable, spelled
-from eventonce.study.ledger import Index, Ledger, Taken, Verdict
+from eventonce.study.ledger import NEW, Known, Ledger, Taken, Verdict
 from eventonce.study.shares import all_facts
 from eventonce.study.traffic import Seen, Traffic
 
@@ -107,6 +109,17 @@ class Group:
         )
 
 
+class Judged(NamedTuple):
+    """Events in columns: what became of each, whether its id and content were seen, if it is replayed, its place."""
+
+    groups: Sequence[int]  # by their numbers
+    taken: Sequence[Taken]
+    same_id: Sequence[bool]
+    same_content: Sequence[bool]
+    replayed: Sequence[int]
+    positions: Sequence[int]
+
+
 class Audit:
     """Takes events as they come. What it keeps grows with distinct keys, ids and contents, not with events."""
 
@@ -114,39 +127,43 @@ class Audit:
         self.no_events = Reasons()
         self.groups: dict[tuple[str, str], Group] = {}
         self._book = book
-        self._keys, self._ids, self._contents = Ledger(), Index(), Index()
+        self._keys, self._ids, self._contents = Ledger(book.all), Known(), Known()
         self._pairs = 0
 
     def add(self, facts: Facts) -> None:
         """The next events of the traffic, and what is none."""
         groups = [self._group(name) for name in facts.names]
-        for number, reason, place in facts.rejected:
-            (self.no_events if number is None else groups[number].rejected).add(reason, place)
+        for number, reason, file, line in facts.rejected:
+            (self.no_events if number is None else groups[number].rejected).add(reason, f"{file}:{line}")
         for (number, rule), count in Counter(zip(facts.groups, facts.rules, strict=True)).items():
             groups[number].rules[self._book.all[rule]] += count
-        self._count([groups[number] for number in facts.groups], facts)
+        same_id, same_content = self._ids.all_seen(facts.ids), self._contents.all_seen(facts.contents)
+        taken = self._keys.take(facts.entries())
+        self.enter(groups, Judged(facts.groups, taken, same_id, same_content, facts.replayed, facts.positions))
 
     def rules_with_old_keys(self) -> Iterator[CompiledRule]:
         """The rules that replace others and took events."""
         return (rule for group in self.groups.values() for rule in group.rules if rule.rule.was is not None)
 
-    def _count(self, groups: Sequence[Group], facts: Facts) -> None:
-        by_id = [seen and own != NO_ID for seen, own in zip(self._ids.all_seen(facts.ids), facts.ids, strict=True)]
-        by_content = self._contents.all_seen(facts.contents)
-        taken = self._keys.take_all(facts.entries(self._book.all))
-        self.enter(zip(groups, taken, by_id, by_content, facts.replayed, facts.positions, strict=True))
+    def enter(self, groups: Sequence[Group] | Mapping[int, Group], judged: Judged) -> None:
+        """Count events: most of them are new, and those that are alike are counted together."""
+        new = [each is NEW for each in judged.taken]
+        alike = zip(judged.groups, new, judged.same_id, judged.same_content, judged.replayed, strict=True)
+        for (number, is_new, same_id, same_content, replayed), events in Counter(alike).items():
+            groups[number].replayed += events * replayed
+            if is_new:
+                self.count_new(groups[number], events, same_id=same_id, same_content=same_content, replayed=replayed)
+        for number, each, same_id, _, _, position in compress(zip(*judged, strict=True), map(not_, new)):
+            self._count_known(groups[number], each, position, same_id=same_id)
 
-    def enter(self, judged: Iterable[tuple[Group, Taken, bool, bool, int, int]]) -> None:
-        """Count events: what became of each, whether its id and its content were seen, if it is replayed, its place."""
-        for group, each, same_id, same_content, replayed, position in judged:
-            group.verdicts[each.verdict] += 1
-            group.replayed += replayed
-            if each.verdict is not Verdict.NEW:
-                self._count_known(group, each, position, same_id=same_id)
-            elif (same_id or same_content) and not replayed:  # a replay was sent again on purpose
-                group.missed[same_id, same_content] += 1
+    def count_new(self, group: Group, events: int, *, same_id: bool, same_content: bool, replayed: int) -> None:
+        """Count events that are the first of their key."""
+        group.verdicts[Verdict.NEW] += events
+        if (same_id or same_content) and not replayed:  # a replay was sent again on purpose
+            group.missed[same_id, same_content] += events
 
     def _count_known(self, group: Group, taken: Taken, position: int, *, same_id: bool) -> None:
+        group.verdicts[taken.verdict] += 1
         if taken.verdict is not Verdict.NEWER:
             _measure(group.gaps, taken, same_id=same_id)
         if taken.differs_from is not None:
@@ -179,14 +196,13 @@ def _measure(gaps: Gaps, taken: Taken, *, same_id: bool) -> None:
 
 
 def audit(
-    traffic: Traffic, book: Rulebook, step: Callable[[], object] = lambda: None, processes: int | None = None
+    traffic: Traffic, book: Rulebook, step: Callable[[int], object] = lambda events: None, processes: int | None = None
 ) -> report.Report:
-    """Read the traffic, and the suspicious drops in it a second time. `step` is called for each event."""
+    """Read the traffic, and the suspicious drops in it a second time. `step` is told how many more events are done."""
     counted = Audit(book)
     for facts in all_facts(traffic, book, processes):
         counted.add(facts)
-        for _ in range(len(facts)):
-            step()
+        step(len(facts))
     return conclude(traffic, book, counted)
 
 

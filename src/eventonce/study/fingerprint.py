@@ -3,35 +3,44 @@
 Among ten million of them the odds that any two are taken for each other are 1 in 350,000.
 """
 
-from hashlib import blake2b
+from hashlib import blake2b, sha256
+from struct import Struct
+from typing import Any
 
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.key import Key
+from eventonce.key import part
 from eventonce.rules.book import CompiledRule, Keyed
+from eventonce.stamp import identity_of
+
+_first = Struct(">Q").unpack_from
 
 
-def of_key(key: Key) -> int:
-    """A key's first half."""
-    return int.from_bytes(key[:8], "big")
+def of_digest(digest: bytes) -> int:
+    """A key's first half, or as much of a longer digest."""
+    found: int = _first(digest)[0]
+    return found
 
 
 def of_id(event: Event) -> int | None:
     """What an id identifies an event by, as under a rule with `key = "id"`; None where it has none."""
-    if not event.id:
-        return None
-    if event.form == "eventbridge":
-        return _of(event.id)
-    if event.form == "cloudevents":
-        return _of((event.source, event.id))
-    given = event.attributes.get("id", event.id)  # 7 and "7" may be two things
-    return None if isinstance(given, dict | list) else _of((event.source, event.type, given))
+    given: Any = identity_of(event)
+    if given is None:
+        if not event.id:
+            return None
+        if event.form == "eventbridge":
+            return of_digest(sha256(event.id.encode("utf-8", "surrogatepass")).digest())
+        given = event.id if event.form == "cloudevents" else event.attributes.get("id", event.id)  # 7 and "7" differ
+        if isinstance(given, dict | list):
+            return None
+    named = (event.source, given) if event.form == "cloudevents" else (event.source, event.type, given)
+    return _of(tuple(map(part, named)))
 
 
 def of_content(keyed: Keyed, event: Event) -> int:
     """Source, type and what the event says, without what its rule ignores; of a key by content, the key itself."""
     if keyed.rule.rule.key == "content":
-        return of_key(keyed.key)
+        return of_digest(keyed.key)
     return _of((event.source, event.type), _content(keyed.rule, event))
 
 

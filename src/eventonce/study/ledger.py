@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Iterable, Sequence
 from enum import IntEnum, auto
+from itertools import compress
 from typing import NamedTuple
 
 from eventonce.rules import CompiledRule
@@ -22,33 +23,27 @@ class Index:
     def __len__(self) -> int:
         return len(self._fingerprints)
 
-    def rows(self, fingerprints: Iterable[int]) -> list[int]:
-        """The row of each; a new one, which is the length before, where it was not known.
+    def rows(self, fingerprints: Iterable[int]) -> list[int | None]:
+        """The row of each; None where it was not known, and from now on has the next one.
 
         In one loop: a call for each would take longer than what it does.
         """
         slots, mask, known = self._slots, self._mask, self._fingerprints
-        found = []
+        found: list[int | None] = []
         for fingerprint in fingerprints:
             at = fingerprint & mask
             while (row := slots[at]) and known[row - 1] != fingerprint:
                 at = (at + 1) & mask
-            if not row:
-                known.append(fingerprint)
-                row = slots[at] = len(known)
-                if row * 3 > mask * 2:
-                    self._grow()
-                    slots, mask = self._slots, self._mask
-            found.append(row - 1)
+            if row:
+                found.append(row - 1)
+                continue
+            found.append(None)
+            known.append(fingerprint)
+            row = slots[at] = len(known)
+            if row * 3 > mask * 2:
+                self._grow()
+                slots, mask = self._slots, self._mask
         return found
-
-    def all_seen(self, fingerprints: Iterable[int]) -> list[bool]:
-        """Whether each was known before; from now on it is."""
-        new, seen = len(self), []
-        for row in self.rows(fingerprints):
-            seen.append(row != new)
-            new += row == new
-        return seen
 
     def _grow(self) -> None:
         mask = self._mask = self._mask * 2 + 1
@@ -58,6 +53,42 @@ class Index:
             while slots[at]:
                 at = (at + 1) & mask
             slots[at] = row
+
+
+class Known:
+    """A set of fingerprints that takes 12 to 24 bytes for each, by open addressing."""
+
+    def __init__(self) -> None:
+        self._slots = array("Q", bytes(8 * _FIRST_SLOTS))  # 0 is none
+        self._mask = _FIRST_SLOTS - 1
+        self._room = _FIRST_SLOTS * 2 // 3
+
+    def all_seen(self, fingerprints: Iterable[int]) -> list[bool]:
+        """Whether each was known before; from now on it is. Of 0 it is never known."""
+        slots, mask = self._slots, self._mask
+        seen = []
+        for fingerprint in fingerprints:
+            at = fingerprint & mask
+            while (there := slots[at]) and there != fingerprint:
+                at = (at + 1) & mask
+            seen.append(there != 0)
+            if not there and fingerprint:
+                slots[at] = fingerprint
+                self._room -= 1
+                if not self._room:
+                    self._grow()
+                    slots, mask = self._slots, self._mask
+        return seen
+
+    def _grow(self) -> None:
+        mask, before = self._mask * 2 + 1, self._slots
+        slots = array("Q", bytes(8 * (mask + 1)))
+        for fingerprint in filter(None, before):
+            at = fingerprint & mask
+            while slots[at]:
+                at = (at + 1) & mask
+            slots[at] = fingerprint
+        self._slots, self._mask, self._room = slots, mask, (mask + 1) // 3
 
 
 class Verdict(IntEnum):
@@ -73,12 +104,23 @@ class Verdict(IntEnum):
 class Entry(NamedTuple):
     """One event as it is entered."""
 
-    rule: CompiledRule
+    rule: int  # its number in the book
     key: int  # its fingerprint, as is the content's
-    version: int | None
+    version: int
     content: int
-    time: int | None
+    time: int
     position: int
+
+
+class Entries(NamedTuple):
+    """Many of them, column by column."""
+
+    rules: Sequence[int]
+    keys: Sequence[int]
+    versions: Sequence[int]
+    contents: Sequence[int]
+    times: Sequence[int]
+    positions: Sequence[int]
 
 
 class Taken(NamedTuple):
@@ -89,7 +131,7 @@ class Taken(NamedTuple):
     differs_from: int | None = None
 
 
-_NEW, _NEWER = Taken(Verdict.NEW), Taken(Verdict.NEWER)
+NEW, _NEWER = Taken(Verdict.NEW), Taken(Verdict.NEWER)
 
 
 class Ledger:
@@ -99,7 +141,8 @@ class Ledger:
     Copies may come out of order: a gap has no sign. A copy without a time is taken to be inside the window.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Sequence[CompiledRule]) -> None:
+        self._rules = rules
         self._rows = Index()
         self._first = array("q")  # time of the first copy
         self._start = array("q")  # time from which the window counts
@@ -110,68 +153,57 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def take_all(self, entries: Sequence[Entry]) -> list[Taken]:
-        """Enter many, in their order."""
-        rows = self._rows.rows([entry.key for entry in entries])
-        return [self._enter(row, entry) for row, entry in zip(rows, entries, strict=True)]
+    def take(self, entries: Entries) -> list[Taken]:
+        """Enter many, in their order. Most are new, and are entered column by column."""
+        rows = self._rows.rows(entries.keys)
+        self._append(entries, [row is None for row in rows])
+        return [NEW if row is None else self._enter(row, entries, at) for at, row in enumerate(rows)]
 
-    def _enter(self, row: int, entry: Entry) -> Taken:
-        if row == len(self._first):
-            self._append(entry)
-            return _NEW
-        version = _version(entry)
-        if version > self._version[row]:
+    def _append(self, entries: Entries, new: Sequence[bool]) -> None:
+        self._first.extend(compress(entries.times, new))
+        self._start.extend(compress(entries.times, new))
+        self._content.extend(compress(entries.contents, new))
+        self._position.extend(compress(entries.positions, new))
+        self._version.extend(compress(entries.versions, new))
+
+    def _enter(self, row: int, entries: Entries, at: int) -> Taken:
+        entry = Entry(*[column[at] for column in entries])
+        if entry.version > self._version[row]:
             self._replace(row, entry)
             return _NEWER
-        return self._copy(row, entry, stale=version < self._version[row])
+        return self._copy(row, entry, stale=entry.version < self._version[row])
 
     def _copy(self, row: int, entry: Entry, *, stale: bool) -> Taken:
-        gap = self._gap(row, entry)
-        if self._is_late(row, entry):
+        rule = self._rules[entry.rule]
+        gap = _gap(entry.time, (self._start if rule.refresh else self._first)[row])
+        since = _gap(entry.time, self._start[row])
+        if since is not None and since > rule.window:
             self._restart(row, entry)
             return Taken(Verdict.LATE, gap)
-        self._note_time(row, entry)
+        self._note_time(row, entry.time, refresh=rule.refresh)
         if stale:
             return Taken(Verdict.STALE, gap)
         same = self._content[row] == entry.content
         return Taken(Verdict.DUPLICATE, gap, None if same else self._position[row])
 
-    def _gap(self, row: int, entry: Entry) -> int | None:
-        since = (self._start if entry.rule.refresh else self._first)[row]
-        return None if entry.time is None or since == NO_TIME else abs(entry.time - since)
-
-    def _is_late(self, row: int, entry: Entry) -> bool:
-        start = self._start[row]
-        return entry.time is not None and start != NO_TIME and abs(entry.time - start) > entry.rule.window
-
-    def _note_time(self, row: int, entry: Entry) -> None:
-        if entry.time is None:
-            return
+    def _note_time(self, row: int, time: int, *, refresh: bool) -> None:
         if self._first[row] == NO_TIME:
-            self._first[row] = self._start[row] = entry.time
-        elif entry.rule.refresh:
-            self._start[row] = max(self._start[row], entry.time)
-
-    def _append(self, entry: Entry) -> None:
-        time = NO_TIME if entry.time is None else entry.time
-        self._first.append(time)
-        self._start.append(time)
-        self._content.append(entry.content)
-        self._position.append(entry.position)
-        self._version.append(_version(entry))
+            self._first[row] = self._start[row] = time
+        elif refresh:
+            self._start[row] = max(self._start[row], time)
 
     def _replace(self, row: int, entry: Entry) -> None:
         """A new version: copies are measured against it from now on."""
         self._restart(row, entry)
         self._first[row] = self._start[row]
-        self._version[row] = _version(entry)
+        self._version[row] = entry.version
 
     def _restart(self, row: int, entry: Entry) -> None:
         """It runs again: a new window begins, but the first copy stays the first."""
-        self._start[row] = NO_TIME if entry.time is None else entry.time
+        self._start[row] = entry.time
         self._content[row] = entry.content
         self._position[row] = entry.position
 
 
-def _version(entry: Entry) -> int:
-    return NO_VERSION if entry.version is None else entry.version
+def _gap(time: int, before: int) -> int | None:
+    return None if NO_TIME in (time, before) else abs(time - before)

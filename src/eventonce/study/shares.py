@@ -5,12 +5,13 @@ to processes, piece by piece; counting stays in one.
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from eventonce.rules import Rulebook
 from eventonce.study.facts import Facts
-from eventonce.study.pieces import Piece, Pieces
-from eventonce.study.traffic import Seen, Traffic, unpack
+from eventonce.study.pieces import Lines, Piece, Pieces, Placed
+from eventonce.study.traffic import Seen, Traffic
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 WORTH_IT = 32 * 1024 * 1024  # bytes of traffic below which starting processes costs more than it saves
 _AHEAD = 8  # pieces for each other process that wait or are under way
 _MOST = 8  # times as many may be done and wait for one before them
-Found = tuple[int, Facts]  # how many documents, and the facts of what is in them
-Search = Callable[[Pieces], Iterable[tuple[Piece, Found]]]
+Search = Callable[[Iterable[Piece]], Iterable[tuple[Piece, Facts]]]
 
 
 def all_facts(traffic: Traffic, book: Rulebook, processes: int | None = None) -> Iterator[Facts]:
@@ -30,13 +30,18 @@ def all_facts(traffic: Traffic, book: Rulebook, processes: int | None = None) ->
     return _shared_out(traffic, book, count)
 
 
-def find(piece: Piece, book: Rulebook) -> Found:
-    """The facts of a piece; positions count from its begin."""
-    facts, documents = Facts(), 0
-    for documents, delivery in enumerate(piece.deliveries(), 1):
-        for position, event in unpack(documents, delivery):
-            facts.add(event, delivery, position, book)
-    return documents, facts
+def find(piece: Piece, book: Rulebook) -> Facts:
+    """The facts of a piece; positions and lines count from its begin."""
+    facts = _of_piece(piece.documents(hasty=True), piece, book)
+    if any(each.group is None for each in facts.rejected):  # there may have been several documents in a line
+        return _of_piece(piece.documents(), piece, book)
+    return facts
+
+
+def _of_piece(documents: Iterable[Placed], piece: Piece, book: Rulebook) -> Facts:
+    facts = Facts()
+    facts.take(documents, piece.shown, book)
+    return facts
 
 
 def _processes(traffic: Traffic) -> int:
@@ -45,20 +50,26 @@ def _processes(traffic: Traffic) -> int:
 
 
 def _of_files(traffic: Traffic, book: Rulebook, search: Search) -> Iterator[Facts]:
-    for file in traffic.names:
-        pieces = Pieces.of(file)
-        if pieces is None:
-            yield from (_of_batch(batch, book) for batch in traffic.batches(file))
-            continue
-        for piece, (documents, facts) in search(pieces):
-            facts.shift(traffic.passed(piece, documents))
+    cuts = ((file, Pieces.of(file)) for file in traffic.names)
+    for can_be_cut, some in groupby(cuts, lambda cut: cut[1] is not None):
+        if can_be_cut:
+            yield from _of_pieces(traffic, search(piece for _, cut in some if cut for piece in cut.unnumbered()))
+        else:
+            yield from (_of_batch(batch, book) for file, _ in some for batch in traffic.batches(file))
+
+
+def _of_pieces(traffic: Traffic, found: Iterable[tuple[Piece, Facts]]) -> Iterator[Facts]:
+    for file, several in groupby(found, lambda each: each[0].file):
+        lines = Lines(file)
+        for piece, facts in several:
+            facts.shift(traffic.passed(piece, facts.documents), lines.before(piece.begin) if facts.rejected else 0)
             yield facts
 
 
 def _of_batch(batch: Iterable[Seen], book: Rulebook) -> Facts:
     facts = Facts()
     for event, delivery, position in batch:
-        facts.add(event, delivery, position, book)
+        facts.add(event, position, delivery.where["source"], delivery.where["line"], book)
     return facts
 
 
@@ -74,9 +85,11 @@ def _shared_out(traffic: Traffic, book: Rulebook, processes: int) -> Iterator[Fa
         yield from _of_files(traffic, book, lambda pieces: _in_order(pieces, pool, others * _AHEAD, book))
 
 
-def _in_order(pieces: Pieces, pool: "ProcessPoolExecutor", ahead: int, book: Rulebook) -> Iterator[tuple[Piece, Found]]:
+def _in_order(
+    pieces: Iterable[Piece], pool: "ProcessPoolExecutor", ahead: int, book: Rulebook
+) -> Iterator[tuple[Piece, Facts]]:
     """While the others have enough to do, this process does not wait for them: it takes the next piece itself."""
-    under_way: deque[tuple[Piece, Future[Found]]] = deque()
+    under_way: deque[tuple[Piece, Future[Facts]]] = deque()
     for piece in pieces:
         idle = sum(not found.done() for _, found in under_way) < ahead
         under_way.append((piece, pool.submit(_find, piece) if idle else _done(find(piece, book))))
@@ -87,10 +100,10 @@ def _in_order(pieces: Pieces, pool: "ProcessPoolExecutor", ahead: int, book: Rul
         yield first, found.result()
 
 
-def _done(found: Found) -> "Future[Found]":
+def _done(found: Facts) -> "Future[Facts]":
     from concurrent.futures import Future
 
-    done: Future[Found] = Future()
+    done: Future[Facts] = Future()
     done.set_result(found)
     return done
 
@@ -103,5 +116,5 @@ def _prepare(definition: tuple[Any, ...]) -> None:
     _book = Rulebook(*definition)
 
 
-def _find(piece: Piece) -> Found:
+def _find(piece: Piece) -> Facts:
     return find(piece, _book)

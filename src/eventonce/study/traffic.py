@@ -87,7 +87,7 @@ class Traffic:
         wanted = {position >> _NTH_BITS for position in positions}
         for number, delivery in Traffic(self._files)._numbered() if wanted else ():
             if number in wanted:
-                found = unpack(number, delivery)
+                found = unpack(number, delivery.body, delivery.trouble)
                 yield from (Seen(event, delivery, position) for position, event in found if position in positions)
                 wanted.remove(number)
                 if not wanted:
@@ -105,7 +105,7 @@ class Traffic:
     def _of(self, deliveries: Iterable[Delivery]) -> Iterator[Seen]:
         for delivery in deliveries:
             self.documents += 1
-            for position, event in unpack(self.documents, delivery):
+            for position, event in unpack(self.documents, delivery.body, delivery.trouble):
                 yield Seen(event, delivery, position)
             self._progress()
 
@@ -163,12 +163,9 @@ class Traffic:
         self.unreadable[_shown(str(error.filename))] = f"cannot be read: {error.strerror}"
 
 
-def unpack(number: int, delivery: Delivery) -> Iterable[tuple[int, Event | EventRejected]]:
+def unpack(number: int, body: bytes, trouble: str | None) -> Iterable[tuple[int, Event | EventRejected]]:
     """The events of a document, in any carrier's shape, and the position of each."""
-    if delivery.trouble is not None:
-        events: Sequence[Event | EventRejected] = [EventRejected(delivery.trouble)]
-    else:
-        events = read_events(delivery.body, MAX_BYTES)
+    events = read_events(body, MAX_BYTES) if trouble is None else (EventRejected(trouble),)
     return enumerate(events, number << _NTH_BITS)
 
 
