@@ -42,7 +42,7 @@ class Context(msgspec.Struct, eq=False):
     @property
     def idempotency_key(self) -> str:
         """The same at every attempt."""
-        return self._key.hex() if self._version is None else f"{self._key.hex()}-{self._version}"
+        return idempotency_key(self._key, self._version)
 
     @property
     def token(self) -> str:
@@ -82,6 +82,11 @@ class Context(msgspec.Struct, eq=False):
         if self._hold is None:
             raise StoreError("ctx.tx needs the store, which did not answer")
         return self._store.begin(self._hold.claim)
+
+
+def idempotency_key(key: Key, version: int | None) -> str:
+    """What names an event to a receiver: two versions of a thing are two events."""
+    return key.hex() if version is None else f"{key.hex()}-{version}"
 
 
 def wants_context(handler: Handler) -> Literal["no", "second", "named"]:

@@ -514,9 +514,10 @@ class Once:
     def _admit(self, job: Job, hold: Hold | None, work: Work) -> None:
         """It may run now."""
         job.hold = hold
-        job.context = Context(
-            job.attempt, job.event.replay, job.key, job.version, hold, self._store, self._clock, work.is_async
-        )
+        if work.tells:
+            job.context = Context(
+                job.attempt, job.event.replay, job.key, job.version, hold, self._store, self._clock, work.is_async
+            )
 
 
 def _body(delivery: Delivery) -> bytes | Event:

@@ -9,7 +9,7 @@ from typing import Any
 
 from eventonce import memo
 from eventonce.claim import Finish
-from eventonce.context import Handler, is_async, wants_context
+from eventonce.context import Handler, idempotency_key, is_async, wants_context
 from eventonce.errors import ConfigError, LeaseLost, SinkError
 from eventonce.flow import Call, Each
 from eventonce.job import Job, lanes
@@ -34,6 +34,7 @@ class Work:
         self._hooks = hooks
         self.is_async = self._sink is None and is_async(self._handler)
         self._context = "no" if self._sink is not None else wants_context(self._handler)
+        self.tells = self._context != "no"  # whether it is told the context of a run
 
     def step(self, batch: Batch, jobs: list[Job]) -> Call:
         """The step that runs these jobs."""
@@ -80,10 +81,9 @@ class Work:
             _failed(job, error)
 
     def _call(self, job: Job) -> Any:
+        _check_held(job)  # others may have taken over while the jobs before this one ran
         context = job.context
-        if context is not None:
-            context.check()  # others may have taken over while the jobs before this one ran
-        if self._context == "no":
+        if context is None:
             return self._handler(job.event)
         return self._handler(job.event, context) if self._context == "second" else self._handler(job.event, ctx=context)
 
@@ -103,7 +103,7 @@ class Work:
 
     def _send(self, sink: Sink, batch: Batch, jobs: list[Job]) -> None:
         held = [job for job in jobs if _still_held(job)]
-        keys = [job.context.idempotency_key for job in held if job.context is not None]
+        keys = [idempotency_key(job.key, job.version) for job in held]
         try:
             with nullcontext() if self._hooks is None else self._hooks.running([_attempt(job) for job in held]):
                 errors = sink.send([job.event for job in held], keys)
@@ -130,11 +130,11 @@ class Work:
         rule = job.rule
         if rule.remember != "seen" or job.mark is not None:
             self._note(job)
-        if job.hold is None or job.context is None:
+        if job.hold is None:
             return
         # The last key is the one under which workers with the replaced rule look too, so that one goes first.
         finish = Finish(job.keys[-1], job.hold.token, rule.window, job.version, job.memo)
-        transaction = job.context.transaction
+        transaction = None if job.context is None else job.context.transaction
         if transaction is None:
             batch.finish(finish)
         else:
@@ -251,10 +251,16 @@ def _check_result(job: Job, result: Any) -> None:
     raise ConfigError(f"the handler returned a {type(result).__name__} that nobody runs; write it as async def")
 
 
+def _check_held(job: Job) -> None:
+    if job.context is not None:
+        job.context.check()
+    elif job.hold is not None:
+        job.hold.check()
+
+
 def _still_held(job: Job) -> bool:
     try:
-        if job.context is not None:
-            job.context.check()
+        _check_held(job)
     except LeaseLost as error:
         job.error = error
         return False
