@@ -52,6 +52,8 @@ def _classic(builder: Any, engine: str) -> "SparkSession":
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.ui.enabled", "false")
         builder = builder.config("spark.sql.shuffle.partitions", _LOCAL_PARTITIONS)
+        # Nobody waits for an answer meanwhile, so that of Java's collectors which computes least in all.
+        builder = builder.config("spark.driver.defaultJavaOptions", "-XX:+UseParallelGC")
     shown = str(sys.stderr.isatty()).lower()
     spark: SparkSession = builder.config("spark.ui.showConsoleProgress", shown).getOrCreate()
     spark.sparkContext.setLogLevel("FATAL")  # what fails in the end is told in one sentence
