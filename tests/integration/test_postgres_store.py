@@ -523,6 +523,14 @@ def test_a_commit_that_meets_a_successor_is_fenced(place: Place, store: Postgres
     assert finish(store, 2, b"token--2")
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_what_is_done_is_told_though_its_window_is_over(store: PostgresStore, *, large: bool) -> None:
+    store.claim([Want(each, LONG) for each in keys(2)], b"token--1", LONG)
+    store._large = large
+    finishes = [Finish(each, b"token--1", 0) for each in keys(3)]  # the last is not its own: a second look is needed
+    assert store.commit(finishes) == [True, True, False]
+
+
 @pytest.mark.parametrize("count", [1, 100, 5000])
 def test_a_large_table_is_committed_to_in_the_order_of_the_keys(place: Place, store: PostgresStore, count: int) -> None:
     fill(store)

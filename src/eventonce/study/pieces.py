@@ -116,17 +116,17 @@ def delivered(documents: Iterable[Placed], shown: str) -> Iterator[Delivery]:
 
 def _texts(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, Iterable[bytes]]]:
     """The chunks, cut where a document begins. One that is too long to keep comes with all that is behind it."""
-    data = b""
+    held = bytearray()  # grows in place: bytes would be copied whole with each chunk of a long document
     for chunk in chunks:
-        data += chunk
-        if cut := data.rfind(b"\n{", -len(chunk) - 1) + 1:
-            yield data[:cut], ()
-            data = data[cut:]
-        elif len(data) > LONGEST:
-            yield data, chunks
+        held += chunk
+        if cut := held.rfind(b"\n{", -len(chunk) - 1) + 1:
+            yield bytes(held[:cut]), ()
+            del held[:cut]
+        elif len(held) > LONGEST:
+            yield bytes(held), chunks
             return
-    if data:
-        yield data, ()
+    if held:
+        yield bytes(held), ()
 
 
 def _plain_lines(data: bytes, *, hasty: bool) -> list[bytes] | None:

@@ -38,6 +38,7 @@ _ROWS_A_BLOCK = 16  # fewer than there are, so that a sweep looks at no fewer ro
 _LOOKS, _MORE_LOOKS, _PAUSE = 2, 20, 50  # how often to look at rows that others hold right now, and how long between
 _RACES_FOR = 60_000  # how long races for new keys are expected after there was one
 _LARGE = 128  # blocks, from which on a plan by the index is certainly the cheapest
+_SHORT = 30_000  # a window that could end between two statements
 _RARELY = 1000  # psycopg prepares a statement of itself after so many times; None would prevent it altogether
 _WON = Won(1)
 
@@ -171,7 +172,9 @@ class PostgresStore:
         keys, tokens, windows, versions, memos = zip(*rows, strict=True)
         columns = {"windows": longs(windows), "versions": longs(versions), "memos": byte_strings(memos)}
         columns |= {"keys": byte_strings(keys), "tokens": byte_strings(tokens)}
-        if self._large and self._patiently(partial(self._count, columns=columns)) == len(rows):
+        # Where a window is short, what the first statement did could be over when the second asks for it.
+        at_once = self._large and min(windows) > _SHORT
+        if at_once and self._patiently(partial(self._count, columns=columns)) == len(rows):
             return [True] * len(finishes)
         return self._owned(_COMMIT, finishes, rows, columns)
 
@@ -299,7 +302,8 @@ class PostgresStore:
     def _run(self, connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
         """Run one of the frequent statements, prepared where that is safe: planning takes longer than a few keys do.
 
-        No two of them take the same types, so that a pooler which mixes up their names can only cause an error.
+        No two of them take the same types but the two for claims, either of which may stand for the other; so a pooler
+        which mixes up their names can only cause an error.
         """
         return self._sent(connection, sql, parameters).fetchall()
 
