@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +26,7 @@ from eventonce.errors import StoreUnusable
 from eventonce.key import Key
 from eventonce.ports import Transactional
 from eventonce.stores import journal as module
-from eventonce.stores.journal import JournalStore
+from eventonce.stores.journal import Journal, JournalStore
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
 
@@ -254,6 +254,16 @@ def test_damage_before_a_whole_frame_is_refused_at_every_byte(file: Path) -> Non
         assert file.read_bytes() == damaged
 
 
+def test_a_header_that_is_wrong_at_any_byte_is_refused(file: Path) -> None:
+    data, ends = three_claims(file)
+    for at in range(ends[0]):
+        damaged = data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :]
+        file.write_bytes(damaged)
+        with pytest.raises(StoreUnusable, match=r"something else|a newer eventonce|is damaged at byte 0 \(its header"):
+            JournalStore(file)
+        assert file.read_bytes() == damaged
+
+
 def test_a_frame_cannot_be_played_by_what_is_remembered(file: Path) -> None:
     # given a torn frame with a memo that is a whole frame, of this file but another place
     data, ends = three_claims(file)
@@ -295,6 +305,12 @@ def test_a_file_of_something_else_is_refused_and_left_alone(file: Path) -> None:
         JournalStore("/dev/null")
 
 
+def test_a_pipe_is_refused_and_not_waited_for(file: Path) -> None:
+    os.mkfifo(file)
+    with pytest.raises(StoreUnusable, match="is a file of something else"):
+        JournalStore(file)
+
+
 def test_a_file_of_a_newer_eventonce_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_VERSION", 2)
     JournalStore(file).close()
@@ -311,7 +327,7 @@ def test_a_whole_frame_that_makes_no_sense_is_refused(
     monkeypatch.setattr(module, "_encode", lambda groups: payload)
     claim(store, 1)
     store.close()
-    with pytest.raises(StoreUnusable, match="is damaged at byte 27"):
+    with pytest.raises(StoreUnusable, match="is damaged at byte 31"):
         JournalStore(file)
 
 
@@ -408,6 +424,35 @@ def test_an_interrupt_leaves_memory_and_file_the_same(store: JournalStore, monke
         store.close()
         assert store.peek(keys(batch)) == memory
         assert finish(store, batch) == [True] * 3
+
+
+@pytest.mark.parametrize("act", [lambda store: claim(store, 2), JournalStore.close], ids=["anew", "close"])
+def test_an_interrupt_while_a_file_is_closed_leaves_a_store_that_works(
+    file: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[JournalStore], object]
+) -> None:
+    store = JournalStore(file)
+    claim(store, 1)
+    monkeypatch.setattr(module, "_SLACK", -100)
+    real = Journal.close
+
+    def interrupted(journal: Journal) -> None:
+        monkeypatch.setattr(Journal, "close", real)
+        real(journal)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Journal, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        act(store)
+    assert finish(store, 1) == [True] * 3
+    store.close()
+
+
+def test_what_an_interrupt_has_left_in_memory_is_not_taken_for_what_the_file_says(store: JournalStore) -> None:
+    claim(store, 1)
+    (record,) = set(store._records.values())
+    store.close()
+    store._records = dict.fromkeys(keys(2), record)
+    assert store.peek(keys(1) + keys(2)) == [record] * 3 + [None] * 3
 
 
 def test_trouble_with_the_disk_is_an_outcome_and_not_a_loss(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -608,7 +653,7 @@ def test_if_it_cannot_be_written_anew_the_old_one_will_do(
 
 def test_a_crash_while_it_is_written_anew_is_harmless(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, _ = three_claims(file)
-    beside = file.with_name("store.journal.new")
+    beside = file.with_name("store.journal.eventonce-new")
     beside.write_bytes(data[:100])
     store = JournalStore(file)
     assert known(store) == {*keys(0), *keys(1), *keys(2)}
@@ -637,6 +682,52 @@ def test_a_file_that_is_replaced_while_it_is_locked_is_opened_again(
     assert os.path.samestat(os.fstat(store._journal.file.fileno()), file.stat())
     assert known(store) == {*keys(0), *keys(1), *keys(2)}
     store.close()
+
+
+def test_what_is_beside_it_is_left_alone(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, target = file.with_name("store.journal.new"), file.with_name("target")
+    for each in (other, target):
+        each.write_text("mine")
+    file.with_name("store.journal.eventonce-new").symlink_to(target)
+    monkeypatch.setattr(module, "_SLACK", -100)
+    store = JournalStore(file)
+    claim(store, 1)
+    store.close()
+    assert (other.read_text(), target.read_text()) == ("mine", "mine")
+    assert sorted(each.name for each in file.parent.iterdir()) == ["store.journal", "store.journal.new", "target"]
+    assert not file.is_symlink()
+
+
+def test_nothing_is_begun_while_the_file_is_somewhere_else(file: Path, store: JournalStore) -> None:
+    claim(store, 1)
+    away = file.rename(file.with_name("away"))
+    with pytest.raises(StoreUnusable, match=r"was moved or deleted while it is open.*put it back, or restart"):
+        claim(store, 2)
+    assert finish(store, 1) == [True] * 3  # what has happened is noted
+    away.rename(file)
+    assert claim(store, 2) == [Won(1)] * 3
+    store.close()
+    again = JournalStore(file)
+    assert known(again) == {*keys(1), *keys(2)}
+    assert all(isinstance(answer, Done) for answer in claim(again, 1))
+    again.close()
+
+
+def test_a_file_that_has_taken_its_place_is_not_written_over(
+    file: Path, store: JournalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim(store, 1)
+    file.unlink()
+    other = JournalStore(file)
+    claim(other, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_SLACK", -100)
+        assert finish(store, 1) == [True] * 3
+    assert finish(other, 2) == [True] * 3
+    other.close()
+    again = JournalStore(file)
+    assert known(again) == {*keys(2)}
+    again.close()
 
 
 def test_a_link_is_followed_and_stays(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,8 @@ from eventonce.stores.url import count, options
 Groups = list[tuple[Record | None, list[Key]]]  # keys whose record is the same now; None: they have none any more
 
 _MAGIC, _VERSION = b"eventonce journal", 1
-_HEADER = struct.Struct("<17sHQ")  # magic, version, and a number of its own, so that no frame of another file fits in
+# Magic, version, a number of its own, so that no frame of another file fits in, and the checksum of all that.
+_HEADER = struct.Struct("<17sHQI")
 _FRAME, _MARK = struct.Struct("<4sII"), b"\xe0\x1eJ\n"  # mark, length, checksum
 _SLACK = 100_000  # keys out of date that nobody minds
 _AHEAD = 1 << 20  # zeros behind the last frame: a disk writes sooner what does not make its file longer
@@ -66,7 +67,11 @@ class JournalStore(MemoryStore):
 
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
         with self._lock:
-            self._use()
+            if not self._use().in_place():  # commits may go on: it may be put back
+                raise StoreUnusable(
+                    f"{self._path}: was moved or deleted while it is open, and nothing new is begun without it; "
+                    "put it back, or restart to begin with what is there then"
+                )
             return super().claim(wants, token, lease)
 
     def sweep(self, limit: int, cursor: bytes = b"") -> Swept:
@@ -110,6 +115,7 @@ class JournalStore(MemoryStore):
         return self._journal or self._or_let_go(self._open)
 
     def _open(self) -> "Journal":
+        self._records, self._slots, self._order = {}, {}, []  # an interrupt may have left some
         self._journal = journal = Journal(_locked(self._path), self._path)
         for groups in journal.read():
             _apply(self._records, groups)
@@ -120,15 +126,14 @@ class JournalStore(MemoryStore):
 
     def _tidy(self, journal: "Journal") -> "Journal":
         """Write the file anew where more of it is out of date than not. If that fails, the old one will do."""
-        if journal.keys <= 2 * len(self._records) + _SLACK:
+        if journal.keys <= 2 * len(self._records) + _SLACK or not journal.in_place():
             return journal
         try:
-            new = journal.anew(_slices(self._records, self.clock.utc()))
+            self._journal = new = journal.anew(_slices(self._records, self.clock.utc()))
         except OSError:
             journal.keys = 0  # it is not tried again at every call
             return journal
         journal.close()
-        self._journal = new
         _sync_folder(self._path)  # else the old one might come back
         return new
 
@@ -143,10 +148,10 @@ class JournalStore(MemoryStore):
             raise
 
     def _let_go(self) -> None:
-        if self._journal is not None:
-            self._journal.close()
-        self._journal = None
+        journal, self._journal = self._journal, None  # first, so that an interrupt leaves none that is half closed
         self._records, self._slots, self._order = {}, {}, []
+        if journal is not None:
+            journal.close()
 
 
 class Journal:
@@ -158,6 +163,13 @@ class Journal:
         self._path = path
         self._number = int.from_bytes(os.urandom(8), "little")
         self._end = self._size = _HEADER.size
+
+    def in_place(self) -> bool:
+        """Whether who looks for the file finds this one."""
+        try:
+            return _is_at(self.file, self._path)
+        except OSError:  # a folder that we may no longer look into: nobody can tell, and the file itself works
+            return True
 
     def append(self, groups: Groups) -> None:
         """Put a frame at the end, and on the disk."""
@@ -175,13 +187,14 @@ class Journal:
             if self._end < size:
                 self._refuse_more(reader, size)
                 self.file.truncate(self._end)
-                _sync(self.file.fileno())
+        _sync(self.file.fileno())  # who wrote the last frame may have been killed before
         self._size = self._end
 
     def anew(self, contents: Iterable[Groups]) -> "Journal":
         """A file with these frames, which has taken the place of this one."""
-        path = self._path.with_name(f"{self._path.name}.new")
-        file = FileIO(path, "w+")
+        path = self._path.with_name(f"{self._path.name}.eventonce-new")
+        path.unlink(missing_ok=True)  # a crash has left it; what it may lead to is not touched
+        file = FileIO(path, "x+")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before anyone can find it
             os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(self.file.fileno()).st_mode))
@@ -222,20 +235,23 @@ class Journal:
     def _begun(self, reader: BufferedReader) -> int:
         """The size of the file, which has a header from now on."""
         found = os.fstat(self.file.fileno())
-        header = reader.read(_HEADER.size)
-        if not stat.S_ISREG(found.st_mode) or header[: len(_MAGIC)] != _MAGIC[: len(header)]:
+        header = reader.read(_HEADER.size) if stat.S_ISREG(found.st_mode) else None  # a pipe would wait for ever
+        if header is None or header[: len(_MAGIC)] != _MAGIC[: len(header)]:
             raise StoreUnusable(f"{self._path}: is a file of something else; name another one")
         if len(header) < _HEADER.size:  # new, or torn when it was
             self._begin()
             return _HEADER.size
-        _, version, self._number = _HEADER.unpack(header)
+        _, version, self._number, checksum = _HEADER.unpack(header)
         if version > _VERSION:
             raise StoreUnusable(f"{self._path}: was written by a newer eventonce (journal {version}); upgrade it")
+        if checksum != crc32(header[:-4]):  # with a wrong number no frame would look whole, and all would be cut off
+            raise self._damaged(0, "its header is wrong")
         return found.st_size
 
     def _begin(self) -> None:
         self.file.truncate(0)
-        _write(self.file, _HEADER.pack(_MAGIC, _VERSION, self._number), 0)
+        header = _HEADER.pack(_MAGIC, _VERSION, self._number, 0)[:-4]
+        _write(self.file, header + struct.pack("<I", crc32(header)), 0)
         _sync(self.file.fileno())
 
     def _payload(self, reader: BufferedReader, at: int, size: int) -> bytes | None:
@@ -254,7 +270,7 @@ class Journal:
         try:
             return _decode(payload)
         except msgspec.DecodeError as error:
-            raise self._damaged(str(error)) from error
+            raise self._damaged(self._end, str(error)) from error
 
     def _refuse_more(self, reader: BufferedReader, size: int) -> None:
         """A crash tears the last frame. Where a whole one follows it was something else, and that one must not go."""
@@ -263,11 +279,11 @@ class Journal:
         found = rest.find(_MARK, 1)
         while found >= 0:
             if self._payload(reader, self._end + found, size) is not None:
-                raise self._damaged("what follows is whole")
+                raise self._damaged(self._end, "what follows is whole")
             found = rest.find(_MARK, found + 1)
 
-    def _damaged(self, how: str) -> StoreUnusable:
-        place = f"{self._path}: is damaged at byte {self._end}"
+    def _damaged(self, at: int, how: str) -> StoreUnusable:
+        place = f"{self._path}: is damaged at byte {at}"
         return StoreUnusable(f"{place} ({how}); restore it from a backup or name another one")
 
 
@@ -310,7 +326,7 @@ def _locked(path: Path) -> FileIO:
     file = FileIO(path, "r+", opener=lambda name, flags: os.open(name, flags | os.O_CREAT, 0o666))
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        same = os.path.samestat(os.fstat(file.fileno()), path.stat())
+        same = _is_at(file, path)
     except BlockingIOError:
         file.close()
         raise StoreUnusable(
@@ -324,6 +340,13 @@ def _locked(path: Path) -> FileIO:
         return file
     file.close()  # it was written anew meanwhile, and what we have locked is gone
     return _locked(path)
+
+
+def _is_at(file: FileIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _write(file: FileIO, data: bytes, at: int) -> None:
