@@ -91,6 +91,10 @@ def measured(folder: Path, scale: Scale) -> Iterator[Row]:
     least.executemany(known, ((key,) for key in spread_keys(scale.resident)))
     least.execute("COMMIT")
     plain.execute("CREATE TABLE naive (key TEXT PRIMARY KEY, status TEXT, ends INTEGER)")
+    plain.execute("BEGIN")
+    known = "INSERT INTO naive VALUES (?, 'done', 9000000000)"
+    plain.executemany(known, ((2 * key.hex(),) for key in spread_keys(scale.resident)))
+    plain.execute("COMMIT")
     once = Once(store, consumer="bench", rules=RULE)
     candidates = {OURS: whole(once, BATCH), BARE: bare(store, BATCH), NAIVE: naive(plain)}
     for wide, name in scale.sizes.items():
