@@ -515,16 +515,19 @@ def test_a_store_that_is_not_there_is_not_made_by_looking(tmp_path: Path) -> Non
 
 def test_a_forked_child_cannot_write_under_its_parents_lock(file: Path, store: JournalStore) -> None:
     claim(store, 1)
+    refused, tell = os.pipe()
     go, ready = os.pipe()
     child = os.fork()
     if not child:
-        os.close(ready)
         try:
             finish(store, 1)
         except StoreUnusable:
+            os.write(tell, b"x")
             os.read(go, 1)  # the parent has let go
             os._exit(0 if finish(store, 1) == [True] * 3 else 1)
         os._exit(2)
+    os.close(tell)
+    assert os.read(refused, 1) == b"x"
     assert claim(store, 2) == [Won(1)] * 3
     with pytest.raises(StoreUnusable, match="holds this journal"):
         JournalStore(file)
@@ -532,8 +535,8 @@ def test_a_forked_child_cannot_write_under_its_parents_lock(file: Path, store: J
     os.write(ready, b"x")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert all(isinstance(answer, Done) for answer in claim(store, 1, b"token--2"))
-    os.close(go)
-    os.close(ready)
+    for end in (refused, go, ready):
+        os.close(end)
 
 
 def test_a_fork_is_not_locked_out_by_a_child_that_lives_on(file: Path) -> None:
