@@ -337,7 +337,9 @@ def test_any_bytes_are_opened_or_refused(file: Path, tail: bytes, after: bool) -
     data, ends = three_claims(file)
     file.write_bytes(data[: ends[1]] + tail + (data[ends[1] :] if after else b""))
     with suppress(StoreUnusable):
-        JournalStore(file).close()
+        store = JournalStore(file)
+        assert known(store) >= set(keys(0))  # what stands before it is there
+        store.close()
     file.write_bytes(tail)
     with suppress(StoreUnusable):
         JournalStore(file).close()
@@ -548,7 +550,9 @@ def test_a_fork_is_not_locked_out_by_a_child_that_lives_on(file: Path) -> None:
         os.read(go, 1)
         os._exit(0)
     store.close()
-    JournalStore(file).close()
+    again = JournalStore(file)
+    assert claim(again, 1) == [Won(1)] * 3
+    again.close()
     os.write(ready, b"x")
     os.waitpid(child, 0)
     os.close(go)
