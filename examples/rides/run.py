@@ -38,7 +38,7 @@ WELL = "Every completed ride was charged once, and the read model shows every ri
 PROGRESS = {
     "api": ("rides.db", "SELECT total(version) FROM rides"),
     "relay": ("rides.db", "SELECT count(*) FROM eventonce_outbox_published"),
-    "fanout": ("fanout.db", "SELECT count(*) FROM eventonce_claims"),
+    "fanout": ("fanout.db", "SELECT count(*) FROM eventonce_done"),
     "billing": ("billing.db", "SELECT count(*) FROM charges"),
     "readmodel": ("readmodel.db", "SELECT total(version) FROM rides"),
 }

@@ -52,16 +52,17 @@ def server() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def spark(server: str) -> Iterator[Any]:
-    main = sys.modules["__main__"]
-    if not hasattr(main, "__file__"):
-        main.__file__ = "pytest"  # without one, as under xdist, PySpark takes itself to be in its own doctests
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from pyspark.sql import SparkSession
+    with pytest.MonkeyPatch.context() as patch:
+        main = sys.modules["__main__"]
+        if not hasattr(main, "__file__"):  # as under xdist: PySpark then takes itself to be in its own doctests
+            patch.setattr(main, "__file__", "pytest", raising=False)  # not for good: other tests spawn processes
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from pyspark.sql import SparkSession
 
-        session = SparkSession.builder.remote(server).getOrCreate()
-    yield session
-    session.stop()
+            session = SparkSession.builder.remote(server).getOrCreate()
+        yield session
+        session.stop()
 
 
 def eventonce(*args: str) -> subprocess.CompletedProcess[str]:

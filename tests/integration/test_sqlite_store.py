@@ -1,5 +1,6 @@
 """The SQLite store's file: schema, sharing, durability, transactions."""
 
+import multiprocessing
 import os
 import random
 import sqlite3
@@ -13,6 +14,7 @@ import pytest
 
 from eventonce import ConfigError, Event, Kind, LeaseLost, Once, StoreError, open_store
 from eventonce.claim import FAILURES_FOR, Claim, Done, Finish, Record, Release, Want, Won
+from eventonce.clock import SystemClock
 from eventonce.errors import StoreUnusable
 from eventonce.key import Key
 from eventonce.stores import sqlite as module
@@ -34,6 +36,10 @@ def store(file: Path) -> Iterator[SQLiteStore]:
     store = SQLiteStore(file)
     yield store
     store.close()
+
+
+def key(number: int) -> Key:
+    return Key(number.to_bytes(16, "big"))
 
 
 def query(file: Path, sql: str) -> list[Any]:
@@ -65,12 +71,12 @@ def test_the_schema_is_migrated_step_by_step(file: Path, monkeypatch: pytest.Mon
     first = SQLiteStore(file)
     first.claim([Want(KEY, 60_000)], b"token--1", 60_000)
     first.close()
-    more = [*known, "ALTER TABLE eventonce_claims ADD COLUMN extra TEXT;\nCREATE TABLE eventonce_more (x)"]
+    more = [*known, "ALTER TABLE eventonce_open ADD COLUMN extra TEXT;\nCREATE TABLE eventonce_more (x)"]
     monkeypatch.setattr(module, "_migrations", lambda: more)
     again = SQLiteStore(file)
     assert again.commit([Finish(KEY, b"token--1", 60_000)]) == [True]
     again.close()
-    assert query(file, "SELECT version FROM eventonce_schema") == [(1,), (2,)]
+    assert query(file, "SELECT version FROM eventonce_schema") == [(1,), (2,), (3,)]
     assert query(file, "SELECT count(*) FROM eventonce_more") == [(0,)]
 
 
@@ -80,8 +86,39 @@ def test_a_migration_that_fails_changes_nothing(file: Path, monkeypatch: pytest.
     monkeypatch.setattr(module, "_migrations", lambda: broken)
     with pytest.raises(StoreError):
         SQLiteStore(file)
-    assert query(file, "SELECT max(version) FROM eventonce_schema") == [(1,)]
+    assert query(file, "SELECT max(version) FROM eventonce_schema") == [(2,)]
     assert query(file, "SELECT name FROM sqlite_master WHERE name = 'eventonce_more'") == []
+
+
+def test_a_file_of_the_first_schema_answers_as_before(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = sqlite3.connect(file, isolation_level=None)
+    module._migrate(connection, module._migrations()[:1])
+    now = SystemClock().utc()
+    later, values = now + 60_000, ", ".join("?" * 13)
+    for row in (  # key, token, lease, shared, tries, trying, done_at, until, took, version, memo, error, expires
+        (key(1), b"token--1", 0, 0, 0, None, now, later, 1, None, b"memo", None, None),  # done
+        (key(2), b"token--1", later, 1, 1, None, 0, 0, 0, None, None, None, later),  # running
+        (key(3), b"token--1", 0, 0, 1, None, 0, 0, 0, None, None, "no", later),  # failed
+        (key(4), b"token--2", 0, 0, 2, 6, now, later, 3, 5, None, "no", later),  # done, and failed in a newer version
+        (key(5), b"token--2", later, 0, 1, 6, now, later, 1, 5, None, None, later),  # done, and a newer version runs
+        (key(6), b"", 0, 1, 0, None, now, later, 1, 5, None, None, None),  # done, and a newer version was given back
+    ):
+        connection.execute(f"INSERT INTO eventonce_claims VALUES ({values})", row)
+    connection.close()
+    store = SQLiteStore(file)
+    assert store.peek([key(number) for number in range(1, 8)]) == [
+        Record(b"token--1", 0, False, 0, None, now, later, 1, None, b"memo", None, later),
+        Record(b"token--1", later, True, 1, None, 0, 0, 0, None, None, None, later),
+        Record(b"token--1", 0, False, 1, None, 0, 0, 0, None, None, "no", later),
+        Record(b"token--2", 0, False, 2, 6, now, later, 3, 5, None, "no", later),
+        Record(b"token--2", later, False, 1, 6, now, later, 1, 5, None, None, later),
+        Record(b"", 0, True, 0, None, now, later, 1, 5, None, None, later),
+        None,
+    ]
+    assert store.commit([Finish(key(number), b"token--1", 60_000) for number in (1, 2, 3)]) == [True, True, False]
+    assert store.claim([Want(key(3), 60_000), Want(key(7), 60_000)], b"token--3", 60_000) == [Won(2, "no"), Won(1)]
+    store.close()
+    assert query(file, "SELECT name FROM sqlite_master WHERE name = 'eventonce_claims'") == []
 
 
 def test_a_file_of_a_newer_eventonce_is_refused(file: Path) -> None:
@@ -196,16 +233,35 @@ def test_the_sweep_walks_the_whole_file_in_steps(file: Path) -> None:
     store.close()
 
 
+def test_the_sweep_drops_both_rows_of_a_key_and_none_that_is_still_open(file: Path) -> None:
+    clock = ManualClock()
+    store = SQLiteStore(file, clock=clock)
+    for number in range(6):
+        store.claim([Want(key(number), 1000, version=1)], b"token--1", 1000)
+        store.commit([Finish(key(number), b"token--1", 1000, version=1)])
+    store.claim([Want(key(number), 1000, version=2) for number in range(3)], b"token--2", 1000)  # in both tables
+    clock.sleep(5000)
+    steps = [store.sweep(4)]
+    while steps[-1].cursor is not None:
+        steps.append(store.sweep(4, steps[-1].cursor))
+    assert [step.removed for step in steps] == [1, 2]
+    assert [record is None for record in store.peek([key(number) for number in range(6)])] == [False] * 3 + [True] * 3
+    clock.sleep(FAILURES_FOR)
+    assert store.sweep(100).removed == 3
+    assert query(file, "SELECT key FROM eventonce_open UNION SELECT key FROM eventonce_done") == []
+    store.close()
+
+
 def test_a_worker_sweeps_by_itself(file: Path) -> None:
     with Once(f"sqlite:///{file}") as once:
         store = SQLiteStore(file)
         store.claim([Want(KEY, 1)], b"token--1", 1)
         store.commit([Finish(KEY, b"token--1", 1)])
         deadline = time.monotonic() + 30
-        while query(file, f"SELECT 1 FROM eventonce_claims WHERE key = x'{KEY.hex()}'") and time.monotonic() < deadline:
+        while query(file, f"SELECT 1 FROM eventonce_done WHERE key = x'{KEY.hex()}'") and time.monotonic() < deadline:
             once.run([EVENT], lambda event: None)
             time.sleep(0.05)
-        assert query(file, f"SELECT 1 FROM eventonce_claims WHERE key = x'{KEY.hex()}'") == []
+        assert query(file, f"SELECT 1 FROM eventonce_done WHERE key = x'{KEY.hex()}'") == []
         store.close()
 
 
@@ -234,7 +290,9 @@ def random_call(dice: random.Random) -> Callable[[Any], list[Any]]:
     window, version, lease = dice.choice(windows), dice.choice(versions), dice.choice([0, 20, 1000])
     wants = [Want(key, window, version, *dice.choices([False, True], k=2)) for key in keys]
     finishes = [
-        Finish(key, dice.choice([token, token, other]), window, version, dice.choice([None, b"", b"memo"]))
+        Finish(
+            key, dice.choice([token, token, other]), dice.choice(windows), version, dice.choice([None, b"", b"memo"])
+        )
         for key in keys
     ]
     releases = [Release(key, token, window, dice.choice([None, "no", "\u00fc"])) for key in keys]
@@ -259,6 +317,59 @@ def test_its_statements_do_what_the_protocol_says(file: Path, seed: int) -> None
         assert store._read([Key(bytes([number] * 16)) for number in range(12)]) == model.records
         clock.sleep(dice.choice([0, 0, 1, 30, 1000, FAILURES_FOR // 2]))
     store.close()
+
+
+def test_a_commit_of_which_some_claims_are_lost_keeps_the_others(file: Path) -> None:
+    clock = ManualClock()
+    store = SQLiteStore(file, clock=clock)
+    keys = [key(number) for number in range(100)]
+    store.claim([Want(each, 60_000) for each in keys], b"token--1", 1000)
+    clock.sleep(2000)
+    store.claim([Want(each, 60_000) for each in keys[:10]], b"token--2", 60_000)  # takes over
+    store.release([Release(each, b"token--1", 60_000, "no") for each in keys[10:20]])
+    finishes = [Finish(each, b"token--1", number % 3, None, b"memo") for number, each in enumerate(keys)]
+    assert store.commit(finishes) == [False] * 20 + [True] * 80
+    assert store.commit([Finish(each, b"token--2", 60_000) for each in keys[:10]]) == [True] * 10
+    assert query(file, "SELECT count(*), min(tries), min(error) FROM eventonce_open") == [(10, 1, "no")]
+    assert query(file, "SELECT count(*), sum(took) FROM eventonce_done") == [(90, 100)]
+    store.close()
+
+
+@pytest.mark.parametrize("windows", [(0, 1000), (1000, 0), (0, 0), (1000, 1000)])
+def test_a_commit_with_a_key_that_stands_there_twice_is_as_the_protocol_says(
+    file: Path, windows: tuple[int, int]
+) -> None:
+    clock = ManualClock()
+    model, store = Dict(clock), SQLiteStore(file, clock=clock)
+    finishes = [Finish(KEY, b"token--1", window, None, b"%d" % window) for window in windows]
+    for each in (model, store):
+        each.claim([Want(KEY, 1000)], b"token--1", 1000)
+    assert store.commit(finishes) == model.commit(finishes)
+    assert store._read([KEY]) == model.records
+    store.close()
+
+
+def _work(file: Path, seed: int) -> int:
+    """In a process of its own: claim all keys in batches, in another order, and commit what was won."""
+    store, dice, done = SQLiteStore(file), random.Random(seed), 0
+    keys = [key(number) for number in range(2000)]
+    dice.shuffle(keys)
+    for begin in range(0, len(keys), 100):
+        some, token = keys[begin : begin + 100], os.urandom(8)
+        answers = store.claim([Want(each, 60_000) for each in some], token, 60_000)
+        won = [each for each, answer in zip(some, answers, strict=True) if isinstance(answer, Won)]
+        assert None not in store.peek(some)
+        done += sum(store.commit([Finish(each, token, 60_000) for each in won]))
+    store.close()
+    return done
+
+
+def test_processes_move_each_key_once(file: Path) -> None:
+    SQLiteStore(file).close()
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        assert sum(pool.starmap(_work, [(file, seed) for seed in range(4)])) == 2000
+    assert query(file, "SELECT count(*), sum(took) FROM eventonce_done") == [(2000, 2000)]
+    assert query(file, "SELECT count(*) FROM eventonce_open") == [(0,)]
 
 
 # --- transactions ---

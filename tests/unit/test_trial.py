@@ -161,7 +161,8 @@ def test_a_store_can_be_used_for_trial_after_trial_and_keeps_nothing(tmp_path: P
         assert report.good, report
 
     connection = sqlite3.connect(file)
-    assert connection.execute("SELECT count(*) FROM eventonce_claims").fetchone() == (0,)
+    for table in ("eventonce_open", "eventonce_done"):
+        assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
     connection.close()
 
 

@@ -12,21 +12,23 @@ from eventonce.rules import Rulebook
 from eventonce.scale.database import Database
 from eventonce.scale.drivers import need
 from eventonce.scale.facts import Header, PartFacts
-from eventonce.scale.fold import Fold, Rows
-from eventonce.scale.parts import NTH_BITS, Archive, Part
+from eventonce.scale.fold import NOTHING, Fold, Rows, windows
+from eventonce.scale.parts import Archive, Part
 from eventonce.scale.plan import Places
 from eventonce.scale.pool import shared_out
 from eventonce.scale.tally import Tally
 from eventonce.study.audit import Judged, conclude
 from eventonce.study.report import Report
+from eventonce.study.traffic import NTH_BITS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# What is a copy of nothing by any measure never leaves DuckDB; what is, comes by key and in the order of arrival.
-_TABLES = """
+# What is a copy of nothing by any measure never leaves DuckDB; nor do copies that are plain: those that say what the
+# first of their key does and came within its window. The others come by key and in the order of arrival.
+_TABLES = f"""
 CREATE VIEW facts AS SELECT f.* EXCLUDE (part, positions), positions + shift AS place
-    FROM read_parquet('{folder}/*.parquet') AS f JOIN shifts USING (part);
+    FROM read_parquet('{{folder}}/*.parquet') AS f JOIN shifts USING (part);
 CREATE TABLE again_keys AS SELECT keys FROM facts GROUP BY keys HAVING count(*) > 1;
 CREATE TABLE again_ids AS SELECT ids, min(place) AS first_id FROM facts WHERE ids != 0 GROUP BY ids HAVING count(*) > 1;
 CREATE TABLE again_contents AS
@@ -34,16 +36,27 @@ CREATE TABLE again_contents AS
 CREATE VIEW judged AS SELECT facts.*,
         coalesce(place > first_id, false) AS same_id, coalesce(place > first_content, false) AS same_content
     FROM facts LEFT JOIN again_ids USING (ids) LEFT JOIN again_contents USING (contents);
+CREATE TABLE several AS SELECT keys, place, rules, versions, contents, times, names, same_id, same_content, replayed
+    FROM judged SEMI JOIN again_keys USING (keys);
+CREATE TABLE firsts AS SELECT keys, min(place) AS first, arg_min(times, place) AS since,
+        max(versions) = {NOTHING} AND min(contents) = max(contents) AND min(rules) = max(rules)
+            AND max(times)::HUGEINT - min(times) <= min(within) AS plain
+    FROM several JOIN windows USING (rules) GROUP BY keys;
 """
 _SINGLE = """
-SELECT names, same_id, same_content, replayed, count(*) FROM judged ANTI JOIN again_keys USING (keys) GROUP BY ALL
+SELECT names, true, same_id, same_content, replayed, NULL::BIGINT, count(*)
+    FROM judged ANTI JOIN again_keys USING (keys) GROUP BY ALL
 """
-_SEVERAL = """
-SELECT keys, place, rules, versions, contents, times, names, same_id, same_content, replayed
-    FROM judged SEMI JOIN again_keys USING (keys) ORDER BY keys, place
+_PLAIN = f"""
+SELECT names, place = first, same_id, same_content AND place = first, replayed,
+        CASE WHEN place > first THEN abs(nullif(times, {NOTHING}) - since) END, count(*)
+    FROM several JOIN firsts USING (keys) WHERE plain GROUP BY ALL
+"""
+_OTHERS = """
+SELECT several.* FROM several JOIN firsts USING (keys) WHERE NOT plain ORDER BY keys, place
 """
 
-_COLUMNS = 10  # of that query
+_COLUMNS = 10  # of the last query
 
 
 def audit(
@@ -122,21 +135,24 @@ def _count(tally: Tally, archive: Archive, folder: Path, book: Rulebook) -> None
         return
     database = Database(folder)
     try:
-        _load(database, archive, folder)
-        for name, same_id, same_content, replayed, events in database.rows(_SINGLE):
-            tally.single(tally.named(name), events, same_id=same_id, same_content=same_content, replayed=replayed)
+        _load(database, archive, folder, book)
+        for query in (_SINGLE, _PLAIN):
+            for batch in database.batches(query):
+                tally.count(zip(*[column.to_pylist() for column in batch.columns], strict=True))
         fold = Fold(book)
-        for batch in database.batches(_SEVERAL):
+        for batch in database.batches(_OTHERS):
             enter(tally, fold, batch)
     finally:
         database.close()
     tally.settle()
 
 
-def _load(database: Database, archive: Archive, folder: Path) -> None:
-    database.run("CREATE TABLE shifts (part INTEGER, shift BIGINT)")
+def _load(database: Database, archive: Archive, folder: Path, book: Rulebook) -> None:
     shifts = [(part.number, before << NTH_BITS) for part, before in zip(archive.parts, archive.before, strict=False)]
+    database.run("CREATE TABLE shifts (part INTEGER, shift BIGINT)")
     database.run(f"INSERT INTO shifts VALUES {', '.join(map(str, shifts))}")
+    database.run("CREATE TABLE windows (rules INTEGER, within BIGINT)")
+    database.run(f"INSERT INTO windows VALUES {', '.join(map(str, enumerate(windows(book))))}")
     for statement in _TABLES.format(folder=str(folder).replace("'", "''")).split(";\n")[:-1]:
         database.run(statement)
 

@@ -81,7 +81,7 @@ class PartFacts:
         self.header.events += len(facts)
         columns = {name: _numbers(pa, getattr(facts, name)) for name in _NUMBERS}
         columns["rules"] = columns["rules"].cast(pa.int32())
-        columns |= {"names": _numbers(pa, groups), "replayed": pa.array(list(facts.replayed), pa.int8())}
+        columns |= {"names": _numbers(pa, groups), "replayed": _numbers(pa, facts.replayed)}
         return pa.table({"part": pa.array([self._part.number] * len(groups), pa.int32()), **columns})
 
     def _name(self, name: tuple[str, str]) -> int:
@@ -99,7 +99,7 @@ class PartFacts:
 
 def _numbers(pa: Any, column: "array[int]") -> Any:
     """Without a copy; what stands for 64 bits stays the same bits, also where an engine knows no unsigned ones."""
-    kind = pa.uint32() if column.typecode == "I" else pa.int64()
+    kind = {"I": pa.uint32(), "b": pa.int8()}.get(column.typecode, pa.int64())
     return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(column)])
 
 

@@ -14,7 +14,17 @@ from eventonce.rules import Rulebook
 from eventonce.study.ledger import NO_TIME, NO_VERSION, Entries, Ledger, Taken, Verdict
 
 _UNSIGNED = 2**64 - 1
+NOTHING = f"CAST('{NO_TIME}' AS BIGINT)"  # in SQL: neither a time nor a version
 DROPPED = (Verdict.DUPLICATE, Verdict.STALE)
+
+
+def windows(book: Rulebook) -> list[int]:
+    """For each rule, how far apart the copies of a key may be for a query to judge them; -1 where it takes a ledger.
+
+    Copies without versions that are alike are duplicates of the first if none is farther from another than the window,
+    which is less than from any time to none. A window that slides counts from the copy before.
+    """
+    return [-1 if rule.refresh else rule.window for rule in book.all]
 
 
 class Rows(NamedTuple):

@@ -12,9 +12,10 @@ from eventonce.outcome import Kind, Outcome
 from eventonce.rules import Rulebook
 from eventonce.scale.drivers import need
 from eventonce.scale.keys import keys_arrow
-from eventonce.scale.parts import NTH_BITS, Part
+from eventonce.scale.parts import Part
 from eventonce.scale.plan import Places
 from eventonce.sinks.dead_letter import letter
+from eventonce.study.traffic import NTH_BITS
 
 if TYPE_CHECKING:
     import pyarrow as pa

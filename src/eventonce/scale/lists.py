@@ -16,9 +16,9 @@ from eventonce.scale.database import Database
 from eventonce.scale.drivers import need
 from eventonce.scale.fold import DROPPED, Fold, Rows
 from eventonce.scale.keyed import Header
-from eventonce.scale.parts import NTH_BITS
 from eventonce.scale.plan import Places, Plan
 from eventonce.study.ledger import Verdict
+from eventonce.study.traffic import NTH_BITS
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,10 +11,9 @@ from eventonce.event import Delivery
 from eventonce.scale.parquet import ParquetLines, is_parquet
 from eventonce.sources.file import FileSource
 from eventonce.study.pieces import Piece, Pieces, Placed, delivered
-from eventonce.study.traffic import SUFFIXES, Seen, Traffic, unpack
+from eventonce.study.traffic import NTH_BITS, SUFFIXES, Seen, Traffic, unpack
 
 SIZE = 32 * 1024 * 1024  # of a part, where a file can be cut
-NTH_BITS = 24  # as in the positions of `Traffic`
 _BATCH = 500
 
 

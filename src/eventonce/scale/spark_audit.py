@@ -10,13 +10,14 @@ from eventonce.rules import Rulebook
 from eventonce.scale.audit import enter, headers, take, write_facts
 from eventonce.scale.drivers import need
 from eventonce.scale.fold import Fold
-from eventonce.scale.parts import NTH_BITS, Archive
+from eventonce.scale.parts import Archive
 from eventonce.scale.plan import Places
 from eventonce.scale.recipe import Recipe
 from eventonce.scale.spark_engine import RANK, Cluster, ordered, with_count
 from eventonce.scale.tally import Tally
 from eventonce.study.audit import conclude
 from eventonce.study.report import Report
+from eventonce.study.traffic import NTH_BITS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +66,7 @@ def _add(tally: Tally, row: Any) -> None:
         tally.merge(bytes(row[0]))
         return
     _, name, same_id, same_content, replayed, events = row
-    tally.single(tally.named(name), events, same_id=same_id, same_content=same_content, replayed=replayed)
+    tally.count([(name, True, same_id, same_content, replayed, None, events)])
 
 
 def _seen(facts: "DataFrame", name: str, told: str, order: Sequence[str]) -> "DataFrame":

@@ -12,11 +12,11 @@ from eventonce.scale.drivers import need
 from eventonce.scale.facts import PartFacts
 from eventonce.scale.fold import DROPPED, Fold, Rows
 from eventonce.scale.keys import keys_arrow
-from eventonce.scale.parts import NTH_BITS
 from eventonce.scale.recipe import Recipe
 from eventonce.scale.spark_engine import RANK
 from eventonce.sources.documents import LONGEST
 from eventonce.study.pieces import Placed
+from eventonce.study.traffic import NTH_BITS
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,6 +10,7 @@ from eventonce.rules import Rulebook
 from eventonce.scale.facts import Header
 from eventonce.study.audit import OTHERS, Audit, Group, Pair
 from eventonce.study.gaps import Gaps
+from eventonce.study.ledger import Taken, Verdict
 
 _OTHERS = 0  # stands for all sources and types that are not told apart
 _MOST_PAIRS, _MOST_PAIRS_IN_ALL = 50, 1000  # as many as an audit compares
@@ -80,10 +81,19 @@ class Tally(Audit):
         """The group of a source and type; beyond those told apart, that of the others."""
         return self._by_name.get(number) or self._group((OTHERS, OTHERS))
 
-    def single(self, group: Group, events: int, *, same_id: bool, same_content: bool, replayed: int) -> None:
-        """Count events that are the only ones of their key."""
-        group.replayed += events * replayed
-        self.count_new(group, events, same_id=same_id, same_content=same_content, replayed=replayed)
+    def count(self, alike: Iterable[tuple[int, bool, bool, bool, int, int | None, int]]) -> None:
+        """Count events of which a query knows enough: they are the first of their key, or plain copies of it.
+
+        Of each kind: its source and type, if it is the first, if its id and its content were seen, if it is replayed,
+        how long after the first it came, and how many there are.
+        """
+        for number, new, same_id, same_content, replayed, gap, events in alike:
+            group = self.named(number)
+            group.replayed += events * replayed
+            if new:
+                self.count_new(group, events, same_id=same_id, same_content=same_content, replayed=replayed)
+            else:
+                self.count_known(group, Taken(Verdict.DUPLICATE, gap), events, same_id=same_id)
 
     def expect(self, numbers: Iterable[int]) -> None:
         """On a worker: count these apart. Their names are not known there."""

@@ -16,9 +16,9 @@ from eventonce.scale.drivers import need
 from eventonce.scale.lists import DROP, FLAG_BITS, SEVERAL, read_list
 from eventonce.scale.output import ParquetOutput, open_output
 from eventonce.scale.parquet import ParquetLines, is_parquet
-from eventonce.scale.parts import NTH_BITS
 from eventonce.scale.plan import Places, Target
 from eventonce.sources.documents import LONGEST
+from eventonce.study.traffic import NTH_BITS
 
 _LINES = 2000  # at once
 _DOCUMENT = NTH_BITS + FLAG_BITS  # a number of a list, shifted by this, is the number of its document

@@ -11,40 +11,26 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from math import nan
-from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 from urllib.parse import unquote, urlsplit
 
-from eventonce.claim import Claim, Finish, Record
+from eventonce.claim import Claim, Finish
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import ConfigError, EventOnceError, LeaseLost, StoreBusy, StoreError, StoreUnusable
 from eventonce.forks import tell_of_forks
 from eventonce.key import Key
 from eventonce.ports import Swept
-from eventonce.stores import ledger
+from eventonce.stores import sqlite_rows as rows
 from eventonce.stores.ledger import Ledger, Records, Result
 from eventonce.stores.url import flag, options
 
 PATIENCE = 10.0  # seconds to wait for another process's transaction
 _SCHEMA = Path(__file__).with_name("sqlite_schema")
-_VALUES = "token, lease, shared, tries, trying, done_at, until, took, version, memo, error, expires"
-_UPDATE = f"UPDATE eventonce_claims SET ({_VALUES}) = ({', '.join('?' * 12)}) WHERE key = ?"  # in its place
-_INSERT = (  # the first claim of a key, which is how each row begins
-    "INSERT INTO eventonce_claims (token, lease, shared, trying, expires, key, tries, done_at, until, took) "
-    "VALUES (?, ?, ?, ?, ?, ?, 1, 0, 0, 0)"
-)
-_FINISH = (  # what `claim.commit` does where the claim is held; a window of nothing is left to it
-    "UPDATE eventonce_claims SET lease = 0, shared = 0, tries = 0, trying = NULL, done_at = ?1, until = ?2, "
-    "took = tries, version = ?3, memo = ?4, error = NULL, expires = NULL "
-    "WHERE key = ?6 AND token = ?5 AND lease <> 0 AND coalesce(expires, until) > ?1 AND ?2 > ?1"
-)
 _SCHEMA_TABLE = "eventonce_schema"
+_WRITING, _READING = "BEGIN IMMEDIATE", "BEGIN"
 _ROLLED_BACK = "SQLite has rolled the transaction back after an error; the handler must fail too"
-_CHUNK = 500  # keys in one SELECT
 # What was committed survives a power cut; pages stay in memory, since keys are random and want any of them; and the log
 # grows to the usual 4 MB before it is written back.
 _SETTINGS = "PRAGMA synchronous = FULL; PRAGMA cache_size = -65536; PRAGMA wal_autocheckpoint = 4000"
@@ -61,7 +47,7 @@ def open_url(url: str, clock: Clock | None, create: bool) -> SQLiteStore:
 
 
 class SQLiteStore(Ledger):
-    """Claims in a table of a SQLite file.
+    """Claims in a SQLite file.
 
     `shared` allows a file that already holds other tables, so that a handler's own writes through `ctx.tx`
     commit together with the record of them.
@@ -83,10 +69,13 @@ class SQLiteStore(Ledger):
 
     def sweep(self, limit: int, cursor: bytes = b"") -> Swept:
         """Look at the next `limit` keys and remove those whose time is over: a walk, so no index is needed."""
-        return self._use(lambda connection: _sweep(connection, limit, cursor, self.clock.utc()))
+        now = self.clock.utc()
+        over, cursor_after = self._use(lambda connection: rows.over(connection, limit, cursor, now))
+        removed = self._transact(lambda connection: rows.drop(connection, over, now)) if over else 0
+        return Swept(removed, cursor_after)
 
     def commit(self, finishes: Sequence[Finish]) -> list[bool]:
-        return self._transact(lambda connection: _commit(connection, finishes, self.clock.utc()))
+        return self._transact(lambda connection: rows.commit(connection, finishes, self.clock.utc()))
 
     def close(self) -> None:
         with self._lock:
@@ -116,13 +105,13 @@ class SQLiteStore(Ledger):
     # --- transactions ---
 
     def _change(self, keys: Sequence[Key], act: Callable[[Records], Result]) -> Result:
-        return self._transact(lambda connection: _changed(connection, keys, act))
+        return self._transact(lambda connection: rows.change(connection, keys, act))
 
-    def _transact(self, act: Callable[[sqlite3.Connection], Result]) -> Result:
-        return self._use(lambda connection: in_transaction(connection, lambda: act(connection)))
+    def _transact(self, act: Callable[[sqlite3.Connection], Result], begin: str = _WRITING) -> Result:
+        return self._use(lambda connection: in_transaction(connection, lambda: act(connection), begin))
 
     def _read(self, keys: Sequence[Key]) -> Records:
-        return self._use(lambda connection: _select(connection, keys))
+        return self._transact(lambda connection: rows.select(connection, keys), _READING)
 
     def _use(self, act: Callable[[sqlite3.Connection], Result]) -> Result:
         """Let a function use the connection, alone."""
@@ -221,10 +210,10 @@ def _or_closed(connection: sqlite3.Connection, act: Callable[[], object]) -> sql
     return connection
 
 
-def in_transaction(connection: sqlite3.Connection, act: Callable[[], Result]) -> Result:
-    """Let a function act in a transaction of the only writer."""
+def in_transaction(connection: sqlite3.Connection, act: Callable[[], Result], begin: str = _WRITING) -> Result:
+    """Let a function act in a transaction, of the only writer unless it only reads."""
     try:
-        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(begin)
         result = act()
         connection.execute("COMMIT")
         return result
@@ -328,7 +317,7 @@ class SQLiteTransaction:
     def begin(self, claim: Claim) -> None:
         """Take the write lock; from here on nobody can take the claim over."""
         self._connection.execute("BEGIN IMMEDIATE")
-        record = _select(self._connection, [claim.key]).get(claim.key)
+        record = rows.select(self._connection, [claim.key]).get(claim.key)
         if record is None or record.token != claim.token or not record.lease:
             raise LeaseLost
         self._connection.lend()
@@ -350,7 +339,7 @@ class SQLiteTransaction:
     def _commit(self, finish: Finish) -> bool:
         if not self._connection.in_transaction:
             raise EventOnceError(_ROLLED_BACK)
-        (kept,) = _commit(self._connection, [finish], self._store.clock.utc())
+        (kept,) = rows.commit(self._connection, [finish], self._store.clock.utc())
         if kept:
             self._connection.execute("COMMIT")
         return kept
@@ -366,97 +355,6 @@ class SQLiteTransaction:
         finally:
             self._connection.close()
             self._store.leave()
-
-
-# --- rows ---
-
-
-def _sweep(connection: sqlite3.Connection, limit: int, cursor: bytes, now: int) -> Swept:
-    rows = connection.execute(
-        "SELECT key, coalesce(expires, until) FROM eventonce_claims WHERE key > ? ORDER BY key LIMIT ?", (cursor, limit)
-    ).fetchall()
-    over = [(key, now) for key, expires in rows if expires <= now]
-    if over:  # and still over: it may have been claimed again since
-        delete = "DELETE FROM eventonce_claims WHERE key = ? AND coalesce(expires, until) <= ?"
-        in_transaction(connection, lambda: connection.executemany(delete, over))
-    return Swept(len(over), rows[-1][0] if len(rows) == limit else None)
-
-
-def _commit(connection: sqlite3.Connection, finishes: Sequence[Finish], now: int) -> list[bool]:
-    """Mostly every claim is still held, and then nothing has to be read before it is written.
-
-    Where one is not, the protocol decides on all of them. To it, those that went well look as if a client asked again
-    after a lost reply: nothing changes, and the answer is the same.
-    """
-    rows = [
-        (now, now + window, _bound(version), _bound(memo), bytearray(token), bytearray(key))
-        for key, token, window, version, memo in sorted(finishes, key=itemgetter(0))
-    ]
-    if connection.executemany(_FINISH, rows).rowcount == len(rows):
-        return [True] * len(rows)
-    keys = [finish.key for finish in finishes]
-    return _changed(connection, keys, lambda records: ledger.commit(records, finishes, now))
-
-
-@lru_cache(maxsize=64)
-def _selection(count: int) -> str:
-    return f"SELECT {_VALUES}, key FROM eventonce_claims WHERE key IN ({', '.join('?' * count)})"
-
-
-def _select(connection: sqlite3.Connection, keys: Sequence[Key]) -> dict[Key, Record]:
-    records = {}
-    alike: dict[tuple[object, ...], Record] = {}  # those of one batch are the same
-    for start in range(0, len(keys), _CHUNK):
-        chunk = [*map(bytearray, keys[start : start + _CHUNK])]
-        for row in connection.execute(_selection(len(chunk)), chunk):
-            values = row[:-1]
-            records[row[-1]] = alike[values] if values in alike else alike.setdefault(values, _record(values))
-    return records
-
-
-def _record(values: tuple[Any, ...]) -> Record:
-    record = Record._make(values)
-    return record if record.expires else record._replace(expires=record.until)
-
-
-def _changed(connection: sqlite3.Connection, keys: Sequence[Key], act: Callable[[Records], Result]) -> Result:
-    """Let a function act on the records of these keys, and write what it has changed."""
-    before = _select(connection, keys)
-    after = dict(before)
-    result = act(after)
-    new = {key: record for key, record in after.items() if key not in before}
-    changed = {key: after[key] for key, record in before.items() if after.get(key, record) is not record}
-    gone = [(key,) for key in before.keys() - after.keys()]
-    connection.executemany(_INSERT, _rows(new, _first))
-    connection.executemany(_UPDATE, _rows(changed, _all))
-    connection.executemany("DELETE FROM eventonce_claims WHERE key = ?", gone)
-    return result
-
-
-def _first(record: Record) -> tuple[object, ...]:
-    return record.token, record.lease, record.shared, record.trying, record.expires
-
-
-def _all(record: Record) -> tuple[object, ...]:
-    return (*record[:-1], None if record.expires == record.until else record.expires)
-
-
-def _rows(records: dict[Key, Record], row: Callable[[Record], tuple[object, ...]]) -> list[tuple[object, ...]]:
-    """What a statement needs of each record and then its key, in the order of the keys: each page at one time."""
-    alike: dict[int, tuple[object, ...]] = {}  # by identity, since to look at all of a record takes longer
-    for record in records.values():
-        if id(record) not in alike:
-            alike[id(record)] = tuple(map(_bound, row(record)))
-    return [(*alike[id(records[key])], bytearray(key)) for key in sorted(records)]
-
-
-def _bound(value: object) -> object:
-    """The same for SQLite, and Python passes it on at once: for other types it first looks for adapters, at length."""
-    if value is None:
-        return nan  # is NULL to SQLite
-    if isinstance(value, bytes):
-        return bytearray(value)
-    return int(value) if isinstance(value, bool) else value
 
 
 # --- the schema ---

@@ -154,7 +154,9 @@ class Audit:
             if is_new:
                 self.count_new(groups[number], events, same_id=same_id, same_content=same_content, replayed=replayed)
         for number, each, same_id, _, _, position in compress(zip(*judged, strict=True), map(not_, new)):
-            self._count_known(groups[number], each, position, same_id=same_id)
+            self.count_known(groups[number], each, same_id=same_id)
+            if each.differs_from is not None:
+                self._suspect(groups[number], Pair(each.differs_from, position))
 
     def count_new(self, group: Group, events: int, *, same_id: bool, same_content: bool, replayed: int) -> None:
         """Count events that are the first of their key."""
@@ -162,12 +164,11 @@ class Audit:
         if (same_id or same_content) and not replayed:  # a replay was sent again on purpose
             group.missed[same_id, same_content] += events
 
-    def _count_known(self, group: Group, taken: Taken, position: int, *, same_id: bool) -> None:
-        group.verdicts[taken.verdict] += 1
+    def count_known(self, group: Group, taken: Taken, events: int = 1, *, same_id: bool) -> None:
+        """Count events whose key was there before."""
+        group.verdicts[taken.verdict] += events
         if taken.verdict is not Verdict.NEWER:
-            _measure(group.gaps, taken, same_id=same_id)
-        if taken.differs_from is not None:
-            self._suspect(group, Pair(taken.differs_from, position))
+            _measure(group.gaps, taken, events, same_id=same_id)
 
     def _suspect(self, group: Group, pair: Pair) -> None:
         group.suspicious += 1
@@ -183,13 +184,13 @@ class Audit:
         return group
 
 
-def _measure(gaps: Gaps, taken: Taken, *, same_id: bool) -> None:
+def _measure(gaps: Gaps, taken: Taken, events: int, *, same_id: bool) -> None:
     if taken.gap is None:
-        gaps.unknown += 1
+        gaps.unknown += events
     elif taken.gap == 0 and same_id and taken.differs_from is None:
-        gaps.same_time += 1
+        gaps.same_time += events
     else:
-        gaps.add(taken.gap)
+        gaps.add(taken.gap, events)
 
 
 # --- the two readings ---

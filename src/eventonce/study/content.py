@@ -19,7 +19,9 @@ from eventonce.study import fingerprint
 # 0xCB stands before the eight bytes of each float, and rarely elsewhere. Those that equal integers are from 2^33 on, or
 # have zeros at their end; so have some others.
 _PERHAPS_WHOLE = re.compile(rb"\xcb(?=[\x42-\x7f\xc2-\xff].{7}|.{6}\x00\x00)", re.DOTALL)
+_FLOAT = 0xCB
 _NO_KEY = Key(b"")
+_first = Struct(">Q").unpack_from
 _float = Struct(">d").unpack_from
 _pack = msgspec.msgpack.Encoder(order="sorted").encode_into
 
@@ -29,11 +31,12 @@ def of_content(rule: CompiledRule, event: Event, packed: bytearray) -> int:
     said = (event.source, event.type, rule.stripped(event))
     try:
         _pack(said, packed)
-        if _PERHAPS_WHOLE.search(packed) and _has_whole(packed):
+        if _FLOAT in packed and _has_whole(packed):
             _pack(_with_integers(msgspec.json.encode(said)), packed)
     except (OverflowError, UnicodeEncodeError):  # integers beyond 64 bits, half a surrogate pair
         return fingerprint.of_content(Keyed(rule, _NO_KEY), event)
-    return fingerprint.of_digest(sha256(packed).digest())
+    found: int = _first(sha256(packed).digest())[0]
+    return found
 
 
 def _has_whole(packed: bytearray) -> bool:

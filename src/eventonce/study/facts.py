@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 from eventonce.errors import EventRejected
 from eventonce.event import Event
+from eventonce.formats import MAX_BYTES, read_events
 from eventonce.rule import Rule
 from eventonce.rules import CompiledRule, Rulebook
 from eventonce.study import fingerprint
 from eventonce.study.content import of_content
 from eventonce.study.ledger import NO_TIME, NO_VERSION, Entries
 from eventonce.study.pieces import Placed
-from eventonce.study.traffic import millis, unpack
+from eventonce.study.traffic import NTH_BITS, millis
 
 _NO_ID = 0  # which is never taken for known
 _LONGEST_NAME = 200
@@ -42,31 +43,20 @@ class Facts:
         self.times = array("q")
         self.positions = array("Q")
         self.ids = array("Q")
-        self.replayed = bytearray()
-        self._packed = bytearray()  # a place to work, used again and again
+        self.replayed = array("b")
 
     def take(self, documents: Iterable[Placed], shown: str, book: Rulebook) -> None:
         """All events of some documents of a file."""
-        for body, line, _, trouble in documents:
-            self.documents += 1
-            for position, event in unpack(self.documents, body, trouble):
-                self.add(event, position, shown, line, book)
-
-    def add(self, event: Event | EventRejected, position: int, shown: str, line: int, book: Rulebook) -> None:
-        """One more event, or what is none, and where it was found."""
-        if isinstance(event, EventRejected):
-            self.rejected.append(Rejected(None, str(event), shown, line))
-            return
-        group = self.names.get((event.source, event.type))
-        if group is None:
-            group = self._group(event)
+        rows = Rows(self, shown, book)
         try:
-            self._enter(event, book.find(event))
-        except EventRejected as error:
-            self.rejected.append(Rejected(group, str(error), shown, line))
-        else:
-            self.groups.append(group)
-            self.positions.append(position)
+            for body, line, _, trouble in documents:
+                self.documents += 1
+                position = self.documents << NTH_BITS
+                for event in read_events(body, MAX_BYTES) if trouble is None else (EventRejected(trouble),):
+                    rows.add(event, position, line)
+                    position += 1
+        finally:  # also of a file that can be read no further
+            rows.enter()
 
     def __len__(self) -> int:
         return len(self.keys) + len(self.rejected)
@@ -80,27 +70,70 @@ class Facts:
         """As a ledger takes them."""
         return Entries(self.rules, self.keys, self.versions, self.contents, self.times, self.positions)
 
-    def _group(self, event: Event) -> int:
-        name = (event.source[:_LONGEST_NAME], event.type[:_LONGEST_NAME])
-        return self.names.setdefault(name, len(self.names))
 
-    def _enter(self, event: Event, rule: CompiledRule) -> None:
-        own_id, time, version = fingerprint.of_id(event), millis(event), None
-        if own_id is not None and _is_by_id(rule.rule, event):
+class Rows:
+    """Events on their way into columns: one step for all columns of an event, and one for all events of a column."""
+
+    def __init__(self, facts: Facts, shown: str, book: Rulebook) -> None:
+        self._facts, self._shown, self._book = facts, shown, book
+        self._found: list[int] = []  # one row behind the other
+        self._packed = bytearray()  # a place to work, used again and again
+
+    def add(self, event: Event | EventRejected, position: int, line: int) -> None:
+        """One more event, or what is none, and where it was found."""
+        if isinstance(event, EventRejected):
+            self._facts.rejected.append(Rejected(None, str(event), self._shown, line))
+            return
+        group = self._facts.names.get((event.source, event.type))
+        if group is None:
+            group = self._group(event)
+        try:
+            self._add(event, self._book.find(event), group, position)
+        except EventRejected as error:
+            self._facts.rejected.append(Rejected(group, str(error), self._shown, line))
+
+    def _add(self, event: Event, rule: CompiledRule, group: int, position: int) -> None:
+        own_id, time, version, by = fingerprint.of_id(event), millis(event), None, rule.rule.key
+        if by == "id" and own_id is not None and _is_id_alone(rule.rule, event):
             key = own_id ^ rule.number
         else:
             keyed = rule.key(event)
             key, version = fingerprint.of_digest(keyed.key), keyed.version
-        content = key if rule.rule.key == "content" else of_content(rule, event, self._packed)
-        self.rules.append(rule.number)
-        self.keys.append(key)
-        self.versions.append(NO_VERSION if version is None else version)
-        self.contents.append(content)
-        self.times.append(NO_TIME if time is None else time)
-        self.ids.append(_NO_ID if own_id is None else own_id)
-        self.replayed.append(bool(event.replay))
+        self._found += (
+            group,
+            rule.number,
+            key,
+            NO_VERSION if version is None else version,
+            key if by == "content" else of_content(rule, event, self._packed),
+            NO_TIME if time is None else time,
+            position,
+            _NO_ID if own_id is None else own_id,
+            1 if event.replay else 0,
+        )
+
+    def enter(self) -> None:
+        """Put all into their columns."""
+        facts, found = self._facts, self._found
+        columns: tuple[array[int], ...] = (
+            facts.groups,
+            facts.rules,
+            facts.keys,
+            facts.versions,
+            facts.contents,
+            facts.times,
+            facts.positions,
+            facts.ids,
+            facts.replayed,
+        )
+        for at, column in enumerate(columns):
+            column.extend(found[at :: len(columns)])
+        found.clear()
+
+    def _group(self, event: Event) -> int:
+        names = self._facts.names
+        return names.setdefault((event.source[:_LONGEST_NAME], event.type[:_LONGEST_NAME]), len(names))
 
 
-def _is_by_id(rule: Rule, event: Event) -> bool:
-    """Whether the key is the id and no more: then it needs no digest, since under one rule the id says the same."""
-    return rule.key == "id" and rule.version is None and not (event.replay and rule.replay == "reprocess")
+def _is_id_alone(rule: Rule, event: Event) -> bool:
+    """Whether a key by id is no more than that: then it needs no digest, since under one rule the id says the same."""
+    return rule.version is None and not (event.replay and rule.replay == "reprocess")

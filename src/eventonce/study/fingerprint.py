@@ -11,7 +11,7 @@ from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.key import part
 from eventonce.rules.book import CompiledRule, Keyed
-from eventonce.stamp import identity_of
+from eventonce.stamp import FIELD, identity_of
 
 _first = Struct(">Q").unpack_from
 
@@ -24,17 +24,27 @@ def of_digest(digest: bytes) -> int:
 
 def of_id(event: Event) -> int | None:
     """What an id identifies an event by, as under a rule with `key = "id"`; None where it has none."""
+    data = event.data
+    if event.form == "eventbridge" and not (isinstance(data, dict) and FIELD in data):  # by far the most common
+        return _of_text(event.id)
     given: Any = identity_of(event)
     if given is None:
         if not event.id:
             return None
         if event.form == "eventbridge":
-            return of_digest(sha256(event.id.encode("utf-8", "surrogatepass")).digest())
+            return _of_text(event.id)
         given = event.id if event.form == "cloudevents" else event.attributes.get("id", event.id)  # 7 and "7" differ
         if isinstance(given, dict | list):
             return None
     named = (event.source, given) if event.form == "cloudevents" else (event.source, event.type, given)
     return _of(tuple(map(part, named)))
+
+
+def _of_text(text: str) -> int | None:
+    if not text:
+        return None
+    found: int = _first(sha256(text.encode("utf-8", "surrogatepass")).digest())[0]
+    return found
 
 
 def of_content(keyed: Keyed, event: Event) -> int:

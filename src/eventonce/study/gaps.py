@@ -43,11 +43,11 @@ class Gaps:
         self.bars = [0] * (len(EDGES) + 1)
         self._fine: dict[int, tuple[int, int]] = {}  # by size: how many, and the longest of them
 
-    def add(self, gap: int) -> None:
-        """One more copy, so many milliseconds after the one before."""
-        self.known += 1
-        self.bars[bisect_left(EDGES, gap)] += 1
-        self._enter(_step(gap), 1, gap)
+    def add(self, gap: int, copies: int = 1) -> None:
+        """One more copy, or several, so many milliseconds after the one before."""
+        self.known += copies
+        self.bars[bisect_left(EDGES, gap)] += copies
+        self._enter(_step(gap), copies, gap)
 
     def merge(self, other: "Gaps") -> Self:
         """All of another's, too."""

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from eventonce.rules import Rulebook
-from eventonce.study.facts import Facts
+from eventonce.study.facts import Facts, Rows
 from eventonce.study.pieces import Lines, Piece, Pieces, Placed
 from eventonce.study.traffic import Seen, Traffic
 
@@ -68,8 +68,11 @@ def _of_pieces(traffic: Traffic, found: Iterable[tuple[Piece, Facts]]) -> Iterat
 
 def _of_batch(batch: Iterable[Seen], book: Rulebook) -> Facts:
     facts = Facts()
-    for event, delivery, position in batch:
-        facts.add(event, position, delivery.where["source"], delivery.where["line"], book)
+    for shown, several in groupby(batch, lambda seen: str(seen.delivery.where["source"])):
+        rows = Rows(facts, shown, book)
+        for event, delivery, position in several:
+            rows.add(event, position, delivery.where["line"])
+        rows.enter()
     return facts
 
 

@@ -14,7 +14,7 @@ from eventonce.study.pieces import Piece
 
 SUFFIXES = ("", ".json", ".jsonl", ".ndjson", ".gz", ".txt")  # what is read of a folder
 _BATCH = 500
-_NTH_BITS = 24  # a document of 64 MB holds fewer events than this can number
+NTH_BITS = 24  # a document of 64 MB holds fewer events than this can number
 
 
 class Seen(NamedTuple):
@@ -84,7 +84,7 @@ class Traffic:
 
     def again(self, positions: Collection[int]) -> Iterator[Seen]:
         """The events at these positions, by a second reading that opens only the documents they are in."""
-        wanted = {position >> _NTH_BITS for position in positions}
+        wanted = {position >> NTH_BITS for position in positions}
         for number, delivery in Traffic(self._files)._numbered() if wanted else ():
             if number in wanted:
                 found = unpack(number, delivery.body, delivery.trouble)
@@ -111,7 +111,7 @@ class Traffic:
 
     def passed(self, piece: Piece, documents: int) -> int:
         """A piece of a file was read elsewhere: what to add to the positions that were found in it."""
-        before = self.documents << _NTH_BITS
+        before = self.documents << NTH_BITS
         self.documents += documents
         self._behind += piece.end - piece.begin
         return before
@@ -166,7 +166,7 @@ class Traffic:
 def unpack(number: int, body: bytes, trouble: str | None) -> Iterable[tuple[int, Event | EventRejected]]:
     """The events of a document, in any carrier's shape, and the position of each."""
     events = read_events(body, MAX_BYTES) if trouble is None else (EventRejected(trouble),)
-    return enumerate(events, number << _NTH_BITS)
+    return enumerate(events, number << NTH_BITS)
 
 
 def millis(event: Event) -> int | None:
