@@ -54,9 +54,7 @@ class Runtime:
         self._invocations: Queue[tuple[str, bytes, int]] = Queue()
         self._replies: dict[str, Reply] = {}
         self._replied = threading.Condition()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._server: ThreadingHTTPServer | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self.rounds = 0
 
@@ -80,11 +78,18 @@ class Runtime:
 
     def close(self) -> None:
         self.kill()
-        self._server.shutdown()
-        self._server.server_close()
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
 
     def _start(self) -> None:
+        """With a server and a queue of its own: the process before may have been killed while it asked for work."""
+        self.close()
         self.rounds += 1
+        self._invocations = Queue()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler(self._invocations))
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
         port = self._server.server_address[1]
         own = {"AWS_LAMBDA_RUNTIME_API": f"127.0.0.1:{port}", "ROUND": str(self.rounds), "LAMBDA_TASK_ROOT": "."}
         with (self._folder / "log.txt").open("ab") as log:
@@ -96,7 +101,7 @@ class Runtime:
                 stderr=subprocess.STDOUT,
             )
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def _handler(self, invocations: "Queue[tuple[str, bytes, int]]") -> type[BaseHTTPRequestHandler]:
         runtime = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -104,7 +109,7 @@ class Runtime:
             disable_nagle_algorithm = True
 
             def do_GET(self) -> None:
-                name, body, deadline = runtime._invocations.get()
+                name, body, deadline = invocations.get()
                 self._send(200, body, name, deadline)
 
             def do_POST(self) -> None:
