@@ -295,6 +295,10 @@ def random_call(dice: random.Random) -> Callable[[Any], list[Any]]:
         )
         for key in keys
     ]
+    if dice.random() < 0.5:  # as most batches are: all alike, and each key once
+        keys = [*dict.fromkeys(keys)]
+        wants = [Want(key, *wants[0][1:]) for key in keys]
+        finishes = [Finish(key, *finishes[0][1:]) for key in keys]
     releases = [Release(key, token, window, dice.choice([None, "no", "\u00fc"])) for key in keys]
     verb = dice.choice(["claim", "claim", "commit", "commit", "release", "extend", "forget"])
     return {
@@ -316,6 +320,30 @@ def test_its_statements_do_what_the_protocol_says(file: Path, seed: int) -> None
         assert call(store) == call(model)
         assert store._read([Key(bytes([number] * 16)) for number in range(12)]) == model.records
         clock.sleep(dice.choice([0, 0, 1, 30, 1000, FAILURES_FOR // 2]))
+    store.close()
+
+
+@pytest.mark.parametrize("count", [1, 511, 512, 513, 1537])
+def test_of_a_large_batch_some_keys_are_new_and_the_others_in_every_state(file: Path, count: int) -> None:
+    clock = ManualClock()
+    model, store = Dict(clock), SQLiteStore(file, clock=clock)
+    wants = [Want(key(number), 1000) for number in range(count)]
+    done, busy, over, again = wants[::7], wants[1::7], wants[2::7], wants[3::7]
+
+    def agree(milliseconds: int, call: Callable[[Any], object]) -> None:
+        clock.sleep(milliseconds)
+        assert call(store) == call(model)
+        assert store._read([want.key for want in wants]) == model.records
+
+    agree(0, lambda each: each.claim(done, b"earlier1", 100))
+    agree(0, lambda each: each.commit([Finish(want.key, b"earlier1", 5000) for want in done]))
+    agree(0, lambda each: each.claim(busy, b"earlier2", 9000))
+    agree(0, lambda each: each.claim(over, b"earlier3", 100))
+    agree(200, lambda each: each.claim(again, b"token--1", 1000))  # and the answer was lost
+    agree(0, lambda each: each.claim(wants, b"token--1", 1000))
+    agree(0, lambda each: each.commit([Finish(want.key, b"token--1", 1000) for want in wants]))
+    agree(1000, lambda each: each.claim(wants, b"token--2", 1000))  # most windows are over, and nothing was swept
+    agree(0, lambda each: each.commit([Finish(want.key, b"token--2", 1000) for want in wants]))
     store.close()
 
 

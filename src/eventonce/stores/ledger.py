@@ -32,7 +32,7 @@ class Ledger(ABC):
 
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
         def act(records: Records) -> list[Answer]:
-            return _claim(records, wants, token, lease, self.clock.utc())
+            return claim(records, wants, token, lease, self.clock.utc())
 
         return self._change([want.key for want in wants], act)
 
@@ -78,7 +78,8 @@ class Ledger(ABC):
 # new and of one rule. It is a matter of speed and, in memory, of size.
 
 
-def _claim(records: Records, wants: Sequence[Want], token: Token, lease: int, now: int) -> list[Answer]:
+def claim(records: Records, wants: Sequence[Want], token: Token, lease: int, now: int) -> list[Answer]:
+    """Apply the protocol to these claims."""
     answers: list[Answer] = []
     new: dict[tuple[object, ...], tuple[Answer, Record | None]] = {}
     for want in wants:

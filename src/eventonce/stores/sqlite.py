@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from urllib.parse import unquote, urlsplit
 
-from eventonce.claim import Claim, Finish
+from eventonce.claim import Answer, Claim, Finish, Token, Want
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import ConfigError, EventOnceError, LeaseLost, StoreBusy, StoreError, StoreUnusable
 from eventonce.forks import tell_of_forks
@@ -73,6 +73,9 @@ class SQLiteStore(Ledger):
         over, cursor_after = self._use(lambda connection: rows.over(connection, limit, cursor, now))
         removed = self._transact(lambda connection: rows.drop(connection, over, now)) if over else 0
         return Swept(removed, cursor_after)
+
+    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+        return self._transact(lambda connection: rows.claim(connection, wants, token, lease, self.clock.utc()))
 
     def commit(self, finishes: Sequence[Finish]) -> list[bool]:
         return self._transact(lambda connection: rows.commit(connection, finishes, self.clock.utc()))
@@ -317,8 +320,7 @@ class SQLiteTransaction:
     def begin(self, claim: Claim) -> None:
         """Take the write lock; from here on nobody can take the claim over."""
         self._connection.execute("BEGIN IMMEDIATE")
-        record = rows.select(self._connection, [claim.key]).get(claim.key)
-        if record is None or record.token != claim.token or not record.lease:
+        if not rows.holds(self._connection, claim):
             raise LeaseLost
         self._connection.lend()
 

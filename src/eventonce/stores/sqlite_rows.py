@@ -11,12 +11,13 @@ from math import nan
 from operator import itemgetter
 from typing import Any
 
-from eventonce.claim import Finish, Record, live
+from eventonce import claim as protocol
+from eventonce.claim import Answer, Claim, Finish, Record, Token, Want, live
 from eventonce.key import Key
 from eventonce.stores import ledger
 from eventonce.stores.ledger import Records, Result
 
-Row = tuple[object, ...]
+Row = tuple[Any, ...]
 Change = tuple[Record | None, Record | None, list[Key]]  # before, after
 _CHUNK = 512  # keys in one statement, at most
 _OPEN = "token, lease, shared, tries, trying, error, expires"
@@ -31,12 +32,16 @@ _KEEP_OPEN = f"REPLACE INTO eventonce_open (key, {_OPEN}) SELECT key, ?, ?, ?, ?
 _KEEP_DONE = f"REPLACE INTO eventonce_done (key, {_DONE}) SELECT key, ?, ?, ?, ?, ?, ? FROM asked"
 _DROP_OPEN = "DELETE FROM eventonce_open WHERE key IN asked"
 _DROP_DONE = "DELETE FROM eventonce_done WHERE key IN asked"
-# What `claim.commit` does where the claim is held. Where it is not there is no `took`, and so no row.
-_FINISH = (
-    f"INSERT OR IGNORE INTO eventonce_done ({_DONE}, key) VALUES (?1, ?2, ?3, "
-    "(SELECT tries FROM eventonce_open WHERE key = ?6 AND token = ?1 AND lease <> 0 AND expires > ?2), ?4, ?5, ?6) "
-    f"ON CONFLICT (key) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _DONE.split(', '))}"
+# What the protocol does where nothing is known of a key, and where a claim is held. Nothing here can fail half-way: for
+# what could, as a statement that replaces rows, SQLite copies each page that it changes, which takes twice as long.
+_TAKE = (
+    f"INSERT OR IGNORE INTO eventonce_open (key, {_OPEN}) SELECT key, ?, ?, ?, ?, ?, ?, ? FROM asked "
+    "WHERE NOT EXISTS (SELECT 1 FROM eventonce_done WHERE key = asked.key)"
 )
+_NOT_TAKEN = "SELECT key FROM asked WHERE NOT EXISTS (SELECT 1 FROM eventonce_open WHERE key = asked.key AND token = ?)"
+_HELD = "asked CROSS JOIN eventonce_open USING (key) WHERE token = ? AND lease <> 0 AND expires > ?"
+_FINISH = f"INSERT OR IGNORE INTO eventonce_done (key, {_DONE}) SELECT key, token, ?, ?, tries, ?, ? FROM {_HELD}"
+_DROP_BEFORE = f"DELETE FROM eventonce_done WHERE key IN (SELECT key FROM {_HELD})"
 _WALK = (
     "SELECT key, max(expires) FROM ("
     "SELECT * FROM (SELECT key, expires FROM eventonce_open WHERE key > ?1 ORDER BY key LIMIT ?2) UNION ALL "
@@ -50,15 +55,17 @@ _WALK = (
 
 def select(connection: sqlite3.Connection, keys: Sequence[Key]) -> dict[Key, Record]:
     """The records of these keys; in a transaction, or a row that moves meanwhile could be in neither table."""
-    records: dict[Key, Record] = {}
-    alike: dict[Row, Record] = {}  # those of one batch are the same
     keys = sorted(keys)
+    records: dict[Key, Record] = {}
+    done: dict[Row, Record] = {}  # what is the same for many keys is one record
     for row in _found(connection, _FIND_DONE, keys):
         values = row[1:]
-        records[row[0]] = alike[values] if values in alike else alike.setdefault(values, Record._make(values))
+        records[row[0]] = done[values] if values in done else done.setdefault(values, Record._make(values))
     if connection.execute("SELECT 1 FROM eventonce_open LIMIT 1").fetchone():
-        for key, *row in _found(connection, _FIND_OPEN, keys):
-            records[key] = _opened(records.get(key), row)
+        opened: dict[tuple[Record | None, Row], Record] = {}
+        for row in _found(connection, _FIND_OPEN, keys):
+            both = records.get(row[0]), row[1:]
+            records[row[0]] = opened[both] if both in opened else opened.setdefault(both, _opened(*both))
     return records
 
 
@@ -71,6 +78,30 @@ def change(connection: sqlite3.Connection, keys: Sequence[Key], act: Callable[[R
     return result
 
 
+def claim(connection: sqlite3.Connection, wants: Sequence[Want], token: Token, lease: int, now: int) -> list[Answer]:
+    """Mostly nothing is known of nearly all keys: those are taken unseen, and the protocol decides on the others."""
+    keys = sorted({want.key for want in wants})
+    if len(keys) < len(wants) or len({want[1:] for want in wants}) != 1:
+        return change(connection, keys, lambda records: ledger.claim(records, wants, token, lease, now))
+    won, record = protocol.claim(None, wants[0], token, lease, now)
+    taken = _do(connection, _TAKE, keys, _open(record) or ())
+    if taken == len(keys):
+        return [won] * taken
+    left = {key for (key,) in _found(connection, _NOT_TAKEN, keys, (token,))} if taken else set(keys)
+    if taken + len(left) < len(keys):  # some were its own before: the client asks again
+        left = set(keys)
+    others = [want for want in wants if want.key in left]
+    decided = change(connection, [*left], lambda records: ledger.claim(records, others, token, lease, now))
+    answers = dict(zip((want.key for want in others), decided, strict=True))
+    return [answers.get(want.key, won) for want in wants]
+
+
+def holds(connection: sqlite3.Connection, claim: Claim) -> bool:
+    """Whether nobody has taken this claim over."""
+    find = "SELECT 1 FROM eventonce_open WHERE key = ? AND token = ? AND lease <> 0"
+    return connection.execute(find, claim).fetchone() is not None
+
+
 def commit(connection: sqlite3.Connection, finishes: Sequence[Finish], now: int) -> list[bool]:
     """Mostly every claim is still held, and then nothing has to be read before it is written.
 
@@ -78,24 +109,32 @@ def commit(connection: sqlite3.Connection, finishes: Sequence[Finish], now: int)
     still open, and what it makes of them is what has been written.
     """
     keys = sorted({finish.key for finish in finishes})
-    rows = _finished(finishes, now)
-    if len(keys) == len(rows) == connection.executemany(_FINISH, rows).rowcount:
+    if len(keys) == len(finishes) and all(_finish(connection, *each, now) for each in _ends_alike(finishes)):
         _do(connection, _DROP_OPEN, keys)
-        return [True] * len(rows)
+        return [True] * len(finishes)
     return change(connection, keys, lambda records: ledger.commit(records, finishes, now))
 
 
-def _finished(finishes: Sequence[Finish], now: int) -> list[Row]:
-    """What the statement needs of each, in the order of keys; what is the same for many is worked out once."""
-    rows: list[Row] = []
-    asked, row = None, Row()
+def _finish(connection: sqlite3.Connection, end: tuple[Any, ...], keys: Sequence[Key], now: int) -> bool:
+    """Whether all these claims were held, and so are done now."""
+    token, window, version, memo = end
+    done, held = (now, window, version, memo), (token, now)
+    if _do(connection, _FINISH, keys, (*done, *held)) == len(keys):
+        return True
+    _do(connection, _DROP_BEFORE, keys, held)  # a lower version was done, or it was done a window ago
+    return _do(connection, _FINISH, keys, (*done, *held)) == len(keys)
+
+
+def _ends_alike(finishes: Sequence[Finish]) -> Iterable[tuple[tuple[Any, ...], list[Key]]]:
+    """What is to be kept, with all keys that end like that, in their order; mostly there is one such end in a batch."""
+    alike: dict[tuple[Any, ...], list[Key]] = {}
     for finish in sorted(finishes, key=itemgetter(0)):
-        if finish[1:] != asked:
-            asked = finish[1:]
-            token, window, version, memo = map(_bound, asked)
-            row = token, now, window, version, memo
-        rows.append((*row, bytearray(finish[0])))
-    return rows
+        end = finish[1:]
+        if end in alike:
+            alike[end].append(finish.key)
+        else:
+            alike[end] = [finish.key]
+    return alike.items()
 
 
 def over(connection: sqlite3.Connection, limit: int, cursor: bytes, now: int) -> tuple[list[Key], bytes | None]:
@@ -119,7 +158,7 @@ def drop(connection: sqlite3.Connection, keys: Sequence[Key], now: int) -> int:
 # --- a record and its two rows ---
 
 
-def _opened(record: Record | None, row: Sequence[Any]) -> Record:
+def _opened(record: Record | None, row: Row) -> Record:
     """What is remembered of a key of which this is open."""
     token, lease, shared, tries, trying, error, expires = row
     done = (0, 0, 0, None, None) if record is None else record[5:10]
@@ -165,27 +204,33 @@ def _alike(before: dict[Key, Record], after: dict[Key, Record]) -> Iterable[Chan
     By identity, since to look at all of a record takes longer; in the order of keys, so that a page is changed once.
     """
     changes: dict[tuple[int, int], Change] = {}
-    for key in sorted({**before, **after}):
+    for key in sorted(before | after if before else after):
         old, new = before.get(key), after.get(key)
         if old is not new:
             same = id(old), id(new)
-            if same not in changes:
-                changes[same] = (old, new, [])
-            changes[same][2].append(key)
+            if same in changes:
+                changes[same][2].append(key)
+            else:
+                changes[same] = (old, new, [key])
     return changes.values()
 
 
 # --- statements for many keys ---
 
 
-def _found(connection: sqlite3.Connection, find: str, keys: Sequence[Key]) -> Iterator[Any]:
-    for cursor in _asked(connection, find, keys):
+def _found(
+    connection: sqlite3.Connection, find: str, keys: Sequence[Key], values: Sequence[object] = ()
+) -> Iterator[Any]:
+    for cursor in _asked(connection, find, keys, values):
         yield from cursor
 
 
-def _do(connection: sqlite3.Connection, statement: str, keys: Sequence[Key], values: Sequence[object] = ()) -> None:
+def _do(connection: sqlite3.Connection, statement: str, keys: Sequence[Key], values: Sequence[object] = ()) -> int:
+    """How many rows it has changed."""
+    before = connection.total_changes
     for _ in _asked(connection, statement, keys, values):
         pass
+    return connection.total_changes - before
 
 
 def _asked(
