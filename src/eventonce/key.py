@@ -43,11 +43,11 @@ def canonical_parsed(value: Any, *, plain: bool = False) -> bytes:
     """
     try:
         text = _sorted(value)
-        if not text.isascii() and _HIGH.search(text):
+        if not text.isascii() and _high(text):
             return canonical(value)
         if not plain:
             _check_integers(text)
-        if not plain or _WHOLE.search(text) or _TINY.search(text):
+        if not plain or _whole(text) or _tiny(text):
             _check_numbers(text)
         return text
     except (_Misspelt, RecursionError, UnicodeEncodeError):
@@ -70,9 +70,11 @@ def _check_integers(text: bytes) -> None:
 
 
 _check_numbers = msgspec.json.Decoder(float_hook=_check_number).decode
-_WHOLE = re.compile(rb"\.0(?:[,}\]]|\Z)")  # 1.0, or a text that looks like it
-_TINY = re.compile(rb"e-(?<=[0-9]e-)[0-9]")  # 1e-7, likewise; both begin with letters, which are quickly searched for
-_HIGH = re.compile(rb"[\xee-\xff]")  # how the bytes of U+E000 and beyond begin
+_whole = re.compile(rb"\.0(?:[,}\]]|\Z)").search  # 1.0, or a text that looks like it
+_tiny = re.compile(
+    rb"e-(?<=[0-9]e-)[0-9]"
+).search  # 1e-7, likewise; both begin with letters, which are quickly searched for
+_high = re.compile(rb"[\xee-\xff]").search  # how the bytes of U+E000 and beyond begin
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _HUGE = b"0" * 22
 
@@ -183,7 +185,8 @@ class Digester:
     def content(self, source: str, kind: str, content: bytes, replay: str = "") -> Key:
         """The digest of three parts, of which the first two are few and known."""
         state = (self._origins.get((source, kind, replay)) or self._begun(source, kind, replay)).copy()
-        state.update(b"j" + len(content).to_bytes(8, "big") + content)
+        state.update(b"j" + len(content).to_bytes(8, "big"))
+        state.update(content)
         key: Key = state.digest()[:KEY_BYTES]
         return key
 

@@ -284,13 +284,15 @@ def _without(value: Any, tree: dict[str, Any]) -> Any:
     if not isinstance(value, dict):
         return value
     kept = None
-    for name, branch in tree.items():
+    for name in tree:  # noqa: PLC0206  # most of them are not there
         if name in value:
-            kept = value.copy() if kept is None else kept
+            if kept is None:
+                kept = value.copy()
+            branch = tree[name]
             if branch is None:
                 del kept[name]
             else:
-                kept[name] = _without(value[name], branch)
+                kept[name] = _without(kept[name], branch)
     return value if kept is None else kept
 
 

@@ -1,5 +1,6 @@
 """The envelope of Amazon EventBridge, and an entry of PutEvents on its way to become one."""
 
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -8,10 +9,53 @@ from msgspec import structs
 from eventonce.event import Event
 from eventonce.formats import cloudevents
 from eventonce.formats.plain import text
-from eventonce.formats.text import read_object
+from eventonce.formats.text import ordinary, read_object
 from eventonce.path import read_time
 
+_BEGIN = b'{"version"'
 _ENTRY = {"Source": "source", "DetailType": "detail-type", "Detail": "detail", "Time": "time", "Resources": "resources"}
+
+
+@cache  # what takes a millisecond is made when it is needed
+def _decoder() -> msgspec.json.Decoder[Any]:
+    """Of events as EventBridge writes them: all of its fields and no others, and ordinary data."""
+    fields: list[tuple[str, Any]] = [(name, str) for name in ("version", "id", "source", "account", "time", "region")]
+    fields += [("kind", str), ("resources", list[str]), ("detail", ordinary(6))]
+    envelope = msgspec.defstruct("Envelope", fields, rename={"kind": "detail-type"}, forbid_unknown_fields=True)
+    return msgspec.json.Decoder(envelope)
+
+
+def read_written(raw: bytes) -> Event | None:
+    """Read an event in one step, where it is as EventBridge itself writes it; None where there is more to look at.
+
+    It gives what `read` would, and takes a third less: there is no object that has to be taken apart again.
+    """
+    if not raw.startswith(_BEGIN):
+        return None
+    try:
+        found = _decoder().decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    if "specversion" in found.detail:  # perhaps a CloudEvent
+        return None
+    attributes = {
+        "version": found.version,
+        "account": found.account,
+        "time": found.time,
+        "region": found.region,
+        "resources": found.resources,
+    }
+    return Event(
+        id=found.id,
+        source=found.source,
+        type=found.kind,
+        time=read_time(found.time),
+        data=found.detail,
+        attributes=attributes,
+        raw=raw,
+        form="eventbridge",
+        plain_numbers=True,
+    )
 
 
 def recognises(body: dict[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 import re
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
+from functools import cache
 from typing import Annotated, Any, Union
 
 import msgspec
@@ -55,7 +56,7 @@ def read_json(raw: bytes, max_bytes: int = MAX_BYTES) -> Any:
     if len(raw) > max_bytes:
         check_size(raw, max_bytes)
     try:
-        return _decode_ordinary(raw)
+        return _ordinary_decoder().decode(raw)
     except msgspec.ValidationError:
         return _read_any(raw)
     except _UNREADABLE as error:
@@ -74,23 +75,26 @@ def _read_any(raw: bytes) -> Any:
     return value
 
 
-def _ordinary() -> Any:
-    """The type of nearly all events: few levels, integers of 64 bits, numbers that need no large exponent.
+def ordinary(levels: int) -> Any:
+    """The type of nearly all objects: few levels, integers of 64 bits, numbers that need no large exponent.
 
     That an event is of it is found out on the way, at no cost: neither its depth nor its integers are looked at again.
     """
     whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
     number = Annotated[float, msgspec.Meta(gt=-LARGEST, lt=LARGEST)]
     value = item = simple = Union[str, whole, number, bool, None]  # noqa: UP007  # made of variables
-    for _ in range(_ORDINARY_DEPTH):
+    for _ in range(levels):
         # Lists of lists are rare, and with them each level would take twice as long to prepare as the one below.
         below = dict[str, value]  # type: ignore[valid-type]
         value, item = Union[simple, below, list[item]], Union[simple, below, list[simple]]  # type: ignore[valid-type] # noqa: UP007
     return dict[str, value]  # type: ignore[valid-type]
 
 
-_ORDINARY_DEPTH = 7
-_decode_ordinary = msgspec.json.Decoder(_ordinary()).decode
+@cache  # a millisecond: where everything is as EventBridge writes it, it is never needed
+def _ordinary_decoder() -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(ordinary(7))
+
+
 _decode = msgspec.json.Decoder().decode
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"{[")
 _UNREADABLE = (RecursionError, UnicodeDecodeError, msgspec.MsgspecError)

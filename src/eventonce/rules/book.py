@@ -61,18 +61,20 @@ class CompiledRule:
         self._reprocess = rule.replay == "reprocess"
         self._version = None if rule.version is None else getter(rule.version)
         self._ignored = Ignored([(name,) for name in VOLATILE] + [ignored_path(text) for text in rule.ignore])
-        self._by_content = rule.key == "content"
         self._paths = () if isinstance(rule.key, str) else tuple((text, getter(text)) for text in rule.key)
         # With its paths, so that a rule whose key was changed does not meet the keys it made before.
         kind = rule.key if isinstance(rule.key, str) else "fields " + canonical(list(rule.key)).decode()
         self._digest = Digester(consumer, rule.name, kind)
         self._digest_otherwise = Digester(consumer, rule.name, f"otherwise {rule.otherwise}")
+        self._key = self._by_paths if self._paths else self._by_content if rule.key == "content" else self._by_id
         replaced = rule.replaced()
         self._old = None if replaced is None else CompiledRule(consumer, replaced)
 
     def key(self, event: Event) -> Keyed:
         """The event's key, or `EventRejected` where a part of it is missing."""
         key = self._key(event)  # first: a missing part of it says more than a missing version
+        if self._version is None and self._old is None:
+            return Keyed(self, key)
         version = None if self._version is None else self._version_of(event, self._version)
         return Keyed(self, key, version, None if self._old is None else self._old.key_if_any(event))
 
@@ -105,13 +107,14 @@ class CompiledRule:
         identity = {"source": event.source, "type": event.type, "id": given or event.attributes.get("id", event.id)}
         return {name: identity[name] for name in _IDENTITY[_PUBLISHED[event.form] if given else event.form]}
 
-    def _key(self, event: Event) -> Key:
-        replay = event.replay if event.replay and self._reprocess else ""
-        if self._by_content:
-            return self._digest.content(event.source, event.type, self.content(event), replay)
-        if not self._paths:
-            return self._digest(_identity(event), replay)
-        document = event.document()
+    def _by_content(self, event: Event) -> Key:
+        return self._digest.content(event.source, event.type, self.content(event), self._replay(event))
+
+    def _by_id(self, event: Event) -> Key:
+        return self._digest(_identity(event), self._replay(event))
+
+    def _by_paths(self, event: Event) -> Key:
+        document, replay = event.document(), self._replay(event)
         values = [get(document) for _, get in self._paths]
         if not any(map(_missing, values)):
             if self.rule.digest == "powertools":
@@ -121,6 +124,10 @@ class CompiledRule:
             return self._otherwise(event, replay)
         missing = next(text for (text, _), value in zip(self._paths, values, strict=True) if _missing(value))
         raise _without(missing, document, f"which is in the key of rule {self.name!r}")
+
+    def _replay(self, event: Event) -> str:
+        """The replay that is part of the key, where each may run an event once more."""
+        return event.replay if self._reprocess and event.replay else ""
 
     def _otherwise(self, event: Event, replay: str) -> Key:
         if self.rule.otherwise == "content":
