@@ -1,5 +1,6 @@
 """What keys cost: unwrap, match and digest, beside reading the same bytes once and doing nothing with them."""
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -7,12 +8,14 @@ from typing import Any
 import orjson
 from harness import IGNORED, Row, Scale, Traffic, compare, costs
 
-from eventonce.formats import read_event
+from eventonce import key
+from eventonce.formats import eventbridge, read_event
 from eventonce.rule import Rule
 from eventonce.rules import Rulebook, identity
 
 SUBJECT = "keying"
 PARSE, CONTENT, HUNDRED = "one orjson.loads", "by content, 1 rule", "by content, 100 rules"
+LIMIT = "limit: its calls into C alone"
 
 
 def rulebook(count: int) -> Rulebook:
@@ -34,11 +37,27 @@ def keyed(book: Rulebook) -> Callable[[Sequence[bytes]], None]:
     return each(lambda raw: book.key(read_event(raw)))
 
 
+def limit() -> Callable[[bytes], bytes]:
+    """What no Python around it could spare: parse, sort and spell, look for numbers with two spellings, hash."""
+    parse, start = eventbridge._decoder().decode, hashlib.sha256(b"rule, source and type")
+
+    def act(raw: bytes) -> bytes:
+        text = key._sorted(parse(raw).detail)
+        if key._whole(text) or key._tiny(text):
+            raise AssertionError
+        state = start.copy()
+        state.update(text)
+        return state.digest()
+
+    return act
+
+
 def rows(scale: Scale) -> Iterator[Row]:
     by_field = Rulebook("bench", [Rule(name="r", key=["source", "detail.orderId"])], identity("14d", "retry"))
     candidates = {
         PARSE: each(orjson.loads),
         "json.loads": each(json.loads),
+        LIMIT: each(limit()),
         CONTENT: keyed(rulebook(1)),
         HUNDRED: keyed(rulebook(100)),
         "by id": keyed(Rulebook("bench", [], identity("14d", "retry"))),
@@ -49,8 +68,10 @@ def rows(scale: Scale) -> Iterator[Row]:
         spent = compare(candidates, lambda traffic=traffic: traffic.events(scale.events), scale.rounds)  # type: ignore[misc]
         wanted = size == 1000
         yield costs(SUBJECT, f"{CONTENT}, {name}", "at most 2.5" if wanted else "", spent, CONTENT, PARSE)
+        yield costs(SUBJECT, f"{CONTENT}, {name}", "", spent, CONTENT, LIMIT)
         yield costs(SUBJECT, f"{HUNDRED}, {name}", "at most 1.3" if wanted else "", spent, HUNDRED, CONTENT)
         if wanted:
+            yield costs(SUBJECT, f"{LIMIT}, {name}", "", spent, LIMIT, PARSE)
             yield costs(SUBJECT, f"by id, {name}", "", spent, "by id", PARSE)
             yield costs(SUBJECT, f"by two fields, {name}", "", spent, "by two fields", PARSE)
             yield costs(SUBJECT, f"json.loads alone, {name}", "", spent, "json.loads", PARSE)
