@@ -1,6 +1,5 @@
 """What a handler is told about the run it is in, and how a handler is called with it."""
 
-import inspect
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -91,6 +90,8 @@ def idempotency_key(key: Key, version: int | None) -> str:
 
 def wants_context(handler: Handler) -> Literal["no", "second", "named"]:
     """How a handler wants `ctx` beside the event: as its second argument, by name alone, or not at all."""
+    import inspect
+
     try:
         parameters = inspect.signature(handler).parameters
     except (TypeError, ValueError):  # some built-in functions do not tell
@@ -105,6 +106,8 @@ def wants_context(handler: Handler) -> Literal["no", "second", "named"]:
 
 def is_async(handler: Handler) -> bool:
     """Whether a handler is `async def`, also as a method, a partial or an object with `__call__`."""
+    import inspect
+
     while hasattr(handler, "func"):
         handler = handler.func
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)

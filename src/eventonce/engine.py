@@ -7,16 +7,13 @@ The order is written once, as a generator of steps (see `flow.py`), for one even
 """
 
 import functools
-import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from eventonce import claim as protocol
 from eventonce import memo
-from eventonce.aws_lambda import LambdaHandler
 from eventonce.claim import TOKEN_BYTES, Answer, Busy, Done, Record, Release, Stale, Token, Want, Won
 from eventonce.clock import LONGEST, Clock, SystemClock, duration, moment
 from eventonce.context import AsyncHandler, Context, Handler
@@ -39,6 +36,7 @@ from eventonce.formats import MAX_BYTES, read_event
 from eventonce.job import Job, split
 from eventonce.keeper import Batch, Hold, Keeper
 from eventonce.key import Key
+from eventonce.log import log
 from eventonce.observe.hooks import Hooks
 from eventonce.observe.watched import Watched
 from eventonce.outcome import Kind, Outcome
@@ -51,6 +49,8 @@ from eventonce.work import Run, Work
 if TYPE_CHECKING:
     from asyncio import Runner
 
+    from eventonce.aws_lambda import LambdaHandler
+
 BATCH = 500  # events that are claimed together
 CONCURRENCY = 16  # async handlers at a time
 _FIRST_PAUSE, _LONGEST_PAUSE = 10, 250  # between looks at a busy key
@@ -58,7 +58,6 @@ _LONGEST_ERROR = 500
 _FLUSH_PAUSES = (20, 100, 400, None)  # after each try to commit
 _BLAMELESS = (StoreError, LeaseLost, SinkDown)  # no fault of the event, so no attempt of it
 _WEIGHTS: dict[type, int] = {Done: 0, Stale: 1, Busy: 2, Won: 3}
-_log = logging.getLogger("eventonce")
 
 Returned = TypeVar("Returned")
 
@@ -76,7 +75,7 @@ class Once:
         store: str | Store,
         *,
         consumer: str = "default",
-        rules: Rule | Sequence[Rule] | str | Path = (),
+        rules: Rule | Sequence[Rule] | str | os.PathLike[str] = (),
         window: str | float = DEFAULT_WINDOW,
         store_trouble: Trouble = "retry",
         remember: Remember = "seen",
@@ -144,11 +143,13 @@ class Once:
         flow = self._flow(list(events), Run(work, self._lease, self._max_attempts))
         return drive_async(flow) if work.is_async else drive(flow)
 
-    def aws_lambda(self, handler: Handler | Sink, *, enrichment: bool = False) -> LambdaHandler:
+    def aws_lambda(self, handler: Handler | Sink, *, enrichment: bool = False) -> "LambdaHandler":
         """A Lambda function's handler for everything that AWS invokes one with, which answers as its carrier expects.
 
         With `enrichment` it stands inside a pipe: it hands on what is new, as the handler returns it or as it came.
         """
+        from eventonce.aws_lambda import LambdaHandler
+
         work = self._work(handler)
 
         def run(deliveries: Sequence[Delivery], left: int | None) -> list[Outcome]:
@@ -339,7 +340,7 @@ class Once:
         try:
             yield Call(self._told.release, releases)
         except StoreError as error:  # their leases end by themselves
-            _log.warning("could not give %d claims back: %s", len(jobs), error)
+            log.warning("could not give %d claims back: %s", len(jobs), error)
 
     def _without_store(self, batch: Batch, jobs: list[Job], run: Run, error: StoreError) -> Flow[None]:
         """The store did not answer: retry later, or run unclaimed where the rule says so."""
@@ -349,7 +350,7 @@ class Once:
             self._admit(job, None, run.work)
             job.end(Kind.UNKNOWN, error)
         if unclaimed:
-            _log.warning("running %d events without a claim: %s", len(unclaimed), error)
+            log.warning("running %d events without a claim: %s", len(unclaimed), error)
             yield run.work.step(batch, unclaimed)
             for job in unclaimed:
                 self._conclude(batch, job, error, run.attempts)
@@ -370,7 +371,7 @@ class Once:
         except EventExpired as error:
             job.end(Kind.EXPIRED, error)
         except Exception as error:  # whatever an event does to us, it is kept and the others go on
-            _log.exception("an event could not be read")
+            log.exception("an event could not be read")
             job.end(Kind.REJECTED, EventRejected(f"could not be read: {_text(error)}"))
         return job
 
@@ -481,7 +482,7 @@ class Once:
         elif job.recorded:
             job.end(Kind.PROCESSED, result=job.result)
         elif job.recorded is False:
-            _log.warning("key %s: another worker took over before the commit", job.key.hex())
+            log.warning("key %s: another worker took over before the commit", job.key.hex())
             job.end(Kind.FAILED, LeaseLost("another worker took over before this run could be recorded"))
         elif job.rule.store_trouble == "process":
             job.end(Kind.PROCESSED, trouble, result=job.result)

@@ -5,7 +5,6 @@ async driver does store calls on a thread and runs handlers concurrently in its 
 where it is used: it would be a third of a cold start.
 """
 
-import inspect
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
@@ -128,7 +127,9 @@ def _drive(flow: Flow[Result], step: Call) -> Result:
 
 def _wind_up(flow: Flow[Any], error: BaseException) -> None:
     """Interrupted: let the flow give its claims back, if it has not ended by itself."""
-    if inspect.getgeneratorstate(flow) != inspect.GEN_CLOSED:
+    from inspect import GEN_CLOSED, getgeneratorstate
+
+    if getgeneratorstate(flow) != GEN_CLOSED:
         with suppress(StopIteration, Interrupted):
             _drive(flow, flow.throw(Interrupted(error)))
 

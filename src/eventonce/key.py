@@ -1,7 +1,6 @@
 """Keys: the canonical form of JSON, and the digest a store sees."""
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable
 from typing import Any, NewType
@@ -203,5 +202,7 @@ class Digester:
 
 def powertools_key(values: list[Any], replay: str = "") -> Key:
     """What Powertools for AWS Lambda makes of the same values: one as it is, several as a list."""
+    import json
+
     text = json.dumps(values[0] if len(values) == 1 else values, sort_keys=True)
     return Key(hashlib.md5((text + replay).encode(), usedforsecurity=False).digest())

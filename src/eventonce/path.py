@@ -165,9 +165,9 @@ def _functions(unread: list[Any] | None) -> Any:
 # --- times ---
 
 _SECONDS_BELOW, _MILLIS_BELOW = 10**11, 10**14  # later than the year 5000, in each unit
-_NUMBER = re.compile(r"-?([0-9]{1,17})(?:\.[0-9]+)?")
+_NUMBER = r"-?([0-9]{1,17})(?:\.[0-9]+)?"
 _CALENDAR = (8, 12, 14, 17)  # so many digits are a date, to the minute, second or millisecond: 20260131235959
-_LEAP_SECOND = re.compile(r"(?<=[Tt ]\d\d:\d\d:)60")
+_LEAP_SECOND = r"(?<=[Tt ]\d\d:\d\d:)60"
 
 
 def floor_time(value: Any, step: str) -> int | None:
@@ -190,10 +190,10 @@ def _millis(value: Any) -> int | None:
 
 
 def _from_text(value: str) -> int | None:
-    number = _NUMBER.fullmatch(value)
+    number = re.fullmatch(_NUMBER, value)
     if number and len(number[1]) not in _CALENDAR:
         return _from_number(float(value) if "." in value else int(value))
-    text, leaps = _LEAP_SECOND.subn("59", value)
+    text, leaps = re.subn(_LEAP_SECOND, "59", value)
     time = read_time(text)
     return None if time is None else int((time - _EPOCH).total_seconds() * 1000 // 1) + 1000 * leaps
 

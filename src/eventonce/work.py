@@ -1,10 +1,9 @@
 """Work: how a handler or a sink is run over the jobs that won their claims."""
 
-import inspect
-import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator
 from contextlib import nullcontext
 from functools import partial
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
 from eventonce import memo
@@ -14,11 +13,12 @@ from eventonce.errors import ConfigError, LeaseLost, SinkError
 from eventonce.flow import Call, Each
 from eventonce.job import Job, lanes
 from eventonce.keeper import Batch
+from eventonce.log import log
 from eventonce.observe.hooks import Hooks
 from eventonce.observe.watched import told
 from eventonce.ports import Attempt, Sink, Transaction
 
-_log = logging.getLogger("eventonce")
+_NOT_RUN = (GeneratorType, AsyncGeneratorType, Awaitable)  # has only been made
 
 
 class Work:
@@ -147,7 +147,7 @@ class Work:
             job.rule.remember, job.event, job.content, job.result, self._max_result, job.mark
         )
         if trouble:
-            _log.warning("rule %s: the result is not kept, duplicates will not get it: %s", job.rule.name, trouble)
+            log.warning("rule %s: the result is not kept, duplicates will not get it: %s", job.rule.name, trouble)
 
     def _commit(self, batch: Batch, job: Job, transaction: Transaction, finish: Finish) -> None:
         job.finished = False  # until the transaction has committed
@@ -217,6 +217,8 @@ def _attempt(job: Job) -> Attempt:
 
 
 def _check_handler(handler: Any) -> None:
+    import inspect
+
     if not callable(handler):
         raise ConfigError(f"the handler is a {type(handler).__name__}; pass a function or a sink")
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
@@ -226,6 +228,8 @@ def _check_handler(handler: Any) -> None:
 
 def _check_arguments(handler: Any) -> None:
     """Refuse now what would fail at every event."""
+    import inspect
+
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):  # some built-in functions do not tell
@@ -242,11 +246,11 @@ def _check_arguments(handler: Any) -> None:
 
 
 def _check_result(job: Job, result: Any) -> None:
-    """Refuse what has only been made and not run: marking that done would lose the event."""
-    if not (inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)):
+    """Refuse what has not run: marking that done would lose the event."""
+    if not isinstance(result, _NOT_RUN):
         return
     job.finished = False
-    if inspect.iscoroutine(result):
+    if isinstance(result, CoroutineType):
         result.close()
     raise ConfigError(f"the handler returned a {type(result).__name__} that nobody runs; write it as async def")
 

@@ -1,7 +1,5 @@
 """What each carrier is told: its own words for what became of its messages."""
 
-import logging
-from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,12 +7,13 @@ import msgspec
 
 from eventonce.aws_lambda.envelope import Envelope, Message, Reply, unknown
 from eventonce.errors import EventOnceError, EventRejected, describe
+from eventonce.formats.text import to_base64
+from eventonce.log import log
 from eventonce.outcome import Action, Kind, Outcome
 
 # Many senders, EventBridge and SNS among them, do not send again after a 409, and the copy that runs may yet fail.
 _STATUS = {Kind.BUSY: 503, Kind.UNKNOWN: 503, Kind.FAILED: 500, Kind.REJECTED: 400}
 _RETRY_AFTER = "5"  # seconds
-_log = logging.getLogger("eventonce")
 
 
 class Settled(NamedTuple):
@@ -84,13 +83,13 @@ def _record(settled: Settled) -> dict[str, Any]:
     try:
         return {**told, "result": "Ok", "data": _packed(settled.result)}
     except (TypeError, ValueError, OverflowError, RecursionError) as error:  # which must not be all the others' fate
-        _log.warning("firehose %s: its result cannot be written: %s", settled.message.name, error)
+        log.warning("firehose %s: its result cannot be written: %s", settled.message.name, error)
         return {**told, "result": "ProcessingFailed"}
 
 
 def _packed(result: Any) -> str:
     text = result.encode() if isinstance(result, str) else result
-    return b64encode(text if isinstance(text, bytes) else msgspec.json.encode(text)).decode()
+    return to_base64(text if isinstance(text, bytes) else msgspec.json.encode(text))
 
 
 def _response(envelope: Envelope, settled: Sequence[Settled]) -> Any:

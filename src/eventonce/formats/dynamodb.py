@@ -12,8 +12,8 @@ from eventonce.formats.text import too_deep
 from eventonce.path import floor_time
 
 _IMAGES = {"Keys": "keys", "NewImage": "new", "OldImage": "old"}
-_WHOLE = re.compile(r"-?[0-9]{1,40}")
-_DECIMAL = re.compile(r"-?([0-9]{1,40})(?:\.([0-9]{1,40}))?(?:[eE][+-]?[0-9]{1,3})?")
+_WHOLE = r"-?[0-9]{1,40}"
+_DECIMAL = r"-?([0-9]{1,40})(?:\.([0-9]{1,40}))?(?:[eE][+-]?[0-9]{1,3})?"
 _SURE_DIGITS = 15  # so many digits come back from a float as they went in
 
 
@@ -79,9 +79,9 @@ def _number(value: Any) -> Any:
     # DynamoDB keeps 38 digits. What a float would round stays text, marked: rounding could make two values one.
     if not isinstance(value, str):
         return value
-    if _WHOLE.fullmatch(value):
+    if re.fullmatch(_WHOLE, value):
         return noticed(int(value))
-    found = _DECIMAL.fullmatch(value)
+    found = re.fullmatch(_DECIMAL, value)
     if found is None or len((found[1] + (found[2] or "")).strip("0")) > _SURE_DIGITS:
         return {"$number": value}
     read = noticed(float(value))

@@ -15,7 +15,7 @@ from eventonce.key import MAX_DEPTH
 MAX_BYTES = 4 * 1024 * 1024  # four times what EventBridge, SQS and Lambda carry, for what wraps and escapes it
 BOM = b"\xef\xbb\xbf"
 GZIP = b"\x1f\x8b"
-_LONE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
+_LONE = rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
 
 
 def content(body: str | bytes | bytearray | memoryview, max_bytes: int = MAX_BYTES) -> bytes:
@@ -149,7 +149,7 @@ def _unreadable(raw: bytes, error: Exception) -> EventRejected:
     if isinstance(error, UnicodeDecodeError):
         return EventRejected(f"is not UTF-8: {error.reason}")
     # msgspec calls a document truncated when the second half of a surrogate pair is missing in the middle of it.
-    if str(error) == "Input data was truncated" and _LONE.search(raw):
+    if str(error) == "Input data was truncated" and re.search(_LONE, raw):
         return EventRejected("is not JSON: half a surrogate pair, which has no UTF-8 form")
     return EventRejected(f"is not JSON: {error}")
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from os import PathLike
 from typing import Any, get_args
 
 import msgspec
@@ -39,7 +39,7 @@ _TYPES = {
     "object": "a table",
     "null": "",
 }
-_MISMATCH = re.compile(r"Expected `(.+?)`, got `(.+?)`(?: - at `\$\.(.+)`)?")
+_MISMATCH = r"Expected `(.+?)`, got `(.+?)`(?: - at `\$\.(.+)`)?"
 
 
 def explain(error: msgspec.ValidationError) -> str:
@@ -47,7 +47,7 @@ def explain(error: msgspec.ValidationError) -> str:
     text = " ".join(str(error).split())
     if text == "Object missing required field `name`":
         return "a rule has no name; give each rule a name of its own"
-    if mismatch := _MISMATCH.fullmatch(text):
+    if mismatch := re.fullmatch(_MISMATCH, text):
         wanted = " or ".join(filter(None, (_TYPES.get(name, name) for name in mismatch[1].split(" | "))))
         return f"{mismatch[3] or 'it'}: must be {wanted}, not {_TYPES.get(mismatch[2], mismatch[2])}"
     field = text.rpartition("$.")[2].rstrip("`")
@@ -58,7 +58,7 @@ def explain(error: msgspec.ValidationError) -> str:
     return f"{field}: {text.split(chr(39))[1]!r} is not one of {', '.join(named)}"
 
 
-def read_toml(file: str | Path) -> dict[str, Any]:
+def read_toml(file: str | PathLike[str]) -> dict[str, Any]:
     """A TOML file, or why it cannot be read."""
     import tomllib  # only where rules are in a file
 
@@ -70,10 +70,11 @@ def read_toml(file: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{file}: is nested too deep") from None
 
 
-def toml_text(file: str | Path) -> str:
+def toml_text(file: str | PathLike[str]) -> str:
     """The text of a TOML file, without the BOM that some editors put before it."""
     try:
-        return Path(file).read_text(encoding="utf-8-sig")
+        with open(file, encoding="utf-8-sig") as opened:
+            return opened.read()
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from importlib import import_module
-from urllib.parse import unquote, urlsplit
 
 from eventonce.clock import Clock
 from eventonce.errors import ConfigError, MissingDriver
@@ -50,6 +49,8 @@ def check_url(url: str) -> None:
     scheme, found, _ = url.partition(":")
     if not found or scheme not in _MODULES:
         raise ConfigError(f"store: {shown(url)!r} is not a store URL{_hint(scheme)}; use one of {_FORMS}")
+    from urllib.parse import urlsplit
+
     try:
         urlsplit(url)
     except ValueError:  # whose words may hold a password
@@ -66,6 +67,8 @@ def store_file(url: str) -> str | None:
     """The file of a store that has one."""
     if not url.startswith(("sqlite:", "journal:")):
         return None
+    from urllib.parse import unquote, urlsplit
+
     parts = urlsplit(url)
     file = unquote(parts.path[1:])
     if parts.netloc or not file or file == ":memory:" or "\0" in file:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from typing import NoReturn
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from eventonce.clock import duration
 from eventonce.errors import ConfigError
@@ -19,6 +18,8 @@ def shown(url: str) -> str:
 
 def options(url: str, *known: str) -> dict[str, str]:
     """The options behind the question mark, all of them known."""
+    from urllib.parse import parse_qsl, urlsplit
+
     found = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
     for name in found:
         if not name.isidentifier():  # it may be half a password
@@ -55,6 +56,8 @@ def patience(text: str | float, what: str = "store") -> int:
 def without(url: str, *names: str) -> str:
     """The URL without these options: what is left is the driver's own."""
     bare, _, query = url.partition("?")
+    from urllib.parse import parse_qsl, quote, urlencode
+
     kept = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name not in names]
     return f"{bare}?{urlencode(kept, quote_via=quote)}" if kept else bare
 

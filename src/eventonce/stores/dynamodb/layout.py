@@ -27,7 +27,7 @@ LONGEST_ERROR = 500  # bytes; keeps an item without a memo below 1 KB
 LARGEST_MEMO = 350 * 1024  # an item holds 400 KB
 _NULL = {"NULL": True}
 _RUNNING = Record(b"", 1, False, 1, None, 0, 0, 0, None, None, None, 2**62)
-_NAME = re.compile(r"[A-Za-z0-9_.:#-]{1,200}")
+_NAME = r"[A-Za-z0-9_.:#-]{1,200}"
 # What is compared to see that nothing has changed since an item was read.
 _WITNESSES = ("status", "token", "in_progress_expiration", "tries", "until", "keep_until")
 _OWN = {*_WITNESSES, "shared", "trying", "done_at", "took", "version", "memo", "error", "data"}
@@ -69,7 +69,7 @@ class Layout:
         """What is wrong with the names."""
         names = [name for name in (self.key_name, self.sort_name, self.ttl) if name is not None]
         for name in names:
-            if not _NAME.fullmatch(name):
+            if not re.fullmatch(_NAME, name):
                 return f"{name!r} is no attribute name; use letters, digits and _ . : # -"
             if name in _OWN or names.count(name) > 1:
                 return f"the attribute {name!r} would be used twice; eventonce's own are {', '.join(sorted(_OWN))}"

@@ -30,7 +30,7 @@ _ROUNDS = 100  # of losing a race for one key
 _UNLEASED = 5000  # milliseconds of patience before anything was claimed
 _HOT = 2000  # how long a batch of claims waits for single keys that are throttled
 _COOL = 5000  # and when those are to come back
-_TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+_TABLE = r"[A-Za-z0-9_.-]{3,255}"
 _OPTIONS = (
     "region", "endpoint", "timeout", "in_flight", "key", "sort", "ttl", "prefix", "layout", "function", "partition",
 )  # fmt: skip
@@ -45,7 +45,7 @@ def open_url(url: str, clock: Clock | None, create: bool) -> "DynamoDBStore":
     table = unquote(parts.netloc)
     if "@" in table or "@" in found.get("endpoint", ""):
         wrong(url, "credentials do not belong in the URL; AWS finds them in the environment, a profile or a role")
-    if not _TABLE.fullmatch(table) or parts.path.strip("/"):
+    if not re.fullmatch(_TABLE, table) or parts.path.strip("/"):
         wrong(url, "names no table; use dynamodb://TABLE?region=REGION")
     if "endpoint" in found and not _is_address(found["endpoint"]):
         wrong(url, "endpoint is no address; use one like http://localhost:8000")
