@@ -121,6 +121,18 @@ def test_a_file_of_the_first_schema_answers_as_before(file: Path, monkeypatch: p
     assert query(file, "SELECT name FROM sqlite_master WHERE name = 'eventonce_claims'") == []
 
 
+def test_who_only_looks_does_not_take_a_file_from_older_workers(file: Path) -> None:
+    connection = sqlite3.connect(file, isolation_level=None)
+    module._migrate(connection, module._migrations()[:1])
+    connection.close()
+    with pytest.raises(StoreUnusable, match=r"older eventonce \(schema 1\), .* start one of this version"):
+        open_store(f"sqlite:///{file}", create=False)
+    assert query(file, "SELECT max(version) FROM eventonce_schema") == [(1,)]
+    open_store(f"sqlite:///{file}").close()
+    open_store(f"sqlite:///{file}", create=False).close()
+    assert query(file, "SELECT max(version) FROM eventonce_schema") == [(2,)]
+
+
 def test_a_file_of_a_newer_eventonce_is_refused(file: Path) -> None:
     SQLiteStore(file).close()
     connection = sqlite3.connect(file)

@@ -43,20 +43,24 @@ def open_url(url: str, clock: Clock | None, create: bool) -> SQLiteStore:
     found = options(url, "shared")
     if not create and file.parent.is_dir() and not file.exists():
         raise StoreUnusable(f"store: {file}: there is no such file; check its name")
-    return SQLiteStore(file, shared=flag(url, found, "shared"), clock=clock)
+    return SQLiteStore(file, shared=flag(url, found, "shared"), clock=clock, migrate=create)
 
 
 class SQLiteStore(Ledger):
     """Claims in a SQLite file.
 
     `shared` allows a file that already holds other tables, so that a handler's own writes through `ctx.tx`
-    commit together with the record of them.
+    commit together with the record of them. Without `migrate`, a file of an older eventonce is refused: who only looks
+    must not take it from workers that run.
     """
 
-    def __init__(self, file: str | Path, *, shared: bool = False, clock: Clock | None = None) -> None:
+    def __init__(
+        self, file: str | Path, *, shared: bool = False, clock: Clock | None = None, migrate: bool = True
+    ) -> None:
         self.clock = clock or SystemClock()
         self._file = str(Path(file).absolute())  # the same file, wherever the process goes
         self._shared = shared
+        self._migrate = migrate
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         # By thread. Weak: one that an interrupt lost on its way to the handler must not stay.
@@ -182,6 +186,11 @@ class SQLiteStore(Ledger):
         version = _version(connection) if _SCHEMA_TABLE in tables else 0
         if version > len(known):
             raise StoreUnusable(f"{self._file}: was written by a newer eventonce (schema {version}); upgrade eventonce")
+        if 0 < version < len(known) and not self._migrate:
+            raise StoreUnusable(
+                f"{self._file}: was written by an older eventonce (schema {version}), whose workers may be running; "
+                "stop them and start one of this version, which moves the file over"
+            )
         self._switch_to_wal(connection)
         if version < len(known):
             in_transaction(connection, lambda: _migrate(connection, known))

@@ -140,7 +140,7 @@ def _ends_alike(finishes: Sequence[Finish]) -> Iterable[tuple[tuple[Any, ...], l
 def over(connection: sqlite3.Connection, limit: int, cursor: bytes, now: int) -> tuple[list[Key], bytes | None]:
     """Which of the next `limit` keys are over, and where to go on."""
     rows = connection.execute(_WALK, (cursor, limit)).fetchall()
-    return [key for key, expires in rows if expires <= now], rows[-1][0] if len(rows) == limit else None
+    return [key for key, expires in rows if expires <= now], rows[-1][0] if rows and len(rows) == limit else None
 
 
 def drop(connection: sqlite3.Connection, keys: Sequence[Key], now: int) -> int:

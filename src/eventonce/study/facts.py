@@ -17,6 +17,7 @@ from eventonce.study.traffic import NTH_BITS, millis
 
 _NO_ID = 0  # which is never taken for known
 _LONGEST_NAME = 200
+_ROWS = 50_000  # numbers that are put into their columns at once, at least
 
 
 class Rejected(NamedTuple):
@@ -55,6 +56,8 @@ class Facts:
                 for event in read_events(body, MAX_BYTES) if trouble is None else (EventRejected(trouble),):
                     rows.add(event, position, line)
                     position += 1
+                if len(rows) > _ROWS:
+                    rows.enter()
         finally:  # also of a file that can be read no further
             rows.enter()
 
@@ -110,6 +113,10 @@ class Rows:
             _NO_ID if own_id is None else own_id,
             1 if event.replay else 0,
         )
+
+    def __len__(self) -> int:
+        """How many numbers are on their way."""
+        return len(self._found)
 
     def enter(self) -> None:
         """Put all into their columns."""
