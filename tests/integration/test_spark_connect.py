@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 import warnings
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.copied_traffic import COPIES, copy
 
 from eventonce.errors import ConfigError
 from eventonce.formats import read_event
@@ -180,6 +182,21 @@ def test_an_audit_of_a_frame_has_the_figures_of_the_files(spark: Any, archive: P
     assert {(each.source, each.type): (each.counts, each.between) for each in told.groups} == {
         (each.source, each.type): (each.counts, each.between) for each in expected.groups
     }
+
+
+@pytest.mark.parametrize("rules", COPIES.values(), ids=COPIES)
+def test_an_audit_judges_all_copies_as_one_machine_does(spark: Any, tmp_path: Path, rules: list[Rule]) -> None:
+    chance, book = random.Random(str(rules)), Rulebook("c", rules, identity("3d", "retry"))
+    lines = [copy(chance) for _ in range(1200)]
+    (tmp_path / "traffic.jsonl").write_bytes(b"\n".join(lines))
+    frame = spark.createDataFrame([(n, line.decode()) for n, line in enumerate(lines)], "n long, value string")
+
+    told = on_spark.audit(frame.repartition(3), book, order="n")
+
+    expected = audit(Traffic([str(tmp_path)]), book)
+    assert expected.totals.duplicates > 100
+    assert told.totals == expected.totals
+    assert sorted(told.groups, key=str) == sorted(expected.groups, key=str)
 
 
 @pytest.mark.parametrize(

@@ -20,15 +20,7 @@ from eventonce.study import pieces
 from eventonce.study.audit import audit as audit_in_memory
 from eventonce.study.ledger import Verdict
 from eventonce.study.traffic import Traffic
-
-BOOKS = {
-    "by id": [],
-    "by a field": [Rule(name="orders", key=["detail.order"], window="2d")],
-    "by version and by content": [
-        Rule(name="v", match={"source": ["s1", "s2"]}, key=["detail.order"], version="detail.version", window="2d"),
-        Rule(name="c", key="content", ignore=["word"], refresh=True, window="1d", replay="reprocess"),
-    ],
-}
+from tests.copied_traffic import BOOKS, COPIES, copy
 
 
 def book(rules: list[Rule]) -> Rulebook:
@@ -55,43 +47,18 @@ def test_the_same_report_as_in_memory(archive: Path, small_parts: None, rules: l
     assert msgspec.to_builtins(told) == msgspec.to_builtins(expected)
 
 
-COPIES = {
-    **BOOKS,
-    "with a short window": [Rule(name="short", key=["detail.order"], window="1h")],
-    "with a window that slides": [Rule(name="slides", key=["detail.order"], window="1h", refresh=True)],
-    "with a window beyond all times": [Rule(name="ever", key=["detail.order"], window="36500d")],
-    "by content": [Rule(name="content", key="content", ignore=["version"])],
-}
-
-
 @pytest.mark.parametrize("rules", COPIES.values(), ids=COPIES)
 def test_copies_that_a_query_judges_and_those_that_it_does_not(tmp_path: Path, rules: list[Rule]) -> None:
     """With and without times, near and far, in order and not, equal and not, alone and among others of their key."""
     chance = random.Random(len(rules) + sum(map(ord, str(rules))))
     for file in range(3):
-        (tmp_path / f"{file}.jsonl").write_bytes(b"".join(_copy(chance) for _ in range(400)))
+        (tmp_path / f"{file}.jsonl").write_bytes(b"\n".join(copy(chance) for _ in range(400)))
 
     expected = audit_in_memory(Traffic([str(tmp_path)]), book(rules))
     told = audit(Archive([str(tmp_path)]), book(rules), processes=1)
 
     assert expected.totals.duplicates > 100
     assert msgspec.to_builtins(told) == msgspec.to_builtins(expected)
-
-
-def _copy(chance: random.Random) -> bytes:
-    order = chance.randrange(500)
-    day, minute = order % 3 and chance.choice((1, 1, 1, 2, 30)), chance.choice((0, 0, 7, 59))
-    said: dict[str, object] = {
-        "id": str(order if order % 5 else chance.randrange(10**6)),
-        "source": f"s{order % 4}",
-        "detail-type": "t",
-        "detail": {"order": order, "version": 1 if order % 7 else chance.randrange(3)},
-    }
-    if order % 3 or chance.random() < 0.2 * (order % 2):
-        said["time"] = f"2026-01-{day or 1:02}T09:{minute:02}:00Z"
-    if chance.random() < 0.05:
-        said["replay-name"] = "r"
-    return msgspec.json.encode(said) + b"\n"
 
 
 def test_in_several_processes(archive: Path) -> None:

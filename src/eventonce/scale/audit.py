@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -138,7 +138,7 @@ def _count(tally: Tally, archive: Archive, folder: Path, book: Rulebook) -> None
         _load(database, archive, folder, book)
         for query in (_SINGLE, _PLAIN):
             for batch in database.batches(query):
-                tally.count(zip(*[column.to_pylist() for column in batch.columns], strict=True))
+                tally.count(rows_of(batch))
         fold = Fold(book)
         for batch in database.batches(_OTHERS):
             enter(tally, fold, batch)
@@ -155,6 +155,11 @@ def _load(database: Database, archive: Archive, folder: Path, book: Rulebook) ->
     database.run(f"INSERT INTO windows VALUES {', '.join(map(str, enumerate(windows(book))))}")
     for statement in _TABLES.format(folder=str(folder).replace("'", "''")).split(";\n")[:-1]:
         database.run(statement)
+
+
+def rows_of(batch: "pa.RecordBatch") -> Iterator[tuple[Any, ...]]:
+    """Row by row."""
+    return zip(*[column.to_pylist() for column in batch.columns], strict=True)
 
 
 def enter(tally: Tally, fold: Fold, batch: "pa.RecordBatch") -> None:

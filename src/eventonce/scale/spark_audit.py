@@ -1,19 +1,19 @@
 """An audit on Spark, with the figures of one machine."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from eventonce.rules import Rulebook
-from eventonce.scale.audit import enter, headers, take, write_facts
+from eventonce.scale.audit import enter, headers, rows_of, take, write_facts
 from eventonce.scale.drivers import need
-from eventonce.scale.fold import Fold
+from eventonce.scale.fold import NOTHING, Fold, windows
 from eventonce.scale.parts import Archive
 from eventonce.scale.plan import Places
 from eventonce.scale.recipe import Recipe
-from eventonce.scale.spark_engine import RANK, Cluster, ordered, with_count
+from eventonce.scale.spark_engine import RANK, Cluster, ordered
 from eventonce.scale.tally import Tally
 from eventonce.study.audit import conclude
 from eventonce.study.report import Report
@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 
 _JUDGED = ["keys", "place", "rules", "versions", "contents", "times", "names", "same_id", "same_content", "replayed"]
 _NEEDED = ["keys", "rules", "versions", "contents", "times", "names", "ids", "replayed"]
-_RESULT = "counted binary, names long, same_id boolean, same_content boolean, replayed int, events long"
+_RESULT = "counted binary"
+_ALIKE = ["names", "new", "same_id", "same_content", "replayed", "gap"]  # as a tally counts them
+_PLAIN = [
+    "names",
+    f"{RANK} = 1 AS new",
+    "same_id",
+    f"same_content AND {RANK} = 1 AS same_content",
+    "replayed",
+    f"if({RANK} > 1, abs(nullif(times, {NOTHING}) - _since), NULL) AS gap",
+]
 
 
 def audit_archive(spark: "SparkSession", archive: Archive, book: Rulebook, work: str | None = None) -> Report:
@@ -46,27 +55,40 @@ def audit_archive(spark: "SparkSession", archive: Archive, book: Rulebook, work:
 
 
 def count(facts: "DataFrame", book: Rulebook, tally: Tally, order: Sequence[str] = ("place",)) -> None:
-    """Count facts; the columns in `order` grow with each arrival."""
+    """Count facts; the columns in `order` grow with each arrival.
+
+    As on one machine, what is a copy of nothing is only counted, and so are plain copies; the others are folded.
+    """
     seen = _seen(_seen(facts, "ids", "same_id", order), "contents", "same_content", order)
-    judged = with_count(ordered(seen, "keys", order), "keys")
-    single = judged.where("_copies = 1").groupBy("names", "same_id", "same_content", "replayed").count()
-    several = judged.where("_copies > 1").select(*_JUDGED, RANK)
-    folded = several.mapInArrow(_folding(Recipe.of(book), tally.numbers), _RESULT)
-    # In one question: what both need is then shuffled once.
-    counted = single.selectExpr(
-        "CAST(NULL AS binary) AS counted", "names", "same_id", "same_content", "int(replayed) AS replayed", "count"
-    )
-    for row in counted.union(folded).collect():
-        _add(tally, row)
+    judged = _with_plain(ordered(seen, "keys", order), book, order)
+    plain = judged.where("_plain").selectExpr(*_PLAIN).groupBy(*_ALIKE).count()
+    others = judged.where("NOT _plain").select(*_JUDGED, RANK)
+    recipe, numbers = Recipe.of(book), tally.numbers
+    counted = plain.mapInArrow(_counting(recipe, numbers), _RESULT)
+    folded = others.mapInArrow(_folding(recipe, numbers), _RESULT)
+    for row in counted.union(folded).collect():  # in one question: what both need is then shuffled once
+        tally.merge(bytes(row[0]))
     tally.settle()
 
 
-def _add(tally: Tally, row: Any) -> None:
-    if row[0] is not None:
-        tally.merge(bytes(row[0]))
-        return
-    _, name, same_id, same_content, replayed, events = row
-    tally.count([(name, True, same_id, same_content, replayed, None, events)])
+def _with_plain(rows: "DataFrame", book: Rulebook, order: Sequence[str]) -> "DataFrame":
+    """With whether a query can judge all events of a key, and the time of the first.
+
+    In floating point, which has no integer too large for it, and is exact where a time is near another.
+    """
+    functions, window = need("pyspark.sql.functions", "spark"), need("pyspark.sql.window", "spark")
+    together = window.Window.partitionBy("keys")
+    within = functions.expr(f"element_at(array({', '.join(f'{each}L' for each in windows(book))}), rules + 1)")
+    least, most = (
+        {name: how(name).over(together) for name in ("rules", "contents", "times")}
+        for how in (functions.min, functions.max)
+    )
+    alike = (least["rules"] == most["rules"]) & (least["contents"] == most["contents"])
+    near = most["times"].cast("double") - least["times"].cast("double") <= within
+    unversioned = functions.max("versions").over(together) == functions.expr(NOTHING)
+    alone = functions.count(functions.lit(1)).over(together) == 1
+    first = functions.first("times").over(together.orderBy(*order))
+    return rows.withColumn("_since", first).withColumn("_plain", alone | (unversioned & alike & near))
 
 
 def _seen(facts: "DataFrame", name: str, told: str, order: Sequence[str]) -> "DataFrame":
@@ -78,24 +100,33 @@ def _seen(facts: "DataFrame", name: str, told: str, order: Sequence[str]) -> "Da
     return facts.withColumn(told, (at > first) & (functions.col(name) != 0))
 
 
-def _folding(recipe: Recipe, numbers: Iterable[int]) -> Callable[..., Any]:
-    expected = list(numbers)
-
+def _folding(recipe: Recipe, numbers: Sequence[int]) -> Callable[..., Any]:
     def on_worker(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
-        book = recipe.book()
-        tally, fold = Tally(book), Fold(book)
-        tally.expect(expected)
+        tally = _expecting(recipe, numbers)
+        fold = Fold(recipe.book())
         for batch in batches:
             enter(tally, fold, batch)
-        yield _row(tally.counted())
+        yield _row(tally)
 
     return on_worker
 
 
-def _row(counted: bytes) -> "pa.RecordBatch":
+def _counting(recipe: Recipe, numbers: Sequence[int]) -> Callable[..., Any]:
+    def on_worker(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
+        tally = _expecting(recipe, numbers)
+        for batch in batches:
+            tally.count(rows_of(batch))
+        yield _row(tally)
+
+    return on_worker
+
+
+def _expecting(recipe: Recipe, numbers: Sequence[int]) -> Tally:
+    tally = Tally(recipe.book())
+    tally.expect(numbers)
+    return tally
+
+
+def _row(tally: Tally) -> "pa.RecordBatch":
     pa = need("pyarrow", "spark")
-    kinds = [pa.binary(), pa.int64(), pa.bool_(), pa.bool_(), pa.int32(), pa.int64()]
-    names = ["counted", "names", "same_id", "same_content", "replayed", "events"]
-    values = [[counted], [0], [False], [False], [0], [0]]
-    schema = pa.schema(list(zip(names, kinds, strict=True)))
-    return pa.RecordBatch.from_pydict(dict(zip(names, values, strict=True)), schema=schema)
+    return pa.RecordBatch.from_pydict({"counted": [tally.counted()]}, schema=pa.schema([("counted", pa.binary())]))

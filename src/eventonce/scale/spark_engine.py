@@ -89,13 +89,9 @@ def ordered(rows: "DataFrame", by: str, order: Sequence[str]) -> "DataFrame":
 
 def copies(rows: "DataFrame", by: str, order: Sequence[str]) -> "DataFrame":
     """Of rows in order, those whose key others have, too."""
-    return with_count(ordered(rows, by, order), by).where("_copies > 1")
-
-
-def with_count(rows: "DataFrame", by: str) -> "DataFrame":
-    """Rows, and how many have the same key."""
     functions, window = need("pyspark.sql.functions", "spark"), need("pyspark.sql.window", "spark")
-    return rows.withColumn("_copies", functions.count(functions.lit(1)).over(window.Window.partitionBy(by)))
+    several = functions.count(functions.lit(1)).over(window.Window.partitionBy(by))
+    return ordered(rows, by, order).withColumn("_copies", several).where("_copies > 1")
 
 
 # --- on workers ---
