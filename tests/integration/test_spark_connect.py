@@ -22,6 +22,7 @@ from eventonce.scale import spark as on_spark
 from eventonce.scale.recipe import Recipe, check_workers
 from eventonce.scale.stream import dedup_stream, watch
 from eventonce.study.audit import audit
+from eventonce.study.report import Report
 from eventonce.study.traffic import Traffic
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
@@ -70,6 +71,11 @@ def spark(server: str) -> Iterator[Any]:
 def eventonce(*args: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "ignore", "-m", "eventonce", *args]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=250)
+
+
+def figures(report: Report) -> dict[tuple[str, str], Any]:
+    """All of an audit but the pairs it shows: a frame cannot be read again for those."""
+    return {(each.source, each.type): (each.counts, each.between, each.rules) for each in report.groups}
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -179,9 +185,7 @@ def test_an_audit_of_a_frame_has_the_figures_of_the_files(spark: Any, archive: P
     expected = audit(Traffic([str(archive)]), BOOK)
     assert expected.totals.late > 100
     assert told.totals == expected.totals
-    assert {(each.source, each.type): (each.counts, each.between) for each in told.groups} == {
-        (each.source, each.type): (each.counts, each.between) for each in expected.groups
-    }
+    assert figures(told) == figures(expected)
 
 
 @pytest.mark.parametrize("rules", COPIES.values(), ids=COPIES)
@@ -196,7 +200,7 @@ def test_an_audit_judges_all_copies_as_one_machine_does(spark: Any, tmp_path: Pa
     expected = audit(Traffic([str(tmp_path)]), book)
     assert expected.totals.duplicates > 100
     assert told.totals == expected.totals
-    assert sorted(told.groups, key=str) == sorted(expected.groups, key=str)
+    assert figures(told) == figures(expected)
 
 
 @pytest.mark.parametrize(
