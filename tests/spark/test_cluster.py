@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import pyspark
 import pytest
+
+from tests.copied_traffic import copy
 
 HOME = Path(pyspark.__file__).parent
 EVENTONCE = [sys.executable, "-W", "ignore", "-m", "eventonce"]
@@ -134,6 +137,29 @@ def test_an_audit_is_the_same_as_on_one_machine(tmp_path: Path) -> None:
 
     assert there.stdout == here.stdout, there.stderr.decode()
     assert json.loads(there.stdout)["totals"]["duplicates"] == 500 * (FILES - 1)
+
+
+def test_an_audit_judges_all_copies_as_one_machine_does(tmp_path: Path) -> None:
+    chance = random.Random(5)
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.jsonl").write_bytes(b"\n".join(copy(chance) for _ in range(1000)))
+    (tmp_path / "pipeline.toml").write_text(
+        '[[rule]]\nname = "v"\nmatch = { source = ["s1"] }\nkey = ["detail.order"]\nversion = "detail.version"\n'
+        '[[rule]]\nname = "short"\nmatch = { source = ["s2"] }\nkey = ["detail.order"]\nwindow = "1h"\n'
+        '[[rule]]\nname = "s"\nmatch = { source = ["s3"] }\nkey = ["detail.order"]\nwindow = "1h"\nrefresh = true\n'
+        '[[rule]]\nname = "ever"\nkey = ["detail.order"]\nwindow = "36500d"\n'
+    )
+    told = [
+        subprocess.run(
+            [*EVENTONCE, "audit", "-c", "pipeline.toml", "--json", "--engine", engine, "a.jsonl", "b.jsonl", "c.jsonl"],
+            check=False, cwd=tmp_path, capture_output=True, env=environment(),
+        )
+        for engine in ("memory", "local[2]")
+    ]  # fmt: skip
+
+    assert told[1].stdout == told[0].stdout, told[1].stderr.decode()
+    totals = json.loads(told[1].stdout)["totals"]
+    assert min(totals[each] for each in ("duplicates", "stale", "late", "suspicious", "replayed")) > 20
 
 
 @pytest.mark.parametrize("without", ["eventonce", "pyarrow"])
