@@ -41,7 +41,8 @@ def singly(once: Once) -> Act:
     return act
 
 
-def bare(store: Store, size: int = 100) -> Act:
+def keyer() -> Callable[[bytes], Key]:
+    """Parse and key, without rules or an event."""
     digest = Digester("bench", "orders", "content")
     ignored = Ignored([ignored_path(text) for text in IGNORED])
 
@@ -50,6 +51,12 @@ def bare(store: Store, size: int = 100) -> Act:
         body = read_json(raw)
         content = canonical_parsed(ignored.strip(body["detail"]), plain=mark() is since)
         return digest.content(body["source"], body["detail-type"], content)
+
+    return key
+
+
+def bare(store: Store, size: int = 100) -> Act:
+    key = keyer()
 
     def act(events: Sequence[bytes]) -> None:
         for some in batches(events, size):
