@@ -7,8 +7,7 @@ from harness import IGNORED, batches
 
 from eventonce import Once, Rule
 from eventonce.claim import Finish, Want, Won
-from eventonce.formats.spelling import mark
-from eventonce.formats.text import read_json
+from eventonce.formats import eventbridge
 from eventonce.key import Digester, Key, canonical_parsed
 from eventonce.path import Ignored, ignored_path
 from eventonce.ports import Store
@@ -46,11 +45,11 @@ def keyer() -> Callable[[bytes], Key]:
     digest = Digester("bench", "orders", "content")
     ignored = Ignored([ignored_path(text) for text in IGNORED])
 
+    parse = eventbridge._decoder().decode
+
     def key(raw: bytes) -> Key:
-        since = mark()
-        body = read_json(raw)
-        content = canonical_parsed(ignored.strip(body["detail"]), plain=mark() is since)
-        return digest.content(body["source"], body["detail-type"], content)
+        body = parse(raw)
+        return digest.content(body.source, body.kind, canonical_parsed(ignored.strip(body.detail), plain=True))
 
     return key
 
