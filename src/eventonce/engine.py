@@ -7,6 +7,7 @@ The order is written once, as a generator of steps (see `flow.py`), for one even
 """
 
 import functools
+import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -36,7 +37,6 @@ from eventonce.formats import MAX_BYTES, read_event
 from eventonce.job import Job, split
 from eventonce.keeper import Batch, Hold, Keeper
 from eventonce.key import Key
-from eventonce.log import log
 from eventonce.observe.hooks import Hooks
 from eventonce.observe.watched import Watched
 from eventonce.outcome import Kind, Outcome
@@ -58,6 +58,7 @@ _LONGEST_ERROR = 500
 _FLUSH_PAUSES = (20, 100, 400, None)  # after each try to commit
 _BLAMELESS = (StoreError, LeaseLost, SinkDown)  # no fault of the event, so no attempt of it
 _WEIGHTS: dict[type, int] = {Done: 0, Stale: 1, Busy: 2, Won: 3}
+_log = logging.getLogger("eventonce")
 
 Returned = TypeVar("Returned")
 
@@ -340,7 +341,7 @@ class Once:
         try:
             yield Call(self._told.release, releases)
         except StoreError as error:  # their leases end by themselves
-            log.warning("could not give %d claims back: %s", len(jobs), error)
+            _log.warning("could not give %d claims back: %s", len(jobs), error)
 
     def _without_store(self, batch: Batch, jobs: list[Job], run: Run, error: StoreError) -> Flow[None]:
         """The store did not answer: retry later, or run unclaimed where the rule says so."""
@@ -350,7 +351,7 @@ class Once:
             self._admit(job, None, run.work)
             job.end(Kind.UNKNOWN, error)
         if unclaimed:
-            log.warning("running %d events without a claim: %s", len(unclaimed), error)
+            _log.warning("running %d events without a claim: %s", len(unclaimed), error)
             yield run.work.step(batch, unclaimed)
             for job in unclaimed:
                 self._conclude(batch, job, error, run.attempts)
@@ -371,7 +372,7 @@ class Once:
         except EventExpired as error:
             job.end(Kind.EXPIRED, error)
         except Exception as error:  # whatever an event does to us, it is kept and the others go on
-            log.exception("an event could not be read")
+            _log.exception("an event could not be read")
             job.end(Kind.REJECTED, EventRejected(f"could not be read: {_text(error)}"))
         return job
 
@@ -482,7 +483,7 @@ class Once:
         elif job.recorded:
             job.end(Kind.PROCESSED, result=job.result)
         elif job.recorded is False:
-            log.warning("key %s: another worker took over before the commit", job.key.hex())
+            _log.warning("key %s: another worker took over before the commit", job.key.hex())
             job.end(Kind.FAILED, LeaseLost("another worker took over before this run could be recorded"))
         elif job.rule.store_trouble == "process":
             job.end(Kind.PROCESSED, trouble, result=job.result)

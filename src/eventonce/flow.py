@@ -7,6 +7,7 @@ where it is used: it would be a third of a cold start.
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
+from types import GeneratorType
 from typing import Any, Generic, TypeVar
 
 Result = TypeVar("Result")
@@ -127,9 +128,7 @@ def _drive(flow: Flow[Result], step: Call) -> Result:
 
 def _wind_up(flow: Flow[Any], error: BaseException) -> None:
     """Interrupted: let the flow give its claims back, if it has not ended by itself."""
-    from inspect import GEN_CLOSED, getgeneratorstate
-
-    if getgeneratorstate(flow) != GEN_CLOSED:
+    if isinstance(flow, GeneratorType) and flow.gi_frame is not None:  # it has one until its end
         with suppress(StopIteration, Interrupted):
             _drive(flow, flow.throw(Interrupted(error)))
 

@@ -1,5 +1,6 @@
 """Open claims: one thread per `Once` that keeps their leases alive and commits effects that wait too long."""
 
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -11,7 +12,6 @@ from eventonce.clock import Clock
 from eventonce.errors import ConfigError, LeaseLost, StoreError
 from eventonce.forks import tell_of_forks
 from eventonce.key import Key
-from eventonce.log import log
 from eventonce.ports import Store
 
 GROUP_FOR = 700  # commits wait this long for company; with the tick below, never longer than a second
@@ -19,6 +19,7 @@ _TICK = 200
 _SWEEP_EVERY = 1000
 _SWEEP_LEAST = 1000  # keys to look at
 _SWEEP_MOST = 10_000
+_log = logging.getLogger("eventonce")
 
 
 class Hold(msgspec.Struct, eq=False):
@@ -157,7 +158,7 @@ class Keeper:
                 hold.until = now + self._lease
             elif batch.owns(hold):
                 hold.lost = True
-                log.warning("lost the claim on key %s while it was running", hold.key.hex())
+                _log.warning("lost the claim on key %s while it was running", hold.key.hex())
 
     def _sweep(self) -> None:
         # Twice as many keys as were claimed meanwhile, so that the sweep gains on them; bounded, so it is short.
@@ -170,7 +171,7 @@ class Keeper:
         try:
             step()
         except StoreError as error:  # the next beat tries again; a lease that runs out meanwhile says so itself
-            log.warning("could not %s in the background: %s", what, error)
+            _log.warning("could not %s in the background: %s", what, error)
 
     def _begin(self) -> None:
         with self._lock:

@@ -1,7 +1,8 @@
 """Memos: what is remembered of a processed event beside that it ran, as bytes that stores need not understand."""
 
 import hashlib
-from binascii import a2b_base64, b2a_base64
+import json
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
@@ -76,8 +77,6 @@ def read(
 
 def _notes(memo: bytes | None) -> dict[str, Any]:
     """What a memo says. A damaged one says nothing; that the event ran is known all the same."""
-    import json
-
     try:
         notes = json.loads(memo) if memo else {}
     except (ValueError, TypeError, RecursionError):
@@ -97,8 +96,6 @@ def fingerprint(content: bytes) -> str:
 
 
 def _dump(value: Any) -> str:
-    import json
-
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -115,7 +112,7 @@ def _iso(time: datetime) -> str:
 # What JSON cannot say travels as {"$": kind, "v": text or items}.
 _KINDS: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
     tuple: ("tuple", list, tuple),
-    bytes: ("bytes", lambda value: b2a_base64(value, newline=False).decode(), a2b_base64),
+    bytes: ("bytes", lambda value: b64encode(value).decode(), b64decode),
     Decimal: ("decimal", str, Decimal),
     datetime: ("datetime", _iso, datetime.fromisoformat),
     UUID: ("uuid", str, UUID),

@@ -1,5 +1,6 @@
 """Work: how a handler or a sink is run over the jobs that won their claims."""
 
+import logging
 from collections.abc import Awaitable, Iterable, Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -13,11 +14,11 @@ from eventonce.errors import ConfigError, LeaseLost, SinkError
 from eventonce.flow import Call, Each
 from eventonce.job import Job, lanes
 from eventonce.keeper import Batch
-from eventonce.log import log
 from eventonce.observe.hooks import Hooks
 from eventonce.observe.watched import told
 from eventonce.ports import Attempt, Sink, Transaction
 
+_log = logging.getLogger("eventonce")
 _NOT_RUN = (GeneratorType, AsyncGeneratorType, Awaitable)  # has only been made
 
 
@@ -147,7 +148,7 @@ class Work:
             job.rule.remember, job.event, job.content, job.result, self._max_result, job.mark
         )
         if trouble:
-            log.warning("rule %s: the result is not kept, duplicates will not get it: %s", job.rule.name, trouble)
+            _log.warning("rule %s: the result is not kept, duplicates will not get it: %s", job.rule.name, trouble)
 
     def _commit(self, batch: Batch, job: Job, transaction: Transaction, finish: Finish) -> None:
         job.finished = False  # until the transaction has committed

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from eventonce import ConfigError, Event, Kind, LeaseLost, Once, StoreError, open_store
-from eventonce.claim import FAILURES_FOR, Claim, Done, Finish, Record, Release, Want, Won
+from eventonce.claim import FAILURES_FOR, Busy, Claim, Done, Finish, Record, Release, Want, Won
 from eventonce.clock import SystemClock
 from eventonce.errors import StoreUnusable
 from eventonce.key import Key
@@ -372,6 +372,25 @@ def test_a_commit_of_which_some_claims_are_lost_keeps_the_others(file: Path) -> 
     assert store.commit([Finish(each, b"token--2", 60_000) for each in keys[:10]]) == [True] * 10
     assert query(file, "SELECT count(*), min(tries), min(error) FROM eventonce_open") == [(10, 1, "no")]
     assert query(file, "SELECT count(*), sum(took) FROM eventonce_done") == [(90, 100)]
+    store.close()
+
+
+def test_what_triggers_write_counts_for_nothing(file: Path) -> None:
+    connection = sqlite3.connect(file, isolation_level=None)
+    connection.execute("CREATE TABLE log (x)")
+    store = SQLiteStore(file, shared=True)
+    for number, table in enumerate(("eventonce_open", "eventonce_done")):
+        connection.execute(
+            f"CREATE TRIGGER t{number} AFTER INSERT ON {table} BEGIN INSERT INTO log VALUES (1), (2); END"
+        )
+    connection.close()
+    keys = [key(number) for number in range(6)]
+    store.claim([Want(each, 60_000) for each in keys[:4]], b"token--1", 60_000)
+    store.commit([Finish(each, b"token--1", 60_000) for each in keys[:2]])
+    answers = store.claim([Want(each, 60_000) for each in keys], b"token--2", 60_000)
+    assert [type(answer) for answer in answers] == [Done, Done, Busy, Busy, Won, Won]
+    assert store.commit([Finish(each, b"token--2", 60_000) for each in keys[3:]]) == [False, True, True]
+    assert store.commit([Finish(each, b"token--1", 60_000) for each in keys[2:4]]) == [True, True]
     store.close()
 
 

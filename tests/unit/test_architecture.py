@@ -10,7 +10,7 @@ import eventonce
 SRC = Path(eventonce.__file__).parent
 # From the ground up. A room may import rooms below it, and inside itself; rooms of one floor do not know each other.
 FLOORS = [
-    {"errors", "forks", "log"},
+    {"errors", "forks"},
     {"clock", "backoff"},
     {"key", "path", "aws", "libpq"},
     {"event", "rule", "difference"},
@@ -127,3 +127,23 @@ def test_the_core_imports_without_any_driver_and_pulls_in_none() -> None:
     assert run(f"{block}; {use}") == "processed"
     seen = "import eventonce, sys; print([name for name in %r if name in sys.modules])" % HEAVY  # noqa: UP031
     assert run(seen) == "[]"
+
+
+def test_what_follows_an_effect_imports_nothing(tmp_path: Path) -> None:
+    """An import can fail, as where no file can be opened any more: then an event that ran would run again."""
+    told = run(f"""
+import sys
+from eventonce import Once, Rule
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        raise OSError(24, "Too many open files: " + name)
+
+def handle(event):
+    sys.meta_path.insert(0, Refuse())
+    return {{"b": b"x", "n": 1}}
+
+with Once("sqlite:///{tmp_path}/claims.db", rules=Rule(name="r", remember="result")) as once:
+    print([each.kind.value for each in once.run([{{"id": "1"}}], handle) + once.run([{{"id": "1"}}], handle)])
+""")
+    assert told == "['processed', 'duplicate']"

@@ -1,5 +1,6 @@
 """What each carrier is told: its own words for what became of its messages."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -8,12 +9,12 @@ import msgspec
 from eventonce.aws_lambda.envelope import Envelope, Message, Reply, unknown
 from eventonce.errors import EventOnceError, EventRejected, describe
 from eventonce.formats.text import to_base64
-from eventonce.log import log
 from eventonce.outcome import Action, Kind, Outcome
 
 # Many senders, EventBridge and SNS among them, do not send again after a 409, and the copy that runs may yet fail.
 _STATUS = {Kind.BUSY: 503, Kind.UNKNOWN: 503, Kind.FAILED: 500, Kind.REJECTED: 400}
 _RETRY_AFTER = "5"  # seconds
+_log = logging.getLogger("eventonce")
 
 
 class Settled(NamedTuple):
@@ -83,7 +84,7 @@ def _record(settled: Settled) -> dict[str, Any]:
     try:
         return {**told, "result": "Ok", "data": _packed(settled.result)}
     except (TypeError, ValueError, OverflowError, RecursionError) as error:  # which must not be all the others' fate
-        log.warning("firehose %s: its result cannot be written: %s", settled.message.name, error)
+        _log.warning("firehose %s: its result cannot be written: %s", settled.message.name, error)
         return {**told, "result": "ProcessingFailed"}
 
 

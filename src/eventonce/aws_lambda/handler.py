@@ -1,5 +1,6 @@
 """The handler that AWS Lambda calls."""
 
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,13 +11,13 @@ from eventonce.clock import Clock
 from eventonce.errors import describe
 from eventonce.event import Delivery, Event
 from eventonce.formats import read_message
-from eventonce.log import log
 from eventonce.observe import emf
 from eventonce.outcome import Action, Outcome
 
 Runner = Callable[[Sequence[Delivery], int | None], list[Outcome]]
 _BEYOND = 1000  # milliseconds by which a claim outlives the function, whose end is not as punctual as its start
 _MOST_COMPLAINTS = 5
+_log = logging.getLogger("eventonce")
 
 
 class LambdaHandler:
@@ -67,9 +68,9 @@ class LambdaHandler:
         failed = [(each.message, each.failure) for each in settled if each.failure is not None]
         for message, failure in failed[:_MOST_COMPLAINTS]:
             kept = "" if failure.action is Action.RETRY else "; it cannot succeed as it is"
-            log.warning("%s %s: %s: %s%s", envelope.carrier, message.name, failure.kind, describe(failure.error), kept)
+            _log.warning("%s %s: %s: %s%s", envelope.carrier, message.name, failure.kind, describe(failure.error), kept)
         if len(failed) > _MOST_COMPLAINTS:
-            log.warning("%d more failed", len(failed) - _MOST_COMPLAINTS)
+            _log.warning("%d more failed", len(failed) - _MOST_COMPLAINTS)
 
 
 def _lease(context: Any) -> int | None:

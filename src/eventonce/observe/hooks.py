@@ -1,15 +1,16 @@
 """All hooks of an engine as one, which never disturbs it."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ParamSpec, TypeVar
 
 from eventonce.errors import ConfigError
-from eventonce.log import log
 from eventonce.ports import Attempt, Called, Hook, Relayed, Seen
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
+_log = logging.getLogger("eventonce")
 
 
 class Hooks:
@@ -61,7 +62,7 @@ class Hooks:
         except Exception:
             if id(hook) not in self._failed:
                 self._failed.add(id(hook))
-                log.exception("a hook failed; the run goes on, and further errors of this hook are not shown")
+                _log.exception("a hook failed; the run goes on, and further errors of this hook are not shown")
             return None
 
 

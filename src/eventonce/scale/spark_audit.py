@@ -102,21 +102,23 @@ def _seen(facts: "DataFrame", name: str, told: str, order: Sequence[str]) -> "Da
 
 def _folding(recipe: Recipe, numbers: Sequence[int]) -> Callable[..., Any]:
     def on_worker(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
-        tally = _expecting(recipe, numbers)
+        tally, rows = _expecting(recipe, numbers), 0
         fold = Fold(recipe.book())
         for batch in batches:
+            rows += batch.num_rows
             enter(tally, fold, batch)
-        yield _row(tally)
+        yield from _told(tally, rows)
 
     return on_worker
 
 
 def _counting(recipe: Recipe, numbers: Sequence[int]) -> Callable[..., Any]:
     def on_worker(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
-        tally = _expecting(recipe, numbers)
+        tally, rows = _expecting(recipe, numbers), 0
         for batch in batches:
+            rows += batch.num_rows
             tally.count(rows_of(batch))
-        yield _row(tally)
+        yield from _told(tally, rows)
 
     return on_worker
 
@@ -127,6 +129,9 @@ def _expecting(recipe: Recipe, numbers: Sequence[int]) -> Tally:
     return tally
 
 
-def _row(tally: Tally) -> "pa.RecordBatch":
+def _told(tally: Tally, rows: int) -> Iterator["pa.RecordBatch"]:
+    """What was counted, if there was anything: a tally of nothing is as large as any."""
     pa = need("pyarrow", "spark")
-    return pa.RecordBatch.from_pydict({"counted": [tally.counted()]}, schema=pa.schema([("counted", pa.binary())]))
+    if rows:
+        told = {"counted": [tally.counted()]}
+        yield pa.RecordBatch.from_pydict(told, schema=pa.schema([("counted", pa.binary())]))

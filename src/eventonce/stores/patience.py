@@ -1,5 +1,7 @@
 """Patience with a server that does not answer: ask again, for as long as the lease at stake allows."""
 
+import logging
+import random
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -9,6 +11,7 @@ from eventonce.errors import StoreBusy, StoreError, describe
 GIVING_BACK = 2000  # patience for a release: where it fails, the lease ends by itself
 _FIRST_PAUSE, _LONGEST_PAUSE = 50, 1000
 _SILENCE = 2000  # after which it is said that all stands still
+_log = logging.getLogger("eventonce.patience")
 Result = TypeVar("Result")
 
 
@@ -28,18 +31,10 @@ def ask(act: Callable[[], Result], clock: Clock, within: int) -> Result:
                 raise
             if not told and now - began >= _SILENCE:
                 told = True
-                _tell("the store does not answer, asking again for %d s: %s", within // 1000, describe(error))
+                _log.warning("the store does not answer, asking again for %d s: %s", within // 1000, describe(error))
         else:
             if told:
-                _tell("the store answers again, after %d s", (clock.steady() - began) // 1000)
+                _log.warning("the store answers again, after %d s", (clock.steady() - began) // 1000)
             return answer
-        import random
-
         clock.sleep(random.randint(pause // 2, pause))  # noqa: S311  # jitter, not a secret
         pause = min(2 * pause, _LONGEST_PAUSE)
-
-
-def _tell(text: str, *values: object) -> None:
-    import logging  # for what is rarely said
-
-    logging.getLogger("eventonce.patience").warning(text, *values)

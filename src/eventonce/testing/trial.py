@@ -23,7 +23,7 @@ from msgspec import structs
 from eventonce.claim import Claim, Finish, Release
 from eventonce.context import Handler, is_async
 from eventonce.engine import Once
-from eventonce.errors import StoreError, StoreUnusable
+from eventonce.errors import LeaseLost, StoreError, StoreUnusable
 from eventonce.event import Event
 from eventonce.formats import read_event
 from eventonce.outcome import Kind, Outcome
@@ -34,6 +34,7 @@ from eventonce.stores import open_store
 Effects = Callable[[], Iterable[Hashable]]
 Rules = Rule | Sequence[Rule] | str | Path
 _LEASE = 0.3  # seconds: short, because trials wait for it
+_LONG_LEASE = 60  # where none does, and a machine may stand still
 _RACERS = 4
 _PATIENCE = 10.0  # seconds, after which a scenario goes on without the other worker
 _TAKE_OVER = 4.0  # seconds: where the store lets nobody take over meanwhile, the first goes on after that
@@ -99,7 +100,7 @@ class Trial:
         self._rules = rules
         self._store = open_store(store)
         self._consumer = f"trial {uuid4().hex}"
-        self._expected = self._effects_of(lambda: self._deliver(self._once()))
+        self._expected = self._effects_of(lambda: self._deliver(self._once(lease=_LONG_LEASE)))
         if not self._expected:
             raise ValueError("one run of the handler has no effects; `effects` must return what it did")
 
@@ -172,21 +173,22 @@ class Trial:
 
     # --- how they are run ---
 
-    def _once(self, store: Store | None = None, attempts: int = 5) -> Once:
+    def _once(self, store: Store | None = None, attempts: int = 5, lease: float = _LEASE) -> Once:
         return Once(
-            store or self._store, consumer=self._consumer, rules=self._rules, lease=_LEASE, max_attempts=attempts
+            store or self._store, consumer=self._consumer, rules=self._rules, lease=lease, max_attempts=attempts
         )
 
     def _deliver(self, once: Once, event: Event | None = None) -> None:
-        """As a queue does: again while another worker has it, or the store is away."""
+        """As a queue does: again while another worker has it or may have, or the store is away."""
         give_up = time.monotonic() + _PATIENCE
         with once:
             while time.monotonic() < give_up:
                 outcome = _run(once, [event or self._event], self._handler)[0]
-                hopeless = outcome.kind in (Kind.REJECTED, Kind.FAILED) or isinstance(outcome.error, StoreUnusable)
-                if hopeless and outcome.error is not None:
+                again = outcome.kind in (Kind.BUSY, Kind.UNKNOWN) or isinstance(outcome.error, LeaseLost)
+                hopeless = outcome.kind in (Kind.REJECTED, Kind.FAILED) and not again
+                if outcome.error is not None and (hopeless or isinstance(outcome.error, StoreUnusable)):
                     raise outcome.error
-                if outcome.kind not in (Kind.BUSY, Kind.UNKNOWN):
+                if not again:
                     return
                 time.sleep(_LEASE / 10)
         if outcome.kind is Kind.UNKNOWN and outcome.error is not None:

@@ -1,5 +1,6 @@
 """The items of a DynamoDB table: conditional writes that tell what is there where they are refused, and reads."""
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -130,8 +131,6 @@ class Items:
         clock, pause = self.server.clock, _FIRST_PAUSE
         give_up = clock.steady() + within
         while clock.steady() + pause <= give_up:
-            import random
-
             clock.sleep(random.randint(pause // 2, pause))  # noqa: S311  # jitter, not a secret
             yield True
             pause = min(2 * pause, _LONGEST_PAUSE)

@@ -1,5 +1,6 @@
 """The server side of the DynamoDB store: calls, several at a time, their errors in our words, throttling counted."""
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -22,11 +23,11 @@ from eventonce import aws
 from eventonce.clock import Clock
 from eventonce.errors import ConfigError, StoreError, StoreUnusable
 from eventonce.forks import tell_of_forks
-from eventonce.log import log
 from eventonce.stores.dynamodb.time import ServerTime
 
 _WARN_EVERY = 60_000
 _CONNECTIONS = 50  # that may stay open; threads that share the store have calls in flight each
+_log = logging.getLogger("eventonce")
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
@@ -159,7 +160,7 @@ class Server:
             if self._warned_at is not None and now - self._warned_at < _WARN_EVERY:
                 return
             self._warned_at = now
-        log.warning("%s throttles (%d times so far); raise its capacity if that goes on", self.where(), throttled)
+        _log.warning("%s throttles (%d times so far); raise its capacity if that goes on", self.where(), throttled)
 
     def _see_attempt(self, response: Any = None, **_: Any) -> None:
         """botocore tells of every attempt of a call, also of those it repeats by itself."""
