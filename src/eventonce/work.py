@@ -248,7 +248,7 @@ def _check_arguments(handler: Any) -> None:
 
 def _check_result(job: Job, result: Any) -> None:
     """Refuse what has not run: marking that done would lose the event."""
-    if not isinstance(result, _NOT_RUN):
+    if result is None or not isinstance(result, _NOT_RUN):
         return
     job.finished = False
     if isinstance(result, CoroutineType):
