@@ -70,9 +70,7 @@ def _check_integers(text: bytes) -> None:
 
 _check_numbers = msgspec.json.Decoder(float_hook=_check_number).decode
 _whole = re.compile(rb"\.0(?:[,}\]]|\Z)").search  # 1.0, or a text that looks like it
-_tiny = re.compile(
-    rb"e-(?<=[0-9]e-)[0-9]"
-).search  # 1e-7, likewise; both begin with letters, which are quickly searched for
+_tiny = re.compile(rb"e-(?<=[0-9]e-)[0-9]").search  # 1e-7, likewise; letters at the beginning are quickly found
 _high = re.compile(rb"[\xee-\xff]").search  # how the bytes of U+E000 and beyond begin
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _HUGE = b"0" * 22

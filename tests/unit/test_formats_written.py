@@ -12,17 +12,11 @@ from eventonce import Event, EventRejected, Rule
 from eventonce.formats import read_event, read_events
 from eventonce.formats.eventbridge import read_written
 from eventonce.rules import Rulebook, identity
+from tests.unit.test_formats import EVENTBRIDGE
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "events"
 WRITTEN: dict[str, Any] = {
-    "version": "0",
-    "id": "e-1",
-    "detail-type": "Order Placed",
-    "source": "com.example.shop",
-    "account": "111122223333",
-    "time": "2026-01-05T09:00:00Z",
-    "region": "eu-west-1",
-    "resources": ["arn:x"],
+    **{name: value for name, value in EVENTBRIDGE.items() if name != "replay-name"},
     "detail": {"orderId": "o-1", "at": 1.5, "items": [{"n": 1}, [2, None, True]]},
 }
 BOOK = Rulebook("c", [Rule(name="r", key="content", ignore=["at"])], identity("14d", "retry"))

@@ -9,7 +9,7 @@ from msgspec import structs
 from eventonce.event import Event
 from eventonce.formats import cloudevents
 from eventonce.formats.plain import text
-from eventonce.formats.text import ordinary, read_object
+from eventonce.formats.text import LEVELS, ordinary, read_object
 from eventonce.path import read_time
 
 _BEGIN = b'{"version"'
@@ -20,7 +20,7 @@ _ENTRY = {"Source": "source", "DetailType": "detail-type", "Detail": "detail", "
 def _decoder() -> msgspec.json.Decoder[Any]:
     """Of events as EventBridge writes them: all of its fields and no others, and ordinary data."""
     fields: list[tuple[str, Any]] = [(name, str) for name in ("version", "id", "source", "account", "time", "region")]
-    fields += [("kind", str), ("resources", list[str]), ("detail", ordinary(6))]
+    fields += [("kind", str), ("resources", list[str]), ("detail", ordinary(LEVELS - 1))]
     envelope = msgspec.defstruct("Envelope", fields, rename={"kind": "detail-type"}, forbid_unknown_fields=True)
     return msgspec.json.Decoder(envelope)
 

@@ -15,6 +15,7 @@ from eventonce.key import MAX_DEPTH
 MAX_BYTES = 4 * 1024 * 1024  # four times what EventBridge, SQS and Lambda carry, for what wraps and escapes it
 BOM = b"\xef\xbb\xbf"
 GZIP = b"\x1f\x8b"
+LEVELS = 7  # of an ordinary document
 _LONE = rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
 
 
@@ -92,7 +93,7 @@ def ordinary(levels: int) -> Any:
 
 @cache  # a millisecond: where everything is as EventBridge writes it, it is never needed
 def _ordinary_decoder() -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(ordinary(7))
+    return msgspec.json.Decoder(ordinary(LEVELS))
 
 
 _decode = msgspec.json.Decoder().decode

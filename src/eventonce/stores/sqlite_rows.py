@@ -87,7 +87,7 @@ def claim(connection: sqlite3.Connection, wants: Sequence[Want], token: Token, l
     taken = _do(connection, _TAKE, keys, _open(record) or ())
     if taken == len(keys):
         return [won] * taken
-    left = {key for (key,) in _found(connection, _NOT_TAKEN, keys, (token,))} if taken else set(keys)
+    left = {key for (key,) in _found(connection, _NOT_TAKEN, keys, (token,))}
     if taken + len(left) < len(keys):  # some were its own before: the client asks again
         left = set(keys)
     others = [want for want in wants if want.key in left]
@@ -204,7 +204,7 @@ def _alike(before: dict[Key, Record], after: dict[Key, Record]) -> Iterable[Chan
     By identity, since to look at all of a record takes longer; in the order of keys, so that a page is changed once.
     """
     changes: dict[tuple[int, int], Change] = {}
-    for key in sorted(before | after if before else after):
+    for key in sorted(before | after):
         old, new = before.get(key), after.get(key)
         if old is not new:
             same = id(old), id(new)
@@ -227,8 +227,8 @@ def _found(
 
 def _do(connection: sqlite3.Connection, statement: str, keys: Sequence[Key], values: Sequence[object] = ()) -> int:
     """How many rows it has changed; not what somebody's triggers have, which all other counters include."""
-    count = connection.execute
-    return sum(count("SELECT changes()").fetchone()[0] for _ in _asked(connection, statement, keys, values))
+    each = _asked(connection, statement, keys, values)
+    return sum(connection.execute("SELECT changes()").fetchone()[0] for _ in each)
 
 
 def _asked(

@@ -21,7 +21,6 @@ from eventonce.study import fingerprint
 _PERHAPS_WHOLE = re.compile(rb"\xcb(?=[\x42-\x7f\xc2-\xff].{7}|.{6}\x00\x00)", re.DOTALL)
 _FLOAT = 0xCB
 _NO_KEY = Key(b"")
-_first = Struct(">Q").unpack_from
 _float = Struct(">d").unpack_from
 _pack = msgspec.msgpack.Encoder(order="sorted").encode_into
 
@@ -35,8 +34,7 @@ def of_content(rule: CompiledRule, event: Event, packed: bytearray) -> int:
             _pack(_with_integers(msgspec.json.encode(said)), packed)
     except (OverflowError, UnicodeEncodeError):  # integers beyond 64 bits, half a surrogate pair
         return fingerprint.of_content(Keyed(rule, _NO_KEY), event)
-    found: int = _first(sha256(packed).digest())[0]
-    return found
+    return fingerprint.of_digest(sha256(packed).digest())
 
 
 def _has_whole(packed: bytearray) -> bool:

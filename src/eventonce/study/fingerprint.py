@@ -41,10 +41,7 @@ def of_id(event: Event) -> int | None:
 
 
 def _of_text(text: str) -> int | None:
-    if not text:
-        return None
-    found: int = _first(sha256(text.encode("utf-8", "surrogatepass")).digest())[0]
-    return found
+    return of_digest(sha256(text.encode("utf-8", "surrogatepass")).digest()) if text else None
 
 
 def of_content(keyed: Keyed, event: Event) -> int:
