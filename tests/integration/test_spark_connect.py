@@ -112,6 +112,14 @@ def test_an_audit_is_the_same(server: str, archive: Path, pipeline: str) -> None
     assert here.stdout == there.stdout, there.stderr
 
 
+@pytest.mark.parametrize("engine", ["sc://127.0.0.1:1", "sc://127.0.0.1:many"])
+def test_a_server_that_is_not_there_is_told_at_once(archive: Path, engine: str) -> None:
+    told = eventonce("audit", "--engine", engine, str(archive))
+    assert told.returncode == 2
+    assert f"--engine: {engine}: cannot be reached: " in told.stderr
+    assert "is the server running there?" in told.stderr
+
+
 def test_an_output_that_is_there_is_refused_before_spark_is_asked(tmp_path: Path, archive: Path) -> None:
     done = eventonce("copy", "--engine", "sc://127.0.0.1:1", str(archive), str(tmp_path))
 

@@ -2,10 +2,12 @@
 
 import os
 import re
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from eventonce.errors import ConfigError, EventOnceError
 from eventonce.scale.drivers import need
@@ -14,7 +16,8 @@ from eventonce.scale.recipe import check_workers
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PORT = 7077
+_PORT, _CONNECT_PORT = 7077, 15002
+_PATIENCE = 10  # seconds for a server of Spark Connect to be there: its client would ask for more than ten minutes
 _LOCAL_PARTITIONS = 16  # of a shuffle: Spark's 200 are for clusters, and each costs something
 _RAISED = re.compile(r"[\w.]*[A-Z]\w+: ")  # how the last line of a trace begins
 
@@ -36,6 +39,8 @@ def session(engine: str) -> Iterator["SparkSession"]:
 
 
 def _open(builder: Any, engine: str) -> "SparkSession":
+    if engine.startswith("sc://"):
+        _reach(engine)
     try:
         if engine.startswith("sc://"):
             spark: SparkSession = builder.remote(engine).getOrCreate()
@@ -44,6 +49,14 @@ def _open(builder: Any, engine: str) -> "SparkSession":
     except Exception as error:
         hint = "is Java 17 there, and the whole of PySpark? pip install 'eventonce[spark]'"
         raise ConfigError(f"--engine: {engine}: no session: {_told(error)}; {hint}") from error
+
+
+def _reach(engine: str) -> None:
+    try:
+        parts = urlsplit(engine)
+        socket.create_connection((parts.hostname or "", parts.port or _CONNECT_PORT), _PATIENCE).close()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--engine: {engine}: cannot be reached: {error}; is the server running there?") from None
 
 
 def _classic(builder: Any, engine: str) -> "SparkSession":
