@@ -1,87 +1,117 @@
-# Two commands: `make demo` and `make test`. Each makes its own environment in .venv first.
+# Two commands: `make demo` and `make test`. Each installs what it needs into .venv first, and nothing else.
 
 PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each && break; done)
-VENV := .venv
-BIN := $(VENV)/bin
+BIN := .venv/bin
+INSTALL = $(PYTHON) tools/install.py --into
+SERVERS = tests/servers.sh $(PYTHON)
+WITH_SERVERS = PATH="$(CURDIR)/.servers/bin:$$PATH"
+PYTEST = $(BIN)/python -m pytest --numprocesses 4 --dist worksteal
 MINUTES ?= 5  # of torture for each store in make proof
 SECONDS_EACH ?= 60  # for each target of make fuzz
 
-.PHONY: demo demo-aws rides test test-spark servers lint format docs bench bench-quick bench-more audit proof fuzz clean
+.PHONY: demo demo-aws rides test test-long test-spark test-all nightly servers lint format docs bench bench-quick \
+	bench-more audit proof fuzz clean python
 
-demo: $(VENV)/ready
+demo: python
+	@$(INSTALL) .venv
 	@$(BIN)/eventonce demo
 
-demo-aws: $(VENV)/ready servers
-	@PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/eventonce demo --aws
+demo-aws: python
+	@$(INSTALL) .venv --extras aws
+	@$(SERVERS) ministack
+	@$(WITH_SERVERS) $(BIN)/eventonce demo --aws
 
-rides: $(VENV)/ready servers
-	@PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python examples/rides/run.py
+rides: python
+	@$(INSTALL) .venv --extras aws,http --groups rides
+	@$(SERVERS) ministack
+	@$(WITH_SERVERS) $(BIN)/python examples/rides/run.py
 
-test: $(VENV)/ready servers
-	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal
+# --- tests: by cost ---
 
-test-spark: $(VENV)/ready
+test: python
+	@$(INSTALL) .venv --extras all --groups test
+	@$(SERVERS)
+	@echo "Running the tests, with every store and every door over the wire: about 5 minutes on two free cores."
+	@$(PYTEST) -m "not long and not nightly"
+
+test-long: python
+	@$(INSTALL) .venv --extras all --groups test
+	@$(SERVERS)
+	@echo "Running the longer tests (kills, deep simulation, fuzzing): about 8 minutes on two free cores."
+	@$(PYTEST) -m long
+
+test-spark: python
 	@if ! java -version >/dev/null 2>&1; then echo "test-spark: skipped, because there is no Java; install Java 17 to run it"; \
-	else $(MAKE) --no-print-directory $(VENV)-spark/ready && \
-	$(VENV)-spark/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall . && \
-	$(VENV)-spark/bin/python -m pytest tests/spark; fi
+	else $(INSTALL) .venv-spark --extras spark,duckdb --groups spark && \
+	.venv-spark/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall . && \
+	echo "Running the tests on Spark: about 4 minutes on two free cores." && \
+	.venv-spark/bin/python -m pytest tests/spark; fi
 
-servers: $(VENV)/ready
-	@tests/servers.sh $(BIN)/python
+test-all: test test-long test-spark
 
-lint: $(VENV)/ready
+nightly: test-all
+	@$(PYTEST) -m nightly
+	@$(MAKE) --no-print-directory fuzz proof
+
+servers: python
+	@$(SERVERS)
+
+# --- for whoever works on it ---
+
+lint: python
+	@$(INSTALL) .venv --extras all --groups test,lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(VENV)/ready
+format: python
+	@$(INSTALL) .venv --extras all --groups test,lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/ready
+docs: python
+	@$(INSTALL) .venv --extras all --groups test
 	$(BIN)/python docs/make_cli_page.py
 	$(BIN)/python docs/make_proof_page.py
 
-bench: $(VENV)/bench servers
+bench: python
+	@$(INSTALL) .venv --extras all --groups bench
+	@$(SERVERS)
 	$(BIN)/python benchmarks
 
-bench-quick: $(VENV)/bench servers
-	$(BIN)/python benchmarks --quick
+bench-quick: python
+	@$(INSTALL) .venv --extras redis,postgres,dynamodb --groups bench
+	@$(SERVERS) redis postgresql dynoxide
+	@$(BIN)/python benchmarks --quick
 
-bench-more: $(VENV)/bench servers
+bench-more: python
+	@$(INSTALL) .venv --extras all --groups bench
+	@$(SERVERS)
 	$(BIN)/python benchmarks/audit.py
 	$(BIN)/python benchmarks/scale.py
-	PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python benchmarks/sqs.py
+	$(WITH_SERVERS) $(BIN)/python benchmarks/sqs.py
 	$(BIN)/python benchmarks/webhook.py
-	PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python benchmarks/publish.py
-	PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python benchmarks/relay.py
+	$(WITH_SERVERS) $(BIN)/python benchmarks/publish.py
+	$(WITH_SERVERS) $(BIN)/python benchmarks/relay.py
 
-audit: $(VENV)/ready servers
-	@PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python tests/audit_dependencies.py
+audit: python
+	@$(INSTALL) .venv --extras all --groups test,lint
+	@$(SERVERS) pip-audit
+	@$(WITH_SERVERS) $(BIN)/python tests/audit_dependencies.py
 
-proof: $(VENV)/ready servers
-	PATH="$(CURDIR)/.servers/bin:$$PATH" $(BIN)/python docs/make_proof_page.py --run $(MINUTES)
+proof: python
+	@$(INSTALL) .venv --extras all --groups test
+	@$(SERVERS)
+	$(WITH_SERVERS) $(BIN)/python docs/make_proof_page.py --run $(MINUTES)
 
-fuzz: $(VENV)/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
+fuzz: python
+	@$(INSTALL) .venv --extras all --groups test,fuzz
 	$(BIN)/python -m tests.fuzz.run $(SECONDS_EACH)
 
-$(VENV)/bench: $(VENV)/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
-	@touch $@
-
 clean:
-	rm -rf $(VENV) $(VENV)-spark .servers .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-spark .servers .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-$(VENV)/ready: pyproject.toml
-	@test -n "$(PYTHON)" || { echo "eventonce needs Python 3.11 or newer; install it, or name one: make PYTHON=/path/to/python3" >&2; exit 2; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all,test,lint]'
-	@touch $@
-
-# The whole of PySpark, which has 450 MB, and eventonce from its wheel as workers have it.
-$(VENV)-spark/ready: pyproject.toml
-	$(PYTHON) -m venv $(VENV)-spark
-	$(VENV)-spark/bin/python -m pip install --quiet --disable-pip-version-check '.[spark,duckdb]' pytest pytest-timeout
-	@touch $@
+python:
+	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	{ echo "eventonce needs Python 3.11 or newer; install it, or name one: make PYTHON=/path/to/python3" >&2; exit 2; }

@@ -10,7 +10,7 @@ import sysconfig
 def main() -> int:
     program = shutil.which("pip-audit")
     if program is None:
-        print("audit: skipped, pip-audit is not installed; make servers installs it")
+        print("audit: skipped, pip-audit is not installed; make audit installs it")
         return 0
     command = [program, "--path", sysconfig.get_path("purelib"), "--format", "json", "--progress-spinner", "off"]
     done = subprocess.run([*command, "--timeout", "10"], capture_output=True, text=True, check=False)

@@ -1,7 +1,6 @@
 """Bus, topic and queues of AWS, where the environment says that it is: here an emulator."""
 
 import json
-import os
 import random
 import uuid
 from functools import partial
@@ -12,8 +11,8 @@ import boto3
 from check import rows
 from parts import EVENTONCE, HERE, finish, until
 
+from eventonce.demo.emulator import Emulator
 from eventonce.publish import Outgoing, Publisher
-from eventonce.testing.servers import Ministack
 
 CONSUMERS = ("billing", "readmodel")
 
@@ -25,18 +24,12 @@ class Cloud:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._emulator = Ministack(folder)
+        self._emulator = Emulator(folder)
         self.copies = 0
 
     def prepare(self) -> None:
         """Start the emulator, and make everything in it that the pipelines name."""
-        self._emulator.start()
-        account = {
-            "AWS_ACCESS_KEY_ID": "example",
-            "AWS_SECRET_ACCESS_KEY": "example",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }
-        os.environ.update(account, AWS_ENDPOINT_URL=self._emulator.endpoint())
+        self._emulator.start()  # from here on the environment says that this is AWS
         self._sqs: Any = boto3.client("sqs")
         self._sns: Any = boto3.client("sns")
         for name in ("fanout", *CONSUMERS):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -79,3 +80,10 @@ def until(so: Callable[[], bool], what: str) -> None:
         if time.monotonic() > give_up:
             raise RuntimeError(f"{what} did not happen within {PATIENCE:.0f} s")
         time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

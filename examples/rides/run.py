@@ -25,9 +25,9 @@ from typing import Any
 import httpx
 from check import problems, rows, summary
 from embedded import Embedded
-from parts import EVENTONCE, PATIENCE, PYTHON, Parts, until
+from parts import EVENTONCE, PATIENCE, PYTHON, Parts, free_port, until
 
-from eventonce.testing.servers.process import Missing, free_port
+from eventonce.errors import ConfigError
 
 RIDERS = 3
 PAUSE = 0.05  # seconds between two changes of a ride
@@ -169,7 +169,7 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             found = run(folder.resolve(), place(folder.resolve(), embedded=given.embedded), given.rides, stack)
-        except Missing as error:
+        except ConfigError as error:
             options.error(f"{error}; --embedded needs none")
     print("\n".join(found or [WELL]))
     return 1 if found else 0

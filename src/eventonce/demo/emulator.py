@@ -13,7 +13,7 @@ from typing import Self
 
 from eventonce.errors import ConfigError
 
-_PATIENCE = 30.0  # seconds
+_PATIENCE = 120.0  # seconds: a busy machine may take long to start a process
 _ACCOUNT = {"AWS_ACCESS_KEY_ID": "demo", "AWS_SECRET_ACCESS_KEY": "demo", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
@@ -25,15 +25,17 @@ class Emulator:
         program = shutil.which("ministack")
         if program is None:
             raise ConfigError(
-                "demo: --aws needs ministack; install it with pip install 'eventonce[demo]', or make demo-aws"
+                "there is no ministack on the path, which stands in for AWS; pip install 'eventonce[demo]' brings it"
             )
         self._program = program
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
+        self._process: subprocess.Popen[bytes] | None = None
         self.endpoint = f"http://127.0.0.1:{self._port}"
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
+        """Start it, and let this process and those that it starts take it for AWS."""
         own = {**os.environ, "BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(self._port)}
         with (self._folder / "ministack.log").open("ab") as log:
             self._process = subprocess.Popen([self._program], cwd=self._folder, stdout=log, stderr=log, env=own)
@@ -41,16 +43,24 @@ class Emulator:
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > give_up:
                 self._process.kill()
-                raise ConfigError(f"demo: ministack does not start; {self._folder / 'ministack.log'} says why")
+                raise ConfigError(f"ministack does not start; {self._folder / 'ministack.log'} says why")
             time.sleep(0.05)
-        os.environ.update(_ACCOUNT, AWS_ENDPOINT_URL=self.endpoint)  # for this process and those it starts
+        os.environ.update(_ACCOUNT, AWS_ENDPOINT_URL=self.endpoint)
+
+    def stop(self) -> None:
+        """End it; it keeps nothing."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> Self:
+        self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()
-        self._process.wait()
+        self.stop()
 
     def _answers(self) -> bool:
         try:
