@@ -180,6 +180,7 @@ def test_a_relay_killed_at_this_place_loses_nothing(bench: Bench, place: str, mo
     assert bench.outbox.table.backlog().pending == 0
 
 
+@pytest.mark.long
 def test_two_relays_killed_over_and_over_lose_nothing_and_keep_the_order(bench: Bench, tmp_path: Path) -> None:
     dice, groups, each = random.Random(2026), 5, 40
     store = f"sqlite:///{tmp_path / 'shards.db'}"  # by which relays of a stream share it

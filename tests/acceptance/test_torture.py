@@ -48,6 +48,7 @@ def _servers(store: str) -> None:
         pytest.skip(str(missing))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_servers")
 @pytest.mark.parametrize("store", PROGRAMS)
 def test_nothing_is_lost_and_nothing_doubled(store: str, look_in: Path) -> None:
@@ -68,6 +69,7 @@ def test_nothing_is_lost_and_nothing_doubled(store: str, look_in: Path) -> None:
         assert (verdict["effects"], verdict["doubled"]) == (verdict["events"], 0)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_servers")
 @pytest.mark.parametrize("store", ["sqlite"])
 def test_a_second_run_on_the_same_store_is_one_of_its_own(store: str, tmp_path: Path) -> None:
@@ -79,6 +81,7 @@ def test_a_second_run_on_the_same_store_is_one_of_its_own(store: str, tmp_path: 
         assert verdict["events"] == verdict["effects"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_servers")
 @pytest.mark.parametrize("store", PROGRAMS)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])

@@ -26,6 +26,7 @@ def mutated(draw: st.DrawFn, target: str) -> bytes:
     return data
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", TARGETS)
 def test_mutated_examples(target: str) -> None:
     @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)

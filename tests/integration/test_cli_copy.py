@@ -122,7 +122,6 @@ def test_a_disk_that_is_full_leaves_nothing_half(eventonce: Command, recorded: P
         (["--format", "csv", "in", "out"], "'csv' is not one of"),
         (["--engine", "hive", "in", "out"], "'hive' is none; use memory, duckdb"),
         (["--engine", "memory", "in", "out"], "made by duckdb or by Spark"),
-        (["--engine", "local[1]", "in", "out"], "no session"),
         (["in"], "Missing argument"),
     ],
 )

@@ -38,7 +38,12 @@ def piece(number: int, total: int) -> range:
     return range(number * total // PIECES, (number + 1) * total // PIECES)
 
 
-@pytest.mark.parametrize("number", range(PIECES))
+IN_PIECES = pytest.mark.parametrize(
+    "number", [0, *(pytest.param(each, marks=pytest.mark.long) for each in range(1, PIECES))]
+)
+
+
+@IN_PIECES
 def test_plain_effects(number: int) -> None:
     counts = counted(piece(number, PLAIN), MEMORY)
 
@@ -47,7 +52,7 @@ def test_plain_effects(number: int) -> None:
     assert counts["windows over"] > 10
 
 
-@pytest.mark.parametrize("number", range(PIECES))
+@IN_PIECES
 def test_transactional_effects(number: int) -> None:
     counts = counted(piece(number, IN_TRANSACTIONS), TRANSACTIONAL)
 
@@ -95,6 +100,7 @@ def test_a_run_can_be_had_again_from_its_choices() -> None:
     assert simulate(7, given=run.made).story == run.story
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_bug_is_found(name: str) -> None:
     kit = MUTANTS[name]

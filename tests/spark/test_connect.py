@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.copied_traffic import COPIES, copy
 
 from eventonce.errors import ConfigError
 from eventonce.formats import read_event
@@ -24,6 +23,7 @@ from eventonce.scale.stream import dedup_stream, watch
 from eventonce.study.audit import audit
 from eventonce.study.report import Report
 from eventonce.study.traffic import Traffic
+from tests.copied_traffic import COPIES, copy
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 BOOK = Rulebook(
@@ -118,6 +118,14 @@ def test_a_server_that_is_not_there_is_told_at_once(archive: Path, engine: str) 
     assert told.returncode == 2
     assert f"--engine: {engine}: cannot be reached: " in told.stderr
     assert "is the server running there?" in told.stderr
+
+
+def test_a_spark_without_java_names_the_remedy(monkeypatch: pytest.MonkeyPatch, archive: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    done = eventonce("audit", "--engine", "local[1]", str(archive))
+    assert done.returncode == 2
+    assert "--engine: local[1]: no session: " in done.stderr
+    assert "is Java 17 there" in done.stderr
 
 
 def test_an_output_that_is_there_is_refused_before_spark_is_asked(tmp_path: Path, archive: Path) -> None:
@@ -288,4 +296,4 @@ def test_a_stream_refuses_rules_that_it_cannot_keep(spark: Any, rule: Rule, said
 
 def test_a_watch_needs_a_place_for_what_it_sets_aside() -> None:
     with pytest.raises(ConfigError, match='late = "aside" needs a file'):
-        watch(None, late="aside")  # type: ignore[arg-type]  # it is not looked at
+        watch(None, late="aside")
