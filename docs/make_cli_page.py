@@ -18,7 +18,9 @@ Exit codes: 0 done, 1 some work failed, 2 a wrong option or setting, 130 and 143
 
 def page() -> str:
     """What each verb does, with its arguments and options."""
-    return "\n".join([HEAD, *(_verb(name, command) for name, command in sorted(cli.commands.items()))])
+    context = click.Context(cli)
+    commands = {name: cli.get_command(context, name) for name in sorted(cli.list_commands(context))}
+    return "\n".join([HEAD, *(_verb(name, command) for name, command in commands.items() if command)])
 
 
 def _verb(name: str, command: click.Command) -> str:

@@ -3,50 +3,85 @@
 import os
 import signal
 import sys
+from importlib import import_module
 from types import FrameType
 
 import click
 
 import eventonce
-from eventonce.cli.advise import advise
-from eventonce.cli.audit import audit
-from eventonce.cli.check import check
-from eventonce.cli.completion import completion
-from eventonce.cli.copy import copy
-from eventonce.cli.demo import demo
-from eventonce.cli.explain import explain
-from eventonce.cli.forget import forget
-from eventonce.cli.key import key
-from eventonce.cli.peek import peek
-from eventonce.cli.presets import presets
-from eventonce.cli.publish import publish
-from eventonce.cli.redrive import redrive
-from eventonce.cli.relay import relay
-from eventonce.cli.run import run
-from eventonce.cli.send import send
-from eventonce.cli.setup import setup
-from eventonce.cli.simulate import simulate
-from eventonce.cli.sweep import sweep
-from eventonce.cli.template import template
-from eventonce.cli.top import top
-from eventonce.cli.torture import torture
 from eventonce.errors import EventOnceError
 
+VERBS = {  # by what one came for; each verb is a module of its own, imported when it is used
+    "Run": {
+        "demo": "See it work: duplicates in, one effect each.",
+        "run": "Run events through a handler or into a sink, each once.",
+        "publish": "Send events that stay one event however often they are sent.",
+        "relay": "Publish what waits in an outbox.",
+        "send": "Send test events, each with copies.",
+    },
+    "Look": {
+        "top": "Show what a running worker does.",
+        "explain": "Say why an event was dropped, or what would become of it.",
+        "peek": "Show what is remembered of keys or events.",
+        "key": "Show the key of events, and what it is made of.",
+    },
+    "Repair": {
+        "redrive": "Run dead letters again.",
+        "forget": "Forget keys or events, so that their next copy runs.",
+        "sweep": "Remove expired records.",
+    },
+    "Measure": {
+        "audit": "Show what a pipeline would do with recorded traffic.",
+        "advise": "Propose rules from recorded traffic.",
+        "copy": "Copy an archive without its duplicates.",
+        "simulate": "Run the engine in virtual time through bad days.",
+        "torture": "Run real workers on real servers through bad days.",
+    },
+    "Set up": {
+        "check": "Read a pipeline for mistakes, and run its tests.",
+        "presets": "List the presets, or show the rules of one.",
+        "setup": "Make what a pipeline needs of AWS.",
+        "template": "Print what a pipeline needs of AWS as a template.",
+        "completion": "Print a script that completes commands in your shell.",
+    },
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+class Verbs(click.Group):
+    """The verbs, in groups."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for group in VERBS.values() for name in group]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command: click.Command = getattr(import_module(f"eventonce.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        from difflib import get_close_matches
+
+        verbs = self.list_commands(ctx)
+        if args[0] not in verbs and (near := get_close_matches(args[0], verbs, 1)):
+            ctx.fail(f"No such command {args[0]!r}; did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for heading, group in VERBS.items():
+            with formatter.section(heading):
+                formatter.write_dl([*group.items()], col_max=12)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(eventonce.__version__, prog_name="eventonce")
 def cli() -> None:
     """Every event takes effect once, whichever way it arrives and however often.
 
     Begin with `eventonce demo`. Exit codes: 0 done, 1 some work failed, 2 a wrong option or setting.
     """
-
-
-for command in (
-    demo, run, top, check, key, presets, audit, copy, advise, explain, peek, forget, sweep, redrive, setup, template,
-    send, publish, relay, simulate, torture, completion,
-):  # fmt: skip
-    cli.add_command(command)
 
 
 def main() -> None:
