@@ -54,7 +54,8 @@ def redis_cluster(servers: Path) -> Iterator[RedisCluster]:
 
 @pytest.fixture(scope="session")
 def postgres_server(servers: Path) -> Iterator[Postgres]:
-    yield from running(lambda: Postgres(servers))
+    # Syncs matter when a machine dies; what a process has written stays when only the process is killed.
+    yield from running(lambda: Postgres(servers, "fsync=off"))
 
 
 @pytest.fixture(scope="session")
