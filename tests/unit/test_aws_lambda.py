@@ -5,7 +5,6 @@ import gzip
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +15,6 @@ from eventonce.errors import EventBusy, StoreError
 from eventonce.event import Event
 from eventonce.stores.memory import MemoryStore
 from tests.unit.conftest import Faulty
-
-SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "events"
 
 
 class Function:
@@ -598,25 +595,3 @@ def test_store_trouble_that_is_raised_is_a_store_error() -> None:
     with pytest.raises(StoreError):
         function.handler(bridge(1), None)
     function.once.close()
-
-
-# --- recorded invocations of other projects ---
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared events are not here")
-@pytest.mark.parametrize(
-    "folder",
-    ["sqs", "sns", "sns_sqs", "eventbridge_sqs", "kinesis", "dynamodb", "firehose", "pipes", "http", "eventbridge"],
-)
-def test_recorded_invocations_are_answered(folder: str) -> None:
-    once = Once("memory:")
-    handler = once.aws_lambda(lambda event: None)
-    answered = 0
-    for file in sorted((SHARED / folder).rglob("*.json")):
-        try:
-            handler(json.loads(file.read_bytes()), None)
-            answered += 1
-        except (EventRejected, json.JSONDecodeError):
-            continue
-    assert answered
-    once.close()

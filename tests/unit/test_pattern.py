@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
 import pickle
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -16,8 +14,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from eventonce.rules.pattern import Pattern, PatternError
-
-EVENTS = Path(__file__).resolve().parents[2].parent / "shared" / "events"
 
 
 def leaf(*choices: Any) -> dict[str, Any]:
@@ -269,6 +265,14 @@ WHOLES: list[tuple[str, dict[str, Any], Any, bool]] = [
     ("array: one field", {"a": {"x": [1]}}, {"a": [{"x": 0}, {"x": 1}]}, True),
     ("array: among scalars", {"a": {"x": [1]}}, {"a": [1, None, "x", {"x": 1}]}, True),
     ("array: empty", {"a": {"x": [{"exists": True}]}}, {"a": []}, False),
+    *(
+        (f"array, {choice}: {what}", {"a": {"x": [choice], "y": [{"exists": True}]}}, {"a": found}, what == "in one")
+        for choice in ({"prefix": "ry"}, {"suffix": "ye"}, {"anything-but": "rue"}, {"wildcard": "r*ye"})
+        for what, found in {
+            "in one": [{"x": "rue", "y": 1}, {"x": "rye", "y": 2}],
+            "split": [{"x": "rue", "y": 1}, {"x": "rye"}],
+        }.items()
+    ),
     ("array in array: one", {"a": {"x": [1], "y": [2]}}, {"a": [[{"x": 0}], [[{"x": 1, "y": 2}]]]}, True),
     ("array in array: split", {"a": {"x": [1], "y": [2]}}, {"a": [[{"x": 1}, {"y": 2}]]}, False),
     (
@@ -798,67 +802,7 @@ def test_objects_and_arrays_agree_with_trying_everything(pattern: dict[str, Any]
     assert Pattern(pattern).matches(event) is slow_match(leaves(pattern), fields)
 
 
-# --- Real rules and events ---------------------------------------------------------------------------------
-
-needs_events = pytest.mark.skipif(not EVENTS.is_dir(), reason="the shared collection of events is not here")
-
-# Worked out by hand: of the pairs in the collection these do not match, all others do.
-NO_MATCH = {
-    "flat: 2-field exists, one missing",
-    "flat: exact mismatch",
-    "objarray: split",
-    "objarray: 3-field, split 3 ways",
-    "objarray: exact split",
-    "objarray: prefix split",
-    "primarray: no match",
-    "nested: inner split",
-    "nested: outer split",
-    "nested2: split leaf",
-    "mixed: array+scalar fail",
-    "exists-false: present",
-    "empty object",
-    "empty array",
-    "primarray: large + scalar, no match",
-    "primarray: empty prim array",
-    "mixed: obj-array split + prim-array",
-    "suffix match split",
-}
-
-
-def load(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8-sig"))  # some files were saved with a byte order mark
-
-
-@needs_events
-def test_the_collected_pairs_match_as_worked_out_by_hand() -> None:
-    cases = load(EVENTS / "patterns" / "ruler__correctness-cases.json")
-    assert {case["name"] for case in cases} >= NO_MATCH
-
-    for case in cases:
-        assert Pattern(case["rule"]).matches(case["event"]) is (case["name"] not in NO_MATCH), case["name"]
-
-
-@needs_events
-def test_the_collected_alarm_rule_matches_its_alarm_only() -> None:
-    rule = load(EVENTS / "patterns" / "ruler__arrayRule1.json")
-    alarm = load(EVENTS / "patterns" / "ruler__arrayEvent1.json")
-
-    assert Pattern(rule).matches(alarm)
-    assert not Pattern(rule).matches({**alarm, "detail": {**alarm["detail"], "state": {"value": "OK"}}})
-    assert Pattern(rule).exact("source") == frozenset({"aws.cloudwatch"})
-
-
-@needs_events
-def test_real_events_match_patterns_made_from_them() -> None:
-    events = [load(path) for path in sorted((EVENTS / "eventbridge").glob("*.json"))]
-    sources = {event["source"] for event in events}
-    assert sources
-
-    for event in events:
-        matching = {source for source in sources if Pattern({"source": [source]}).matches(event)}
-        assert matching == {event["source"]}
-        for pattern in BROAD:
-            pattern.matches(event)
+# --- What can be looked up ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

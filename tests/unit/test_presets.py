@@ -4,7 +4,6 @@ import json
 import tomllib
 from collections.abc import Mapping
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import click
@@ -652,60 +651,3 @@ def test_an_unknown_name_is_a_wrong_setting() -> None:
 def test_the_help_has_an_example() -> None:
     assert isinstance(presets, click.Command)
     assert "eventonce presets genesys" in told("--help").output
-
-
-# --- public samples, where they are at hand ---
-
-SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "events"
-FALL_UNDER = {
-    "genesys/genesys__OAuthClientDelete.json": "genesys audits",
-    "genesys/genesys__aws-event-bridge-conversation-start-event.json": "genesys conversations",
-    "genesys/genesys__aws-event-bridge-conversation-end-event.json": "genesys conversations",
-    "genesys/genesys__aws-event-bridge-non-conversation-event.json": "genesys other topics",
-    "genesys/genesys__aws-kinesis-conversation-start-event.json": "id",
-    "connect/awsdocs__connect-cases-case-updated.json": "amazon-connect cases",
-    "connect/awsdocs__connect-contact-event-disconnected.json": "amazon-connect ended",
-    "connect/awsdocs__contact-lens-post-call-rules-matched.json": "amazon-connect contact lens rules",
-    "cloudevents/cejava__min.json": "cloudevents events",
-    "cloudevents/cejava__v03_json_data.json": "cloudevents events",
-    "cloudevents/cejava__base64_json_data.json": "cloudevents events",
-    "cloudevents/ffc__storage-cloudevent-input.json": "cloudevents events",
-    "cloudevents/gce__MessagePublishedData.json": "cloudevents events",
-    "cloudevents/gce__SchedulerJobData-simple.json": "id",
-    "partner/patterns__cdk-python__event.json": "okta log events",
-    "partner/patterns__shopify-eventbridge-lambda__event.json": "shopify webhooks",
-    "eventbridge/custodian__ec2-duty-event.json": "guardduty findings",
-    "eventbridge/custodian__event-cloud-trail-s3.json": "cloudtrail records",
-    "eventbridge/custodian__event-securityhub-cloudtrail-finding-action.json": "securityhub custom actions",
-    "eventbridge/ptpy__s3EventBridgeNotificationObjectCreatedEvent.json": "s3 objects",
-    "eventbridge/ptpy__s3EventBridgeNotificationObjectDeletedEvent.json": "s3 objects",
-    "other/ptpy__s3Event.json": "s3 notifications",
-    "sqs/ptpy__s3SqsEvent.json": "s3 notifications",
-    "eventbridge/custodian__event-scheduled.json": "id",
-    "eventbridge/ptpy__eventBridgeEvent.json": "id",
-}
-sampled = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the samples are not at hand")
-
-
-def sample(name: str) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads((SAMPLES / name).read_text("utf-8-sig"))
-    return read
-
-
-@sampled
-@pytest.mark.parametrize("name", FALL_UNDER)
-def test_a_sample_falls_under_its_rule(name: str) -> None:
-    assert rule_of(sample(name)) == FALL_UNDER[name]
-
-
-@sampled
-@pytest.mark.parametrize("name", [name for name, rule in FALL_UNDER.items() if rule not in BY_ID | {"id"}])
-def test_a_sample_put_again_is_a_copy(name: str) -> None:
-    assert key(again(sample(name))) == key(sample(name))
-
-
-@sampled
-def test_samples_that_share_an_id_or_a_sequencer_are_distinct() -> None:
-    names = [name for name, rule in FALL_UNDER.items() if rule not in ("id", "cloudevents events")]
-    keys = [key(sample(name)) for name in names]
-    assert len(set(keys)) == len(keys)
