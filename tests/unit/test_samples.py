@@ -7,6 +7,7 @@ import json
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from importlib import import_module
 from inspect import getmembers, isfunction
 from pathlib import Path
@@ -23,10 +24,11 @@ from eventonce.key import Key
 from eventonce.rules import Rulebook
 from eventonce.rules.pattern import Pattern
 from eventonce.rules.preset import preset_names, rules_of
-from eventonce.webhook.incoming import deliveries
+from eventonce.webhook import Webhook
 from tests.unit.test_formats_written import by_both
 from tests.unit.test_pattern import BROAD
 from tests.unit.test_presets import again
+from tests.unit.test_webhook_app import tell
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -427,9 +429,11 @@ def event_of(document: dict[str, Any]) -> Event:
     """The event of a document; a request, which has nothing but headers and a body, comes in by the webhook."""
     if document.keys() != {"headers", "body"}:
         return read_event(document)
-    (delivery,) = deliveries(document["headers"], json.dumps(document["body"]).encode(), 1 << 20, "http")
-    assert delivery.event is not None
-    return delivery.event
+    seen: list[Event] = []
+    with Once("memory:", rules=Rule(name="content", key="content")) as once, closing(Webhook(once, seen.append)) as app:
+        headers = {name.replace("-", "_"): value for name, value in document["headers"].items()}
+        assert tell(app, document["body"], **headers).status == 200
+    return seen[0]
 
 
 def key(document: dict[str, Any]) -> Key:
