@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.missing import missing
 
 import eventonce
 
@@ -93,7 +94,7 @@ def test_the_help_of_every_verb_has_an_example(cli: Command, verb: str) -> None:
 def test_the_installed_command_is_the_same(tmp_path: Path) -> None:
     script = Path(sys.executable).with_name("eventonce")
     if not script.exists():
-        pytest.skip("eventonce is not installed as a command beside this Python")
+        missing("eventonce is not installed as a command beside this Python")
 
     done = subprocess.run([script, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True)
 
@@ -119,7 +120,7 @@ def test_completion_of_an_unknown_shell_is_told(cli: Command) -> None:
 def test_completion_completes(tmp_path: Path) -> None:
     script = Path(sys.executable).with_name("eventonce")
     if not script.exists():
-        pytest.skip("eventonce is not installed as a command beside this Python")
+        missing("eventonce is not installed as a command beside this Python")
     env = {**os.environ, "_EVENTONCE_COMPLETE": "bash_complete", "COMP_WORDS": "eventonce ru", "COMP_CWORD": "1"}
 
     done = subprocess.run([script], check=False, cwd=tmp_path, env=env, capture_output=True, text=True)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Callable
@@ -187,7 +188,6 @@ def test_help_has_an_example(audit: Command) -> None:
 
 
 def test_a_bar_on_a_terminal_and_none_elsewhere(audit: Command, recorded: Path) -> None:
-    pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "eventonce", "audit", "traffic.jsonl"]
     done = subprocess.run(command, check=False, cwd=recorded, stdout=subprocess.PIPE, stderr=theirs, timeout=120)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import pty
 import shlex
 import signal
 import subprocess
@@ -158,7 +159,6 @@ def test_a_pipe_is_for_memory_alone(eventonce: Command) -> None:
 
 
 def test_a_bar_with_the_time_left_on_a_terminal(recorded: Path, tmp_path: Path) -> None:
-    pty = pytest.importorskip("pty")
     (recorded / "more.gz").write_bytes(gzip.compress(lines(*range(10_000, 30_000))))
     ours, theirs = pty.openpty()
     command = [*EVENTONCE, "copy", "in", "out"]

@@ -9,11 +9,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from queue import Queue
 from typing import Any, NamedTuple
 
 import pytest
+from tests.missing import missing
 
 APP = """
 import json, os, sys, time
@@ -137,7 +139,8 @@ class Runtime:
 
 @pytest.fixture
 def runtime(tmp_path: Path) -> Iterator[Runtime]:
-    pytest.importorskip("awslambdaric")
+    if find_spec("awslambdaric") is None:
+        missing("awslambdaric is not installed")
     (tmp_path / "app.py").write_text(APP)
     runtime = Runtime(tmp_path)
     yield runtime

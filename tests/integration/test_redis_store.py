@@ -3,7 +3,6 @@
 import hashlib
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import threading
@@ -16,6 +15,7 @@ from typing import cast
 
 import pytest
 import redis
+from tests.missing import need
 
 from eventonce import ConfigError, Once, StoreError, open_store
 from eventonce.claim import Busy, Claim, Done, Finish, Want, Won
@@ -59,8 +59,7 @@ def test_a_unix_socket(server: Redis) -> None:
 
 
 def test_tls(start: Start, servers: Path) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
+    need("openssl")
     pair = ["-keyout", str(servers / "tls.key"), "-out", str(servers / "tls.crt")]
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost", *pair]
     subprocess.run([*make, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)

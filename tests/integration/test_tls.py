@@ -9,6 +9,7 @@ from typing import NamedTuple
 import psycopg
 import pytest
 from tests.conftest import running
+from tests.missing import need
 
 from eventonce import StoreError, open_store
 from eventonce.testing.contract import claim, keys
@@ -26,8 +27,7 @@ class Pair(NamedTuple):
 
 
 def make_pair(folder: Path, name: str) -> Pair:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
+    need("openssl")
     pair = Pair(folder / f"{name}.crt", folder / f"{name}.key")
     files = ["-out", str(pair.certificate), "-keyout", str(pair.key)]
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]

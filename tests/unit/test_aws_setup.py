@@ -1,9 +1,7 @@
 """What a pipeline needs of AWS: the plan, what is changed about what is there, templates, and errors in our words."""
 
 import json
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +22,7 @@ from eventonce.aws_setup.queue import changes, wanted
 from eventonce.aws_setup.terraform import terraform
 from eventonce.errors import EventOnceError
 from eventonce.pipeline import settings
+from tests.missing import need
 
 ORDERS = {"name": "orders", "match": {"source": ["com.example.orders"]}}
 RIDES = {"name": "rides", "match": {"source": ["com.example.rides"]}}
@@ -328,8 +327,7 @@ def test_a_function_answers_for_each_event_of_its_batch() -> None:
 
 def checked(program: str, *args: str) -> None:
     """Have a tool look at what was written; where it is not installed, a skip on a laptop and a failure in CI."""
-    if shutil.which(program) is None:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"{program} is not installed")
+    need(program)
     done = subprocess.run([program, *args], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -485,7 +485,7 @@ class StoreContract:
 
     def _need(self, feature: str) -> None:
         if not getattr(self.features, feature):
-            pytest.skip(f"this store has no {feature}")
+            pytest.skip(f"by design: the features of this store do not name {feature!r}")
 
 
 # --- histories ---
