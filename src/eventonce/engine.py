@@ -10,6 +10,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
@@ -314,12 +315,14 @@ class Once:
             self._conclude(batch, job, trouble, run.attempts)
 
     def _interrupted(self, batch: Batch, jobs: list[Job], token: Token, work: Work) -> Flow[None]:
-        """Commit what has taken effect and give the rest back."""
+        """Commit what has taken effect and give the rest back; no trouble of one job is that of another."""
         for job in jobs:
-            if job.finished and job.recorded is None:
-                work.record(batch, job)  # again, if the interruption came just before
-        yield from self._flush(batch)
-        yield from self._give_back([job for job in jobs if not job.finished], token)
+            with _whatever_happens("record what was done"):
+                work.settle(batch, job)
+        with _whatever_happens("commit what was done"):
+            yield from self._flush(batch)
+        with _whatever_happens("give claims back"):
+            yield from self._give_back([job for job in jobs if not job.finished], token)
 
     def _flush(self, batch: Batch) -> Flow[StoreError | None]:
         """Commit what waits; the effects have happened, so try again for as long as the claims are ours."""
@@ -520,6 +523,15 @@ class Once:
             job.context = Context(
                 job.attempt, job.event.replay, job.key, job.version, hold, self._store, self._clock, work.is_async
             )
+
+
+@contextmanager
+def _whatever_happens(what: str) -> Iterator[None]:
+    """Go on after an error: another one is on its way up, and it must arrive."""
+    try:
+        yield
+    except Exception:
+        _log.exception("could not %s after an interruption", what)
 
 
 def _body(delivery: Delivery) -> bytes | Event:

@@ -63,9 +63,6 @@ class Work:
             self._done(batch, job, self._call(job) if self._hooks is None else self._watched(self._hooks, job))
         except Exception as error:
             _failed(job, error)
-        except BaseException:
-            _roll_back(job)
-            raise
 
     async def _perform_async(self, batch: Batch, job: Job) -> None:
         from asyncio import CancelledError, current_task
@@ -126,6 +123,12 @@ class Work:
         job.result = result
         self.record(batch, job)
 
+    def settle(self, batch: Batch, job: Job) -> None:
+        """Record a run that was interrupted if its effect has happened; undo what it wrote where that is not so."""
+        _roll_back(job)
+        if job.finished:
+            self.record(batch, job)
+
     def record(self, batch: Batch, job: Job) -> None:
         """Have it remembered: at once in its own transaction, else together with others."""
         rule = job.rule
@@ -138,7 +141,7 @@ class Work:
         transaction = None if job.context is None else job.context.transaction
         if transaction is None:
             batch.finish(finish)
-        else:
+        elif job.recorded is None:
             self._commit(batch, job, transaction, finish)
         if len(job.keys) > 1 and job.recorded is not False:  # fenced: whoever took over says what becomes of it
             batch.finish(finish._replace(key=job.key))
@@ -280,3 +283,4 @@ def _failed(job: Job, error: Exception) -> None:
 def _roll_back(job: Job) -> None:
     if job.context is not None and job.context.transaction is not None:
         job.context.transaction.rollback()
+        job.finished = bool(job.recorded)  # what it wrote has not happened, unless it was committed

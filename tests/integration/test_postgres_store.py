@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session
 from tests.conftest import running
+from tests.interrupts import interrupt_before_the_commit
 
 from eventonce import ConfigError, Event, EventOnceError, Kind, LeaseLost, Once, Outcome, StoreError, open_store
 from eventonce.claim import Busy, Claim, Done, Finish, Record, Release, Want, Won
@@ -904,6 +905,19 @@ transaction.handle.execute("INSERT INTO effects VALUES (1)")
 print("inside", flush=True)
 time.sleep(60)
 """
+
+
+def test_an_interrupt_anywhere_before_the_commit_strands_nothing(place: Place, store: PostgresStore) -> None:
+    place.sql("CREATE TABLE names (name text)")
+
+    def insert(event: Event, ctx: Any) -> None:
+        ctx.tx.execute("INSERT INTO names VALUES (%s)", (event.id,))
+
+    def written(name: str) -> int:
+        return len(place.sql("SELECT 1 FROM names WHERE name = %s", name))
+
+    with Once(store) as once:
+        assert interrupt_before_the_commit(once, insert, written) > 20
 
 
 # --- processes ---

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.interrupts import interrupt_before_the_commit
 
 from eventonce import ConfigError, Event, Kind, LeaseLost, Once, StoreError, open_store
 from eventonce.claim import FAILURES_FOR, Busy, Claim, Done, Finish, Record, Release, Want, Won
@@ -519,6 +520,10 @@ def test_an_interrupted_transaction_is_undone(once: Once, file: Path) -> None:
         once.run([EVENT], handle)
     assert rows(file) == []
     assert once.run([EVENT], insert)[0].kind is Kind.PROCESSED
+
+
+def test_an_interrupt_anywhere_before_the_commit_strands_nothing(once: Once, file: Path) -> None:
+    assert interrupt_before_the_commit(once, insert, lambda name: rows(file).count(name)) > 20
 
 
 def test_a_lost_claim_cannot_begin_a_transaction(store: SQLiteStore) -> None:

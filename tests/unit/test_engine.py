@@ -2,15 +2,19 @@
 
 import asyncio
 import functools
+import gc
 import os
 import threading
 import time
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from tests.interrupts import Interrupt
 
 from eventonce import (
     Action,
@@ -357,6 +361,50 @@ def test_an_interrupted_batch_commits_what_was_done_and_gives_back_the_rest(
         once.run(events, handle)
     assert [record is None for record in store.peek([once.key(event) for event in events])] == [False, True, True]
     assert kinds(once.run(events, ok)) == ["duplicate", "processed", "processed"]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_anywhere_behind_an_async_handler_strands_nothing(
+    bench: Bench, stop: type[BaseException]
+) -> None:
+    once, nth, raised = bench.once(concurrency=1), 0, True
+    warnings.simplefilter("ignore", RuntimeWarning)  # of a coroutine that was made and never awaited
+    while raised:
+        nth += 1
+        one, two, three = events = [{"id": f"{name}-{nth}"} for name in ("one", "two", "three")]
+        interrupt = Interrupt(nth, stop)
+
+        async def handle(event: Event, interrupt: Interrupt = interrupt, two: str = two["id"]) -> None:
+            interrupt.armed = event.id == two
+
+        with interrupt, suppress(stop):
+            asyncio.run(once.run(events, handle))
+            assert not interrupt.raised
+        raised = interrupt.raised
+        first, _, third = once.peek([once.key(event) for event in (one, two, three)])
+        assert first is not None
+        assert first.done_at
+        assert (third is None) == raised
+        assert "busy" not in kinds(once.run(events, ok))
+    gc.collect()
+    assert nth > 10
+
+
+def test_no_trouble_while_cleaning_up_hides_an_interrupt(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(MemoryStore):
+        def commit(self, *args: Any) -> Any:
+            raise TypeError("a mistake of this store")
+
+    def handle(event: Event) -> None:
+        if event.id == "b":
+            raise KeyboardInterrupt
+
+    store = Broken()
+    once = bench.once(store)
+    with pytest.raises(KeyboardInterrupt):
+        once.run([A, B], handle)
+    assert store.peek([once.key(B)]) == [None]
+    assert "could not commit what was done after an interruption" in caplog.text
 
 
 def test_an_interrupted_claim_is_given_back(bench: Bench) -> None:
