@@ -1,10 +1,10 @@
 """Work: how a handler or a sink is run over the jobs that won their claims."""
 
 import logging
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Generator, Iterable, Iterator
 from contextlib import nullcontext
 from functools import partial
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from types import CoroutineType
 from typing import Any
 
 from eventonce import memo
@@ -19,7 +19,8 @@ from eventonce.observe.watched import told
 from eventonce.ports import Attempt, Sink, Transaction
 
 _log = logging.getLogger("eventonce")
-_NOT_RUN = (GeneratorType, AsyncGeneratorType, Awaitable)  # has only been made
+_NOT_RUN = (Awaitable, AsyncGenerator, Generator, map, filter)  # has only been made
+_LISTS = (list, tuple, set, frozenset)
 
 
 class Work:
@@ -251,12 +252,32 @@ def _check_arguments(handler: Any) -> None:
 
 def _check_result(job: Job, result: Any) -> None:
     """Refuse what has not run: marking that done would lose the event."""
-    if result is None or not isinstance(result, _NOT_RUN):
+    items = result if isinstance(result, _LISTS) else result.values() if isinstance(result, dict) else ()
+    kind = next((kind for kind in (type(result), *set(map(type, items))) if _not_run(kind)), None)
+    if kind is None:
         return
     job.finished = False
-    if isinstance(result, CoroutineType):
-        result.close()
-    raise ConfigError(f"the handler returned a {type(result).__name__} that nobody runs; write it as async def")
+    for each in (result, *items):
+        if isinstance(each, CoroutineType):
+            each.close()
+    raise ConfigError(f"the handler returned an object of type {kind.__name__}, {_remedy(kind)}")
+
+
+def _not_run(kind: type) -> bool:
+    return issubclass(kind, _NOT_RUN) or _is_future(kind)
+
+
+def _is_future(kind: type) -> bool:
+    """Whether it is a future of any library: of threads, processes, asyncio or a cluster."""
+    return hasattr(kind, "add_done_callback")
+
+
+def _remedy(kind: type) -> str:
+    if _is_future(kind):
+        return "which may not be done yet; wait for it and return its result"
+    if issubclass(kind, Awaitable):
+        return "which nobody runs; write the handler with async def and await it"
+    return "which nobody runs; go through it in the handler and return a list"
 
 
 def _check_held(job: Job) -> None:

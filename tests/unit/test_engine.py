@@ -1,13 +1,14 @@
 """`Once`: what becomes of events, one and many, `def` and `async def`."""
 
 import asyncio
+import concurrent.futures
 import functools
 import gc
 import os
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
@@ -895,6 +896,83 @@ def test_a_handler_that_only_makes_a_coroutine_has_not_run(bench: Bench) -> None
     assert outcome.kind is Kind.FAILED
     assert isinstance(outcome.error, ConfigError)
     assert ran == []
+
+
+def _coroutine() -> Any:
+    async def later() -> None: ...
+
+    return later()
+
+
+def _async_generator() -> Any:
+    async def several() -> AsyncIterator[int]:
+        yield 1
+
+    return several()
+
+
+class _Awaitable:
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+_UNRUN: dict[str, tuple[Callable[[], Any], str]] = {
+    "Future of a thread": (concurrent.futures.Future, "Future, which may not be done yet; wait for it"),
+    "Future of a cluster": (type("Future", (), {"add_done_callback": print}), "Future, which may not be done yet"),
+    "coroutine": (_coroutine, "coroutine, which nobody runs; write the handler with async def"),
+    "awaitable": (_Awaitable, "_Awaitable, which nobody runs; write the handler with async def"),
+    "generator": (lambda: (each for each in "ab"), "generator, which nobody runs; go through it"),
+    "async generator": (_async_generator, "async_generator, which nobody runs; go through it"),
+    "map": (lambda: map(str, "ab"), "map, which nobody runs; go through it"),
+    "filter": (lambda: filter(str, "ab"), "filter, which nobody runs; go through it"),
+}
+_INSIDE: dict[str, Callable[[Any], Any]] = {
+    "itself": lambda made: made,
+    "in a list": lambda made: [1, made],
+    "in a tuple": lambda made: (made, None),
+    "in a dict": lambda made: {"sent": made},
+}
+
+
+@pytest.mark.parametrize("inside", _INSIDE.values(), ids=_INSIDE)
+@pytest.mark.parametrize(("make", "said"), _UNRUN.values(), ids=_UNRUN)
+def test_what_has_not_run_is_not_done(
+    bench: Bench, make: Callable[[], Any], said: str, inside: Callable[[Any], Any]
+) -> None:
+    async def handle_async(event: Event) -> Any:
+        return inside(make())
+
+    once = bench.once(max_attempts=5)
+    for (outcome,) in (once.run([A], lambda event: inside(make())), asyncio.run(once.run([A], handle_async))):
+        assert outcome.kind is Kind.FAILED
+        assert isinstance(outcome.error, ConfigError)
+        assert str(outcome.error).startswith(f"the handler returned an object of type {said}")
+    assert kinds(once.run([A], ok)) == ["processed"]
+
+
+def test_a_task_of_asyncio_is_not_done(bench: Bench) -> None:
+    async def main() -> list[Outcome]:
+        async def handle(event: Event) -> Any:
+            return asyncio.ensure_future(asyncio.sleep(0))
+
+        return await bench.once().run([A], handle)
+
+    (outcome,) = asyncio.run(main())
+    assert outcome.kind is Kind.FAILED
+    assert "type Task, which may not be done yet" in str(outcome.error)
+
+
+def test_a_job_that_a_handler_leaves_to_a_pool_is_not_done(bench: Bench) -> None:
+    done, begin = [], threading.Event()
+
+    def work(event: Event) -> None:
+        begin.wait()
+        done.append(event.id)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        outcomes = bench.once().run([A], lambda event: pool.submit(work, event))
+        assert (kinds(outcomes), done) == (["failed"], [])
+        begin.set()
 
 
 def test_a_generator_is_no_handler(bench: Bench) -> None:
