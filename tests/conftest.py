@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from eventonce.testing.servers import Dynoxide, Ministack, Missing, Postgres, Redis, RedisCluster
+from eventonce.testing.servers import Dynoxide, Ministack, Missing, Postgres, Redis, RedisCluster, Valkey
 from tests.missing import missing
 
 _SERVERS = Path(__file__).parents[1] / ".servers" / "bin"
@@ -44,6 +44,11 @@ def servers() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def redis_server(servers: Path) -> Iterator[Redis]:
     yield from running(lambda: Redis(servers))
+
+
+@pytest.fixture(scope="session")
+def valkey_server(servers: Path) -> Iterator[Valkey]:
+    yield from running(lambda: Valkey(servers))
 
 
 @pytest.fixture(scope="session")

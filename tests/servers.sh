@@ -13,7 +13,7 @@ report() {
     echo "servers: $*" >&2
 }
 
-with_apt() {  # PROGRAM PACKAGE: by root, or by whoever may become root without being asked
+with_apt() {  # PROGRAM PACKAGE [SUITE]: by root, or by whoever may become root without being asked
     command -v "$1" >/dev/null || ls /usr/lib/postgresql/*/bin/"$1" >/dev/null 2>&1 && return
     local root=()
     [ "$(id -u)" = 0 ] || root=(sudo -n)
@@ -23,8 +23,18 @@ with_apt() {  # PROGRAM PACKAGE: by root, or by whoever may become root without 
     fi
     echo "Installing $2 with apt ..."
     local install=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$2")
-    "${install[@]}" >/dev/null 2>&1 || { "${root[@]}" apt-get update -qq; "${install[@]}" >/dev/null; } ||
+    "${install[@]}" >/dev/null 2>&1 || { "${root[@]}" apt-get update -qq; "${install[@]}" >/dev/null 2>&1; } ||
+        { [ -n "${3:-}" ] && add_suite "$3" && "${install[@]}" >/dev/null; } ||
         report "$2 could not be installed; its tests are skipped"
+}
+
+add_suite() {  # SUITE: of Debian, such as backports; from the mirror that its release itself comes from
+    local release mirror
+    release="$(. /etc/os-release && [ "${ID:-}" = debian ] && echo "${VERSION_CODENAME:-}")"
+    mirror="$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' "Codename: $release" | head -1)"
+    [ -n "$release" ] && [ -n "$mirror" ] || return
+    echo "deb $mirror $release-$1 main" | "${root[@]}" tee "/etc/apt/sources.list.d/$release-$1.list" >/dev/null
+    "${root[@]}" apt-get update -qq
 }
 
 with_npm() {  # PROGRAM PACKAGE VERSION [FILE]
@@ -53,10 +63,11 @@ platform() {
     esac
 }
 
-[ $# -gt 0 ] || set -- redis postgresql dynoxide kinesalite ministack-with-sam cfn-lint terraform
+[ $# -gt 0 ] || set -- redis valkey postgresql dynoxide kinesalite ministack-with-sam cfn-lint terraform
 for name in "$@"; do
     case "$name" in
         redis) with_apt redis-server redis-server ;;
+        valkey) with_apt valkey-server valkey-server backports ;;
         postgresql) with_apt initdb postgresql ;;
         dynoxide) with_npm dynoxide "@dynoxide/$(platform)" 1.2.1 ;;
         kinesalite) with_npm kinesalite kinesalite 3.3.3 cli.js ;;

@@ -1,4 +1,4 @@
-"""The Redis store keeps the contract and survives the faults, on one server and in a cluster."""
+"""The Redis store keeps the contract and survives the faults: on Redis, in a cluster of it, and on Valkey."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from eventonce import open_store
 from eventonce.clock import Clock
 from eventonce.ports import Store
 from eventonce.testing import FaultProxy, Features, StoreContract, StoreFaults
-from eventonce.testing.servers import Redis, RedisCluster
+from eventonce.testing.servers import Redis, RedisCluster, Valkey
 
 
 class TestRedis(StoreContract):
@@ -19,6 +19,15 @@ class TestRedis(StoreContract):
     def opener(self, redis_server: Redis) -> Callable[[], Store]:
         redis_server.cli("flushall")
         return functools.partial(open_store, redis_server.url())
+
+
+class TestValkey(StoreContract):
+    features = Features(processes=True, durable=True)
+
+    @pytest.fixture
+    def opener(self, valkey_server: Valkey) -> Callable[[], Store]:
+        valkey_server.cli("flushall")
+        return functools.partial(open_store, valkey_server.url())
 
 
 class TestRedisCluster(StoreContract):
@@ -39,6 +48,13 @@ class TestRedisUnderFaults(StoreFaults):
     @pytest.fixture
     def opener(self, server: Redis) -> Callable[[int, Clock], Store]:
         return lambda port, clock: open_store(f"{server.url(port)}?timeout=1s", clock)
+
+
+class TestValkeyUnderFaults(TestRedisUnderFaults):
+    @pytest.fixture
+    def server(self, valkey_server: Valkey) -> Valkey:
+        valkey_server.cli("flushall")
+        return valkey_server
 
 
 class TestRedisClusterUnderFaults(StoreFaults):

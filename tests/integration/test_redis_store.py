@@ -25,7 +25,7 @@ from eventonce.ports import Checkable, Store
 from eventonce.stores.redis.store import RedisStore
 from eventonce.testing import FaultProxy
 from eventonce.testing.contract import LONG, claim, finish, key, keys
-from eventonce.testing.servers import Redis, RedisCluster
+from eventonce.testing.servers import Redis, RedisCluster, Valkey
 from eventonce.testing.servers.process import free_port
 
 Start = Callable[..., Redis]
@@ -279,6 +279,84 @@ def test_wait_counts_replicas_also_where_the_scripts_were_lost(start: Start) -> 
     store.close()
 
 
+class Pair:
+    """A master and its replica, whose link can stall; and a proxy before the master for a worker's connection."""
+
+    def __init__(self, servers: Path, stack: ExitStack, kind: type[Redis]) -> None:
+        self.master = stack.enter_context(kind(servers, "--repl-diskless-sync-delay", "0"))
+        self.link = stack.enter_context(FaultProxy(self.master.port))
+        self.name = stack.enter_context(FaultProxy(self.master.port))
+        self.replica = stack.enter_context(kind(servers, "--replicaof", "127.0.0.1", str(self.link.port)))
+        _until(lambda: "master_link_status:up" in self.replica.cli("info", "replication"))
+        _until(lambda: "state=online" in self.master.cli("info", "replication"))
+
+    def store(self) -> Store:
+        return open_store(f"redis://127.0.0.1:{self.name.port}?wait=1&timeout=2s")
+
+    def cut_while_it_waits(self) -> None:
+        """Break the worker's connection while the server waits for the replica."""
+        _until(lambda: "cmd=wait" in self.master.cli("client", "list"))
+        self.name.cut_all()
+
+    def promoted(self) -> Store:
+        self.master.kill()
+        self.replica.cli("replicaof", "no", "one")
+        return open_store(self.replica.url())
+
+
+@pytest.fixture(params=[Redis, Valkey])
+def pair(request: pytest.FixtureRequest, servers: Path) -> Iterator[Pair]:
+    request.getfixturevalue(f"{request.param.brand}_server")  # sees to it that it is here
+    with ExitStack() as stack:
+        yield Pair(servers, stack, request.param)
+
+
+def test_a_commit_that_no_replica_has_does_not_count_after_a_broken_connection(pair: Pair) -> None:
+    store = pair.store()
+    assert claim(store, 1, lease=3000) == Won(1)
+    pair.link.stall()
+    with ThreadPoolExecutor(1) as worker:
+        committed = worker.submit(finish, store, 1)
+        pair.cut_while_it_waits()
+        assert "only 0 of 1 replicas" in str(committed.exception())
+    other = pair.store()
+    with pytest.raises(StoreError, match="only 0 of 1 replicas"):  # nor is a copy of it told that it is done
+        claim(other, 1, b"token--2", lease=3000)
+    promoted = pair.promoted()
+    (record,) = promoted.peek([key(1)])
+    assert record is not None
+    assert (record.done_at, record.token) == (0, b"token--1")
+    assert finish(promoted, 1)
+    for each in (store, other, promoted):
+        each.close()
+
+
+def test_a_commit_that_reaches_the_replica_late_counts_after_a_broken_connection(pair: Pair) -> None:
+    store = pair.store()
+    assert claim(store, 1) == Won(1)
+    pair.link.stall()
+    with ThreadPoolExecutor(1) as worker:
+        committed = worker.submit(finish, store, 1)
+        pair.cut_while_it_waits()
+        pair.link.flow()
+        assert committed.result()
+    other, promoted = pair.store(), pair.promoted()
+    assert isinstance(claim(promoted, 1, b"token--2"), Done)
+    for each in (store, other, promoted):
+        each.close()
+
+
+def test_a_lease_that_no_replica_has_extended_is_not_extended(pair: Pair) -> None:
+    store = pair.store()
+    assert claim(store, 1) == Won(1)
+    pair.link.stall()
+    with pytest.raises(StoreError, match="only 0 of 1 replicas"):
+        store.extend([Claim(key(1), b"token--1")], LONG)
+    pair.link.flow()
+    assert store.extend([Claim(key(1), b"token--1")], LONG) == [True]
+    store.close()
+
+
 def test_more_replicas_waited_for_than_there_are_is_warned_of(start: Start) -> None:
     store = open_store(f"{start('--appendonly', 'yes').url()}?wait=2")
     assert "has 0 replicas and wait=2" in warnings(store)
@@ -303,6 +381,14 @@ def test_the_rights_that_a_user_needs(server: Redis) -> None:
     assert finish(store, 1)
     assert store.peek([key(1)])[0] is not None
     assert store.forget([key(1)]) == [True]
+    store.close()
+
+
+def test_a_user_that_may_not_wait_is_told_so(server: Redis) -> None:
+    server.cli("acl", "setuser", "hasty", "on", ">pw", "~eventonce:*", "+@all", "-wait")
+    store = open_store(f"redis://hasty:pw@127.0.0.1:{server.port}?wait=1")
+    with pytest.raises(StoreUnusable, match="WAIT where the URL says wait="):
+        claim(store, 1)
     store.close()
 
 

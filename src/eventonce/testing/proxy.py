@@ -15,6 +15,7 @@ class FaultProxy:
 
     `cut_answers(n)`: for the next n answers, what was asked is done and the connection is cut in place of the answer.
     `delay`: milliseconds by which answers are held back. `refusing`: whether new connections are cut at once.
+    `stall()`: answers are held back until `flow()`.
     """
 
     def __init__(self, *ports: int) -> None:
@@ -26,6 +27,8 @@ class FaultProxy:
         self._cuts = 0
         self.cut = 0  # how many answers were cut
         self._lock = threading.Lock()
+        self._flowing = threading.Event()
+        self._flowing.set()
         self._open: set[socket.socket] = set()
         self._servers = list(ports)
         for at, listener in enumerate(self._listeners):
@@ -38,6 +41,12 @@ class FaultProxy:
     def cut_answers(self, count: int = 1) -> None:
         with self._lock:
             self._cuts = count
+
+    def stall(self) -> None:
+        self._flowing.clear()
+
+    def flow(self) -> None:
+        self._flowing.set()
 
     def cut_all(self) -> None:
         """Cut every open connection."""
@@ -85,6 +94,7 @@ class FaultProxy:
 
     def _hold_back(self) -> bool:
         """Wait as told; whether this answer is to be cut."""
+        self._flowing.wait()
         if self.delay:
             time.sleep(self.delay / 1000)
         with self._lock:
@@ -98,6 +108,7 @@ class FaultProxy:
         for listener in self._listeners:
             _shut(listener)
             listener.close()
+        self.flow()
         self.cut_all()
 
     def __enter__(self) -> Self:

@@ -39,6 +39,8 @@ _SLOTS = 16_384
 _CHUNK = 1000  # keys in one script, so that no script holds others up for long
 _OWN = ("cluster", "sentinel", "timeout", "wait")  # the options that are not redis-py's
 _SENTINEL_PORT = 26_379
+_AWAITED = ("claim", "extend", "commit")  # the verbs that count only where replicas have them
+_MARK = (b"eventonce:wait", b"", "PX", 60_000)
 _UNLEASED = 5000  # milliseconds of patience before anything was claimed
 _SCRIPTS = Path(__file__).with_name("scripts")
 _log = logging.getLogger("eventonce")
@@ -88,8 +90,8 @@ class Call(NamedTuple):
 class RedisStore:
     """Claims as strings under their keys.
 
-    `connect` makes the client, on first use: an application can start while Redis is away. With `wait`, a claim or a
-    commit counts only when so many replicas have it.
+    `connect` makes the client, on first use: an application can start while Redis is away. With `wait`, a claim, an
+    extension or a commit counts only when so many replicas have it, and so does an answer that an event is done.
     """
 
     def __init__(
@@ -182,7 +184,7 @@ class RedisStore:
             return []
         names = self._names(keys)
         calls = [Call(places, _at(names, places), arguments(places)) for places in self._groups(names)]
-        wait = self._wait if verb in ("claim", "commit") else 0
+        wait = self._wait if verb in _AWAITED else 0
         replies = self._send(script(verb), calls, wait)
         if len(calls) == 1:
             return read(replies[0])
@@ -217,15 +219,21 @@ class RedisStore:
             if isinstance(reply, Exception):
                 raise reply
         if wait:
-            self._check_replicas(replies.pop(), wait)
-        return replies
+            self._check_replicas(replies[-1], wait)
+        return replies[: len(calls)]
 
     def _together(self, client: Any, calls: list[Call], wait: int, *words: str) -> list[Any]:
-        """Send the calls in one go; one reply for each, and where we wait one more: how many replicas have them."""
+        """Send the calls in one go; one reply for each, and where we wait the last: how many replicas have them.
+
+        From Redis 7.2 on, and in Valkey, WAIT asks for what this connection itself has written last. A commit that is
+        repeated over a new connection writes nothing, nor does the answer that an event is done; so a mark is written
+        behind them, and what a replica has of that it has of all before it.
+        """
         with client.pipeline() if self._cluster else client.pipeline(transaction=False) as pipeline:
             for call in calls:
                 pipeline.execute_command(*words, len(call.names), *call.names, *call.arguments)
             if wait:
+                pipeline.execute_command("SET", *_MARK)
                 pipeline.execute_command("WAIT", wait, self._wait_for)
             return cast(list[Any], pipeline.execute(raise_on_error=False))
 

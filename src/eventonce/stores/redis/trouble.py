@@ -23,7 +23,7 @@ _REMEDIES = {
     "Authentication required": "add the password to the URL: redis://:PASSWORD@HOST",
     "AuthenticationError": "correct the user and password in the URL",
     "NoPermissionError": "allow this user EVALSHA, EVAL, SET, GET, MGET, DEL, TIME and INFO on the keys eventonce:*, "
-    "and in a cluster CLUSTER SLOTS and COMMAND too, on the keys {eo*}*",
+    "WAIT where the URL says wait=, and in a cluster CLUSTER SLOTS and COMMAND too, on the keys {eo*}*",
     "OutOfMemoryError": "raise its maxmemory, events are retried until there is room",
     "ReadOnlyError": READ_ONLY,
     "MovedError": NO_CLUSTER,

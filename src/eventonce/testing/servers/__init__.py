@@ -3,6 +3,6 @@
 from eventonce.testing.servers.dynamodb import Dynoxide, Ministack
 from eventonce.testing.servers.postgres import Postgres
 from eventonce.testing.servers.process import Missing, Process
-from eventonce.testing.servers.redis import Redis, RedisCluster
+from eventonce.testing.servers.redis import Redis, RedisCluster, Valkey
 
-__all__ = ["Dynoxide", "Ministack", "Missing", "Postgres", "Process", "Redis", "RedisCluster"]
+__all__ = ["Dynoxide", "Ministack", "Missing", "Postgres", "Process", "Redis", "RedisCluster", "Valkey"]

@@ -1,4 +1,4 @@
-"""Redis: one server, or three masters as a cluster."""
+"""Redis: one server, or three masters as a cluster; and Valkey, its successor."""
 
 import subprocess
 import time
@@ -15,6 +15,8 @@ DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 class Redis(Process):
     """One Redis that keeps all it has said yes to."""
 
+    brand = "redis"
+
     def __init__(self, folder: Path, *options: str) -> None:
         super().__init__(folder)
         self._options = options or DURABLE
@@ -24,7 +26,7 @@ class Redis(Process):
         home = self.folder / f"redis-{self.port}"
         home.mkdir(exist_ok=True)
         fixed = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(home), "--unixsocket", str(self.socket)]
-        return [find("redis-server"), *fixed, "--save", "", *self._options]
+        return [find(f"{self.brand}-server"), *fixed, "--save", "", *self._options]
 
     def ready(self) -> bool:
         asked = self.cli("ping")
@@ -32,13 +34,17 @@ class Redis(Process):
 
     def cli(self, *words: str) -> str:
         """What `redis-cli` answers."""
-        done = subprocess.run(
-            [find("redis-cli"), "-p", str(self.port), *words], capture_output=True, text=True, check=False
-        )
-        return done.stdout.strip()
+        ask = [find(f"{self.brand}-cli"), "-p", str(self.port), *words]
+        return subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip()
 
     def url(self, port: int | None = None) -> str:
         return f"redis://127.0.0.1:{port or self.port}/0"
+
+
+class Valkey(Redis):
+    """One Valkey. What it does differently, Redis does too from 7.2 on."""
+
+    brand = "valkey"
 
 
 class RedisCluster:
