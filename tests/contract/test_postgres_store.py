@@ -64,6 +64,15 @@ class TestLargePostgres(TestPostgres):
         return functools.partial(open_large, f"{postgres_server.url()}?{new_schema(postgres_server)}")
 
 
+class TestSerializablePostgres(TestPostgres):
+    """A database whose transactions are serializable unless they say otherwise."""
+
+    @pytest.fixture
+    def opener(self, postgres_server: Postgres) -> Callable[[], Store]:
+        isolation = "%20-cdefault_transaction_isolation%3Dserializable"
+        return functools.partial(open_store, f"{postgres_server.url()}?{new_schema(postgres_server)}{isolation}")
+
+
 class TestPostgresUnderFaults(StoreFaults):
     @pytest.fixture
     def server(self, postgres_server: Postgres) -> Postgres:

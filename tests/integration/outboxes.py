@@ -85,6 +85,15 @@ class Database:
         finally:
             connection.close()
 
+    def execute(self, *statements: str) -> None:
+        connection = self.connect()
+        try:
+            for each in statements:
+                connection.execute(each)
+            connection.commit()
+        finally:
+            connection.close()
+
     def rows(self, sql: str) -> list[Any]:
         connection = self.connect()
         try:
@@ -103,10 +112,11 @@ def sqlite_database(folder: Path) -> Database:
     return Database(f"sqlite:///{file}", lambda: sqlite3.connect(file, timeout=30))
 
 
-def postgres_database(server: Postgres) -> Database:
+def postgres_database(server: Postgres, isolation: str = "read committed") -> Database:
     name = f"outbox_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server.url(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
+        connection.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = '{isolation}'".encode())
     url = server.url().rpartition("/")[0] + f"/{name}"
     return Database(url, lambda: psycopg.connect(url))
 

@@ -314,6 +314,29 @@ def test_many_make_the_tables_at_once(tmp_path: Path, postgres_server: Postgres)
         assert database.rows("SELECT version FROM eventonce_outbox_schema") == [(1,)]
 
 
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_the_tables_are_made_and_relayed_read_committed(
+    tmp_path: Path, postgres_server: Postgres, isolation: str
+) -> None:
+    database = postgres_database(postgres_server, isolation)
+    outboxes = [Outbox(database.url) for _ in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda each: each.create(), outboxes))
+    for each in outboxes:
+        each.close()
+    database.execute(
+        "CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF current_setting('transaction_isolation') <> 'read committed' THEN RAISE 'isolated'; END IF; "
+        "RETURN NULL; END $$",
+        "CREATE TRIGGER look AFTER UPDATE OR DELETE ON eventonce_outbox EXECUTE FUNCTION look()",
+    )
+    database.add(1, 2)
+    receiver = Receiver()
+    assert relay(database, receiver, tmp_path).drain() == 0
+    assert receiver.numbers() == [1, 2]
+    database.outbox.close()
+
+
 def test_the_schema_can_be_made_by_hand(tmp_path: Path, postgres_server: Postgres) -> None:
     for database in (sqlite_database(tmp_path), postgres_database(postgres_server)):
         connection = database.connect()

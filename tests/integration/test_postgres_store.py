@@ -40,13 +40,15 @@ _numbers = itertools.count()
 class Place:
     """A schema of its own on the server, and how to look into it."""
 
+    user = "postgres"
+
     def __init__(self, server: Postgres) -> None:
         self.server = server
         self.name = f"place{next(_numbers)}"
         self.sql(f"CREATE SCHEMA {self.name}")
 
-    def url(self, *, port: int | None = None, user: str = "postgres", more: str = "timeout=1s") -> str:
-        found = self.server.url(port).replace("postgres@", f"{user}@")
+    def url(self, *, port: int | None = None, user: str = "", more: str = "timeout=1s") -> str:
+        found = self.server.url(port).replace("postgres@", f"{user or self.user}@")
         return f"{found}?options=-csearch_path%3D{self.name}&{more}"
 
     def store(self, **url: Any) -> PostgresStore:
@@ -194,12 +196,59 @@ def test_tables_of_a_newer_eventonce_are_refused(place: Place) -> None:
         place.store().peek(keys(1))
 
 
-def test_many_threads_may_make_the_tables_at_once(place: Place) -> None:
+ISOLATIONS = pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+
+
+@pytest.fixture
+def strict(place: Place, isolation: str) -> Place:
+    """A place whose user has this isolation by default."""
+    place.user = f"{place.name}_strict"
+    place.sql(f"CREATE ROLE {place.user} LOGIN SUPERUSER")
+    place.sql(f"ALTER ROLE {place.user} SET default_transaction_isolation = '{isolation}'")
+    return place
+
+
+@ISOLATIONS
+def test_many_threads_may_make_the_tables_at_once(strict: Place) -> None:
+    place = strict
     stores = [place.store(more="timeout=20s") for _ in range(16)]
     assert together(*(lambda store=store: claim(store, 1) for store in stores)) == []
     for store in stores:
         store.close()
     assert place.sql("SELECT version FROM eventonce_schema") == [(1,)]
+
+
+@ISOLATIONS
+@pytest.mark.parametrize("large", [False, True])
+def test_what_eventonce_does_itself_is_read_committed(strict: Place, *, large: bool) -> None:
+    store = strict.store()
+    store.check()
+    store._large = large
+    strict.sql(
+        "CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF current_setting('transaction_isolation') <> 'read committed' THEN RAISE 'isolated'; END IF; "
+        "RETURN NULL; END $$"
+    )
+    strict.sql("CREATE TRIGGER look AFTER INSERT OR UPDATE OR DELETE ON eventonce_claims EXECUTE FUNCTION look()")
+    assert claim(store, 1) == Won(1)
+    assert store.extend([MINE], LONG) == [True]
+    assert give_back(store, 1, error="E")
+    assert claim(store, 1) == Won(2, "E")
+    assert finish(store, 1)
+    assert isinstance(claim(store, 1, b"token--2", refresh=True), Done)
+    assert store.peek([key(1)])[0] is not None
+    store.sweep(1000)
+    assert store.forget([key(1)]) == [True]
+    store.close()
+
+
+@ISOLATIONS
+def test_what_a_handler_does_has_the_isolation_of_the_database(strict: Place, isolation: str) -> None:
+    def look(event: Event, ctx: Any) -> Any:
+        return ctx.tx.execute("SHOW transaction_isolation").fetchone()[0]
+
+    (outcome,) = transact(strict, strict.store(), look)
+    assert (outcome.kind, outcome.result) == (Kind.PROCESSED, isolation)
 
 
 def test_without_create_the_tables_must_be_there(place: Place) -> None:
@@ -739,6 +788,101 @@ def test_a_deferred_constraint_is_the_handlers_own_mistake(place: Place, store: 
     assert isinstance(outcome.error, psycopg.errors.UniqueViolation)
     assert effects(place) == []
     assert [outcome.kind for outcome in transact(place, store, lambda event, ctx: write(ctx))] == [Kind.PROCESSED]
+
+
+Accident = Callable[[Place, Any], None]
+
+
+def changed_meanwhile(place: Place, tx: Any) -> None:
+    """Under a snapshot, a row that another transaction has changed since cannot be changed."""
+    place.sql("UPDATE accounts SET cents = 0 WHERE number = 1")
+    tx.execute("UPDATE accounts SET cents = 1 WHERE number = 1")
+
+
+def skewed_at_the_commit(place: Place, tx: Any) -> None:
+    """Each reads what the other writes, and the other commits first."""
+    tx.execute("SELECT sum(cents) FROM accounts")
+    tx.execute("UPDATE accounts SET cents = 1 WHERE number = 1")
+    with psycopg.connect(place.url(more="connect_timeout=5")) as other:
+        other.execute("SELECT sum(cents) FROM accounts")
+        other.execute("UPDATE accounts SET cents = 2 WHERE number = 2")
+
+
+def deadlocked(place: Place, tx: Any) -> None:
+    with psycopg.connect(place.url(more="connect_timeout=5")) as other:
+        other.execute("SET deadlock_timeout = '1h'")  # the handler is the first to notice
+        other.execute("UPDATE accounts SET cents = 2 WHERE number = 2")
+        tx.execute("UPDATE accounts SET cents = 1 WHERE number = 1")
+        waiting = threading.Thread(target=other.execute, args=("UPDATE accounts SET cents = 2 WHERE number = 1",))
+        waiting.start()
+        try:
+            waits_for_a_lock(place)
+            tx.execute("UPDATE accounts SET cents = 1 WHERE number = 2")
+        finally:
+            waiting.join()
+
+
+def idle_too_long(place: Place, tx: Any) -> None:
+    number = tx.execute("SELECT pg_backend_pid()").fetchone()[0]
+    tx.execute("SET idle_in_transaction_session_timeout = '50ms'")
+    while place.sql("SELECT 1 FROM pg_stat_activity WHERE pid = %s", number):
+        time.sleep(0.01)
+
+
+def idle_too_long_between_statements(place: Place, tx: Any) -> None:
+    idle_too_long(place, tx)
+    tx.execute("SELECT 1")
+
+
+def disk_full(place: Place, tx: Any) -> None:
+    tx.execute("DO $$ BEGIN RAISE 'could not extend file' USING ERRCODE = 'disk_full'; END $$")
+
+
+@pytest.mark.parametrize(
+    ("accident", "isolation", "error"),
+    [
+        (changed_meanwhile, "repeatable read", psycopg.errors.SerializationFailure),
+        (changed_meanwhile, "serializable", psycopg.errors.SerializationFailure),
+        (skewed_at_the_commit, "serializable", StoreError),
+        (deadlocked, "read committed", psycopg.errors.DeadlockDetected),
+        (idle_too_long, "read committed", StoreError),
+        (idle_too_long_between_statements, "read committed", psycopg.errors.IdleInTransactionSessionTimeout),
+        (disk_full, "read committed", psycopg.errors.DiskFull),
+    ],
+)
+def test_what_the_database_does_to_a_handler_is_not_held_against_the_event(
+    strict: Place, accident: Accident, error: type[Exception]
+) -> None:
+    strict.sql("CREATE TABLE accounts (number integer PRIMARY KEY, cents integer)")
+    strict.sql("INSERT INTO accounts VALUES (1, 0), (2, 0)")
+    store, attempts = strict.store(), []
+
+    def handle(event: Event, ctx: Any) -> None:
+        attempts.append(ctx.attempt)
+        write(ctx)
+        if len(attempts) < 3:
+            accident(strict, ctx.tx)
+
+    for _ in range(2):
+        (outcome,) = transact(strict, store, handle)
+        assert outcome.kind is Kind.UNKNOWN
+        assert isinstance(outcome.error, StoreError)
+        assert isinstance(outcome.error, error)
+        assert isinstance(outcome.error, StoreUnusable) == (accident is disk_full)
+        assert effects(strict) == []
+    assert transact(strict, store, handle)[0].kind is Kind.PROCESSED
+    assert (effects(strict), attempts) == ([1], [1, 1, 1])
+    store.close()
+
+
+def test_a_deadlock_in_a_savepoint_may_be_tried_again_by_the_handler(place: Place, store: PostgresStore) -> None:
+    def handle(event: Event, ctx: Any) -> None:
+        with pytest.raises(psycopg.errors.DeadlockDetected, match="gave up"), ctx.tx.transaction():
+            ctx.tx.execute("DO $$ BEGIN RAISE 'gave up' USING ERRCODE = 'deadlock_detected'; END $$")
+        write(ctx)
+
+    assert transact(place, store, handle)[0].kind is Kind.PROCESSED
+    assert effects(place) == [1]
 
 
 def test_what_a_handler_sets_does_not_reach_the_next(place: Place, store: PostgresStore) -> None:

@@ -83,8 +83,8 @@ class PostgresTable:
 
     @staticmethod
     def _version(connection: Connection) -> int:
-        (there,) = connection.execute(f"SELECT to_regclass('{VERSIONS}') IS NOT NULL").fetchone() or (False,)
-        found = connection.execute(f"SELECT max(version) FROM {VERSIONS}").fetchone() if there else None
+        (there,) = connection.run(f"SELECT to_regclass('{VERSIONS}') IS NOT NULL").fetchone() or (False,)
+        found = connection.run(f"SELECT max(version) FROM {VERSIONS}").fetchone() if there else None
         return int(found[0] or 0) if found else 0
 
     # --- the relay's side ---
@@ -116,7 +116,7 @@ class PostgresTable:
 
     def sweep(self, keep: int) -> int:
         def act(connection: Connection) -> int:
-            return connection.execute(_SWEEP, {"keep": keep, "most": SWEPT}).rowcount
+            return connection.run(_SWEEP, {"keep": keep, "most": SWEPT}).rowcount
 
         return self._ask(act, 0)
 
@@ -148,6 +148,7 @@ class PostgresTable:
 
     def _connect(self) -> Connection:
         connection = Connection.connect(**self._settings, autocommit=True)
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         connection.prepare_threshold = None  # so that it works behind a pooler, and plans fit a table that grows
         connection.patience = self._timeout / 1000
         return connection
@@ -207,7 +208,7 @@ class Bell:
 
 
 def _rows(connection: Connection, sql: str, parameters: dict[str, Any]) -> Rows:
-    return connection.execute(sql, parameters, binary=True).fetchall()
+    return connection.run(sql, parameters).fetchall()
 
 
 def _pending(row: Sequence[Any], now: int) -> Pending:

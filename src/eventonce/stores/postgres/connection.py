@@ -7,7 +7,8 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
+from contextlib import nullcontext
 from typing import Any, Generic, TypeVar
 
 import psycopg
@@ -27,10 +28,25 @@ class Connection(psycopg.Connection[Any]):
     """A connection whose answers are awaited for `patience` seconds; libpq itself would wait for ever."""
 
     patience: float | None = None
+    _as_is: bool | None = None  # whether a statement alone is READ COMMITTED; None while that is not known
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._process = os.getpid()
+
+    def run(
+        self, sql: str, parameters: Mapping[str, Any] | None = None, *, prepare: bool = False
+    ) -> psycopg.Cursor[Any]:
+        """Run a statement of our own, in READ COMMITTED: ours look again at a row that has changed meanwhile.
+
+        Where the default of the server is another isolation level, that takes a transaction around it. Setting the
+        default for the session would reach other clients behind a pooler.
+        """
+        if self._as_is is None:
+            (level,) = self.execute("SHOW default_transaction_isolation").fetchone() or ("",)
+            self._as_is = level in ("read committed", "read uncommitted")  # which PostgreSQL takes for the same
+        with nullcontext() if self._as_is else self.transaction():
+            return self.execute(sql, parameters, prepare=prepare, binary=True)
 
     def wait(self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None) -> Result:
         if os.getpid() != self._process:

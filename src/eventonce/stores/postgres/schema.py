@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import psycopg
 
 from eventonce.errors import StoreUnusable
+from eventonce.stores.postgres.connection import Connection
 from eventonce.stores.postgres.trouble import GONE
 
 FOLDER = Path(__file__).with_name("sql")
@@ -25,7 +23,7 @@ def migrations() -> list[str]:
     return [file.read_text() for file in sorted(FOLDER.glob("[0-9]*.sql"))]
 
 
-def prepare(connection: psycopg.Connection[Any], place: str, *, create: bool) -> None:
+def prepare(connection: Connection, place: str, *, create: bool) -> None:
     """See that the tables are there and of this version; three round trips at most where they are."""
     known = migrations()
     if connection.info.server_version < _OLDEST:
@@ -45,22 +43,22 @@ def prepare(connection: psycopg.Connection[Any], place: str, *, create: bool) ->
 _REMEDY = "check the database and its search_path, or run a worker once to have them made"
 
 
-def _version(connection: psycopg.Connection[Any]) -> int:
-    (there,) = connection.execute("SELECT to_regclass('eventonce_schema') IS NOT NULL").fetchone() or (False,)
+def _version(connection: Connection) -> int:
+    (there,) = connection.run("SELECT to_regclass('eventonce_schema') IS NOT NULL").fetchone() or (False,)
     if not there:
         return 0
-    (found,) = connection.execute("SELECT max(version) FROM eventonce_schema").fetchone() or (0,)
+    (found,) = connection.run("SELECT max(version) FROM eventonce_schema").fetchone() or (0,)
     return int(found or 0)
 
 
-def _check_claims(connection: psycopg.Connection[Any], place: str) -> None:
+def _check_claims(connection: Connection, place: str) -> None:
     """A table that is gone is not made anew: whoever dropped it may not know that all would run again."""
-    (there,) = connection.execute("SELECT to_regclass('eventonce_claims') IS NOT NULL").fetchone() or (False,)
+    (there,) = connection.run("SELECT to_regclass('eventonce_claims') IS NOT NULL").fetchone() or (False,)
     if not there:
         raise StoreUnusable(f"{place}: the table eventonce_claims is gone; {GONE}")
 
 
-def _migrate(connection: psycopg.Connection[Any], known: Sequence[str]) -> None:
+def _migrate(connection: Connection, known: Sequence[str]) -> None:
     # A lock that ends with the transaction, so that it works behind a pooler too. Whoever waited for it looks again.
     connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
     connection.execute("CREATE TABLE IF NOT EXISTS eventonce_schema (version integer PRIMARY KEY)")

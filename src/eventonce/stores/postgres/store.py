@@ -308,7 +308,7 @@ class PostgresStore:
         return self._sent(connection, sql, parameters).fetchall()
 
     def _sent(self, connection: Connection, sql: str, parameters: Mapping[str, Any]) -> psycopg.Cursor[Any]:
-        return connection.execute(sql, parameters, prepare=self._may_prepare and self._large, binary=True)
+        return connection.run(sql, parameters, prepare=self._may_prepare and self._large)
 
     def trouble(self, error: psycopg.Error) -> StoreError:
         """What an error means to the engine."""
@@ -330,6 +330,8 @@ class PostgresStore:
         context = None if issubclass(kind, LentConnection) else ADAPTERS
         connection = kind.connect(**self._settings, autocommit=context is not None, context=context)
         connection.prepare_threshold = None if context is None else _RARELY
+        if context is not None:  # a handler's transaction has the isolation that its database asks for
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         connection.patience = self._timeout
         return connection
 
@@ -350,7 +352,7 @@ class PostgresStore:
 
 
 def _rows(connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
-    return connection.execute(sql, parameters, prepare=False, binary=True).fetchall()
+    return connection.run(sql, parameters).fetchall()
 
 
 def _distinct(asked: Sequence[Owned]) -> list[Owned]:

@@ -14,17 +14,10 @@ from eventonce.claim import Claim, Finish
 from eventonce.errors import ConfigError, EventOnceError, LeaseLost, StoreError
 from eventonce.stores.postgres.connection import Connection, Result
 from eventonce.stores.postgres.schema import statement
-from eventonce.stores.postgres.trouble import lost
+from eventonce.stores.postgres.trouble import blameless, inside, lost
 
 _AS_BEFORE = "SELECT set_config('search_path', %s, true), set_config('role', %s, true)"
 _BEGIN, _FINISH = statement("begin"), statement("finish")
-
-
-class ConnectionLost(StoreError, psycopg.OperationalError):
-    """The connection was lost inside ctx.tx, and nothing was written.
-
-    To a handler it is psycopg's error; to the engine it is trouble with the store, for which the event is not to blame.
-    """
 
 
 class LentConnection(Connection):
@@ -57,11 +50,9 @@ class LentConnection(Connection):
     def wait(self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None) -> Result:
         try:
             return super().wait(gen, interval)
-        except psycopg.OperationalError as error:
-            if self.lent and lost(error, self):
-                raise ConnectionLost(
-                    f"the connection was lost inside ctx.tx, and nothing was written: {error}"
-                ) from error
+        except psycopg.Error as error:
+            if self.lent and blameless(error, self):
+                raise inside(error) from error
             raise
 
     def commit(self) -> None:
@@ -131,9 +122,9 @@ class PostgresTransaction:
                 self._refuse_other(connection)
                 return False
             return self._commit(connection)
-        except psycopg.OperationalError as error:
-            if (error.sqlstate or "").startswith("40"):
-                raise
+        except psycopg.Error as error:
+            if not isinstance(error, psycopg.OperationalError) and not blameless(error, connection):
+                raise  # the handler's own mistake
             raise self._home.trouble(error) from error
         finally:
             self.rollback()

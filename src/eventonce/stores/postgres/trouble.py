@@ -1,5 +1,7 @@
 """What an error of PostgreSQL means: whether it may pass, and what to do where it does not. Never holds a password."""
 
+from functools import cache
+
 import psycopg
 
 from eventonce.errors import StoreBusy, StoreError, StoreUnusable
@@ -56,7 +58,23 @@ def trouble(error: psycopg.Error, place: str) -> StoreError:
 
 def lost(error: psycopg.Error, connection: psycopg.Connection[object]) -> bool:
     """Whether the server has gone away, or is about to."""
-    return connection.closed or (error.sqlstate or "").startswith(("08", "57P"))
+    return connection.closed or (error.sqlstate or "").startswith(("08", "57P", "25P03"))
+
+
+def blameless(error: psycopg.Error, connection: psycopg.Connection[object]) -> bool:
+    """Whether whoever sent the statement is not to blame: it is lost, undone for the sake of others, or full."""
+    return lost(error, connection) or (error.sqlstate or "").startswith(("40", "53100"))
+
+
+@cache
+def _both(kind: type[StoreError], theirs: type[psycopg.Error]) -> type[StoreError]:
+    return type(theirs.__name__, (kind, theirs), {"__doc__": theirs.__doc__})
+
+
+def inside(error: psycopg.Error) -> StoreError:
+    """The same to a handler inside ctx.tx: still psycopg's error, and trouble with the store to the engine."""
+    found = trouble(error, "nothing was written through ctx.tx")
+    return _both(type(found), type(error))(str(found))
 
 
 def _refusal(error: psycopg.Error) -> str | None:
