@@ -740,6 +740,53 @@ def test_with_around_the_transaction_ends_nothing(place: Place, store: PostgresS
     assert effects(place) == [1, 2]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_handle_that_is_kept_ends_with_its_handler(place: Place, store: PostgresStore, *, fails: bool) -> None:
+    """Its connection goes on to the next handler, whose transaction it must not reach."""
+    kept: list[Any] = []
+
+    def keep(event: Event, ctx: Any) -> None:
+        kept.extend([ctx.tx, ctx.tx.cursor(), ctx.tx.cursor("named")])
+        kept[2].execute("SELECT generate_series(1, 1000)")
+        if fails:
+            raise ValueError("no")
+
+    def misuse(event: Event, ctx: Any) -> None:
+        write(ctx)
+        tx, cursor, named = kept
+        insert = "INSERT INTO effects VALUES (99)"
+        for act in (
+            lambda: tx.execute(insert),
+            lambda: cursor.execute(insert),
+            lambda: cursor.executemany("INSERT INTO effects VALUES (%s)", [(98,), (99,)]),
+            lambda: cursor.copy("COPY effects FROM STDIN").__enter__(),
+            lambda: next(cursor.stream("SELECT 1")),
+            lambda: named.fetchone(),
+            lambda: tx.cursor().execute(insert),
+            lambda: tx.transaction().__enter__(),
+            lambda: tx.pipeline().__enter__(),
+            lambda: next(tx.notifies()),
+            lambda: tx.__enter__(),
+            lambda: setattr(tx, "autocommit", True),
+            tx.cancel,
+            tx.cancel_safe,
+            tx.commit,
+            tx.rollback,
+            tx.close,
+        ):
+            with pytest.raises(EventOnceError, match="ctx.tx has ended with its handler; use it inside the handler"):
+                act()
+        named.close()
+        assert tx.closed
+        assert not ctx.tx.closed
+
+    assert transact(place, store, keep)[0].kind is (Kind.FAILED if fails else Kind.PROCESSED)
+    (outcome,) = transact(place, store, misuse, consumer="other")
+    assert (outcome.kind, outcome.error) == (Kind.PROCESSED, None)
+    assert effects(place) == [1]
+    assert len(store._lent._idle) == 1  # it was one connection all along
+
+
 def test_savepoints_may_fail(place: Place, store: PostgresStore) -> None:
     def handle(event: Event, ctx: Any) -> None:
         write(ctx, 1)
@@ -776,6 +823,25 @@ def test_a_transaction_ended_by_sql_is_found_out(place: Place, store: PostgresSt
     assert outcome.kind is Kind.FAILED
     assert isinstance(outcome.error, EventOnceError)
     assert "ended the transaction of ctx.tx with SQL of its own" in str(outcome.error)
+
+
+@pytest.mark.parametrize("sql", ["INSERT INTO effects VALUES (1)", "INSERT INTO nowhere VALUES (1)"])
+def test_a_pipeline_that_is_left_open_fails_the_event(place: Place, store: PostgresStore, sql: str) -> None:
+    """Nobody has read what became of its statements."""
+    kept: list[Any] = []
+
+    def handle(event: Event, ctx: Any) -> None:
+        kept.append(ctx.tx.pipeline())
+        kept[0].__enter__()
+        ctx.tx.execute(sql)
+
+    (outcome,) = transact(place, store, handle)
+    with pytest.raises(EventOnceError, match="has ended with its handler"):
+        kept.pop().__exit__(None, None, None)
+    assert (outcome.kind, effects(place)) == (Kind.FAILED, [])
+    assert "left a pipeline of ctx.tx open" in str(outcome.error)
+    assert transact(place, store, lambda event, ctx: write(ctx))[0].kind is Kind.PROCESSED
+    assert effects(place) == [1]
 
 
 def test_a_deferred_constraint_is_the_handlers_own_mistake(place: Place, store: PostgresStore) -> None:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import nullcontext
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg.abc import PQGen
@@ -21,7 +21,6 @@ _GRACE = 1.0  # seconds that a server has to say that it has stopped
 _IDLE_FOR = 240.0  # seconds; what lies between may forget a connection that is idle for longer
 _READ, _WRITE = 1, 2  # as psycopg names what to wait for, and what is ready
 Result = TypeVar("Result")
-Link = TypeVar("Link", bound="Connection")
 
 
 class Connection(psycopg.Connection[Any]):
@@ -111,20 +110,20 @@ def _await(gen: Generator[Any, Any, Result], socket: int, seconds: float) -> Res
         return result
 
 
-class Pool(Generic[Link]):
+class Pool:
     """Connections that are used again, the last one first; made by the thread that needs one, so that it hears why not.
 
     psycopg's own pool connects in threads of its own, where the reason of a failure is lost and the caller waits its
     whole patience out, and those threads do not survive a fork.
     """
 
-    def __init__(self, connect: Callable[[], Link], most: int, patience: float) -> None:
+    def __init__(self, connect: Callable[[], Connection], most: int, patience: float) -> None:
         self._connect = connect
         self._most = most
         self._patience = patience
         self.forget()
 
-    def use(self, act: Callable[[Link], Result]) -> Result:
+    def use(self, act: Callable[[Connection], Result]) -> Result:
         """Let a function use a connection; once more with a new one if an idle one turns out to be dead."""
         connection, used_before = self.take()
         try:
@@ -141,7 +140,7 @@ class Pool(Generic[Link]):
         finally:
             self.give(connection)
 
-    def take(self) -> tuple[Link, bool]:
+    def take(self) -> tuple[Connection, bool]:
         """A connection, and whether it was used before."""
         if not self._free.acquire(timeout=self._patience):
             raise StoreBusy(f"all {self._most} connections were in use for {self._patience:g} s")
@@ -152,7 +151,7 @@ class Pool(Generic[Link]):
             self._free.release()
             raise
 
-    def _idle_one(self) -> Link | None:
+    def _idle_one(self) -> Connection | None:
         with self._lock:
             while self._idle:
                 connection, since = self._idle.pop()
@@ -161,7 +160,7 @@ class Pool(Generic[Link]):
                 connection.close()
         return None
 
-    def give(self, connection: Link) -> None:
+    def give(self, connection: Connection) -> None:
         """Take a connection back."""
         if not connection.closed and connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             with self._lock:
@@ -190,4 +189,4 @@ class Pool(Generic[Link]):
         """Begin without connections; those there were are not ours to close."""
         self._lock = threading.Lock()
         self._free = threading.Semaphore(self._most)
-        self._idle: list[tuple[Link, float]] = []
+        self._idle: list[tuple[Connection, float]] = []

@@ -24,9 +24,9 @@ from eventonce.libpq import TIMEOUT
 from eventonce.ports import Swept
 from eventonce.stores.patience import GIVING_BACK, ask
 from eventonce.stores.postgres.batch import ADAPTERS, byte_strings, longs
-from eventonce.stores.postgres.connection import Connection, Link, Pool
+from eventonce.stores.postgres.connection import Connection, Pool
 from eventonce.stores.postgres.schema import prepare, statement
-from eventonce.stores.postgres.transaction import LentConnection, PostgresTransaction
+from eventonce.stores.postgres.transaction import PostgresTransaction
 from eventonce.stores.postgres.trouble import READ_ONLY, trouble
 from eventonce.stores.url import patience
 
@@ -94,8 +94,8 @@ class PostgresStore:
         self._large = False  # the table, so that statements are prepared
         self._races_until = 0  # other processes claim the same keys at the same time
         self._inside: set[Claim] = set()  # whose rows are locked by transactions of ours
-        self._pool = Pool(lambda: self._connect(Connection), _CONNECTIONS, self._timeout)
-        self._lent = Pool(lambda: self._connect(LentConnection), _TRANSACTIONS, self._timeout)
+        self._pool = Pool(self._connect, _CONNECTIONS, self._timeout)
+        self._lent = Pool(self._connect_to_lend, _TRANSACTIONS, self._timeout)
         tell_of_forks(self)
 
     # --- the verbs ---
@@ -278,7 +278,7 @@ class PostgresStore:
         rows = self._patiently(lambda connection: _rows(connection, _SETTLED, claim._asdict()))
         return bool(rows[0][0]) if rows else None
 
-    def leave(self, claim: Claim, connection: LentConnection) -> None:
+    def leave(self, claim: Claim, connection: Connection) -> None:
         """A transaction has ended."""
         self._inside.discard(claim)
         self._lent.give(connection)
@@ -326,12 +326,17 @@ class PostgresStore:
             self._told(lambda: self._pool.use(lambda link: prepare(link, self._place, create=self._create)))
             self._ready = True
 
-    def _connect(self, kind: type[Link]) -> Link:
-        context = None if issubclass(kind, LentConnection) else ADAPTERS
-        connection = kind.connect(**self._settings, autocommit=context is not None, context=context)
-        connection.prepare_threshold = None if context is None else _RARELY
-        if context is not None:  # a handler's transaction has the isolation that its database asks for
-            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    def _connect(self) -> Connection:
+        connection = Connection.connect(**self._settings, autocommit=True, context=ADAPTERS)
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        connection.prepare_threshold = _RARELY
+        connection.patience = self._timeout
+        return connection
+
+    def _connect_to_lend(self) -> Connection:
+        """For handlers, so with the isolation and the types that their database and psycopg have by default."""
+        connection = Connection.connect(**self._settings)
+        connection.prepare_threshold = None
         connection.patience = self._timeout
         return connection
 

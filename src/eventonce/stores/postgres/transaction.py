@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import psycopg
 from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
-from psycopg.rows import tuple_row
 
 from eventonce.claim import Claim, Finish
 from eventonce.errors import ConfigError, EventOnceError, LeaseLost, StoreError
@@ -21,64 +20,67 @@ _BEGIN, _FINISH = statement("begin"), statement("finish")
 
 
 class LentConnection(Connection):
-    """A connection that a handler may write through but not end: the effect and its record end together."""
+    """What a handler writes through, and cannot end: the effect and its record end together.
 
-    lent = False
-    _own_patience: float | None = None
+    It shares its session with the connection it is made of. That goes on to other handlers, and this one ends with its
+    own, so that whoever keeps it, or a cursor of it, reaches nobody else's transaction.
+    """
 
-    def lend(self) -> None:
-        self._own_patience, self.patience = self.patience, None  # a handler's statements may take their time
-        self.lent = True
+    def __init__(self, lender: Connection) -> None:
+        super().__init__(lender.pgconn)
+        self.lock = lender.lock  # a thread of the handler's may still be in the middle of a statement
+        self.prepare_threshold = None
+        self._ended = False
 
-    def take_back(self) -> None:
-        if self.lent:
-            self.lent, self.patience = False, self._own_patience
-            self.row_factory = tuple_row
-            self.cursor_factory, self.server_cursor_factory = psycopg.Cursor, psycopg.ServerCursor
-            self.prepare_threshold = None
+    def end(self) -> None:
+        self._ended = True
 
-    def clean(self) -> None:
-        """Undo what a handler has set, made or listened to outside of its tables; the next handler is another."""
-        try:
-            if not self.closed:
-                self.autocommit = True
-                self.execute("DISCARD ALL")
-                self.autocommit = False
-        except psycopg.Error:
-            self.close()
+    @property
+    def closed(self) -> bool:
+        return self._ended or super().closed
 
     def wait(self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None) -> Result:
+        self._refuse_ended()
         try:
             return super().wait(gen, interval)
         except psycopg.Error as error:
-            if self.lent and blameless(error, self):
+            if blameless(error, self):
                 raise inside(error) from error
             raise
 
     def commit(self) -> None:
         self._refuse()
-        super().commit()
 
     def rollback(self) -> None:
         self._refuse()
-        super().rollback()
 
     def close(self) -> None:
         self._refuse()
-        super().close()
+
+    def cancel(self) -> None:
+        self._refuse_ended()
+        super().cancel()
+
+    def cancel_safe(self, *, timeout: float = 30.0) -> None:
+        self._refuse_ended()
+        super().cancel_safe(timeout=timeout)
+
+    def __enter__(self) -> Self:
+        self._refuse_ended()
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """`with ctx.tx:` ends nothing: an error fails the handler, and that undoes all of it."""
-        if not self.lent:
-            super().__exit__(kind, error, trace)
 
     def _refuse(self) -> None:
-        if self.lent:
-            raise ConfigError(
-                "ctx.tx is committed by eventonce when the handler returns, and rolled back when it raises"
-            )
+        self._refuse_ended()
+        raise ConfigError("ctx.tx is committed by eventonce when the handler returns, and rolled back when it raises")
+
+    def _refuse_ended(self) -> None:
+        if self._ended:
+            raise ConfigError("ctx.tx has ended with its handler; use it inside the handler only")
 
 
 class Home(Protocol):
@@ -86,7 +88,7 @@ class Home(Protocol):
 
     def trouble(self, error: psycopg.Error) -> StoreError: ...
     def settled(self, claim: Claim) -> bool | None: ...  # whether it is done; None where it is not ours
-    def leave(self, claim: Claim, connection: LentConnection) -> None: ...
+    def leave(self, claim: Claim, connection: Connection) -> None: ...
 
 
 class PostgresTransaction:
@@ -94,13 +96,13 @@ class PostgresTransaction:
 
     holds = True  # the row is locked
 
-    def __init__(self, home: Home, claim: Claim, connection: LentConnection) -> None:
+    def __init__(self, home: Home, claim: Claim, connection: Connection) -> None:
         self._home = home
         self._claim = claim
-        self._connection: LentConnection | None = connection
+        self._connection: Connection | None = connection
         self._number = ""
         self._settings: list[str] = []  # search_path and role, as they were
-        self.handle: Any = connection
+        self.handle: Any = LentConnection(connection)
 
     def begin(self) -> None:
         """Lock the row; from here on nobody can take the claim over."""
@@ -109,13 +111,12 @@ class PostgresTransaction:
         if row is None:
             raise LeaseLost
         self._number, *self._settings = row[:3]
-        connection.lend()
 
     def commit(self, finish: Finish) -> bool:
         """Commit the handler's writes and the record of them; where the claim is lost, neither."""
         connection = self._open()
+        self.handle.end()
         try:
-            connection.take_back()
             self._refuse_ended(connection)
             connection.execute(_AS_BEFORE, self._settings)  # the handler may have changed them for itself
             if not connection.execute(_FINISH, {**finish._asdict(), "number": self._number}).rowcount:
@@ -129,7 +130,7 @@ class PostgresTransaction:
         finally:
             self.rollback()
 
-    def _commit(self, connection: LentConnection) -> bool:
+    def _commit(self, connection: Connection) -> bool:
         """Commit; and where the answer is lost, find out what became of it."""
         try:
             connection.commit()
@@ -143,7 +144,12 @@ class PostgresTransaction:
             return done is True
         return True
 
-    def _refuse_ended(self, connection: LentConnection) -> None:
+    def _refuse_ended(self, connection: Connection) -> None:
+        if connection.pgconn.pipeline_status:
+            raise EventOnceError(
+                "the handler has left a pipeline of ctx.tx open, so nobody has read what became of its statements; "
+                "write `with ctx.tx.pipeline():`"
+            )
         status = connection.info.transaction_status
         if status == TransactionStatus.INERROR:
             raise EventOnceError(
@@ -153,12 +159,12 @@ class PostgresTransaction:
         if status == TransactionStatus.IDLE:
             _ended()
 
-    def _refuse_other(self, connection: LentConnection) -> None:
+    def _refuse_other(self, connection: Connection) -> None:
         row = connection.execute("SELECT pg_current_xact_id()::text").fetchone()
         if row != (self._number,):
             _ended()
 
-    def _open(self) -> LentConnection:
+    def _open(self) -> Connection:
         if self._connection is None:
             raise EventOnceError("this transaction has ended")
         return self._connection
@@ -168,15 +174,27 @@ class PostgresTransaction:
         connection, self._connection = self._connection, None
         if connection is None:
             return
+        self.handle.end()
         try:
-            connection.take_back()
-            if not connection.closed:
+            if connection.pgconn.pipeline_status:
+                connection.close()
+            elif not connection.closed:
                 connection.rollback()
-                connection.clean()
+                _clean(connection)
         except (psycopg.Error, StoreError):  # closing undoes it too
             connection.close()
         finally:
             self._home.leave(self._claim, connection)
+
+
+def _clean(connection: Connection) -> None:
+    """Undo what a handler has set, made or listened to outside of its tables; the next handler is another."""
+    try:
+        connection.autocommit = True
+        connection.execute("DISCARD ALL")
+        connection.autocommit = False
+    except psycopg.Error:
+        connection.close()
 
 
 def _ended() -> None:
