@@ -183,6 +183,107 @@ def test_setup_mends_what_is_there_and_leaves_the_rest(cli: Command, aws: Callab
     assert verbs(cli("setup", "pipeline.toml")) == {"keep": 8, "nothing": 1}
 
 
+def admitted(aws: Callable[[str], Any], queue: str) -> Counter[str]:
+    """The rules that may send to a queue, by what their ARNs end with."""
+    statements = json.loads(attributes(aws, queue)["Policy"])["Statement"]
+    sids = [each["Sid"] for each in statements]
+    assert len(set(sids)) == len(sids)
+    sources = [each["Condition"]["ArnEquals"]["aws:SourceArn"] for each in statements]
+    return Counter(source.partition(":rule/")[2] for source in sources)
+
+
+def test_each_rule_that_fills_a_queue_keeps_its_right_to(
+    cli: Command, tmp_path: Path, aws: Callable[[str], Any]
+) -> None:
+    feeds = ['bus = "a"', 'bus = "b"', 'bus = "a"\nrule = "orders.new"', 'bus = "a"\nrule = "orders_new"']
+    for number, feed in enumerate(feeds):
+        (tmp_path / f"{number}.toml").write_text(PIPELINE.replace('bus = "shop"', feed))
+        done = cli("setup", f"{number}.toml", "--yes")
+        assert (done.returncode, done.stderr) == (0, "")
+    rules = ["a/eventonce-billing", "b/eventonce-billing", "a/orders.new", "a/orders_new"]
+    for queue in ("orders", "orders-undelivered"):
+        assert admitted(aws, queue) == dict.fromkeys(rules, 1)
+    for number in range(len(feeds)):
+        assert verbs(cli("setup", f"{number}.toml")) == {"keep": 8, "nothing": 1}
+
+
+def test_a_right_that_came_while_the_plan_was_read_stays(
+    tmp_path: Path, ministack: Ministack, aws: Callable[[str], Any]
+) -> None:
+    (tmp_path / "shop.toml").write_text(PIPELINE)
+    aws("sqs").create_queue(QueueName="orders")
+    ours, theirs = pty.openpty()
+    asking = subprocess.Popen(
+        [sys.executable, "-m", "eventonce", "setup", "shop.toml"],
+        cwd=tmp_path,
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "AWS_ENDPOINT_URL": ministack.endpoint()},
+    )
+    try:
+        assert asking.stderr is not None
+        assert asking.stderr.read(len("Do it?")) == b"Do it?"
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [{"Sid": "theirs", "Effect": "Deny"}]})
+        url = aws("sqs").get_queue_url(QueueName="orders")["QueueUrl"]
+        aws("sqs").set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
+        os.write(ours, b"y\n")
+        assert asking.wait(60) == 0
+    finally:
+        asking.kill()
+        asking.communicate()
+        os.close(ours)
+        os.close(theirs)
+    sids = [each["Sid"] for each in json.loads(attributes(aws, "orders")["Policy"])["Statement"]]
+    assert len(sids) == 2
+    assert "theirs" in sids
+
+
+def test_a_queue_keeps_its_own_dead_letter_queue(cli: Command, aws: Callable[[str], Any]) -> None:
+    aws("sqs").create_queue(QueueName="morgue")
+    redrive = {"deadLetterTargetArn": attributes(aws, "morgue")["QueueArn"], "maxReceiveCount": 1000}
+    aws("sqs").create_queue(QueueName="orders", Attributes={"RedrivePolicy": json.dumps(redrive)})
+    for _ in range(2):
+        done = cli("setup", "pipeline.toml", "--yes")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "its own dead-letter queue morgue stays (after 1000 receives)" in done.stdout
+        assert "to use orders-dead, remove its RedrivePolicy and run this again" in done.stdout
+    after = json.loads(attributes(aws, "orders")["RedrivePolicy"])
+    assert {**after, "maxReceiveCount": int(after["maxReceiveCount"])} == redrive
+    assert "orders-dead" not in str(aws("sqs").list_queues()["QueueUrls"])  # nobody would use it
+
+    url = aws("sqs").get_queue_url(QueueName="orders")["QueueUrl"]
+    aws("sqs").set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": ""})
+    assert cli("setup", "pipeline.toml", "--yes").returncode == 0
+    assert json.loads(attributes(aws, "orders")["RedrivePolicy"])["deadLetterTargetArn"].endswith(":orders-dead")
+
+
+def test_a_target_keeps_its_own_dead_letter_queue(cli: Command, aws: Callable[[str], Any]) -> None:
+    assert cli("setup", "pipeline.toml", "--yes").returncode == 0
+    aws("sqs").create_queue(QueueName="morgue")
+    where = {"Rule": "eventonce-billing", "EventBusName": "shop"}
+    (target,) = aws("events").list_targets_by_rule(**where)["Targets"]
+    own = {**target, "DeadLetterConfig": {"Arn": attributes(aws, "morgue")["QueueArn"]}}
+    aws("events").put_targets(**where, Targets=[own])
+    done = cli("setup", "pipeline.toml", "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "what it cannot deliver goes to morgue, which stays" in done.stdout
+    assert aws("events").list_targets_by_rule(**where)["Targets"] == [own]
+
+
+def test_a_rule_that_feeds_others_keeps_its_pattern(cli: Command, tmp_path: Path, aws: Callable[[str], Any]) -> None:
+    """Two pipelines of one consumer on one bus: by default their rules have one name."""
+    assert cli("setup", "pipeline.toml", "--yes").returncode == 0
+    refunds = PIPELINE.replace("sqs://orders", "sqs://refunds").replace("com.example.orders", "com.example.refunds")
+    (tmp_path / "refunds.toml").write_text(refunds)
+    before = aws("events").describe_rule(Name="eventonce-billing", EventBusName="shop")["EventPattern"]
+    done = cli("setup", "refunds.toml", "--yes")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "rule eventonce-billing on bus shop has another pattern and also feeds orders" in done.stderr
+    assert "give this pipeline a rule of its own in [aws], such as rule =" in done.stderr
+    assert aws("events").describe_rule(Name="eventonce-billing", EventBusName="shop")["EventPattern"] == before
+
+
 def test_a_table_with_another_key_is_not_touched(cli: Command, aws: Callable[[str], Any]) -> None:
     key = [{"AttributeName": "pk", "KeyType": "HASH"}]
     types = [{"AttributeName": "pk", "AttributeType": "S"}]

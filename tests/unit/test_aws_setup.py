@@ -3,7 +3,7 @@
 import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -204,19 +204,67 @@ def test_what_is_too_little_is_raised() -> None:
     assert changes(has, in_wanted()) == {"VisibilityTimeout": "60", "MessageRetentionPeriod": "1209600"}
 
 
-@pytest.mark.parametrize("policy", [{}, {"deadLetterTargetArn": "x", "maxReceiveCount": 50}])
-def test_dead_letters_elsewhere(policy: dict[str, Any]) -> None:
-    assert list(changes({**in_wanted(), "RedrivePolicy": json.dumps(policy)}, in_wanted())) == ["RedrivePolicy"]
+def test_how_long_a_sink_hides_messages_is_for_its_readers_to_say() -> None:
+    sink = planned(sink="sqs://next").sink
+    assert isinstance(sink, Queue)
+    assert changes({"MessageRetentionPeriod": "1209600", "VisibilityTimeout": "5"}, wanted(sink, None, None)) == {}
+
+
+@pytest.mark.parametrize("policy", ["", "{}", json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": 3})])
+def test_dead_letters_that_go_nowhere_or_too_soon(policy: str) -> None:
+    assert list(changes({**in_wanted(), "RedrivePolicy": policy}, in_wanted())) == ["RedrivePolicy"]
+
+
+@pytest.mark.parametrize("receives", [1, 1000])
+def test_dead_letters_that_go_elsewhere_still_do(receives: int) -> None:
+    policy = json.dumps({"deadLetterTargetArn": f"{DEAD}-too", "maxReceiveCount": receives})
+    assert changes({**in_wanted(), "RedrivePolicy": policy}, in_wanted()) == {}
 
 
 THEIRS = {"Sid": "theirs", "Effect": "Deny"}
 
 
-@pytest.mark.parametrize("statement", [THEIRS, [THEIRS], [THEIRS, {"Sid": OURS["Sid"], "Resource": "old"}]])
+LIKE_OURS = {**OURS, "Condition": {"ArnEquals": {"aws:SourceArn": ["rule", "another"]}}}
+
+
+def policy(*statements: dict[str, Any]) -> dict[str, str]:
+    return {**in_wanted(), "Policy": json.dumps({"Version": "2008-10-17", "Statement": statements})}
+
+
+@pytest.mark.parametrize("statement", [THEIRS, [THEIRS], [THEIRS, {"Effect": "Deny"}]])
 def test_what_others_allow_or_deny_stays(statement: Any) -> None:
     has = {**in_wanted(), "Policy": json.dumps({"Version": "2008-10-17", "Statement": statement})}
     changed = json.loads(changes(has, in_wanted())["Policy"])
-    assert changed == {"Version": "2008-10-17", "Statement": [THEIRS, OURS]}
+    others = statement if isinstance(statement, list) else [statement]
+    assert changed == {"Version": "2008-10-17", "Statement": [*others, OURS]}
+
+
+def test_what_others_allow_under_our_name_stays_too() -> None:
+    changed = json.loads(changes(policy(LIKE_OURS), in_wanted())["Policy"])["Statement"]
+    assert changed == [LIKE_OURS, {**OURS, "Sid": "eventonce_r_2"}]
+
+
+@pytest.mark.parametrize("sid", [{"Sid": "theirs"}, {}])
+def test_what_is_allowed_already_is_not_allowed_again(sid: dict[str, str]) -> None:
+    ours = {name: value for name, value in OURS.items() if name != "Sid"}
+    assert changes(policy({**ours, **sid}), in_wanted()) == {}
+
+
+@pytest.mark.parametrize("write", [cloudformation, terraform])
+def test_each_rule_has_a_statement_of_its_own(write: Callable[[Plan], str]) -> None:
+    named = [("shop", "orders.new"), ("shop", "orders_new"), ("shop.orders", "new"), ("default", "orders.new")]
+    plans = [planned(rule=[ORDERS], aws={"bus": bus, "rule": rule}) for bus, rule in named]
+    sids = [set(re.findall(r"eventonce_[0-9a-f]{16}", write(plan))) for plan in plans]
+    assert all(len(each) == 1 for each in sids)
+    assert len(set.union(*sids)) == len(named)
+
+
+@pytest.mark.parametrize("write", [cloudformation, terraform])
+@pytest.mark.parametrize("names", [("shop.eu", "shop-eu"), ("Shop", "shop"), ("shop.eu", "shopeu")])
+def test_each_bus_is_made(write: Callable[[Plan], str], names: tuple[str, str]) -> None:
+    made = write(planned(sink=f"events://{names[0]}", rule=[ORDERS], aws={"bus": names[1]}))
+    labels = re.findall(r'"(Bus\w+)": |resource "aws_cloudwatch_event_bus" "(\w+)"', made)
+    assert len(set(labels)) == 2
 
 
 # --- templates ---

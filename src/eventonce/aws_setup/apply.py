@@ -1,16 +1,17 @@
 """Making what a pipeline needs: look at what is there, say what is to be done, do it. All of it may be repeated."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from eventonce.aws_setup.account import Account
 from eventonce.aws_setup.plan import RETRY, Bus, EventRule, Plan, Queue, Stream, Table, Topic, compact, foreign
-from eventonce.aws_setup.queue import admission, changes, description, wanted
+from eventonce.aws_setup.queue import Attributes, admission, changes, description, own_dead_letters, wanted
 from eventonce.errors import ConfigError, EventOnceError
 from eventonce.stores import open_store
 
 Act = Callable[[], object]
+Target = Mapping[str, Any]  # of a rule
 # What a rule would lose that is put anew without it. Who disabled one had a reason.
 _KEPT = ("Description", "RoleArn", "ScheduleExpression", "State")
 
@@ -29,7 +30,8 @@ def look(plan: Plan, account: Account) -> Iterator[Step]:
         if isinstance(stream, Stream):
             yield _stream(stream, account)
     for queue in plan.queues:
-        yield _queue(queue, plan.rule, account)
+        if not _replaced(queue, plan, account):
+            yield _queue(queue, plan.rule, account)
     for bus in plan.buses:
         yield _bus(bus, account)
     if isinstance(plan.sink, Topic) and not foreign(plan.sink):
@@ -70,28 +72,58 @@ def _has_stream(stream: Stream, account: Account) -> bool:
 
 def _queue(queue: Queue, rule: EventRule | None, account: Account) -> Step:
     place, name = queue.place, queue.name
-    dead_arn = account.arn(place, "sqs", queue.dead.name) if queue.dead else None
-    admits = None
-    if rule is not None and queue in (rule.target, rule.undelivered):
-        admits = admission(rule, account.arn(place, "sqs", name), _rule_arn(rule, account))
-    want = wanted(queue, dead_arn, admits)
-    found = account.look(place, "sqs", "get_queue_url", QueueName=name)
-    if found is None:
+    want = _wanted(queue, rule, account)
+    url = _url(queue, account)
+    if url is None:
         return Step(
             "create",
             f"queue {name}: {description(want)}",
             lambda: account.call(place, "sqs", "create_queue", QueueName=name, Attributes=want),
         )
-    url = found["QueueUrl"]
-    has = account.call(place, "sqs", "get_queue_attributes", QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    has = _attributes(queue, url, account)
     change = changes(has, want)
-    if not change:
-        return Step("keep", f"queue {name}")
-    return Step(
-        "change",
-        f"queue {name}: {description(change)}",
-        lambda: account.call(place, "sqs", "set_queue_attributes", QueueUrl=url, Attributes=change),
-    )
+    kept = own_dead_letters(has.get("RedrivePolicy"), want.get("RedrivePolicy"))
+    said = "; ".join(filter(None, [description(change), kept]))
+    told = f"queue {name}: {said}" if said else f"queue {name}"
+    return Step("change", told, lambda: _change(queue, url, want, account)) if change else Step("keep", told)
+
+
+def _wanted(queue: Queue, rule: EventRule | None, account: Account) -> Attributes:
+    dead_arn = account.arn(queue.place, "sqs", queue.dead.name) if queue.dead else None
+    admits = None
+    if rule is not None and queue in (rule.target, rule.undelivered):
+        admits = admission(rule, account.arn(queue.place, "sqs", queue.name), _rule_arn(rule, account))
+    return wanted(queue, dead_arn, admits)
+
+
+def _change(queue: Queue, url: str, want: Attributes, account: Account) -> None:
+    # Looked at anew: since the plan was shown, another rule may have got its right to send, in the same policy.
+    change = changes(_attributes(queue, url, account), want)
+    if change:
+        account.call(queue.place, "sqs", "set_queue_attributes", QueueUrl=url, Attributes=change)
+
+
+def _url(queue: Queue, account: Account) -> str | None:
+    found = account.look(queue.place, "sqs", "get_queue_url", QueueName=queue.name)
+    return None if found is None else found["QueueUrl"]
+
+
+def _attributes(queue: Queue, url: str, account: Account) -> Attributes:
+    asked = {"QueueUrl": url, "AttributeNames": ["All"]}
+    has: Attributes = account.call(queue.place, "sqs", "get_queue_attributes", **asked).get("Attributes", {})
+    return has
+
+
+def _replaced(queue: Queue, plan: Plan, account: Account) -> bool:
+    """Whether nothing would lead to this queue for what goes wrong, as another one stays in its place."""
+    if queue.purpose == "dead" and plan.source is not None and (url := _url(plan.source, account)) is not None:
+        want = _wanted(plan.source, None, account)
+        has = _attributes(plan.source, url, account)
+        return own_dead_letters(has.get("RedrivePolicy"), want["RedrivePolicy"]) is not None
+    if queue.purpose == "undelivered" and plan.rule is not None:
+        target = _ours(plan.rule, _targets(plan.rule, account), account)
+        return _own_undelivered(plan.rule, target, account) is not None
+    return False
 
 
 def _topic(topic: Topic, account: Account) -> Step:
@@ -133,38 +165,71 @@ def _rule_arn(rule: EventRule, account: Account) -> str:
 def _rule(rule: EventRule, account: Account) -> Iterator[Step]:
     place, named = rule.bus.place, {"Name": rule.name, "EventBusName": rule.bus.name}
     has = account.look(place, "events", "describe_rule", **named)
+    targets = _targets(rule, account) if has is not None else []
     told = f"rule {rule.name} on bus {rule.bus.name}"
     if has is not None and json.loads(has.get("EventPattern") or "null") == json.loads(compact(rule.pattern)):
         disabled = has.get("State") == "DISABLED"
         yield Step("keep", f"{told}, which is disabled: enable it when events are to come" if disabled else told)
     else:
+        _refuse_shared(rule, told, targets, account)
         kept = {name: value for name, value in (has or {}).items() if name in _KEPT}
         put = {**kept, **named, "EventPattern": compact(rule.pattern)}
         verb: Literal["create", "change"] = "create" if has is None else "change"
         yield Step(verb, f"{told}: {compact(rule.pattern)}", lambda: account.call(place, "events", "put_rule", **put))
-    yield _target(rule, account, exists=has is not None)
+    yield _target(rule, targets, account)
 
 
-def _target(rule: EventRule, account: Account, *, exists: bool) -> Step:
+def _refuse_shared(rule: EventRule, told: str, targets: Sequence[Target], account: Account) -> None:
+    """With another pattern, others that the rule feeds would lose their events: mostly those of another pipeline."""
+    ours = _ours(rule, targets, account)
+    others = sorted({each["Arn"].rpartition(":")[2] for each in targets if each is not ours})
+    if others:
+        raise ConfigError(
+            f"aws: {told} has another pattern and also feeds {', '.join(others)}, which would lose its events; "
+            f'give this pipeline a rule of its own in [aws], such as rule = "{rule.name[:40]}-{rule.target.name[:20]}"'
+        )
+
+
+def _targets(rule: EventRule, account: Account) -> list[Target]:
+    named = {"Rule": rule.name, "EventBusName": rule.bus.name}
+    found = account.look(rule.bus.place, "events", "list_targets_by_rule", **named)
+    return [] if found is None else list(found.get("Targets", []))
+
+
+def _ours(rule: EventRule, targets: Sequence[Target], account: Account) -> Target | None:
+    """The rule's target that is the pipeline's queue."""
+    arn = account.arn(rule.bus.place, "sqs", rule.target.name)
+    return next((each for each in targets if each["Arn"] == arn), None)
+
+
+def _target(rule: EventRule, targets: Sequence[Target], account: Account) -> Step:
     place, told = rule.bus.place, f"target of rule {rule.name}: queue {rule.target.name}"
-    where = {"Rule": rule.name, "EventBusName": rule.bus.name}
-    arn = account.arn(place, "sqs", rule.target.name)
-    listed = account.look(place, "events", "list_targets_by_rule", **where) if exists else None
-    targets = (listed or {}).get("Targets", [])
-    has = next((each for each in targets if each["Arn"] == arn), None)
-    want: dict[str, Any] = {
-        "RetryPolicy": RETRY,
-        "DeadLetterConfig": {"Arn": account.arn(place, "sqs", rule.undelivered.name)},
-    }
-    if rule.target.fifo:
+    has = _ours(rule, targets, account)
+    own = _own_undelivered(rule, has, account)
+    want: dict[str, Any] = {"RetryPolicy": RETRY}
+    if own is None:
+        want["DeadLetterConfig"] = {"Arn": account.arn(place, "sqs", rule.undelivered.name)}
+    if rule.target.fifo and "SqsParameters" not in (has or {}):
         want["SqsParameters"] = {"MessageGroupId": rule.group}
     if has is not None and all(has.get(name) == value for name, value in want.items()):
-        return Step("keep", told)
+        return Step("keep", told if own is None else f"{told}; {own}")
+    arn = account.arn(place, "sqs", rule.target.name)
     target = {"Id": _free_id({each["Id"] for each in targets}), "Arn": arn, **(has or {}), **want}
     return Step(
         "create" if has is None else "change",
-        f"{told}, tried for 24 h and up to 185 times, and then in queue {rule.undelivered.name}",
-        lambda: _put_target(account, place, where, target),
+        f"{told}, tried for 24 h and up to 185 times" + (f"; {own}" if own else f", and then in queue {rule.undelivered.name}"),
+        lambda: _put_target(rule, target, account),
+    )
+
+
+def _own_undelivered(rule: EventRule, has: Target | None, account: Account) -> str | None:
+    """What is said of a target whose dead letters go elsewhere: whoever set that up had a reason, so it stays."""
+    own = (has or {}).get("DeadLetterConfig", {}).get("Arn")
+    if own in (None, account.arn(rule.bus.place, "sqs", rule.undelivered.name)):
+        return None
+    return (
+        f"what it cannot deliver goes to {own.rpartition(':')[2]}, which stays; "
+        f"to use {rule.undelivered.name}, remove the target's DeadLetterConfig and run this again"
     )
 
 
@@ -174,10 +239,11 @@ def _free_id(taken: set[str]) -> str:
     return next(name for name in ("eventonce", *more) if name not in taken)
 
 
-def _put_target(account: Account, place: Any, where: Mapping[str, str], target: Mapping[str, Any]) -> None:
-    answer = account.call(place, "events", "put_targets", **where, Targets=[target])
+def _put_target(rule: EventRule, target: Target, account: Account) -> None:
+    named = {"Rule": rule.name, "EventBusName": rule.bus.name}
+    answer = account.call(rule.bus.place, "events", "put_targets", **named, Targets=[target])
     for failed in answer.get("FailedEntries", []):
-        raise EventOnceError(f"rule {where['Rule']}: its target was refused ({failed.get('ErrorMessage')})")
+        raise EventOnceError(f"rule {rule.name}: its target was refused ({failed.get('ErrorMessage')})")
 
 
 # --- the table ---

@@ -156,7 +156,7 @@ def _id(resource: Resource) -> str:
     if isinstance(resource, Queue):
         return f"{resource.purpose.capitalize()}Queue"
     if isinstance(resource, Bus):
-        return "PartnerBus" if resource.partner else "".join(filter(str.isalnum, f"Bus{resource.name.title()}"))
+        return "PartnerBus" if resource.partner else f"Bus{resource.label.capitalize()}"
     return type(resource).__name__
 
 

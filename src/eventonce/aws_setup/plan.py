@@ -1,5 +1,6 @@
 """What a pipeline needs of AWS: the queues, the rule that fills them, the table, and the sink."""
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -68,6 +69,12 @@ class Bus(NamedTuple):
     def partner(self) -> bool:
         """Whether a partner fills it; it then has the name of the partner's event source."""
         return self.name.startswith("aws.partner/")
+
+    @property
+    def label(self) -> str:
+        """Its name in a template, of letters and digits; with a digest where that of another bus could be the same."""
+        bare = "".join(filter(str.isalnum, self.name.lower()))
+        return bare if bare == self.name else bare + hashlib.sha256(self.name.encode()).hexdigest()[:8]
 
 
 class EventRule(NamedTuple):

@@ -1,5 +1,6 @@
 """The attributes of a queue: those it should have, and what is to be changed about those it has."""
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +12,9 @@ Attributes = dict[str, str]
 
 def wanted(queue: Queue, dead_arn: str | None, admits: Mapping[str, Any] | None) -> Attributes:
     """The attributes of a queue that is yet to be made."""
-    attributes = {"MessageRetentionPeriod": str(RETENTION), "VisibilityTimeout": str(queue.visibility)}
+    attributes = {"MessageRetentionPeriod": str(RETENTION)}
+    if queue.purpose == "source":  # how the others are read is for their readers to say
+        attributes["VisibilityTimeout"] = str(queue.visibility)
     if queue.fifo:
         attributes["FifoQueue"] = "true"
     if queue.by_content:
@@ -26,13 +29,21 @@ def wanted(queue: Queue, dead_arn: str | None, admits: Mapping[str, Any] | None)
 def admission(rule: EventRule, queue_arn: Any, rule_arn: Any) -> dict[str, Any]:
     """A statement that lets one rule of EventBridge send to a queue. The ARNs may be references of a template."""
     return {
-        "Sid": f"eventonce_{rule.name.replace('.', '_')}",  # several rules may feed one queue
+        "Sid": f"eventonce_{_digest(rule)}",
         "Effect": "Allow",
         "Principal": {"Service": "events.amazonaws.com"},
         "Action": "sqs:SendMessage",
         "Resource": queue_arn,
         "Condition": {"ArnEquals": {"aws:SourceArn": rule_arn}},
     }
+
+
+def _digest(rule: EventRule) -> str:
+    """What only this rule has, since several may feed one queue: a digest of all in its ARN but account and region.
+
+    Those are the queue's own. A template does not know them, and its statement is to be the one that setup would write.
+    """
+    return hashlib.sha256(f"{rule.bus.name}/{rule.name}".encode()).hexdigest()[:16]
 
 
 def changes(has: Mapping[str, str], want: Attributes) -> Attributes:
@@ -50,20 +61,39 @@ def _at_least(has: str | None, want: str) -> str | None:
 
 
 def _redrive(has: str | None, want: str) -> str | None:
+    if has and own_dead_letters(has, want):
+        return None
     old, new = json.loads(has or "{}"), json.loads(want)
-    same = old.get("deadLetterTargetArn") == new["deadLetterTargetArn"]
-    return None if same and int(old.get("maxReceiveCount", 0)) >= new["maxReceiveCount"] else want
+    return None if int(old.get("maxReceiveCount", 0)) >= new["maxReceiveCount"] else want
+
+
+def own_dead_letters(has: str | None, want: str | None) -> str | None:
+    """What is said of a queue that moves its dead letters elsewhere: whoever set that up had a reason, so it stays."""
+    old, new = json.loads(has or "{}"), json.loads(want or "{}")
+    if not old or not new or old["deadLetterTargetArn"] == new["deadLetterTargetArn"]:
+        return None
+    own, ours = _name(old["deadLetterTargetArn"]), _name(new["deadLetterTargetArn"])
+    return (
+        f"its own dead-letter queue {own} stays (after {old['maxReceiveCount']} receives); "
+        f"to use {ours}, remove its RedrivePolicy and run this again"
+    )
 
 
 def _policy(has: str | None, want: str) -> str | None:
-    """With our statement, and those of others as they are."""
+    """The statements that there are, whoever wrote them, and ours unless one of them says the same."""
     old, (ours,) = json.loads(has or "{}"), json.loads(want)["Statement"]
     given = old.get("Statement", [])
     statements = given if isinstance(given, list) else [given]
-    if ours in statements:
+    if any({**each, "Sid": ours["Sid"]} == ours for each in statements):
         return None
-    others = [each for each in statements if each.get("Sid") != ours["Sid"]]
-    return compact({"Version": "2012-10-17", **old, "Statement": [*others, ours]})
+    taken = {each.get("Sid") for each in statements}
+    more = (f"{ours['Sid']}_{number}" for number in range(2, len(taken) + 2))
+    free = next(sid for sid in (ours["Sid"], *more) if sid not in taken)
+    return compact({"Version": "2012-10-17", **old, "Statement": [*statements, {**ours, "Sid": free}]})
+
+
+def _name(arn: str) -> str:
+    return arn.rpartition(":")[2]
 
 
 _CHANGE: dict[str, Callable[[str | None, str], str | None]] = {
@@ -81,12 +111,13 @@ def description(attributes: Attributes) -> str:
 
 def _redriven(value: str) -> str:
     policy = json.loads(value)
-    return f"to {policy['deadLetterTargetArn'].rpartition(':')[2]} after {policy['maxReceiveCount']} receives"
+    return f"to {_name(policy['deadLetterTargetArn'])} after {policy['maxReceiveCount']} receives"
 
 
 def _admitted(value: str) -> str:
     rule = json.loads(value)["Statement"][-1]["Condition"]["ArnEquals"]["aws:SourceArn"]
-    return f"admits rule {rule.rpartition('/')[2]}"
+    bus, _, name = rule.partition(":rule/")[2].rpartition("/")
+    return f"admits rule {name} of bus {bus or 'default'}"
 
 
 _WORDS: dict[str, Callable[[str], str]] = {

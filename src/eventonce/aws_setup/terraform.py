@@ -1,6 +1,5 @@
 """What a pipeline needs, as Terraform, laid out as `terraform fmt` would."""
 
-import re
 from typing import Any
 
 from eventonce.aws_setup.hcl import Block, Reference, block, encoded
@@ -140,7 +139,7 @@ def _label(resource: Resource) -> str:
     """How others refer to something."""
     name = resource.purpose if isinstance(resource, Queue) else type(resource).__name__.lower()
     if isinstance(resource, Bus):
-        name = "partner" if resource.partner else re.sub(r"[^A-Za-z0-9]", "_", f"bus_{resource.name}")
+        name = "partner" if resource.partner else f"bus_{resource.label}"
     return f"{_KINDS[type(resource)]}.{name}"
 
 

@@ -20,10 +20,10 @@ def setup(pipeline: str, *, dry_run: bool, yes: bool) -> None:
     """Make what a pipeline needs of AWS and is not there yet, in an account or an emulator.
 
     Queues with their dead-letter queues, the bus, the rule and its target as [aws] in the pipeline says, the sink, and
-    the table with its time to live. The plan is shown first. Nothing is ever deleted, and what is there keeps settings
-    that are more generous. It may be repeated, and goes on where it was stopped. AWS_PROFILE, AWS_DEFAULT_REGION,
-    AWS_ENDPOINT_URL and the like count as everywhere. Exit 0 when all is well, 1 when something failed or you said no,
-    2 when something is to be mended first.
+    the table with its time to live. The plan is shown first. Nothing is ever deleted, what is there keeps settings that
+    are more generous, and nothing is pointed away from a dead-letter queue of your own. It may be repeated, and goes on
+    where it was stopped. AWS_PROFILE, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL and the like count as everywhere. Exit 0 when
+    all is well, 1 when something failed or you said no, 2 when something is to be mended first.
 
     \b
       eventonce setup pipeline.toml --dry-run
