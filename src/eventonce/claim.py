@@ -16,6 +16,9 @@ from eventonce.key import Key
 Token = bytes
 TOKEN_BYTES = 8
 FAILURES_FOR = 86_400_000  # a day: failed attempts are remembered at least so long, however short the window
+LONGEST_LEASE = 86_400_000  # a day: what lives extends its lease, so a longer one would only hold up what follows a death
+# What ends further off was claimed by a clock that was ahead. The hour is for clocks that differ, or are set back.
+FURTHEST_LEASE = LONGEST_LEASE + 3_600_000
 
 
 # --- what an engine asks ---
@@ -126,13 +129,21 @@ def live(record: Record | None, now: int) -> Record | None:
     return record if record is not None and record.expires > now else None
 
 
+def running(record: Record, now: int) -> bool:
+    """Whether its lease lasts. One that ends further off than any can was made by a clock that was ahead, and is over.
+
+    So a claim whose owner died is free at most a lease after clocks are right again, and not a year later.
+    """
+    return now < record.lease <= now + FURTHEST_LEASE
+
+
 def claim(record: Record | None, want: Want, token: Token, lease: int, now: int) -> tuple[Answer, Record | None]:
     """Answer a claim; the second value is the record to keep, or None where nothing changes."""
     if record is None or record.expires <= now:
         return _take(_NEW, want, token, lease, now)
     if record.lease and record.token == token:
         return _again(record, want, lease, now)
-    if record.lease > now:
+    if running(record, now):
         return Busy(record.lease), None
     if record.done_at and record.until > now:
         answer = _seen(record, want.version)

@@ -1,6 +1,6 @@
 """Time: the clock everything reads, and durations as people write them.
 
-Moments are whole milliseconds since 1970 in UTC, durations are whole milliseconds.
+Moments are whole milliseconds since 1970 in UTC, durations are whole milliseconds. In what is remembered 0 means never.
 """
 
 import re
@@ -29,7 +29,8 @@ class SystemClock:
     """The machine's own clock."""
 
     def utc(self) -> int:
-        return time.time_ns() // 1_000_000
+        # Where it is not set and says 1969, time stands still until it is: nothing ends, and nothing runs twice.
+        return max(1, time.time_ns() // 1_000_000)
 
     def steady(self) -> int:
         return time.clock_gettime_ns(_STEADY) // 1_000_000

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from eventonce import claim as protocol
 from eventonce import memo
-from eventonce.claim import TOKEN_BYTES, Answer, Busy, Done, Record, Release, Stale, Token, Want, Won
+from eventonce.claim import LONGEST_LEASE, TOKEN_BYTES, Answer, Busy, Done, Record, Release, Stale, Token, Want, Won
 from eventonce.clock import LONGEST, Clock, SystemClock, duration, moment
 from eventonce.context import AsyncHandler, Context, Handler
 from eventonce.errors import (
@@ -92,9 +92,7 @@ class Once:
     ) -> None:
         if not consumer or not isinstance(consumer, str):
             raise ConfigError(f"consumer: {consumer!r} is no name; write a text, two consumers both get every event")
-        self._lease = duration(lease, "lease")
-        if not self._lease:
-            raise ConfigError("lease: 0 would let every worker take over every claim at once")
+        self._lease = lease_of(lease)
         self._busy_wait = duration(busy_wait, "busy_wait")
         self._max_attempts = _at_least_one("max_attempts", max_attempts)
         self._concurrency = _at_least_one("concurrency", concurrency)
@@ -458,7 +456,7 @@ class Once:
             )
             job.end(Kind.DUPLICATE, not_kept, result=result, first=first)
         elif isinstance(answer, Busy):
-            until = moment(answer.until).strftime("%H:%M:%S")
+            until = moment(answer.until).strftime("%Y-%m-%d %H:%M:%S")
             busy = EventBusy(f"another worker is running it; its lease lasts until {until} UTC")
             job.end(Kind.BUSY, busy, retry_at=answer.until)
         elif not isinstance(answer, Won):
@@ -571,6 +569,18 @@ def _weightiest(answers: list[Answer]) -> Answer:
 def _trials(answer: Answer) -> tuple[bool, int]:
     """Smaller with more behind it."""
     return (not answer.suspect, -answer.attempt) if isinstance(answer, Won) else (False, 0)
+
+
+def lease_of(value: str | float) -> int:
+    """A lease as someone has written it."""
+    lease = duration(value, "lease")
+    if not lease:
+        raise ConfigError("lease: 0 would let every worker take over every claim at once")
+    if lease > LONGEST_LEASE:
+        raise ConfigError(
+            f"lease: {value} is longer than a day; a worker that lives extends its leases, so write one like 60s or 10m"
+        )
+    return lease
 
 
 def _at_least_one(name: str, value: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from eventonce.clock import duration
-from eventonce.engine import Once
+from eventonce.engine import Once, lease_of
 from eventonce.errors import ConfigError, StoreError
 from eventonce.ports import Hook, Sink
 from eventonce.rule import DEFAULT_WINDOW, Remember, Rule, Trouble
@@ -76,12 +76,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"batch: {self.batch} is not between 1 and 10,000")
         if self.threads is not None and not 1 <= self.threads <= 256:
             raise ConfigError(f"threads: {self.threads} is not between 1 and 256")
-        for name in ("window", "lease", "busy_wait"):
+        for name in ("window", "busy_wait"):
             duration(getattr(self, name), name)
         if not duration(self.window, "window"):
             raise ConfigError("window: 0 remembers nothing; write it like 24h or 14d")
-        if not duration(self.lease, "lease"):
-            raise ConfigError("lease: 0 would let every worker take over every claim at once")
+        lease_of(self.lease)
         if self.max_attempts < 1:
             raise ConfigError(f"max_attempts: {self.max_attempts} is below 1")
         if not self.consumer:

@@ -18,8 +18,10 @@ import pytest
 from tests.meddler import Answer, Meddler, error, times
 
 from eventonce import Once, Rule, open_store
+from eventonce import claim as protocol
 from eventonce.claim import Busy, Claim, Done, Finish, Release, Want, Won
 from eventonce.errors import ConfigError, LeaseLost, StoreError, StoreUnusable, TransactionRefused
+from eventonce.key import Key
 from eventonce.outcome import Kind
 from eventonce.stores.dynamodb.layout import Layout
 from eventonce.stores.dynamodb.store import DynamoDBStore
@@ -1160,14 +1162,17 @@ def test_a_powertools_function_that_finishes_late_fences_us(switching: Once, cli
 def test_the_end_of_powertools_records_is_theirs() -> None:
     layout = Layout(prefix="billing#", results=True)
     base = {"id": {"S": "billing#00"}, "expiration": {"N": "100"}}
-    done = layout.record({**base, "status": {"S": "COMPLETED"}})
+    done = layout.record({**base, "status": {"S": "COMPLETED"}}, 0)
     assert (done.until, done.expires, done.lease) == (101_000, 101_000, 0)
-    running = layout.record({**base, "status": {"S": "INPROGRESS"}, "in_progress_expiration": {"N": "50000"}})
+    running = layout.record({**base, "status": {"S": "INPROGRESS"}, "in_progress_expiration": {"N": "50000"}}, 0)
     assert (running.lease, running.expires) == (50_001, 101_000)
-    endless = layout.record({**base, "status": {"S": "INPROGRESS"}})
+    endless = layout.record({**base, "status": {"S": "INPROGRESS"}}, 0)
     assert endless.lease == endless.expires == 101_000
+    for_a_year = {**base, "status": {"S": "INPROGRESS"}, "expiration": {"N": str(365 * 86_400)}}
+    answer, _ = protocol.claim(layout.record(for_a_year, 0), Want(Key(bytes(16)), 1000), b"token--1", 1000, 0)
+    assert isinstance(answer, Busy)
     with pytest.raises(StoreUnusable, match="something else"):
-        layout.record({**base, "status": {"S": "PAID"}})
+        layout.record({**base, "status": {"S": "PAID"}}, 0)
 
 
 def test_several_key_parts_meet_as_a_list(dynoxide: Dynoxide, client: Any, table: str) -> None:

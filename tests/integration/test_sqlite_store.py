@@ -333,6 +333,8 @@ def test_its_statements_do_what_the_protocol_says(file: Path, seed: int) -> None
         assert call(store) == call(model)
         assert store._read([Key(bytes([number] * 16)) for number in range(12)]) == model.records
         clock.sleep(dice.choice([0, 0, 1, 30, 1000, FAILURES_FOR // 2]))
+        if dice.random() < 0.02:  # a clock may be set
+            clock.sleep(dice.choice([1, 1_767_225_600_000, 1_798_761_600_000]) - clock.utc())
     store.close()
 
 

@@ -85,7 +85,7 @@ def test_messages_are_hidden_for_a_lease_and_for_six_timeouts_of_a_function(
 
 
 def test_a_lease_beyond_what_sqs_can_hide() -> None:
-    source = planned(lease="2d").source
+    source = planned(lease="1d").source
     assert source is not None
     assert source.visibility == 43_200
 

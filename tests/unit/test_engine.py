@@ -5,6 +5,8 @@ import concurrent.futures
 import functools
 import gc
 import os
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -12,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -467,6 +470,41 @@ def test_a_handler_that_ends_cancelled_by_itself_has_failed(bench: Bench) -> Non
 
 # --- lease and heartbeat ---
 
+DIES_AHEAD = """
+import os, sys
+from eventonce import Once
+from eventonce.clock import SystemClock
+
+class Ahead(SystemClock):
+    def utc(self):
+        return super().utc() + 365 * 86_400_000
+
+Once(sys.argv[1], clock=Ahead()).run([{"id": "a"}], lambda event: os._exit(9))
+"""
+
+
+@pytest.mark.parametrize("store", ["sqlite:///{}/s", "journal:///{}/j"])
+def test_a_worker_that_died_with_its_clock_ahead_keeps_no_event_busy(tmp_path: Path, store: str) -> None:
+    url = store.format(tmp_path)
+    assert subprocess.run([sys.executable, "-c", DIES_AHEAD, url], check=False, timeout=60).returncode == 9
+    with Once(url) as once:
+        (outcome,) = once.run([{"id": "a"}], lambda event: "ran")
+    assert (outcome.kind, outcome.result, outcome.attempt) == (Kind.PROCESSED, "ran", 2)
+
+
+def test_a_clock_before_1970_takes_what_is_done_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time_ns", lambda: -50_000_000_000)
+    once = Once("memory:")
+    assert kinds([*once.run([A], ok), *once.run([A], ok)]) == ["processed", "duplicate"]
+
+
+def test_what_is_busy_says_until_when_with_the_date() -> None:
+    store, clock = MemoryStore(clock=ManualClock()), ManualClock()
+    once = Once(store, clock=clock)
+    store.claim([Want(once.key(A), 60_000)], b"another-", 86_400_000)
+    (outcome,) = once.run([A], ok)
+    assert str(outcome.error) == "another worker is running it; its lease lasts until 2026-01-02 00:00:00 UTC"
+
 
 def test_a_slow_handler_keeps_its_claim(bench: Bench) -> None:
     once = bench.once(bench.url, lease="200ms")
@@ -836,6 +874,7 @@ def test_a_transaction_without_a_claim_is_refused(bench: Bench) -> None:
         ({"rules": None}, "rules: None is no rule"),
         ({"lease": 0}, "lease"),
         ({"lease": "soon"}, "lease: 'soon' is not a duration"),
+        ({"lease": "25h"}, "lease: 25h is longer than a day"),
         ({"busy_wait": -1}, "busy_wait"),
         ({"max_attempts": 0}, "max_attempts"),
         ({"concurrency": 0}, "concurrency"),

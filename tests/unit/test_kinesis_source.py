@@ -336,6 +336,22 @@ def test_more_workers_than_shards_stand_by(stream: Stream, opened: Open, clock: 
     assert rest(second, clock) == ["b"]
 
 
+def test_a_dead_worker_whose_clock_was_ahead_holds_up_no_shard(
+    stream: Stream, opened: Open, clock: ManualClock
+) -> None:
+    stream.reshard([], "s1")
+    stream.put("s0", "a")
+    stream.put("s1", "b")
+    year = 365 * 86_400_000
+    clock.sleep(year)
+    opened().beat()  # and then it dies, and the clock is set right
+    clock.sleep(-year)
+    second = opened()
+    for _ in range(3):
+        beat(clock, second)
+    assert sorted(rest(second, clock, 2)) == ["a", "b"]
+
+
 def test_a_dead_workers_shard_goes_on_from_its_checkpoint(stream: Stream, opened: Open, clock: ManualClock) -> None:
     stream.put("s0", "a", "b", "c")
     first, second = opened(), opened()

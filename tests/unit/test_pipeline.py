@@ -233,6 +233,11 @@ def test_a_number_that_is_too_low_is_told(write: Callable[[str], str], line: str
         open_once(load(write(f"store = 'memory:'\n{line}"))).close()
 
 
+def test_a_lease_that_is_too_long_is_told(write: Callable[[str], str]) -> None:
+    with pytest.raises(ConfigError, match=r"pipeline.toml: lease: 25h is longer than a day"):
+        load(write("lease = '25h'"))
+
+
 def test_an_empty_consumer_is_told(write: Callable[[str], str]) -> None:
     with pytest.raises(ConfigError, match="consumer: name the consumer"):
         open_once(load(write("store = 'memory:'\nconsumer = ''"))).close()

@@ -7,6 +7,7 @@ from typing import Any
 
 from eventonce.aws_lambda.answers import Settled, answer, enriched
 from eventonce.aws_lambda.envelope import Envelope, Message, Reply, recognise
+from eventonce.claim import LONGEST_LEASE
 from eventonce.clock import Clock
 from eventonce.errors import describe
 from eventonce.event import Delivery, Event
@@ -76,4 +77,4 @@ class LambdaHandler:
 def _lease(context: Any) -> int | None:
     """The time the function has left, and a little: then a claim of a function that was stopped is free at once."""
     left = getattr(context, "get_remaining_time_in_millis", None)
-    return None if left is None else max(int(left()), 0) + _BEYOND
+    return None if left is None else min(max(int(left()), 0) + _BEYOND, LONGEST_LEASE)

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from eventonce.claim import Record
+from eventonce.claim import Record, running
 from eventonce.cli.options import events_or_keys, keys_of, open_existing, pipeline_options, read_settings
 from eventonce.clock import SystemClock, moment
 from eventonce.key import Key
@@ -49,7 +49,7 @@ def shown(key: Key, record: Record | None) -> dict[str, Any]:
 
 def _state(record: Record) -> str:
     if record.lease:
-        return "running" if record.lease > SystemClock().utc() else "abandoned"
+        return "running" if running(record, SystemClock().utc()) else "abandoned"
     return "failed" if record.tries else "done"
 
 

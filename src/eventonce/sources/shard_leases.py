@@ -15,7 +15,7 @@ import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from eventonce.claim import TOKEN_BYTES, Claim, Done, Finish, Record, Release, Token, Want, Won
+from eventonce.claim import TOKEN_BYTES, Claim, Done, Finish, Record, Release, Token, Want, Won, running
 from eventonce.clock import Clock
 from eventonce.key import Digester, Key, part
 from eventonce.ports import Store
@@ -205,4 +205,4 @@ def _seen(record: Record | None, now: int) -> _Seen:
     if record is None:
         return _Seen(0, None, free=True)
     memo = None if record.memo is None else record.memo.decode()
-    return _Seen(record.version or 0, memo, record.lease <= now)
+    return _Seen(record.version or 0, memo, free=not running(record, now))

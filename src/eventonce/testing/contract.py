@@ -25,7 +25,21 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from eventonce.claim import Answer, Busy, Claim, Done, Finish, Record, Release, Stale, Token, Want, Won
+from eventonce.claim import (
+    FURTHEST_LEASE,
+    LONGEST_LEASE,
+    Answer,
+    Busy,
+    Claim,
+    Done,
+    Finish,
+    Record,
+    Release,
+    Stale,
+    Token,
+    Want,
+    Won,
+)
 from eventonce.engine import Once
 from eventonce.errors import LeaseLost
 from eventonce.key import Key
@@ -166,6 +180,17 @@ class StoreContract:
         time.sleep(OVER)
         assert finish(store, 1)
         assert isinstance(claim(store, 1, b"token--2"), Done)
+
+    def test_a_lease_that_no_clock_could_have_made_is_over(self, store: Store) -> None:
+        """A clock that was ahead by a year, say, when the owner died: what it claimed must not wait for a year."""
+        claim(store, 1, lease=FURTHEST_LEASE + LONG)
+        claim(store, 2, lease=LONGEST_LEASE)
+        assert claim(store, 1, b"token--2") == Won(2, None, suspect=True)
+        assert finish(store, 1) is False
+        assert finish(store, 1, b"token--2")
+        assert isinstance(claim(store, 2, b"token--2"), Busy)
+        assert store.extend([Claim(key(2), b"token--1")], LONG) == [True]
+        assert finish(store, 2)
 
     def test_a_done_key_cannot_be_extended_or_released(self, store: Store) -> None:
         claim(store, 1)

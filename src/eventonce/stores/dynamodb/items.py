@@ -32,7 +32,7 @@ class Items:
         self.layout = layout
 
     def record(self, item: Item | None) -> Record | None:
-        return None if item is None else self.layout.record(item)
+        return None if item is None else self.layout.record(item, self.server.time.now())
 
     def patiently(self, act: Callable[[], Result], within: int) -> Result:
         return ask(act, self.server.clock, within)

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from eventonce import claim as protocol
-from eventonce.claim import Claim, Finish, Record, Release, Token
+from eventonce.claim import LONGEST_LEASE, Claim, Finish, Record, Release, Token
 from eventonce.errors import StoreUnusable
 from eventonce.key import Key
 
@@ -130,11 +130,11 @@ class Layout:
             remembered.append(("data", _NULL if result is None else {"S": result}))
         return remembered
 
-    def record(self, item: Item) -> Record:
+    def record(self, item: Item, now: int) -> Record:
         """The record in an item, whoever wrote it."""
         done_at, done = _int(item, "done_at"), _text(item, "status") == DONE
         if "token" not in item or (done and not done_at):
-            return self._foreign(item)
+            return self._foreign(item, now)
         until, tries, version = _int(item, "until"), _int(item, "tries"), _optional(item, "version")
         token, memo = bytes(item["token"]["B"]), _memo(item)
         if done:
@@ -154,8 +154,11 @@ class Layout:
             expires=_int(item, "keep_until"),
         )
 
-    def _foreign(self, item: Item) -> Record:
-        """What Powertools wrote: it compares whole seconds, and both of its ends are inclusive."""
+    def _foreign(self, item: Item, now: int) -> Record:
+        """What Powertools wrote: it compares whole seconds, and both of its ends are inclusive.
+
+        A run to which it gives no end lasts for as long as its record, which may be longer than any lease of ours.
+        """
         status, end = _text(item, "status"), (_int(item, self.ttl) + 1) * 1000
         if status not in (RUNNING, DONE):
             raise StoreUnusable(
@@ -165,7 +168,7 @@ class Layout:
         if status == DONE:  # when is not told, but it was not long before its time would have been over
             memo = _told(_text(item, "data"))
             return _RUNNING._replace(lease=0, tries=0, done_at=lease or 1, until=end, took=1, memo=memo, expires=end)
-        return _RUNNING._replace(lease=lease + 1 if lease else end, expires=end)
+        return _RUNNING._replace(lease=lease + 1 if lease else min(end, now + LONGEST_LEASE), expires=end)
 
     # --- changes ---
 

@@ -194,8 +194,9 @@ class DynamoDBTransaction:
         ours, *theirs = refused.reasons
         if ours.get("Code") == _FAILED:  # lost, unless this very commit was made before and its reply was lost
             item = ours.get("Item")
-            record = self._layout.record(item) if item else None
-            return protocol.commit(record, finish, self._server.time.now()) is not None
+            now = self._server.time.now()
+            record = self._layout.record(item, now) if item else None
+            return protocol.commit(record, finish, now) is not None
         reasons = list(zip(self.handle.actions, theirs, strict=False))
         for action, reason in reasons:
             if reason.get("Code") not in (None, "None", *PASSING):

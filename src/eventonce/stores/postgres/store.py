@@ -15,7 +15,21 @@ from typing import Any, TypeVar
 import psycopg
 
 from eventonce import libpq
-from eventonce.claim import FAILURES_FOR, Answer, Busy, Claim, Done, Finish, Record, Release, Stale, Token, Want, Won
+from eventonce.claim import (
+    FAILURES_FOR,
+    FURTHEST_LEASE,
+    Answer,
+    Busy,
+    Claim,
+    Done,
+    Finish,
+    Record,
+    Release,
+    Stale,
+    Token,
+    Want,
+    Won,
+)
 from eventonce.clock import LONGEST, Clock, SystemClock
 from eventonce.errors import ConfigError, StoreBusy, StoreError, StoreUnusable
 from eventonce.forks import tell_of_forks
@@ -380,6 +394,7 @@ def _wanted(wants: Sequence[Want], token: Token, lease: int) -> dict[str, object
         "token": token,
         "lease": lease,
         "failures_for": FAILURES_FOR,
+        "furthest_lease": FURTHEST_LEASE,
     }
 
 

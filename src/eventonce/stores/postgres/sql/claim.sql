@@ -19,7 +19,7 @@ WITH m AS MATERIALIZED (
         CASE
             WHEN c.key IS NULL THEN 'absent'
             WHEN c.expires <= m.now OR c.lease > 0 AND c.token = %(token)s THEN 'free'
-            WHEN c.lease > m.now THEN 'busy'
+            WHEN c.lease > m.now AND c.lease <= m.now + %(furthest_lease)s THEN 'busy'
             WHEN c.done_at = 0 OR c.until <= m.now THEN 'free'
             WHEN w.version < c.version THEN 'stale'
             WHEN w.version > c.version THEN 'free'
@@ -70,7 +70,8 @@ WITH m AS MATERIALIZED (
         AND (
             c.expires <= l.now
             OR c.lease > 0 AND c.token = %(token)s
-            OR c.lease <= l.now AND (c.done_at = 0 OR c.until <= l.now OR l.asked > c.version)
+            OR (c.lease <= l.now OR c.lease > l.now + %(furthest_lease)s)
+                AND (c.done_at = 0 OR c.until <= l.now OR l.asked > c.version)
         )
     RETURNING c.key, c.tries, c.flags, c.error
 ), slid AS (  -- a duplicate restarts a sliding window, unless another does so right now

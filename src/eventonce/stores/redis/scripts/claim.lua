@@ -66,7 +66,7 @@ local function contend(key, want)
   end
   local r = read(value)
   if r.lease > 0 and r.token == token then return again(key, r, want) end
-  if r.lease > now then return remembered(value, want, 'B' .. struct.pack('>I6', r.lease)) end
+  if r.lease > now and r.lease <= now + FURTHEST_LEASE then return remembered(value, want, 'B' .. struct.pack('>I6', r.lease)) end
   local answer = r.done_at > 0 and r.ends > now and seen(key, r, want, value)
   if not answer then return take(key, r, want) end
   return want.refresh and answer or remembered(value, want, answer)

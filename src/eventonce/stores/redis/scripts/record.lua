@@ -12,6 +12,7 @@
 -- A Lua number is exact up to 53 bits: enough for times, not for versions, which stay strings.
 
 local FAILURES_FOR = 86400000
+local FURTHEST_LEASE = 90000000 -- what ends later was claimed while the server's clock was ahead, and is over
 local MOST_TRIES = 65535
 local call = redis.call -- looked up once, not for each key
 local time = call('TIME')
