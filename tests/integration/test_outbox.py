@@ -622,6 +622,26 @@ def test_a_slow_receiver_does_not_lose_the_lease(database: Database, tmp_path: P
     assert (slow.numbers(), other.numbers()) == ([1], [])
 
 
+def test_a_relay_does_not_wait_for_ever_in_a_file_that_was_replaced(tmp_path: Path) -> None:
+    receiver = Receiver()
+    database = sqlite_database(tmp_path)
+    database.outbox.create()
+    made = relay(database, receiver, tmp_path)
+    database.add(1)
+    assert made.drain() == 0
+    for each in tmp_path.glob(f"{Path(database.outbox.table.name).name}*"):
+        each.unlink()
+    again = sqlite_database(tmp_path)
+    again.outbox.create()
+    again.add(2)
+    with pytest.raises(StoreUnusable, match="was moved or deleted while it is open"):
+        made.drain()
+    assert relay(again, receiver, tmp_path).drain() == 0
+    assert receiver.numbers() == [1, 2]
+    database.outbox.close()
+    again.outbox.close()
+
+
 @pytest.mark.parametrize("jump", [-86_400_000, 86_400_000])
 def test_a_clock_that_jumps_blocks_nothing_and_loses_nothing(tmp_path: Path, feeds: Feeds, jump: int) -> None:
     clock, receiver = ManualClock(), Receiver(lambda _: Kind.FAILED)

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import random
+import re
 import sqlite3
 import threading
 import time
@@ -65,6 +66,56 @@ def test_what_was_committed_is_on_the_disk(store: SQLiteStore) -> None:
     names = ("journal_mode", "synchronous")
     settings = [store._use(lambda it, name=name: it.execute(f"PRAGMA {name}").fetchone()[0]) for name in names]  # type: ignore[misc]
     assert settings == ["wal", 2]
+
+
+MOVED = r"store.db: was moved or deleted while it is open.*put it back, or restart to begin with what is there then"
+
+
+def remove(file: Path) -> None:
+    for each in file.parent.glob(f"{file.name}*"):
+        each.unlink()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_nothing_is_begun_in_a_file_that_was_deleted(file: Path, replaced: bool) -> None:
+    ran: list[str] = []
+    with Once(f"sqlite:///{file}") as worker:
+        worker.run([EVENT], lambda event: ran.append("worker"))
+        remove(file)
+        if replaced:
+            with Once(f"sqlite:///{file}") as other:
+                other.run([EVENT], lambda event: ran.append("other"))
+        for _ in range(2):
+            (outcome,) = worker.run([EVENT], lambda event: ran.append("worker"))
+            assert (outcome.kind, type(outcome.error)) == (Kind.UNKNOWN, StoreUnusable)
+            assert re.search(MOVED, str(outcome.error))
+    assert ran == (["worker", "other"] if replaced else ["worker"])
+    assert file.exists() == replaced
+
+
+def test_what_was_claimed_is_committed_while_the_file_is_somewhere_else(file: Path, store: SQLiteStore) -> None:
+    store.claim([Want(key(1), 60_000)], b"token--1", 60_000)
+    away = file.rename(file.with_name("away"))
+    with pytest.raises(StoreUnusable, match=MOVED):
+        store.claim([Want(key(2), 60_000)], b"token--1", 60_000)
+    assert store.commit([Finish(key(1), b"token--1", 60_000)]) == [True]
+    away.rename(file)
+    (answer,) = store.claim([Want(key(1), 60_000)], b"token--2", 60_000)
+    assert isinstance(answer, Done)
+
+
+def test_a_file_that_is_gone_is_not_made_anew_by_one_who_knew_it(file: Path, store: SQLiteStore) -> None:
+    store.claim([Want(key(1), 60_000)], b"token--1", 60_000)
+    remove(file)
+    pid = os.fork()  # which closes the connection, and the next call opens it again
+    if not pid:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    with pytest.raises(StoreUnusable, match=MOVED):
+        store.commit([Finish(key(1), b"token--1", 60_000)])
+    with pytest.raises(StoreUnusable, match=MOVED):
+        store.begin(Claim(key(1), b"token--1"))
+    assert not file.exists()
 
 
 def test_the_schema_is_migrated_step_by_step(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,19 @@ def append(file: Path, *lines: bytes) -> None:
 # --- lines ---
 
 
+def test_a_file_that_was_moved_or_deleted_is_begun_anew(file: Path) -> None:
+    appending = AppendFile(str(file))
+    appending.write([b'{"a":1}'])
+    file.rename(file.with_name("yesterday.jsonl"))
+    appending.write([b'{"b":2}'])
+    assert file.read_bytes() == b'{"b":2}\n'
+    file.unlink()
+    appending.write([b'{"c":3}'])
+    assert file.read_bytes() == b'{"c":3}\n'
+    appending.close()
+    assert file.with_name("yesterday.jsonl").read_bytes() == b'{"a":1}\n'
+
+
 def test_lines_are_added(file: Path) -> None:
     append(file, b'{"a":1}', b'{"b":2}')
     append(file, b'{"c":3}')

@@ -11,7 +11,7 @@ SRC = Path(eventonce.__file__).parent
 # From the ground up. A room may import rooms below it, and inside itself; rooms of one floor do not know each other.
 FLOORS = [
     {"errors", "forks"},
-    {"clock", "backoff"},
+    {"clock", "backoff", "files"},
     {"key", "path", "aws", "libpq"},
     {"event", "rule", "difference"},
     {"claim", "outcome", "stamp"},

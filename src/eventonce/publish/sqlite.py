@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from eventonce.clock import Clock
 from eventonce.errors import ConfigError, StoreUnusable
+from eventonce.files import identity, is_in_place, moved
 from eventonce.forks import tell_of_forks
 from eventonce.publish.connections import execute
 from eventonce.publish.feed import MOST_COUNTED, SWEPT, Back, Backlog
@@ -61,6 +63,7 @@ class SQLiteTable:
         self.name = f"sqlite:///{file}"
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        self._identity: os.stat_result | None = None  # of the file that was opened first
         self._missing = absent(self.name)
         tell_of_forks(self)
 
@@ -102,6 +105,8 @@ class SQLiteTable:
             connection.executemany(_HOLD, held)
             return rows, now
 
+        if self._identity is not None and not is_in_place(self._identity, self._file):
+            raise moved(self._file)  # the events are added to another one
         rows, now = self._change(act)
         found = [_pending(row[2:], now) for row in rows if row[2] is not None]
         return found, rows[0][1] or "", rows[0][0]
@@ -153,6 +158,7 @@ class SQLiteTable:
             try:
                 if self._connection is None:
                     self._connection = self._open()
+                    self._identity = self._identity or identity(self._file)
                 return act(self._connection)
             except sqlite3.Error as error:
                 if "no such table: eventonce_outbox" in str(error):

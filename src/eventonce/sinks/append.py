@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from eventonce.errors import SinkError
+from eventonce.files import is_in_place
 
 _BLOCK = 64 * 1024
 
@@ -44,7 +45,7 @@ class AppendFile:
         """Add whole lines."""
         data = b"".join(line + b"\n" for line in lines)
         try:
-            with self._lock, self._locked(self._open()) as fd:
+            with self._lock, self._locked(self._in_place()) as fd:
                 if self._regular:
                     _mend(fd)
                     _write_whole(fd, data)
@@ -66,6 +67,12 @@ class AppendFile:
                 raise self._error(error) from error
             self._regular = stat.S_ISREG(os.fstat(self._fd).st_mode) and self.name != "-"
         return self._fd
+
+    def _in_place(self) -> int:
+        """What is open now; a file that was moved or deleted is let go, as lines in it would be looked for in vain."""
+        if self._fd is not None and self._regular and not is_in_place(os.fstat(self._fd), self.name):
+            self.close()
+        return self._open()
 
     def _new_fd(self) -> int:
         if self.name == "-":

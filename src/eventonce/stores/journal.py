@@ -23,6 +23,7 @@ import msgspec
 from eventonce.claim import Answer, Record, Token, Want
 from eventonce.clock import Clock
 from eventonce.errors import StoreUnusable
+from eventonce.files import is_in_place, moved
 from eventonce.key import Key
 from eventonce.ports import Swept
 from eventonce.stores.ledger import Records, Result
@@ -68,10 +69,7 @@ class JournalStore(MemoryStore):
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
         with self._lock:
             if not self._use().in_place():  # commits may go on: it may be put back
-                raise StoreUnusable(
-                    f"{self._path}: was moved or deleted while it is open, and nothing new is begun without it; "
-                    "put it back, or restart to begin with what is there then"
-                )
+                raise moved(self._path)
             return super().claim(wants, token, lease)
 
     def sweep(self, limit: int, cursor: bytes = b"") -> Swept:
@@ -166,10 +164,7 @@ class Journal:
 
     def in_place(self) -> bool:
         """Whether who looks for the file finds this one."""
-        try:
-            return _is_at(self.file, self._path)
-        except OSError:  # a folder that we may no longer look into: nobody can tell, and the file itself works
-            return True
+        return is_in_place(os.fstat(self.file.fileno()), self._path)
 
     def append(self, groups: Groups) -> None:
         """Put a frame at the end, and on the disk."""
@@ -326,7 +321,7 @@ def _locked(path: Path) -> FileIO:
     file = FileIO(path, "r+", opener=lambda name, flags: os.open(name, flags | os.O_CREAT, 0o666))
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        same = _is_at(file, path)
+        same = is_in_place(os.fstat(file.fileno()), path)
     except BlockingIOError:
         file.close()
         raise StoreUnusable(
@@ -340,13 +335,6 @@ def _locked(path: Path) -> FileIO:
         return file
     file.close()  # it was written anew meanwhile, and what we have locked is gone
     return _locked(path)
-
-
-def _is_at(file: FileIO, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _write(file: FileIO, data: bytes, at: int) -> None:

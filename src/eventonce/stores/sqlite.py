@@ -6,6 +6,7 @@ IMMEDIATE transaction for its whole batch: SQLite has one writer at a time, so i
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import threading
@@ -19,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 from eventonce.claim import Answer, Claim, Finish, Token, Want
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import ConfigError, EventOnceError, LeaseLost, StoreBusy, StoreError, StoreUnusable
+from eventonce.files import identity, is_in_place, moved
 from eventonce.forks import tell_of_forks
 from eventonce.key import Key
 from eventonce.ports import Swept
@@ -63,6 +65,7 @@ class SQLiteStore(Ledger):
         self._migrate = migrate
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        self._identity: os.stat_result | None = None  # of the file that was opened first
         # By thread. Weak: one that an interrupt lost on its way to the handler must not stay.
         self._lent: weakref.WeakValueDictionary[int, SQLiteTransaction] = weakref.WeakValueDictionary()
         self._forked_inside = False
@@ -79,7 +82,12 @@ class SQLiteStore(Ledger):
         return Swept(removed, cursor_after)
 
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
-        return self._transact(lambda connection: rows.claim(connection, wants, token, lease, self.clock.utc()))
+        def act(connection: sqlite3.Connection) -> list[Answer]:
+            answers = rows.claim(connection, wants, token, lease, self.clock.utc())
+            self._refuse_moved()  # as late as can be: another may begin with a new file at any time
+            return answers
+
+        return self._transact(act)
 
     def commit(self, finishes: Sequence[Finish]) -> list[bool]:
         return self._transact(lambda connection: rows.commit(connection, finishes, self.clock.utc()))
@@ -159,6 +167,7 @@ class SQLiteStore(Ledger):
         folder = Path(self._file).parent
         if not folder.is_dir():
             raise StoreUnusable(f"{self._file}: the folder {str(folder)!r} does not exist; create it first")
+        self._refuse_moved()  # else SQLite would make a new one, in which nothing is known
         connection = sqlite3.connect(
             self._file,
             timeout=PATIENCE,
@@ -171,7 +180,14 @@ class SQLiteStore(Ledger):
 
     def _prepared(self) -> sqlite3.Connection:
         connection = self._open()
-        return _or_closed(connection, lambda: self._prepare(connection))
+        _or_closed(connection, lambda: self._prepare(connection))
+        self._identity = self._identity or identity(self._file)
+        return connection
+
+    def _refuse_moved(self) -> None:
+        """What is open is no longer what others find: they would run again what is done here."""
+        if self._identity is not None and not is_in_place(self._identity, self._file):
+            raise moved(self._file)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         known = _migrations()
