@@ -3,12 +3,15 @@
     header | frame | frame | ...        a frame: mark, length, checksum, and what one call has changed
 
 A frame is on the disk before the next one begins, so a crash can only tear the last one, which was never answered:
-opening the file cuts it off. When most of the file is out of date it is written anew, and put in its own place.
+opening the file cuts it off. A frame that was torn ends behind the file, or some of it still has the zeros that were
+there before, since a disk writes its sectors in any order and each of them whole. One of which nothing is missing was
+answered and has been damaged since, and is refused like any other damage. When most of the file is out of date it is written anew, and put in its own place.
 """
 
 import errno
 import fcntl
 import os
+import shlex
 import stat
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -180,7 +183,7 @@ class Journal:
                 yield groups
                 self._count(groups, payload)
             if self._end < size:
-                self._refuse_more(reader, size)
+                self._refuse_damage(reader, size)
                 self.file.truncate(self._end)
         _sync(self.file.fileno())  # who wrote the last frame may have been killed before
         self._size = self._end
@@ -267,7 +270,7 @@ class Journal:
         except msgspec.DecodeError as error:
             raise self._damaged(self._end, str(error)) from error
 
-    def _refuse_more(self, reader: BufferedReader, size: int) -> None:
+    def _refuse_damage(self, reader: BufferedReader, size: int) -> None:
         """A crash tears the last frame. Where a whole one follows it was something else, and that one must not go."""
         reader.seek(self._end)
         rest = reader.read()
@@ -276,10 +279,36 @@ class Journal:
             if self._payload(reader, self._end + found, size) is not None:
                 raise self._damaged(self._end, "what follows is whole")
             found = rest.find(_MARK, found + 1)
+        if any(rest) and not self._is_torn(rest):
+            raise self._damaged(
+                self._end,
+                "its last frame is all there, and wrong",
+                f"cut that frame off with truncate -s {self._end} {shlex.quote(str(self._path))}; "
+                "what it says is forgotten then, and its events may run again",
+            )
 
-    def _damaged(self, at: int, how: str) -> StoreUnusable:
+    def _is_torn(self, rest: bytes) -> bool:
+        """Whether a crash may have left this of a frame: some of it is missing."""
+        written = len(rest.rstrip(b"\0"))
+        # With a wrong length it would seem to be longer than it is. Few payloads end with a zero, and fewer with more.
+        if any(self._is_whole(rest[:end]) for end in range(written, min(written + 3, len(rest)) + 1)):
+            return False
+        if len(rest) < _FRAME.size:
+            return _MARK.startswith(rest[: len(_MARK)]) or _has_gap(rest, self._end)
+        mark, length, _ = _FRAME.unpack_from(rest)
+        end = _FRAME.size + length if mark == _MARK else max(written, _FRAME.size)
+        return end > len(rest) or _has_gap(rest[:end], self._end)
+
+    def _is_whole(self, frame: bytes) -> bool:
+        """Whether this would be a frame if its mark and its length were right."""
+        if len(frame) < _FRAME.size:
+            return False
+        *_, checksum = _FRAME.unpack_from(frame)
+        return self._checksum(self._end, frame[_FRAME.size :]) == checksum
+
+    def _damaged(self, at: int, how: str, remedy: str = "name another one") -> StoreUnusable:
         place = f"{self._path}: is damaged at byte {at}"
-        return StoreUnusable(f"{place} ({how}); restore it from a backup or name another one")
+        return StoreUnusable(f"{place} ({how}); restore it from a backup or {remedy}")
 
 
 # --- records ---
@@ -312,6 +341,11 @@ def _slices(records: dict[Key, Record], now: int) -> Iterator[Groups]:
     items = iter(records.items())
     while some := list(islice(items, _AT_A_TIME)):
         yield _grouped((key, None, record) for key, record in some if record.expires > now)
+
+
+def _has_gap(data: bytes, at: int) -> bool:
+    """Whether anything that a disk writes as a whole is still zeros: 8 bytes of memory, or a sector of more of them."""
+    return any(not any(data[max(0, begin) : begin + 8]) for begin in range(-(at % 8), len(data), 8))
 
 
 # --- files ---
