@@ -178,6 +178,21 @@ def test_the_new_bus_with_metadata(function: Function) -> None:
     assert function.ran == ["1"]
 
 
+def test_the_new_bus_is_believed_and_its_data_is_not() -> None:
+    ran: list[tuple[str, str]] = []
+    with Once("memory:") as once:
+        handler = once.aws_lambda(lambda event: ran.append((event.source, event.id)))
+        raw = {"aws:EventId": "b-1", "aws:DeliveryType": "LIVE"}  # of PutRawEvents, which takes any payload
+        with pytest.raises(EventRejected, match="its source is 'aws.s3', which the bus does not confirm"):
+            handler([{"Data": bridge(1, source="aws.s3"), "SystemMetadata": raw}], None)
+        with pytest.raises(EventRejected, match="its source is 'aws.s3', but the bus confirms aws:Source 'evil'"):
+            handler([{"Data": bridge(1, source="aws.s3"), "SystemMetadata": {**raw, "aws:Source": "evil"}}], None)
+        handler([{"Data": bridge(2, source="evil"), "SystemMetadata": raw}], None)  # ahead of the genuine event
+        genuine = {**raw, "aws:Source": "shop", "aws:DetailType": "Order"}
+        handler([{"Data": bridge(2), "SystemMetadata": genuine}, {"Data": bridge(2), "SystemMetadata": genuine}], None)
+    assert ran == [("evil", "2"), ("shop", "2")]
+
+
 def test_an_async_handler(function: Function) -> None:
     ran = []
 

@@ -10,6 +10,7 @@ import pytest
 
 from eventonce import Event, EventRejected
 from eventonce.formats import read_binary, read_event, read_events
+from eventonce.rules import Rulebook, identity
 
 EVENTBRIDGE = {
     "version": "0",
@@ -188,23 +189,69 @@ def test_what_cannot_be_unpacked_is_rejected(body: bytes, reason: str) -> None:
 
 # --- the new bus ---
 
-METADATA = {
+METADATA = {  # as EventBridge writes it for PutEvents and for an event source
     "aws:EventId": "bus-1",
-    "aws:Source": "com.example.bus",
-    "aws:DetailType": "From Bus",
+    "aws:Source": EVENTBRIDGE["source"],
+    "aws:DetailType": EVENTBRIDGE["detail-type"],
     "aws:DeliveryType": "LIVE",
 }
+RAW = {"aws:EventId": "bus-1", "aws:DeliveryType": "LIVE"}  # for PutRawEvents: it knows neither source nor type
+BOOK = Rulebook("c", [], identity("14d", "retry"))
 
 
 @pytest.mark.parametrize("data", [EVENTBRIDGE, json.dumps(EVENTBRIDGE), "\ufeff" + json.dumps(EVENTBRIDGE)])
-def test_the_inner_envelope_counts_on_the_new_bus(data: Any) -> None:
+def test_an_envelope_that_the_new_bus_confirms_counts(data: Any) -> None:
     event = read_event({"Data": data, "Metadata": {"tenant": "t"}, "SystemMetadata": METADATA})
     inner = read_event(EVENTBRIDGE)
     assert (event.form, event.id, event.source, event.type) == ("eventbridge", "e-1", inner.source, inner.type)
     assert (event.time, event.data, event.replay) == (inner.time, inner.data, "monday")
-    assert event.attributes["SystemMetadata"]["aws:Source"] == "com.example.bus"
+    assert event.attributes["SystemMetadata"] == METADATA
     assert event.attributes["Metadata"] == {"tenant": "t"}
     assert read_event(event.line()).id == "e-1"
+    assert BOOK.key(event).key == BOOK.key(inner).key
+
+
+@pytest.mark.parametrize("name", ["aws:Source", "aws:DetailType"])
+@pytest.mark.parametrize("form", [EVENTBRIDGE, CLOUDEVENT])
+def test_data_that_contradicts_the_new_bus_is_rejected(form: dict[str, Any], name: str) -> None:
+    said = {"aws:Source": form["source"], "aws:DetailType": form.get("detail-type") or form["type"]}
+    for data in (form, json.dumps(form)):
+        with pytest.raises(EventRejected, match=rf"^in its Data: .* but the bus confirms {name} 'evil'") as caught:
+            read_event({"Data": data, "SystemMetadata": {**METADATA, **said, name: "evil"}})
+        assert said[name] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {**EVENTBRIDGE, "source": "aws.s3"},
+        {**CLOUDEVENT, "source": "aws.s3"},
+        {"source": "aws.s3", "n": 1},
+        '{"source": "aws.partner/example.com/1", "detail-type": "t", "detail": {}}',
+    ],
+)
+def test_nobody_but_the_new_bus_says_that_an_event_is_of_aws(data: Any) -> None:
+    with pytest.raises(EventRejected, match="which the bus does not confirm"):
+        read_event({"Data": data, "SystemMetadata": RAW})
+
+
+def test_an_envelope_that_the_new_bus_does_not_confirm_reaches_no_other_event_by_its_id() -> None:
+    forged = {"Data": {**EVENTBRIDGE, "replay-name": "again"}, "SystemMetadata": RAW}
+    event, genuine = read_event(forged), read_event({"Data": EVENTBRIDGE, "SystemMetadata": METADATA})
+    assert (event.id, event.source, event.type) == (genuine.id, genuine.source, genuine.type)
+    assert (event.data, event.replay) == (genuine.data, None)
+    assert BOOK.key(event).key != BOOK.key(genuine).key
+    again = read_event(event.line())  # as a letter or a sink has it
+    assert BOOK.key(again).key == BOOK.key(event).key
+    other = {"Data": {**EVENTBRIDGE, "source": "another"}, "SystemMetadata": RAW}
+    assert BOOK.key(read_event(other)).key != BOOK.key(event).key
+
+
+def test_an_id_in_data_does_not_stand_for_one_of_the_new_bus() -> None:
+    event = read_event({"Data": {"id": "e-1"}, "SystemMetadata": {"aws:DeliveryType": "LIVE"}})
+    assert event.id == "e-1"
+    assert BOOK.key(event).key != BOOK.key(read_event(EVENTBRIDGE)).key
+    assert BOOK.key(read_event(event.line())).key == BOOK.key(event).key
 
 
 def test_a_replay_of_the_new_bus_has_no_name() -> None:
@@ -215,7 +262,7 @@ def test_a_replay_of_the_new_bus_has_no_name() -> None:
 
 
 def test_a_cloudevent_on_the_new_bus_stays_one() -> None:
-    event = read_event({"Data": CLOUDEVENT, "SystemMetadata": METADATA})
+    event = read_event({"Data": CLOUDEVENT, "SystemMetadata": RAW})
     assert (event.form, event.id, event.source) == ("cloudevents", "c-1", "/shop")
     assert read_event(event.line()).form == "cloudevents"
 
@@ -233,7 +280,7 @@ def test_a_cloudevent_on_the_new_bus_stays_one() -> None:
 )
 def test_without_an_inner_envelope_the_bus_says_what_it_is(data: Any, read: Any) -> None:
     event = read_event({"Data": data, "SystemMetadata": METADATA})
-    assert (event.form, event.id, event.source, event.type) == ("eventbridge", "bus-1", "com.example.bus", "From Bus")
+    assert (event.form, event.id, event.source, event.type) == ("eventbridge", "bus-1", METADATA["aws:Source"], METADATA["aws:DetailType"])
     assert event.data == read
     again = read_event(event.line())
     assert (again.form, again.id, again.source, again.data) == (event.form, event.id, event.source, event.data)

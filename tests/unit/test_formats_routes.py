@@ -139,7 +139,7 @@ BODY = b'{"orderId":"o-1"}'
         read_binary(HEADERS, BODY),
         read({**http(BODY.decode()), "headers": HEADERS}),
         read({"Records": [sqs(json.dumps(CLOUDEVENT))]}),
-        read({"Data": CLOUDEVENT, "SystemMetadata": SYSTEM}),
+        read({"Data": CLOUDEVENT, "SystemMetadata": {"aws:EventId": "e-1", "aws:DeliveryType": "LIVE"}}),
     ],
     ids=["batch", "base64", "binary", "binary over HTTP", "SQS", "bus"],
 )

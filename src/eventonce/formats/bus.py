@@ -12,6 +12,9 @@ from eventonce.formats.plain import text
 from eventonce.formats.text import content, read_json
 from eventonce.path import read_time
 
+_ID, _SOURCE, _TYPE = "aws:EventId", "aws:Source", "aws:DetailType"
+_RESERVED = "aws."  # AWS takes such a source from nobody else
+
 
 def recognises(body: dict[str, Any]) -> bool:
     """Whether this is an event with the bus's metadata."""
@@ -19,22 +22,36 @@ def recognises(body: dict[str, Any]) -> bool:
 
 
 def read(body: dict[str, Any], max_bytes: int) -> Event:
-    """Read it.
+    """Read it, or refuse data that contradicts the bus.
 
-    What the inner envelope says of itself counts, so that RAW and WITH_METADATA give one key. The bus's word stays
-    among the attributes: only `SystemMetadata."aws:Source"` proves where an event came from.
+    For PutEvents and for its event sources the bus writes the envelope itself and repeats source and type in
+    `SystemMetadata`. What the two say is the same, so RAW and WITH_METADATA give one key. Of PutRawEvents the bus knows
+    neither: then an envelope is what its sender claims, and its id counts within its source and type alone.
     """
     data, system = _data(body["Data"], max_bytes), body["SystemMetadata"]
     inner = _enveloped(data)
     event = _bare(data, system) if inner is None else inner
+    confirmed = _confirmed(event, system)
     extra = {name: body[name] for name in ("Metadata", "SystemMetadata") if name in body}
+    event = structs.replace(event, id=event.id or text(system.get(_ID)), attributes={**event.attributes, **extra})
+    if event.form == "eventbridge" and inner is not None and not confirmed:
+        event = structs.replace(event, form="plain", replay=None)
+    if event.form == "plain":  # what it is depends on the metadata, so whoever reads it again needs them
+        event = structs.replace(event, raw=msgspec.json.encode(body))
     replayed = "REPLAY" if system.get("aws:DeliveryType") == "REPLAY" else None  # the bus gives a replay no name
-    return structs.replace(
-        event,
-        id=event.id or text(system.get("aws:EventId")),
-        replay=event.replay or replayed,
-        attributes={**event.attributes, **extra},
-    )
+    return structs.replace(event, replay=event.replay or replayed)
+
+
+def _confirmed(event: Event, system: dict[str, Any]) -> bool:
+    """Whether the bus says where the event came from; raises where the event says something else."""
+    for name, field, claimed in ((_SOURCE, "source", event.source), (_TYPE, "type", event.type)):
+        known = text(system.get(name))
+        if known and known != claimed:
+            raise EventRejected(f"in its Data: its {field} is {claimed!r:.80}, but the bus confirms {name} {known!r:.80}")
+    confirmed = bool(system.get(_SOURCE))
+    if not confirmed and event.source.startswith(_RESERVED):
+        raise EventRejected(f"in its Data: its source is {event.source!r:.80}, which the bus does not confirm")
+    return confirmed
 
 
 def _data(given: Any, max_bytes: int) -> Any:
@@ -56,11 +73,12 @@ def _enveloped(data: Any) -> Event | None:
 
 def _bare(data: Any, system: dict[str, Any]) -> Event:
     own = data if isinstance(data, dict) else {}
+    given = text(system.get(_ID))
     return Event(
-        id=text(system.get("aws:EventId")) or text(own.get("id")),
-        source=text(system.get("aws:Source")) or text(own.get("source")),
-        type=text(system.get("aws:DetailType")) or text(own.get("type")),
+        id=given or text(own.get("id")),
+        source=text(system.get(_SOURCE)) or text(own.get("source")),
+        type=text(system.get(_TYPE)) or text(own.get("type")),
         time=read_time(own.get("time")),
         data=data,
-        form="eventbridge",
+        form="eventbridge" if given else "plain",
     )
