@@ -12,6 +12,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
     `id` and `source` are empty where the envelope has none. `attributes` are the envelope's other fields,
     `replay` is the name of the replay this copy belongs to, `raw` the event's own bytes as they arrived.
+    `named_by` says which carriers gave the event its id, from the outermost to the innermost; it is empty where the
+    event has an id of its own.
     """
 
     data: Any
@@ -22,6 +24,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     attributes: Mapping[str, Any] = {}
     replay: str | None = None
     raw: bytes = b""
+    named_by: tuple[str, ...] = ()
     form: Literal["eventbridge", "cloudevents", "plain"] = "plain"  # the envelope it came in
     plain_numbers: bool = False  # it is known that all integers in it have 64 bits, and other numbers are below 1e15
 

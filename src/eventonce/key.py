@@ -162,6 +162,11 @@ def part(value: Any) -> Part:
     return b"j", canonical(value)
 
 
+def carrier_part(carriers: Iterable[str], name: Any) -> Part:
+    """A name that carriers gave, as a part that nothing which a sender writes can be."""
+    return b"c", canonical([*carriers, name])
+
+
 def _sized(data: bytes) -> bytes:
     return len(data).to_bytes(8, "big") + data
 

@@ -5,6 +5,7 @@ import json
 import threading
 import time
 import uuid
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,9 @@ class Stream:
         answer: dict[str, Any] = self.client.describe_stream_summary(StreamName=self.name)
         summary: dict[str, Any] = answer["StreamDescriptionSummary"]
         return summary
+
+    def arn(self) -> str:
+        return str(self._summary()["StreamARN"])
 
     def url(self, **options: str) -> str:
         given = {"region": "us-east-1", "endpoint": self.endpoint, "wait": "200ms", "lease": "2s", **options}
@@ -200,6 +204,11 @@ def test_a_record_without_an_id_is_named_as_lambda_names_it(ministack: Ministack
     name = stream.put_bytes(b'{"n": 1}')
     crew = run(stream.url(), MemoryStore())
     crew.until_ended(1)
+    assert crew.ran == [name]
+    data = b64encode(b'{"n": 1}').decode()
+    record = {"eventID": name, "eventSource": "aws:kinesis", "eventSourceARN": stream.arn()}
+    copy = {**record, "kinesis": {"sequenceNumber": name, "data": data}}
+    assert crew.once.aws_lambda(crew.ran.append)({"Records": [copy]}, None) == {"batchItemFailures": []}
     assert crew.ran == [name]
 
 

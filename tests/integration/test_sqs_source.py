@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,7 +25,7 @@ from tests.unit.test_sinks_http import Answer, Receiver, Request
 from eventonce import Once
 from eventonce.claim import Want
 from eventonce.errors import ConfigError, SourceError
-from eventonce.event import Event
+from eventonce.event import Delivery, Event
 from eventonce.observe.trace_context import trace_context
 from eventonce.sinks import open_sink
 from eventonce.sinks.dead_file import DeadFile
@@ -33,6 +33,7 @@ from eventonce.sources import check_source, open_source
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing.servers import Ministack, Redis
 from eventonce.worker import Crew
+from eventonce.worker.apart import apart
 
 GRACE = 60_000
 _TARGET = "X-Amz-Target"
@@ -266,6 +267,42 @@ def test_a_delivery_says_where_it_is_from(queue: Queue) -> None:
     source.retry(found, 0)
     source.close()
     assert queue.received() == [('{"id": "ä"}', 2)]
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_worker_and_a_function_name_a_message_alike_also_where_sqs_has_moved_it(
+    ministack: Ministack, fifo: bool
+) -> None:
+    dead = Queue(ministack, fifo=fifo)
+    queue = Queue(ministack, fifo=fifo, visibility=1)
+    arns = [
+        each.client.get_queue_attributes(QueueUrl=each.url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+        for each in (queue, dead)
+    ]
+    policy = json.dumps({"deadLetterTargetArn": arns[1], "maxReceiveCount": 1})
+    queue.client.set_queue_attributes(QueueUrl=queue.url, Attributes={"RedrivePolicy": policy})
+    queue.send("bare text, without an id", group="g" if fifo else None)
+    ran: list[Event] = []
+    with Once("memory:", consumer="billing") as once:
+        first = open_source(queue.source(visibility="1s"))
+        (found,) = first.receive(1)
+        assert found.where["arn"] == arns[0]
+        record = {"messageId": found.where["message"], "eventSource": "aws:sqs", "eventSourceARN": arns[0]}
+        function = once.aws_lambda(ran.append)
+        assert function({"Records": [{**record, "body": found.body.decode()}]}, None) == {"batchItemFailures": []}
+
+        assert [each.kind for each in once.run(apart(found), ran.append)] == ["duplicate"]
+        first.close()
+        second = open_source(dead.source())
+        moved: Sequence[Delivery] = []
+        give_up = time.monotonic() + 60
+        while not moved:
+            assert time.monotonic() < give_up
+            queue.client.receive_message(QueueUrl=queue.url, WaitTimeSeconds=1)  # which is one too many, and moves it
+            moved = second.receive(1)
+        assert [each.kind for each in once.run(apart(moved[0]), ran.append)] == ["duplicate"]
+        second.close()
+    assert [(each.id, each.named_by) for each in ran] == [(found.where["message"], (arns[0],))]
 
 
 def test_a_message_names_its_trace(queue: Queue, run: Run) -> None:

@@ -29,7 +29,7 @@ class Stream:
     """A stream whose records, shards and faults a test decides on."""
 
     name = "kinesis://orders"
-    identity = "arn:orders"
+    arn = identity = "arn:orders"
     start: int | None = None
 
     def __init__(self, *shards: str) -> None:

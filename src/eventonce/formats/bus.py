@@ -47,7 +47,8 @@ def _confirmed(event: Event, system: dict[str, Any]) -> bool:
     for name, field, claimed in ((_SOURCE, "source", event.source), (_TYPE, "type", event.type)):
         known = text(system.get(name))
         if known and known != claimed:
-            raise EventRejected(f"in its Data: its {field} is {claimed!r:.80}, but the bus confirms {name} {known!r:.80}")
+            said = f"its {field} is {claimed!r:.80}, but the bus confirms {name} {known!r:.80}"
+            raise EventRejected(f"in its Data: {said}")
     confirmed = bool(system.get(_SOURCE))
     if not confirmed and event.source.startswith(_RESERVED):
         raise EventRejected(f"in its Data: its source is {event.source!r:.80}, which the bus does not confirm")

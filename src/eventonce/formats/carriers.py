@@ -23,7 +23,8 @@ _OF_REQUESTS = frozenset(("httpMethod", "isBase64Encoded", "rawPath"))
 class Carried(NamedTuple):
     """One event's body, what carried it, the carrier's own name for the message, and the trace that it names.
 
-    With `trouble`, which says why there is no body to read, `body` is the carrier's record or text as it came.
+    `origin` is the queue, topic, stream or cluster that the name is unique in. With `trouble`, which says why there is
+    no body to read, `body` is the carrier's record or text as it came.
     """
 
     body: bytes | str | Document
@@ -31,6 +32,13 @@ class Carried(NamedTuple):
     id: str = ""
     trouble: str | None = None
     trace: Mapping[str, str] = {}
+    origin: str = ""
+
+    @property
+    def namer(self) -> str:
+        """What the name counts within; empty where nothing carried the event."""
+        kind = self.carrier.removeprefix("pipes-")
+        return self.origin or ("" if kind == "none" else kind)
 
 
 def unpack(document: object) -> list[Carried]:
@@ -86,9 +94,11 @@ def _of_lambda(_: Document, records: Any) -> list[Carried] | None:
 def _of_firehose_or_kafka(document: Document, records: Any) -> list[Carried] | None:
     if isinstance(records, dict) and _READERS.get(_source(document)) is _kafka:
         partitions = [each for each in records.values() if isinstance(each, list)]
-        return [_checked(_kafka, record) for partition in partitions for record in partition]
+        found = [_checked(_kafka, record) for partition in partitions for record in partition]
+        return [carried._replace(origin=_cluster(document)) for carried in found]
     if isinstance(records, list) and ("deliveryStreamArn" in document or "invocationId" in document):
-        return [_checked(_firehose, record) for record in records]
+        stream = _string(document, "deliveryStreamArn")
+        return [_checked(_firehose, record)._replace(origin=stream) for record in records]
     return None
 
 
@@ -153,7 +163,14 @@ def _own_record(record: Document, source: str) -> Carried:
 def _sqs(record: Document) -> Carried:
     name = _name(record, "messageId") or _name(record, "MessageId")
     carried = _text("sqs", name, record, record.get("body", record.get("Body")), "body")
-    return carried._replace(trace=_trace(record))
+    return carried._replace(trace=_trace(record), origin=_queue(record))
+
+
+def _queue(record: Document) -> str:
+    """The queue that gave a message its id: one that SQS has moved to another queue still has it."""
+    system = record.get("attributes", record.get("Attributes"))
+    moved_from = _string(system, "DeadLetterQueueSourceArn") if isinstance(system, dict) else ""
+    return moved_from or _string(record, "eventSourceARN")
 
 
 def _sns(record: Document) -> Carried:
@@ -163,12 +180,14 @@ def _sns(record: Document) -> Carried:
 
 def _notification(notice: Document) -> Carried:
     carried = _text("sns", _name(notice, "MessageId"), notice, notice.get("Message"), "Message")
-    return carried._replace(trace=_trace(notice))
+    return carried._replace(trace=_trace(notice), origin=_string(notice, "TopicArn"))
 
 
 def _kinesis(record: Document) -> Carried:
     inner = record.get("kinesis")  # which Pipes leave out
-    return _packed("kinesis", _name(record, "eventID"), record, (inner if isinstance(inner, dict) else record), "data")
+    holder = inner if isinstance(inner, dict) else record
+    stream = _string(record, "eventSourceARN").partition("/consumer/")[0]  # with enhanced fan-out it names a consumer
+    return _packed("kinesis", _name(record, "eventID"), record, holder, "data")._replace(origin=stream)
 
 
 def _dynamodb(record: Document) -> Carried:
@@ -182,7 +201,14 @@ def _firehose(record: Document) -> Carried:
 
 def _kafka(record: Document) -> Carried:
     place = [_name(record, name) for name in ("topic", "partition", "offset")]
-    return _packed("kafka", "-".join(place) if all(place) else "", record, record, "value")
+    time = _name(record, "timestamp")  # a topic that was deleted and made again has the same offsets once more
+    name = "-".join(place) + (f"@{time}" if time else "") if all(place) else ""
+    return _packed("kafka", name, record, record, "value")._replace(origin=_cluster(record))
+
+
+def _cluster(holder: Document) -> str:
+    servers = sorted(_string(holder, "bootstrapServers").split(","))
+    return _string(holder, "eventSourceArn") or ",".join(servers)
 
 
 def _logs(document: Document) -> Carried:
@@ -196,13 +222,14 @@ def _entry(entry: Document) -> Carried:
 def _request(request: Document) -> Carried:
     """A request as API Gateway, a load balancer or a function URL hands it on."""
     headers = _headers(request)
-    name = headers.get("x-amz-sns-message-id", "")  # raw delivery has no other place for it
+    name, origin = sns_names(headers)
     given = request.get("body")
     if request.get("isBase64Encoded") is True:
         carried = _packed("http", name, request, request, "body")
     else:
         carried = _text("http", name, request, given, "body")
-    carried = carried._replace(trace={name: headers[name] for name in TRACE_NAMES if name in headers})
+    trace = {name: headers[name] for name in TRACE_NAMES if name in headers}
+    carried = carried._replace(trace=trace, origin=origin)
     if cloudevents.recognises_headers(headers) and (carried.trouble is None or not given):
         return _binary(carried, headers)
     return carried
@@ -214,7 +241,15 @@ def _binary(carried: Carried, headers: Mapping[str, str]) -> Carried:
         event = cloudevents.structured(headers, content(body))
     except EventRejected as error:
         return carried._replace(trouble=str(error))
-    return Carried(msgspec.json.encode(event), "http", carried.id, trace=carried.trace)
+    return carried._replace(body=msgspec.json.encode(event), trouble=None)
+
+
+def sns_names(headers: Mapping[str, str]) -> tuple[str, str]:
+    """The id of a message of SNS and what it counts within, of a request: raw delivery has them in headers alone.
+
+    Anybody can write a header, so such an id never counts as one that SNS gave to a queue or a function.
+    """
+    return headers.get("x-amz-sns-message-id", ""), f"http {headers.get('x-amz-sns-topic-arn', '')}".strip()
 
 
 def _headers(request: Document) -> dict[str, str]:
@@ -280,6 +315,11 @@ def _attribute(value: Any) -> str:
 
 
 # --- bodies ---
+
+
+def _string(record: Document, field: str) -> str:
+    value = record.get(field)
+    return value if isinstance(value, str) else ""
 
 
 def _name(record: Document, field: str) -> str:

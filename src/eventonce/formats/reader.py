@@ -173,7 +173,7 @@ class _Reader:
             else:
                 # Several without ids of their own must not share one: the others would be taken for copies.
                 name = carried.id if len(found) == 1 or not carried.id else f"{carried.id}/{number}"
-                yield _traced(_identified(each, name), carried.trace)
+                yield _traced(_identified(each, name, carried.namer), carried.trace)
 
     def _inside(self, carried: Carried, layer: int) -> Iterator[Event | EventRejected]:
         if carried.trouble is not None:
@@ -248,12 +248,18 @@ def _in_layer(error: EventRejected, carrier: str) -> EventRejected:
     return EventRejected(f"in the {name}: {error}") if name else error
 
 
-def _identified(event: Event, name: str) -> Event:
-    """The event, with its carrier's message id where it has no id of its own."""
+def _identified(event: Event, name: str, namer: str) -> Event:
+    """The event, with its carrier's message id where it has no id of its own.
+
+    What a carrier inside this one has named stays so, and counts within this one alone: the body that says so is what
+    its sender wrote.
+    """
+    if event.named_by and namer:
+        return structs.replace(event, named_by=(namer, *event.named_by))
     if event.id or not name:
         return event
     own = {key: value for key, value in event.attributes.items() if key != "id"}  # it is empty, and would be used
-    return structs.replace(event, id=name, attributes=own)
+    return structs.replace(event, id=name, named_by=(namer,), attributes=own)
 
 
 def _traced(event: Event, trace: Mapping[str, str]) -> Event:

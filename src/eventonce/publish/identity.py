@@ -28,8 +28,14 @@ class Identities:
         """The identity of an event, or `EventRejected` where its rule finds no key in it."""
         rule = self._book.find(event)
         if rule.name == "id" and rule is self._book.all[-1]:
-            return _short(event.id) if event.id else _text(self._content.key(event))
+            return self.own(event) or _text(self._content.key(event))
         return _text(rule.key(event))
+
+    def own(self, event: Event) -> str:
+        """What the event's id makes: one that a carrier gave is no id that a sender could write."""
+        if not event.named_by:
+            return _short(event.id)
+        return _text(self._book.all[-1].key(event))
 
 
 def given_identity(value: object) -> str:

@@ -12,6 +12,7 @@ from eventonce.formats import read_event
 from eventonce.publish.identity import Identities
 from eventonce.publish.reading import read
 
+_OWN = Identities(())
 _NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,256}")
 _WHOLE = b'{"eventonce_event":'
 _decode = msgspec.json.Decoder(Event).decode
@@ -59,7 +60,8 @@ def make_row(event: object, group: str | None, identity: str | None, rules: Iden
     """
     found = read(event)
     if identity is None:
-        identity = rules.of(found) if rules is not None else found.id or uuid.uuid4().hex
+        own = _OWN.own(found) if found.named_by else found.id
+        identity = rules.of(found) if rules is not None else own or uuid.uuid4().hex
     identity = _named("identity", identity)
     grp = f"-{identity}" if group is None else f"={_named('group', group)}"
     return Row(identity, grp, _written(found))

@@ -17,6 +17,7 @@ from eventonce.sinks.dead_letter import fate
 from eventonce.worker.apart import apart
 
 _FATE = ("outcome", "reason", "error", "attempts", "rule", "key", "time")
+_NAMES = ("letter", "event_id", "named_by")
 _BODIES = ("body", "body_base64", "body_gzip")
 _KEPT_BODY = 64 * 1024 * 1024  # bytes that a packed body may have
 
@@ -38,6 +39,7 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     time: datetime | None = None
     where: Mapping[str, Any] = {}
     event_id: str = ""
+    named_by: tuple[str, ...] = ()
     told: Mapping[str, Any] = {}
     trouble: str | None = None
     handle: Any = None  # what its box finds it by
@@ -70,7 +72,8 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
             attributes.pop("id", None)
         if "headers" in self.where:
             attributes["headers"] = self.where["headers"]
-        event = structs.replace(event, id=self.event_id or event.id, attributes=attributes)
+        named = {"id": self.event_id, "named_by": self.named_by} if self.event_id else {}
+        event = structs.replace(event, attributes=attributes, **named)
         return structs.replace(delivery, event=event)
 
     def again(self, outcome: Outcome, now: int) -> "Letter":
@@ -102,8 +105,9 @@ def from_told(told: dict[str, Any], name: str, handle: Any = None) -> Letter:
         rule=told["rule"],
         key=told["key"],
         time=read_time(told["time"]),
-        where={name: value for name, value in told.items() if name not in (*_FATE, *_BODIES, "letter", "event_id")},
+        where={name: value for name, value in told.items() if name not in (*_FATE, *_BODIES, *_NAMES)},
         event_id=str(told.get("event_id", "")),
+        named_by=tuple(map(str, told.get("named_by", ()))),
         told=told,
         handle=handle,
     )

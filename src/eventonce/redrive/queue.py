@@ -71,7 +71,6 @@ class QueueBox:
 class _Messages(SqsSource):
     """The messages of a queue with all that was said of them."""
 
-    system_attributes = (*SqsSource.system_attributes, "DeadLetterQueueSourceArn")
     attributes = ("All",)
 
     def __init__(self, url: str) -> None:

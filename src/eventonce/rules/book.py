@@ -8,7 +8,7 @@ import msgspec
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
-from eventonce.key import Digester, Key, Part, canonical, canonical_parsed, part, powertools_key
+from eventonce.key import Digester, Key, Part, canonical, canonical_parsed, carrier_part, part, powertools_key
 from eventonce.path import Getter, Ignored, getter, ignored_path, unread_times
 from eventonce.rule import Remember, Rule, Trouble, version_number
 from eventonce.stamp import FIELD, identity_of
@@ -100,10 +100,12 @@ class CompiledRule:
             document = event.document()
             found = {text: get(document) for text, get in self._paths}
             if not any(map(_missing, found.values())):
-                return found
+                return found | self._namer(event, found)
         if (self.rule.otherwise if self._paths else self.rule.key) == "content":
             return {"source": event.source, "type": event.type, "content": self.stripped(event)}
         given = identity_of(event)
+        if event.named_by and not given:
+            return {"source": event.source, "type": event.type, "id": event.id, "named by": _shown(event)}
         identity = {"source": event.source, "type": event.type, "id": given or event.attributes.get("id", event.id)}
         return {name: identity[name] for name in _IDENTITY[_PUBLISHED[event.form] if given else event.form]}
 
@@ -115,15 +117,32 @@ class CompiledRule:
 
     def _by_paths(self, event: Event) -> Key:
         document, replay = event.document(), self._replay(event)
+        if event.named_by and self.rule.digest == "powertools":
+            document = _unnamed(event)  # Powertools knows no name but the event's own
         values = [get(document) for _, get in self._paths]
         if not any(map(_missing, values)):
             if self.rule.digest == "powertools":
                 return powertools_key(values, replay)
-            return self._digest(map(part, values), replay)
+            return self._digest(self._named(event, values) if event.named_by else map(part, values), replay)
         if self.rule.otherwise is not None:
             return self._otherwise(event, replay)
         missing = next(text for (text, _), value in zip(self._paths, values, strict=True) if _missing(value))
         raise _without(missing, document, f"which is in the key of rule {self.name!r}")
+
+    def _named(self, event: Event, values: Sequence[Any]) -> list[Part]:
+        """The parts of a key by paths, where a carrier gave the id: what comes of the id is the carrier's name."""
+        own = _unnamed(event)
+        others = [get(own) for _, get in self._paths]
+        pairs = zip(map(part, values), values, others, strict=True)
+        return [
+            found if not _missing(other) and part(other) == found else carrier_part(event.named_by, value)
+            for found, value, other in pairs
+        ]
+
+    def _namer(self, event: Event, found: dict[str, Any]) -> dict[str, str]:
+        if not event.named_by or self._named(event, list(found.values())) == list(map(part, found.values())):
+            return {}
+        return {"named by": _shown(event)}
 
     def _replay(self, event: Event) -> str:
         """The replay that is part of the key, where each may run an event once more."""
@@ -168,6 +187,8 @@ def _identity(event: Event) -> tuple[Part, ...]:
         return tuple(part(named[name]) for name in _IDENTITY[_PUBLISHED[event.form]])
     if not event.id:
         raise EventRejected('has no id; give its rule another key, such as key = "content"')
+    if event.named_by:
+        return part(event.source), part(event.type), carrier_part(event.named_by, event.id)
     if event.form == "eventbridge":
         return (part(event.id),)
     if event.form == "cloudevents":
@@ -176,6 +197,16 @@ def _identity(event: Event) -> tuple[Part, ...]:
     if isinstance(given, dict | list):
         raise EventRejected('has an id that is no text or number; give its rule another key, such as key = "content"')
     return part(event.source), part(event.type), part(given)
+
+
+def _unnamed(event: Event) -> dict[str, Any]:
+    """The event's document without the id that a carrier gave it."""
+    return {name: value for name, value in event.document().items() if name != "id"}
+
+
+def _shown(event: Event) -> str:
+    """The carriers that gave the event its id, for people."""
+    return " > ".join(event.named_by)
 
 
 def _pattern(rule: Rule) -> "Pattern | None":

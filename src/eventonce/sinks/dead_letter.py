@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from eventonce.clock import moment
 from eventonce.errors import describe
-from eventonce.event import Delivery
+from eventonce.event import Delivery, Event
 from eventonce.outcome import Outcome
 
 OUTCOME, RULE = "eventonce-outcome", "eventonce-rule"  # attributes of a message, to tell letters apart unread
@@ -24,14 +24,20 @@ class DeadLetters(Protocol):
 
 def letter(delivery: Delivery, outcome: Outcome, now: int) -> dict[str, Any]:
     """One dead letter: reason, history, place, and the event's own bytes."""
-    # What carried the event may have given it its id, and its bytes do not tell that.
-    carried = {} if delivery.event is None or not delivery.event.id else {"event_id": _writable(delivery.event.id)}
     return {
         **fate(outcome, outcome.attempt, now),
         **{name: _writable(value) for name, value in delivery.where.items()},
-        **carried,
+        **_identity(delivery.event),
         **_body(delivery.body),
     }
+
+
+def _identity(event: Event | None) -> dict[str, Any]:
+    """The event's id, and which carriers gave it: its bytes do not say that."""
+    if event is None or not event.id:
+        return {}
+    named_by = {"named_by": [_writable(each) for each in event.named_by]} if event.named_by else {}
+    return {"event_id": _writable(event.id), **named_by}
 
 
 def fate(outcome: Outcome, attempts: int, now: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class DynamoDBStream(AwsStream):
     def __init__(self, options: Options, clock: Clock) -> None:
         super().__init__(options, clock)
         name = self._place.name
-        self.identity = name if name.startswith("arn:") else self._newest(name)
+        self.arn = self.identity = name if name.startswith("arn:") else self._newest(name)
         self._first(self._client.describe_stream, StreamArn=self.identity)
 
     def shards(self) -> list[Shard]:

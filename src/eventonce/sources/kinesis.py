@@ -19,7 +19,8 @@ class KinesisStream(AwsStream):
         name = self._place.name
         self._stream = {"StreamARN": name} if name.startswith("arn:") else {"StreamName": name}
         found = self._first(self._client.describe_stream_summary, **self._stream)["StreamDescriptionSummary"]
-        self.identity = f"{found['StreamARN']} {found.get('StreamCreationTimestamp')}"
+        self.arn = str(found["StreamARN"])
+        self.identity = f"{self.arn} {found.get('StreamCreationTimestamp')}"
 
     def shards(self) -> list[Shard]:
         answer = self._ask(self._client.list_shards, **self._stream)

@@ -79,7 +79,8 @@ class ShardReader:
             return True
         for sequence, name, body, sent in page.records:
             self._number += 1
-            where = {"source": self._stream.name, "message": name, **({"sent": sent.isoformat()} if sent else {})}
+            where = {"source": self._stream.name, "arn": self._stream.arn, "message": name}
+            where |= {"sent": sent.isoformat()} if sent else {}
             handle = Handle(self, self._number, sequence)
             self._waiting.append(Delivery(body, where, group=self.shard, handle=handle))
             self._read = sequence

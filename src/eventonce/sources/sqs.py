@@ -4,6 +4,7 @@ import threading
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from eventonce.aws import Place
 from eventonce.clock import Clock, SystemClock, duration, moment
@@ -16,6 +17,7 @@ _LONGEST_WAIT = "20s"  # that a queue lets a poll wait
 _TRIES = 3  # to delete a message
 _PAUSE = 200  # milliseconds between them
 _CONNECTIONS = 50
+MOVED_FROM = "DeadLetterQueueSourceArn"  # of a message that SQS itself has moved, and of no other
 _XRAY, _TRACE = "AWSTraceHeader", ("traceparent", "tracestate")  # how a message names its trace
 _NO_QUEUE = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist")
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId")
@@ -36,7 +38,7 @@ class SqsSource:
     size = None
     position = 0
     # What is asked for beside the body: of SQS, and of the sender.
-    system_attributes: Sequence[str] = ("ApproximateReceiveCount", "MessageGroupId", "SentTimestamp", _XRAY)
+    system_attributes: Sequence[str] = ("ApproximateReceiveCount", "MessageGroupId", "SentTimestamp", MOVED_FROM, _XRAY)
     attributes: Sequence[str] = _TRACE
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
@@ -47,6 +49,7 @@ class SqsSource:
         self._lock = threading.Lock()  # for new clients
         self._connect()
         self._url = self._find()
+        self._arn = self._named()
         self._timeout = visibility or self._own_timeout()
         self._outage = Outage(self._name, self._clock)
         self._visibility = Visibility(self._change, self._timeout, self._clock)
@@ -114,7 +117,12 @@ class SqsSource:
         attributes = message.get("Attributes", {})
         return Delivery(
             body=message["Body"].encode("utf-8", "surrogatepass"),
-            where={"source": self._name, "message": message["MessageId"], **_said(message)},
+            where={
+                "source": self._name,
+                "arn": attributes.get(MOVED_FROM, self._arn),  # a message keeps its id when it is moved
+                "message": message["MessageId"],
+                **_said(message),
+            },
             offers=int(attributes.get("ApproximateReceiveCount", 1)),
             # On a standard queue a group is a matter of fairness, not of order.
             group=attributes.get("MessageGroupId") if self._fifo else None,
@@ -177,6 +185,12 @@ class SqsSource:
         owner = {"QueueOwnerAWSAccountId": account} if account else {}
         url: str = self._first(self._calls.get_queue_url, QueueName=name, **owner)["QueueUrl"]
         return url
+
+    def _named(self) -> str:
+        """The queue's ARN, which its URL spells out; to ask for it would need a right."""
+        account, name = urlsplit(self._url).path.rstrip("/").split("/")[-2:]
+        meta = self._calls.meta
+        return f"arn:{meta.partition}:sqs:{meta.region_name}:{account}:{name}"
 
     def _own_timeout(self) -> int:
         asked = ["VisibilityTimeout"]

@@ -49,6 +49,7 @@ class Stream(Protocol):
     """A stream. Every call raises `StreamAway` where it is not answered. Threads may share it."""
 
     name: str  # as in its URL
+    arn: str  # as Lambda names it
     identity: str  # another one for a stream that was deleted and made again: its sequence numbers are others
     start: int | None  # the moment from which a consumer that is new reads, or None for all there is
 

@@ -25,6 +25,8 @@ def of_digest(digest: bytes) -> int:
 def of_id(event: Event) -> int | None:
     """What an id identifies an event by, as under a rule with `key = "id"`; None where it has none."""
     data = event.data
+    if event.named_by and identity_of(event) is None:
+        return _of((event.source, event.type, event.named_by, event.id))
     if event.form == "eventbridge" and not (isinstance(data, dict) and FIELD in data):  # by far the most common
         return _of_text(event.id)
     given: Any = identity_of(event)

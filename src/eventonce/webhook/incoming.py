@@ -8,6 +8,7 @@ from msgspec import structs
 from eventonce.errors import EventRejected, describe
 from eventonce.event import Delivery, Event
 from eventonce.formats import Carried, read_binary, read_message
+from eventonce.formats.carriers import sns_names
 from eventonce.formats.cloudevents import recognises_headers
 from eventonce.formats.text import content, kind_of, read_json
 from eventonce.webhook.idempotency_key import NAME, unquoted
@@ -74,7 +75,8 @@ def _events(headers: Mapping[str, str], body: bytes, max_bytes: int) -> Sequence
             raise EventRejected(f"is {kind_of(read_json(raw, max_bytes))}, not a JSON object")
     except EventRejected as error:
         return [error]
-    return read_message(Carried(raw, "http", headers.get("x-amz-sns-message-id", "")), max_bytes)
+    name, origin = sns_names(headers)
+    return read_message(Carried(raw, "http", name, origin=origin), max_bytes)
 
 
 def _media(headers: Mapping[str, str]) -> str:
@@ -93,7 +95,7 @@ def _delivery(
     event, raw = found, found.raw or found.line()  # written before anything is added to it
     if name and found.form == "plain":
         own = {key: value for key, value in found.attributes.items() if key != "id"}
-        event = structs.replace(event, id=name, attributes=own, raw=raw)
+        event = structs.replace(event, id=name, named_by=(), attributes=own, raw=raw)
     if shown:
         event = structs.replace(event, attributes={**event.attributes, "headers": shown}, raw=raw)
     whole = body and found.form != "cloudevents"  # some of which are in the headers

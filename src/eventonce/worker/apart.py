@@ -36,7 +36,7 @@ def apart(delivery: Delivery) -> Sequence[Delivery]:
 def _message(delivery: Delivery) -> Sequence[Delivery]:
     carrier, name = str(delivery.where["source"]).partition("://")[0], str(delivery.where["message"])
     trace = {each: delivery.where[each] for each in TRACE_NAMES if each in delivery.where}
-    found = read_message(Carried(delivery.body, carrier, name, trace=trace))
+    found = read_message(Carried(delivery.body, carrier, name, trace=trace, origin=str(delivery.where.get("arn", ""))))
     if len(found) > 1 and any(isinstance(each, Event) for each in found):
         return _parts(delivery, found)
     if isinstance(found[0], Event):

@@ -1,0 +1,283 @@
+"""Ids that carriers give: no sender can write one, and the same record has the same one by every door."""
+
+import json
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventonce import Event, EventRejected, Once, Rule
+from eventonce.event import Delivery
+from eventonce.formats import read_events
+from eventonce.outcome import Kind, Outcome
+from eventonce.publish.identity import Identities
+from eventonce.publish.row import make_row
+from eventonce.redrive import open_box
+from eventonce.rules import Rulebook, identity
+from eventonce.sinks import open_dead_letters
+from eventonce.webhook.incoming import deliveries
+from eventonce.worker.apart import apart
+
+QUEUE = "arn:aws:sqs:eu-west-1:111122223333:orders"
+TOPIC = "arn:aws:sns:eu-west-1:111122223333:orders"
+STREAM = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
+CLUSTER = "arn:aws:kafka:eu-west-1:111122223333:cluster/blue/1-2"
+FIREHOSE = "arn:aws:firehose:eu-west-1:111122223333:deliverystream/orders"
+BARE = '{"cents": 100}'  # an event without an id
+
+
+def packed(text: str) -> str:
+    return b64encode(text.encode()).decode()
+
+
+def kafka(*values: str, arn: str = CLUSTER, first: int = 16, **fields: Any) -> dict[str, Any]:
+    records = [
+        {"topic": "orders", "partition": 0, "offset": first + at, "value": packed(value), **fields}
+        for at, value in enumerate(values)
+    ]
+    return {"eventSource": "aws:kafka", "eventSourceArn": arn, "records": {"orders-0": records}}
+
+
+def self_managed(value: str, servers: str = "b-1:9092,b-2:9092") -> dict[str, Any]:
+    records = kafka(value)["records"]
+    return {"eventSource": "SelfManagedKafka", "bootstrapServers": servers, "records": records}
+
+
+def kafka_item(value: str) -> dict[str, Any]:
+    (record,) = kafka(value)["records"]["orders-0"]
+    return {"eventSource": "aws:kafka", "eventSourceArn": CLUSTER, **record, "partition": "0"}
+
+
+def sqs(body: str, **fields: Any) -> dict[str, Any]:
+    return {"messageId": "m-1", "body": body, "eventSource": "aws:sqs", "eventSourceARN": QUEUE, **fields}
+
+
+def sns(message: str, arn: str = TOPIC) -> dict[str, Any]:
+    return {"Type": "Notification", "TopicArn": arn, "MessageId": "n-1", "Message": message}
+
+
+def sns_record(message: str) -> dict[str, Any]:
+    return {"EventSource": "aws:sns", "EventVersion": "1.0", "Sns": sns(message)}
+
+
+def kinesis(data: str, arn: str = STREAM) -> dict[str, Any]:
+    record = {"eventID": "shardId-0:7", "eventSource": "aws:kinesis", "eventSourceARN": arn}
+    return {**record, "kinesis": {"data": packed(data), "sequenceNumber": "7"}}
+
+
+def firehose(data: str, arn: str = FIREHOSE) -> dict[str, Any]:
+    return {"deliveryStreamArn": arn, "invocationId": "i", "records": [{"recordId": "f-1", "data": packed(data)}]}
+
+
+def request(body: str, **headers: str) -> dict[str, Any]:
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return {"version": "2.0", "requestContext": {}, "rawPath": "/", "headers": names, "body": body}
+
+
+SNS_HEADERS = {"x_amz_sns_message_id": "n-1", "x_amz_sns_topic_arn": TOPIC}
+
+# A record without an id by each carrier: its document, what it is called there, and what its name counts within.
+CARRIERS: dict[str, tuple[Callable[[str], Any], str, tuple[str, ...]]] = {
+    "MSK": (kafka, "orders-0-16", (CLUSTER,)),
+    "MSK, with a time": (lambda value: kafka(value, timestamp=5), "orders-0-16@5", (CLUSTER,)),
+    "self-managed Kafka": (self_managed, "orders-0-16", ("b-1:9092,b-2:9092",)),
+    "a pipe of Kafka": (lambda value: [kafka_item(value)], "orders-0-16", (CLUSTER,)),
+    "SQS": (lambda body: {"Records": [sqs(body)]}, "m-1", (QUEUE,)),
+    "SQS, written by hand": (lambda body: {"Records": [sqs(body, eventSourceARN=None)]}, "m-1", ("sqs",)),
+    "a pipe of SQS": (lambda body: [sqs(body)], "m-1", (QUEUE,)),
+    "SNS": (lambda message: {"Records": [sns_record(message)]}, "n-1", (TOPIC,)),
+    "SNS over HTTP": (lambda message: request(json.dumps(sns(message))), "n-1", ("http", TOPIC)),
+    "SNS over HTTP, raw": (lambda message: request(message, **SNS_HEADERS), "n-1", (f"http {TOPIC}",)),
+    "SNS to SQS": (lambda message: {"Records": [sqs(json.dumps(sns(message)))]}, "n-1", (QUEUE, TOPIC)),
+    "Kinesis": (lambda data: {"Records": [kinesis(data)]}, "shardId-0:7", (STREAM,)),
+    "a pipe of Kinesis": (lambda data: [kinesis(data)], "shardId-0:7", (STREAM,)),
+    "Firehose": (firehose, "f-1", (FIREHOSE,)),
+}
+RULES: dict[str, list[Rule]] = {
+    "default": [],
+    "path": [Rule(name="r", key=["id"])],
+    "expression": [Rule(name="r", key=["detail.orderId || id"])],
+    "otherwise": [Rule(name="r", key=["detail.orderId"], otherwise="id")],
+}
+
+
+def read(document: Any) -> Event:
+    (event,) = read_events(document)
+    assert isinstance(event, Event), event
+    return event
+
+
+def book(rules: str) -> Rulebook:
+    return Rulebook("billing", RULES[rules], identity("14d", "retry"))
+
+
+def key(document: Any, rules: str = "default") -> str:
+    return book(rules).key(document if isinstance(document, Event) else read(document)).key.hex()
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_name_says_what_it_counts_within(carrier: str) -> None:
+    made, name, named_by = CARRIERS[carrier]
+    event = read(made(BARE))
+    assert (event.id, event.named_by) == (name, named_by)
+    own = read(made('{"id": "7", "cents": 100}'))
+    assert (own.id, own.named_by) == ("7", ())
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_an_id_that_a_sender_writes_is_not_one_that_a_carrier_gave(carrier: str, rules: str) -> None:
+    made, name, named_by = CARRIERS[carrier]
+    genuine = key(made(BARE), rules)
+    assert genuine == key(made(BARE), rules)
+    forged: list[Any] = [{"id": name, "cents": 100}]
+    forged += [{**forged[0], "id": each} for each in (" ".join(named_by), f"{named_by[0]} {name}", [*named_by, name])]
+    forged += [{"id": name, "source": "", "detail-type": "", "detail": {"cents": 100}}]
+    for each in forged:
+        for document in (each, made(json.dumps(each))):
+            try:
+                assert key(document, rules) != genuine
+            except EventRejected:
+                continue  # a list is no id
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("inner", CARRIERS)
+def test_a_document_of_a_carrier_in_a_body_forges_no_name(inner: str, rules: str) -> None:
+    genuine = {key(made(BARE), rules) for made, _, named_by in CARRIERS.values() if len(named_by) == 1}
+    forged = json.dumps(CARRIERS[inner][0](BARE))
+    assert genuine.isdisjoint(key(made(forged), rules) for made, _, _ in CARRIERS.values())
+
+
+def test_what_a_queue_says_of_a_topic_counts_within_the_queue() -> None:
+    copies = [{"Records": [sqs(json.dumps(sns(BARE)), messageId=name)]} for name in ("m-1", "m-2")]
+    assert len(set(map(key, copies))) == 1  # SNS may deliver a message twice
+    other = {"Records": [sqs(json.dumps(sns(BARE)), eventSourceARN=f"{QUEUE}-2")]}
+    assert key(other) != key(copies[0])
+
+
+def test_one_record_has_one_name_by_each_way() -> None:
+    assert key(kafka(BARE)) == key([kafka_item(BARE)])
+    assert key({"Records": [sqs(BARE)]}) == key([sqs(BARE)])
+    moved = sqs(BARE, eventSourceARN=f"{QUEUE}-dead", attributes={"DeadLetterQueueSourceArn": QUEUE})
+    assert key({"Records": [moved]}) == key({"Records": [sqs(BARE)]})
+    assert key({"Records": [kinesis(BARE, f"{STREAM}/consumer/billing:1")]}) == key({"Records": [kinesis(BARE)]})
+    assert key(self_managed(BARE, "b-2:9092,b-1:9092")) == key(self_managed(BARE))
+
+
+@pytest.mark.parametrize("scheme", ["sqs", "kinesis"])
+def test_the_worker_and_a_function_know_a_record_by_one_key(scheme: str) -> None:
+    arn, name, document = {
+        "sqs": (QUEUE, "m-1", {"Records": [sqs(BARE)]}),
+        "kinesis": (STREAM, "shardId-0:7", {"Records": [kinesis(BARE)]}),
+    }[scheme]
+    where = {"source": f"{scheme}://orders", "arn": arn, "message": name}
+    (delivery,) = apart(Delivery(BARE.encode(), where, handle="h"))
+    assert delivery.event is not None
+    assert key(delivery.event) == key(document)
+
+
+def test_a_webhook_and_a_function_know_a_request_by_one_key() -> None:
+    headers = {name.replace("_", "-"): value for name, value in SNS_HEADERS.items()}
+    for body, given in ((BARE, headers), (json.dumps(sns(BARE)), headers), (json.dumps(sns(BARE)), {})):
+        (delivery,) = deliveries(given, body.encode(), 1000, "http://host/path")
+        assert delivery.event is not None
+        named = {name.replace("-", "_"): value for name, value in given.items()}
+        assert key(delivery.event) == key(request(body, **named))
+        assert key(delivery.event) != key({"Records": [sns_record(BARE)]})
+
+
+def test_a_name_that_the_sender_of_a_request_gives_is_his_own() -> None:
+    headers = {"x-amz-sns-message-id": "n-1", "x-amz-sns-topic-arn": TOPIC, "idempotency-key": "k-1"}
+    (delivery,) = deliveries(headers, BARE.encode(), 1000, "http://host/path")
+    assert delivery.event is not None
+    assert (delivery.event.id, delivery.event.named_by) == ("k-1", ())
+
+
+# --- over the door ---
+
+
+@pytest.fixture
+def ran() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def once() -> Iterator[Once]:
+    with Once("memory:", consumer="billing") as made:
+        yield made
+
+
+def test_records_of_another_cluster_and_of_a_topic_made_again_run(once: Once, ran: list[str]) -> None:
+    handler = once.aws_lambda(lambda event: ran.append(str(event.data["n"])))
+    green = CLUSTER.replace("blue", "green")
+    for _ in range(2):
+        handler(kafka('{"n": 1}', timestamp=1000))
+        handler(kafka('{"n": 2}', timestamp=1000, arn=green))
+        handler(kafka('{"n": 3}', timestamp=2000))
+    assert ran == ["1", "2", "3"]
+
+
+def test_a_record_that_is_named_ahead_of_time_still_runs(once: Once, ran: list[str]) -> None:
+    handler = once.aws_lambda(lambda event: ran.append(event.id))
+    nested = json.dumps(kafka(BARE))
+    handler(kafka('{"id": "orders-0-16"}', nested, first=3))
+    handler(kafka(BARE))
+    handler(kafka(BARE))
+    assert ran == ["orders-0-16"] * 3
+
+
+def test_a_dead_letter_keeps_the_name(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'dead.db'}"
+    failed = Outcome(kind=Kind.FAILED, attempt=1, error=ValueError("no"))
+    two = f"[{BARE}, {BARE}]"
+    where = {"source": "sqs://orders", "arn": QUEUE, "message": "m-1"}
+    parts = [*apart(Delivery(BARE.encode(), where, handle="h")), *apart(Delivery(two.encode(), where, handle="h"))]
+    own = apart(Delivery(b'{"id": "m-1"}', where, handle="h"))
+    dead = [*parts, *own]
+    open_dead_letters(url).write([(each, failed) for each in dead], 0)
+    letters = list(open_box(url).letters())
+    assert [letter.event_id for letter in letters] == ["m-1", "m-1/1", "m-1/2", "m-1"]
+    again = [delivery.event for letter in letters for delivery in letter.deliveries()]
+    assert [each and key(each) for each in again] == [each.event and key(each.event) for each in dead]
+    assert letters[0].told["named_by"] == [QUEUE]
+    assert "named_by" not in letters[3].told
+
+
+def test_people_see_the_name_and_its_carrier() -> None:
+    event = read(kafka(BARE))
+    for rules, parts in (
+        ("default", {"source": "", "type": "", "id": "orders-0-16"}),
+        ("path", {"id": "orders-0-16"}),
+    ):
+        found = book(rules)
+        assert found.find(event).parts(event) == {**parts, "named by": CLUSTER}
+    nested = read({"Records": [sqs(json.dumps(sns(BARE)))]})
+    assert book("default").find(nested).parts(nested)["named by"] == f"{QUEUE} > {TOPIC}"
+    rule = Rule(name="r", key=["detail.cents"])
+    other = Rulebook("c", [rule], identity("14d", "retry"))
+    assert other.find(event).parts(event) == {"detail.cents": 100}
+
+
+def test_parts_that_do_not_come_of_the_id_are_the_same_by_every_carrier() -> None:
+    found = Rulebook("c", [Rule(name="r", key=["detail.cents", "source || 'x'"])], identity("14d", "retry"))
+    assert len({found.key(read(made(BARE))).key for made, _, _ in CARRIERS.values()}) == 1
+
+
+def test_powertools_knows_no_name_of_a_carrier() -> None:
+    rule = Rule(name="r", key=["id"], digest="powertools")
+    found = Rulebook("c", [rule], identity("14d", "retry"))
+    with pytest.raises(EventRejected, match="has no id, which is in the key"):
+        found.key(read(kafka(BARE)))
+    assert found.key(read(kafka('{"id": "7"}'))).key == found.key(read({"id": "7"})).key
+
+
+def test_a_publisher_makes_no_identity_that_a_sender_could_write() -> None:
+    named, forged = read(kafka(BARE)), read({"id": "orders-0-16", "cents": 100})
+    identities = Identities(())
+    assert identities.of(forged) == "orders-0-16"
+    assert identities.of(named) == identities.of(read(kafka(BARE))) != "orders-0-16"
+    assert identities.of(named) != identities.of(read(kafka(BARE, arn=f"{CLUSTER}-2")))
+    assert make_row(named, None, None, None).identity == identities.of(named)
