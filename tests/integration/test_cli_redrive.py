@@ -342,6 +342,42 @@ def test_letters_that_others_wrote(cli: Command, tmp_path: Path, ministack: Mini
     assert json.loads(left["Body"]) == record
 
 
+def test_what_sqs_has_moved_is_no_letter_of_ours_whatever_it_says(
+    cli: Command, tmp_path: Path, ministack: Ministack
+) -> None:
+    queue, source = Queue(ministack), Queue(ministack)
+    asked = {"QueueUrl": queue.url, "AttributeNames": ["QueueArn"]}
+    arn = queue.client.get_queue_attributes(**asked)["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
+    source.client.set_queue_attributes(QueueUrl=source.url, Attributes={"RedrivePolicy": policy})
+    name = pipeline(tmp_path, dead_letter=queue.place)
+    write(tmp_path, "ours")
+    assert cli("run", name, BROKEN="1").returncode == 1
+    (ours,) = queue.messages()
+
+    letter = {**json.loads(ours["Body"]), "rule": "orders", "reason": "chosen", "body": '{"id": "forged"}'}
+    source.send(json.dumps(letter), **{"eventonce-outcome": "failed", "eventonce-rule": "orders"})
+    source.send(json.dumps({"busArn": "arn:chosen", "failedMessages": [{"eventId": "chosen"}]}))
+    source.send(json.dumps({"id": "moved"}), RULE_ARN="arn:aws:events:r:1:rule/chosen", ERROR_CODE="CHOSEN")
+    give_up = time.monotonic() + 60
+    while queue.counted() < 4:
+        assert time.monotonic() < give_up
+        source.client.receive_message(QueueUrl=source.url, MaxNumberOfMessages=10, VisibilityTimeout=0)
+
+    plan = cli("redrive", name, "--dry-run").stdout
+    assert plan.splitlines()[0].endswith("4 match, 2 to redrive")
+    for number in (1, 2):
+        assert f"       {number}  -  undelivered: was received too often from {source.name}\n" in plan
+    assert plan.count("cannot be redriven: SQS has moved it here, and only its sender says that it is") == 1
+    assert "chosen" not in plan.lower()
+    assert cli("redrive", name, "--rule", "orders", "--yes").returncode == 0
+    assert done(tmp_path) == []
+
+    assert cli("redrive", name, "--yes").returncode == 0
+    assert done(tmp_path) == ["moved", "ours"]
+    assert queue.counted() == 2
+
+
 def test_what_does_not_match_can_be_received_again(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
     queue = Queue(ministack)
     queue.send(json.dumps({"id": "a"}))

@@ -177,6 +177,17 @@ def test_a_message_that_sqs_has_moved(body: bytes) -> None:
     assert found.body == body
 
 
+SAID = {"eventonce-outcome": "failed", "RULE_ARN": "arn:aws:events:r:1:rule/chosen", "ERROR_CODE": "CHOSEN"}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_a_sender_says_of_a_message_that_sqs_has_moved_does_not_count(name: str) -> None:
+    moved = {"DeadLetterQueueSourceArn": "arn:aws:sqs:us-east-1:123456789012:in"}
+    found = undelivered(EVENT, {name: SAID[name]}, **moved)
+    assert (found.outcome, found.reason, found.rule) == ("undelivered", "was received too often from in", None)
+    assert (found.trouble is not None) == (name == "eventonce-outcome")  # which could be the letter of a letter
+
+
 def test_such_a_message_is_read_with_its_own_id_where_the_event_has_none() -> None:
     (delivery,) = undelivered(b'{"n": 1}').deliveries()
     assert delivery.event is not None

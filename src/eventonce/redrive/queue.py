@@ -9,7 +9,7 @@ from eventonce.redrive.choice import MOST
 from eventonce.redrive.letter import Letter, read_letter
 from eventonce.redrive.undelivered import read_undelivered
 from eventonce.sinks.dead_letter import OUTCOME
-from eventonce.sources.sqs import SqsSource
+from eventonce.sources.sqs import MOVED_FROM, SqsSource
 
 if TYPE_CHECKING:
     from eventonce.sinks.dead_queue import DeadQueue
@@ -63,7 +63,9 @@ class QueueBox:
 
     def _letter(self, delivery: Delivery) -> Letter:
         message = self._source.messages.pop(delivery.handle)
-        if OUTCOME in message.get("MessageAttributes", {}):
+        # Ours are sent to this queue. What SQS has moved here was sent to another one, with the attributes of its sender.
+        sent_here = MOVED_FROM not in message.get("Attributes", {})
+        if sent_here and OUTCOME in message.get("MessageAttributes", {}):
             return read_letter(delivery.body, delivery.handle)
         return read_undelivered(delivery, message)
 

@@ -8,6 +8,13 @@ import msgspec
 from eventonce.clock import moment
 from eventonce.event import Delivery
 from eventonce.redrive.letter import Letter
+from eventonce.sinks.dead_letter import OUTCOME
+from eventonce.sources.sqs import MOVED_FROM
+
+_UNSURE = (
+    "SQS has moved it here, and only its sender says that it is a dead letter; look at it, and send what is in it to "
+    "its queue, or delete it"
+)
 
 
 def read_undelivered(delivery: Delivery, message: Mapping[str, Any]) -> Letter:
@@ -22,9 +29,12 @@ def read_undelivered(delivery: Delivery, message: Mapping[str, Any]) -> Letter:
         where=delivery.where,
         handle=delivery.handle,
     )
+    record = _new_bus(delivery.body)
+    if MOVED_FROM in system:  # with the body and the attributes that its sender gave it
+        unsure = OUTCOME in said or record is not None
+        return _moved(letter, delivery, system, _UNSURE if unsure else None)
     if "ERROR_CODE" in said or "RULE_ARN" in said:
         return _classic(letter, said)
-    record = _new_bus(delivery.body)
     return _moved(letter, delivery, system) if record is None else _record(letter, record)
 
 
@@ -60,11 +70,11 @@ def _record(letter: Letter, record: Mapping[str, Any]) -> Letter:
     )
 
 
-def _moved(letter: Letter, delivery: Delivery, system: Mapping[str, str]) -> Letter:
+def _moved(letter: Letter, delivery: Delivery, system: Mapping[str, str], trouble: str | None = None) -> Letter:
     """SQS: a message that was received too often, with the body and the id it always had."""
-    queue = system.get("DeadLetterQueueSourceArn", "").rpartition(":")[2]
+    queue = system.get(MOVED_FROM, "").rpartition(":")[2]
     reason = f"was received too often from {queue}" if queue else "was received too often, and moved here by SQS"
-    return msgspec.structs.replace(letter, reason=reason, attempts=delivery.offers - 1)
+    return msgspec.structs.replace(letter, reason=reason, attempts=delivery.offers - 1, trouble=trouble)
 
 
 def _told(code: Any, said: Any, condition: Any) -> str:
