@@ -261,6 +261,17 @@ def test_people_see_the_name_and_its_carrier() -> None:
     assert other.find(event).parts(event) == {"detail.cents": 100}
 
 
+def test_a_tombstone_is_known_by_its_record() -> None:
+    found = Rulebook("c", [Rule(name="r", key="content", match={"detail": [None]})], identity("14d", "retry"))
+    records = [kafka(""), kafka("", first=17), kafka("", arn=f"{CLUSTER}-2"), kafka("", timestamp=1), kafka("")]
+    events = list(map(read, records))
+    assert [found.find(each).name for each in events] == ["r"] * 5
+    assert found.find(events[0]).parts(events[0])["id"] == "orders-0-16"
+    keys = [found.key(each).key for each in events]
+    assert len(set(keys)) == 4
+    assert keys[0] == keys[4]
+
+
 def test_parts_that_do_not_come_of_the_id_are_the_same_by_every_carrier() -> None:
     found = Rulebook("c", [Rule(name="r", key=["detail.cents", "source || 'x'"])], identity("14d", "retry"))
     assert len({found.key(read(made(BARE))).key for made, _, _ in CARRIERS.values()}) == 1

@@ -135,7 +135,9 @@ def test_each_carrier_is_known(document: object, found: list[tuple[str, str]]) -
         ({"Records": [change(dynamodb=None)]}, "has no dynamodb object"),
         ({"invocationId": "i", "records": [{"recordId": "1"}]}, "has no data"),
         ({"invocationId": "i", "records": [7]}, "is a number, not a JSON object"),
-        ({"eventSource": "aws:kafka", "records": {"orders-0": [kafka(None)]}}, "has no value"),
+        ({"eventSource": "aws:kafka", "records": {"orders-0": [kafka(7)]}}, "has value that is not base64"),
+        ({"eventSource": "aws:kafka", "records": {"orders-0": [{"topic": "orders", "value": None}]}}, "has no value"),
+        ({"eventSource": "aws:kafka", "records": {}}, "has no value"),
         ({"eventSource": "aws:kafka", "records": {"orders-0": ["x"]}}, "is a string, not a JSON object"),
         (http(None), "has no body"),
         (http("%", isBase64Encoded=True), "has body that is not base64"),
@@ -265,6 +267,29 @@ def test_a_change_that_is_nested_too_deep() -> None:
         deep = {"M": {"a": deep}}
     (error,) = read_events({"Records": [change(dynamodb={"Keys": {"a": deep}})]})
     assert str(error) == "in the DynamoDB record: is nested deeper than 200 levels"
+
+
+@pytest.mark.parametrize("given", [{"value": None}, {}, {"value": ""}])
+@pytest.mark.parametrize("pipe", [False, True])
+def test_a_tombstone_is_the_deletion_of_its_key(given: dict[str, Any], pipe: bool) -> None:
+    record = {"topic": "orders", "partition": 0, "offset": 15, "timestamp": 1767603600000, **given}
+    record["key"] = b64encode("o-1 é".encode()).decode()
+    source = {"eventSource": "aws:kafka", "eventSourceArn": "arn:c"}
+    event = only([{**source, **record}] if pipe else {**source, "records": {"orders-0": [record]}})
+    assert (event.form, event.id, event.source, event.type) == ("plain", "orders-0-15@1767603600000", "", "")
+    assert (event.data, event.time) == (None, datetime(2026, 1, 5, 9, tzinfo=UTC))
+    assert event.attributes == {"topic": "orders", "key": "o-1 é", "timestamp": 1767603600000}
+    assert json.loads(event.line()) == {**event.attributes, "value": None}
+
+
+def test_keys_of_tombstones_stay_apart() -> None:
+    keys = [None, b64encode(b"\xff").decode(), "not base64!", b64encode(b"").decode(), b64encode(b"/w==").decode()]
+    times = [1, "x", None, -(10**30), 10**30]
+    records = [{**kafka(None), "offset": n, "key": key, "timestamp": times[n]} for n, key in enumerate(keys)]
+    found = read_events({"eventSource": "aws:kafka", "records": {"orders-0": records}})
+    events = [each for each in found if isinstance(each, Event)]
+    assert [each.attributes["key"] for each in events] == [None, {"$binary": "/w=="}, "not base64!", "", "/w=="]
+    assert [each.time is None for each in events] == [False, True, True, True, True]
 
 
 def test_records_of_services_are_events() -> None:

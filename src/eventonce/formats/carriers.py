@@ -4,11 +4,14 @@
 """
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
 
+from eventonce.clock import moment
 from eventonce.errors import EventRejected
+from eventonce.event import Event
 from eventonce.formats import bus, cloudevents, eventbridge
 from eventonce.formats.plain import text
 from eventonce.formats.text import content, from_base64, kind_of
@@ -21,13 +24,13 @@ _OF_REQUESTS = frozenset(("httpMethod", "isBase64Encoded", "rawPath"))
 
 
 class Carried(NamedTuple):
-    """One event's body, what carried it, the carrier's own name for the message, and the trace that it names.
+    """One event's body or the event itself, what carried it, the carrier's own name for the message, and the trace that it names.
 
     `origin` is the queue, topic, stream or cluster that the name is unique in. With `trouble`, which says why there is
     no body to read, `body` is the carrier's record or text as it came.
     """
 
-    body: bytes | str | Document
+    body: bytes | str | Document | Event
     carrier: str = "none"
     id: str = ""
     trouble: str | None = None
@@ -203,7 +206,32 @@ def _kafka(record: Document) -> Carried:
     place = [_name(record, name) for name in ("topic", "partition", "offset")]
     time = _name(record, "timestamp")  # a topic that was deleted and made again has the same offsets once more
     name = "-".join(place) + (f"@{time}" if time else "") if all(place) else ""
-    return _packed("kafka", name, record, record, "value")._replace(origin=_cluster(record))
+    carried = _packed("kafka", name, record, record, "value")
+    if name and record.get("value") in (None, ""):
+        carried = carried._replace(body=_tombstone(record), trouble=None)
+    return carried._replace(origin=_cluster(record))
+
+
+def _tombstone(record: Document) -> Event:
+    """A record of Kafka without a value: nothing is left under its key. It has no data, and rules know it by its name."""
+    fields = {"topic": record["topic"], "key": _record_key(record.get("key")), "timestamp": record.get("timestamp")}
+    raw = msgspec.json.encode({**fields, "value": None})
+    return Event(data=None, attributes=fields, time=_time(record.get("timestamp")), raw=raw)
+
+
+def _time(millis: Any) -> datetime | None:
+    try:
+        return moment(millis) if isinstance(millis, int) else None
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _record_key(given: Any) -> Any:
+    raw = from_base64(given)
+    try:
+        return given if raw is None else raw.decode()
+    except UnicodeDecodeError:
+        return {"$binary": given}  # base64, which a text could be too
 
 
 def _cluster(holder: Document) -> str:
@@ -236,7 +264,7 @@ def _request(request: Document) -> Carried:
 
 
 def _binary(carried: Carried, headers: Mapping[str, str]) -> Carried:
-    body = b"" if carried.trouble or isinstance(carried.body, dict) else carried.body
+    body = carried.body if isinstance(carried.body, bytes | str) and not carried.trouble else b""
     try:
         event = cloudevents.structured(headers, content(body))
     except EventRejected as error:

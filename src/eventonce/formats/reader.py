@@ -180,6 +180,8 @@ class _Reader:
             raise EventRejected(carried.trouble)
         if layer >= _MAX_LAYERS:
             raise EventRejected(f"is wrapped more than {_MAX_LAYERS} times")
+        if isinstance(carried.body, Event):
+            return iter((carried.body,))
         if isinstance(carried.body, dict):
             return self.documents(carried.body, b"", layer + 1)
         raw = self._content(carried.body)

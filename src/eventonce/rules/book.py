@@ -72,18 +72,21 @@ class CompiledRule:
 
     def key(self, event: Event) -> Keyed:
         """The event's key, or `EventRejected` where a part of it is missing."""
-        key = self._key(event)  # first: a missing part of it says more than a missing version
+        key = self._made(event)  # first: a missing part of it says more than a missing version
         if self._version is None and self._old is None:
             return Keyed(self, key)
-        version = None if self._version is None else self._version_of(event, self._version)
+        version = None if self._version is None or _says_nothing(event) else self._version_of(event, self._version)
         return Keyed(self, key, version, None if self._old is None else self._old.key_if_any(event))
 
     def key_if_any(self, event: Event) -> Key | None:
         """The event's key, if it has all parts of one."""
         try:
-            return self._key(event)
+            return self._made(event)
         except EventRejected:
             return None
+
+    def _made(self, event: Event) -> Key:
+        return self._by_id(event) if _says_nothing(event) else self._key(event)
 
     def content(self, event: Event) -> bytes:
         """The canonical form of what the event says, without what is ignored."""
@@ -96,12 +99,12 @@ class CompiledRule:
 
     def parts(self, event: Event) -> dict[str, Any]:
         """What makes the key, by name: for people."""
-        if self._paths:
+        if self._paths and not _says_nothing(event):
             document = event.document()
             found = {text: get(document) for text, get in self._paths}
             if not any(map(_missing, found.values())):
                 return found | self._namer(event, found)
-        if (self.rule.otherwise if self._paths else self.rule.key) == "content":
+        if (self.rule.otherwise if self._paths else self.rule.key) == "content" and not _says_nothing(event):
             return {"source": event.source, "type": event.type, "content": self.stripped(event)}
         given = identity_of(event)
         if event.named_by and not given:
@@ -159,6 +162,11 @@ class CompiledRule:
         if value is None:
             raise _without(text, document, f"which is the version of rule {self.name!r}")
         return version_number(value, text)
+
+
+def _says_nothing(event: Event) -> bool:
+    """Whether it is a tombstone of Kafka: it has no data that a rule could look at, and each one is an event."""
+    return event.data is None and event.form == "plain" and bool(event.named_by)
 
 
 def _missing(value: Any) -> bool:
