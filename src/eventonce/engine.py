@@ -143,10 +143,14 @@ class Once:
         flow = self._flow(list(events), Run(work, self._lease, self._max_attempts))
         return drive_async(flow) if work.is_async else drive(flow)
 
-    def aws_lambda(self, handler: Handler | Sink, *, enrichment: bool = False) -> "LambdaHandler":
+    def aws_lambda(
+        self, handler: Handler | Sink, *, enrichment: bool = False, report_kafka_failures: bool = False
+    ) -> "LambdaHandler":
         """A Lambda function's handler for everything that AWS invokes one with, which answers as its carrier expects.
 
         With `enrichment` it stands inside a pipe: it hands on what is new, as the handler returns it or as it came.
+        With `report_kafka_failures` it names the records of Kafka that failed, which takes `ReportBatchItemFailures` in
+        the mapping; without, one failure brings all of the batch back.
         """
         from eventonce.aws_lambda import LambdaHandler
 
@@ -158,7 +162,14 @@ class Once:
             flow = self._flow(deliveries, Run(work, self._lease, attempts=LONGEST, ends=ends))
             return self._in_loop(drive_async(flow)) if work.is_async else drive(flow)
 
-        return LambdaHandler(run, self._consumer, self._max_bytes, self._clock, enrichment=enrichment)
+        return LambdaHandler(
+            run,
+            self._consumer,
+            self._max_bytes,
+            self._clock,
+            enrichment=enrichment,
+            report_kafka_failures=report_kafka_failures,
+        )
 
     def key(self, event: object) -> Key:
         """The key of an event, or `EventRejected`."""

@@ -105,6 +105,16 @@ def dynamodb(*numbers: int) -> dict[str, Any]:
     }
 
 
+def kafka(*numbers: object, partition: int = 0, first: int = 10, source: str = "aws:kafka") -> dict[str, Any]:
+    """Records of one partition; None is a tombstone, and a text the value as it is."""
+    records = [
+        {"topic": "o", "partition": partition, "offset": first + at, "timestamp": 1000 + at, "key": packed(f"k{number}".encode())}
+        | {"value": number if number is None else packed(number.encode() if isinstance(number, str) else bridge(number))}
+        for at, number in enumerate(numbers)
+    ]
+    return {"eventSource": source, "bootstrapServers": "b:9092", "records": {f"o-{partition}": records}}
+
+
 def sns(number: object) -> dict[str, Any]:
     notice = {"Type": "Notification", "MessageId": "n-1", "TopicArn": "arn", "Message": json.dumps(bridge(number))}
     return {"Records": [{"EventSource": "aws:sns", "EventVersion": "1.0", "Sns": notice}]}
@@ -125,7 +135,7 @@ def request(body: Any, **more: Any) -> dict[str, Any]:
     return {"version": "2.0", "rawPath": "/", "headers": {}, "requestContext": context, "body": text, **more}
 
 
-def failures(answer: dict[str, Any]) -> list[str]:
+def failures(answer: dict[str, Any]) -> list[Any]:
     return [each["itemIdentifier"] for each in answer["batchItemFailures"]]
 
 
@@ -314,6 +324,123 @@ def test_a_tumbling_window_keeps_its_state(function: Function) -> None:
 def test_a_tumbling_window_ends_without_records(function: Function) -> None:
     event = {"Records": [], "window": {"start": "a", "end": "b"}, "state": {"sum": 3}, "isFinalInvokeForWindow": True}
     assert function.handler(event, None) == {"batchItemFailures": [], "state": {"sum": 3}}
+
+
+# --- Kafka ---
+
+
+TOMBSTONE_RULES = {
+    "none": None,
+    "content": Rule(name="r", key="content"),
+    "paths": Rule(name="r", key=["detail.n"], version="detail.n", max_age="36500d"),
+    "attributes": Rule(name="r", key=["topic || detail.n"], was={"name": "old", "key": "content"}),
+    "otherwise": Rule(name="r", key=["detail.n"], otherwise="content"),
+    "powertools": Rule(name="r", key=["detail.n"], digest="powertools"),
+}
+
+
+@pytest.mark.parametrize("value", [None, ""])
+@pytest.mark.parametrize("rule", TOMBSTONE_RULES)
+def test_a_tombstone_is_an_event_under_every_rule_and_the_batch_goes_on(value: Any, rule: str) -> None:
+    seen: list[Any] = []
+    with Once("memory:", rules=TOMBSTONE_RULES[rule] or (), consumer="billing") as once:
+        handler = once.aws_lambda(lambda event: seen.append(event.data and event.data["n"] or event.attributes["key"]))
+        for _ in range(2):
+            assert handler(kafka(1, value, 2, value), None) is None
+    assert seen == ["1", f"k{value}", "2", f"k{value}"]
+
+
+@pytest.mark.parametrize("source", ["aws:kafka", "SelfManagedKafka"])
+def test_nothing_of_a_partition_runs_behind_a_record_that_failed(function: Function, source: str) -> None:
+    function.fails.add("2")
+    event = kafka(1, 2, 3, source=source)
+    event["records"] |= kafka(4, 5, partition=1)["records"]
+    with pytest.raises(ValueError, match="no 2"):
+        function.handler(event, None)
+    assert sorted(function.ran) == ["1", "2", "4", "5"]
+    function.fails.clear()
+    assert function.handler(event, None) is None
+    assert [each for each in function.ran if each in "123"] == ["1", "2", "2", "3"]
+    assert sorted(function.ran) == ["1", "2", "2", "3", "4", "5"]
+
+
+def test_a_broken_record_of_kafka_stops_its_partition_alone(function: Function) -> None:
+    handler = function.once.aws_lambda(function._handle, report_kafka_failures=True)
+    event = kafka(1, '{"id": ', 3)
+    event["records"] |= kafka(4, partition=1)["records"]
+    assert failures(handler(event, None)) == [{"partition": "o-0", "offset": n} for n in (11, 12)]
+    assert sorted(function.ran) == ["1", "4"]
+
+
+def test_a_busy_record_of_kafka_stops_its_partition(function: Function) -> None:
+    handler = function.once.aws_lambda(function._handle, report_kafka_failures=True)
+    function.store.claim([Want(function.once.key(bridge(1)), 60_000)], b"another1", 60_000)
+    assert failures(handler(kafka(1, 2), None)) == [{"partition": "o-0", "offset": n} for n in (10, 11)]
+    assert function.ran == []
+
+
+def test_kafka_is_told_of_success_by_an_empty_list(function: Function) -> None:
+    handler = function.once.aws_lambda(function._handle, report_kafka_failures=True)
+    assert handler(kafka(1, 2, 1), None) == {"batchItemFailures": []}
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+@pytest.mark.parametrize("reports", [True, False])
+def test_a_mapping_of_kafka_loses_nothing_and_keeps_the_order(function: Function, reports: bool, resumes: bool) -> None:
+    """A mapping that goes on from the first offset that is named, and one that sends again only what is named."""
+    handler = function.once.aws_lambda(function._handle, report_kafka_failures=reports)
+    function.fails |= {"2", "6"}
+    records = {**kafka(*range(1, 5))["records"], **kafka(*range(5, 9), partition=1)["records"]}
+    rounds = 0
+    while records:
+        rounds += 1
+        if rounds == 3:
+            function.fails.clear()
+        try:
+            told = failures(handler({**kafka(), "records": records}, None))
+        except ValueError:
+            assert not reports
+            continue  # all of it
+        except TypeError:
+            break  # nothing was told: all is done
+        named = {(each["partition"], each["offset"]) for each in told}
+        assert named <= {(name, record["offset"]) for name, of in records.items() for record in of}
+        again: dict[str, Any] = {}
+        for name, of in records.items():
+            offsets = [offset for partition, offset in named if partition == name]
+            again[name] = [
+                each for each in of
+                if (offsets and each["offset"] >= min(offsets) if resumes else (name, each["offset"]) in named)
+            ]  # fmt: skip
+        records = {name: of for name, of in again.items() if of}
+    assert rounds == 3
+    done = [each for at, each in enumerate(function.ran) if each not in function.ran[at + 1 :]]
+    assert [each for each in done if each in "1234"] == ["1", "2", "3", "4"]
+    assert [each for each in done if each in "5678"] == ["5", "6", "7", "8"]
+    assert {each for each in function.ran if function.ran.count(each) > 1} == {"2", "6"}
+
+
+def test_partitions_without_records_are_nothing_to_do(function: Function) -> None:
+    assert function.handler({**kafka(), "records": {"o-0": []}}, None) is None
+    function.handler({**kafka(), "records": {"o-0": [], **kafka(1, partition=1)["records"]}}, None)
+    assert function.ran == ["1"]
+
+
+@pytest.mark.parametrize("records", [{"o-0": {"topic": "o"}}, {"o-0": "x", "o-1": []}])
+def test_a_partition_that_is_no_list_is_refused(function: Function, records: Any) -> None:
+    with pytest.raises(EventRejected, match="has a partition that is not a list of records"):
+        function.handler({**kafka(), "records": records}, None)
+
+
+def test_a_pipe_of_kafka_keeps_the_order_of_a_partition(function: Function) -> None:
+    function.fails.add("2")
+    items = [
+        {"eventSource": "aws:kafka", "eventSourceArn": "arn", **record}
+        for each in (kafka(1, 2, 3), kafka(4, partition=1)) for of in each["records"].values() for record in of
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="no 2"):
+        function.handler(items, None)
+    assert sorted(function.ran) == ["1", "2", "4"]
 
 
 # --- malformed at every layer: kept by its carrier, and the others go on ---

@@ -57,6 +57,13 @@ def _messages(envelope: Envelope, settled: Sequence[Settled]) -> dict[str, Any]:
     return {"batchItemFailures": [_failure(each) for each in settled if each.failure is not None]}
 
 
+def _offsets(envelope: Envelope, settled: Sequence[Settled]) -> dict[str, Any]:
+    """Every record that is not done, and not the first of its partition alone: no other may come again."""
+    failed = [each.message for each in settled if each.failure is not None]
+    places = [{"partition": message.group, "offset": message.item["offset"]} for message in failed]
+    return {"batchItemFailures": [{"itemIdentifier": place} for place in places]}
+
+
 def _checkpoint(envelope: Envelope, settled: Sequence[Settled]) -> dict[str, Any]:
     first = next((each for each in settled if each.failure is not None), None)
     told: dict[str, Any] = {"batchItemFailures": [] if first is None else [_failure(first)]}
@@ -129,6 +136,7 @@ def _raise_failure(envelope: Envelope, settled: Sequence[Settled]) -> None:
 
 _ANSWERS: dict[Reply, Callable[[Envelope, Sequence[Settled]], Any]] = {
     Reply.MESSAGES: _messages,
+    Reply.OFFSETS: _offsets,
     Reply.CHECKPOINT: _checkpoint,
     Reply.RECORDS: _records,
     Reply.RESPONSE: _response,

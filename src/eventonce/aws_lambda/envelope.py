@@ -9,11 +9,12 @@ from eventonce.formats import Carried, unpack
 
 Document = Mapping[str, Any]
 EXPECTED = (
-    "an EventBridge event or a list of them, Records of SQS, SNS, Kinesis or DynamoDB Streams, records of Firehose, "
-    "the list of a pipe, a request of API Gateway or of a function URL, or a JSON object that a rule can key"
+    "an EventBridge event or a list of them, Records of SQS, SNS, Kinesis or DynamoDB Streams, records of Firehose or "
+    "Kafka, the list of a pipe, a request of API Gateway or of a function URL, or a JSON object that a rule can key"
 )
 
 
+_KAFKA = ("aws:kafka", "SelfManagedKafka")
 # Of other sources, such as Kafka, a pipe takes every answer for success of all.
 _TELLING_PIPES = ("pipes-sqs", "pipes-kinesis", "pipes-dynamodb")
 
@@ -22,6 +23,7 @@ class Reply(Enum):
     """How a carrier wants to be told."""
 
     MESSAGES = auto()  # the messages that failed
+    OFFSETS = auto()  # the records of Kafka that failed, by partition and offset
     CHECKPOINT = auto()  # the first record that failed, and all behind it come again
     RECORDS = auto()  # a result for each record
     RESPONSE = auto()  # an HTTP response
@@ -56,6 +58,8 @@ def recognise(event: Any) -> Envelope:
         for name, found in (("Records", _records), ("records", _transformation)):
             if isinstance(event.get(name), list) and event[name]:
                 return found(event, event[name])
+        if event.get("eventSource") in _KAFKA and isinstance(event.get("records"), Mapping) and event["records"]:
+            return _partitions(event, event["records"])
         return _single(event)
     raise EventRejected(f"the function was invoked with {_seen(event)}; expected {EXPECTED}")
 
@@ -83,6 +87,15 @@ def _transformation(event: Document, records: list[Any]) -> Envelope:
         raise unknown(event, "has records of no service that is known here")
     found = [Message(each, each.id, None, item) for each, item in zip(carried, records, strict=True)]
     return _checked(Envelope("firehose", Reply.RECORDS, found, event))
+
+
+def _partitions(event: Document, records: Document) -> Envelope:
+    if not all(isinstance(partition, list) for partition in records.values()):
+        raise unknown(event, "has a partition that is not a list of records")
+    pairs = [(name, record) for name, partition in records.items() for record in partition]
+    carried = unpack(event) if pairs else []
+    found = [Message(each, each.id, name, item) for each, (name, item) in zip(carried, pairs, strict=True)]
+    return _checked(Envelope("kafka", Reply.OFFSETS, found, event))
 
 
 def _list(items: list[Any]) -> Envelope:
@@ -130,9 +143,11 @@ def _none(record: Document) -> None:
 
 
 def _group(item: Document) -> str | None:
-    """The group that an item is ordered in: that of a FIFO queue, or its shard."""
+    """The group that an item is ordered in: that of a FIFO queue, its shard, or its partition of a topic."""
     if item.get("eventSource") in ("aws:kinesis", "aws:dynamodb"):
         return _shard(item)
+    if item.get("eventSource") in _KAFKA:
+        return f"{item.get('topic')}-{item.get('partition')}"
     if not str(item.get("eventSourceARN", "")).endswith(".fifo"):  # other queues have groups too, without an order
         return None
     return _word(_inner(item, "attributes").get("MessageGroupId")) or None

@@ -25,18 +25,31 @@ class LambdaHandler:
     """Runs what Lambda brings, each event once, and answers as its carrier wants to be told.
 
     `run` takes deliveries and the lease of their claims: the time that the function has left. With `enrichment` the
-    function stands inside a pipe and hands on what is new.
+    function stands inside a pipe and hands on what is new. With `report_kafka_failures` the mapping of a Kafka topic is
+    known to understand which records failed.
     """
 
-    def __init__(self, run: Runner, consumer: str, max_bytes: int, clock: Clock, *, enrichment: bool) -> None:
+    def __init__(
+        self,
+        run: Runner,
+        consumer: str,
+        max_bytes: int,
+        clock: Clock,
+        *,
+        enrichment: bool,
+        report_kafka_failures: bool,
+    ) -> None:
         self._run = run
         self._consumer = consumer
         self._max_bytes = max_bytes
         self._clock = clock
         self._enrichment = enrichment
+        self._report_kafka_failures = report_kafka_failures
 
     def __call__(self, event: Any, context: Any = None) -> Any:
         envelope = recognise(event)
+        if envelope.reply is Reply.OFFSETS and not self._report_kafka_failures:
+            envelope = envelope._replace(reply=Reply.RAISE)  # any answer could be taken for success of all
         parts = [self._deliveries(envelope, message) for message in envelope.messages]
         outcomes = iter(self._run([delivery for part in parts for delivery in part], _lease(context)))
         settled = [
