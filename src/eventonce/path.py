@@ -265,10 +265,11 @@ class Ignored:
     """Paths to leave out of a content key."""
 
     def __init__(self, paths: Iterable[Steps]) -> None:
-        self._paths = tuple(paths)
-        self._wild = any(isinstance(step, Step) for steps in self._paths for step in steps)
+        listed = tuple(paths)
+        wild = any(isinstance(step, Step) for steps in listed for step in steps)
+        self._search = _Search(listed) if wild else None
         self._tree: dict[str, Any] = {}
-        for steps in sorted(self._paths, key=len, reverse=True):  # a short path also swallows the longer ones below
+        for steps in sorted(listed, key=len, reverse=True):  # a short path also swallows the longer ones below
             branch = self._tree
             for step in steps[:-1]:
                 branch = branch.setdefault(step, {})
@@ -276,7 +277,7 @@ class Ignored:
 
     def strip(self, data: Any) -> Any:
         """The data without what is ignored; what was given is left as it is."""
-        return _search(data, self._paths) if self._wild else _without(data, self._tree)
+        return _without(data, self._tree) if self._search is None else self._search(data)
 
 
 def _without(value: Any, tree: dict[str, Any]) -> Any:
@@ -296,36 +297,99 @@ def _without(value: Any, tree: dict[str, Any]) -> Any:
     return value if kept is None else kept
 
 
-def _search(value: Any, paths: Sequence[Steps]) -> Any:
-    """Any paths: follows all of them at once."""
-    if isinstance(value, dict):
-        found = [(name, item, _below(paths, name)) for name, item in value.items()]
-        return {name: _search(item, below) for name, item, below in found if below is not None}
-    if isinstance(value, list):
-        below = _below(paths, None)
-        return [] if below is None else [_search(item, below) for item in value]
-    return value
+_State = frozenset[int]  # how far each path has come: the numbers of the steps that may come next
+_OTHER = object()  # any name that no path has
+_HOLDERS = (dict, list)
+_MOST_STATES = 1024  # that are kept; which of them come up, whoever sends events decides
 
 
-def _below(paths: Sequence[Steps], name: str | None) -> list[Steps] | None:
-    """The paths that go on below a name, or below a list's items; None where one of them ends there."""
-    below: list[Steps] = []
-    for steps in paths:
-        head = steps[0]
-        if isinstance(head, Step) and head == DEEP:
-            below.append(steps)
-            rest = _below([steps[1:]], name)
-            if rest is None:
-                return None
-            below += rest
-        elif _matches(head, name):
-            if len(steps) == 1:
-                return None
-            below.append(steps[1:])
-    return below
+class _Search:
+    """Any paths: follows all of them at once, and takes the same time for a value however deep it is.
+
+    A `**` may end anywhere, so each path may have come to several of its steps. What follows is found out once.
+    """
+
+    def __init__(self, paths: Sequence[Steps]) -> None:
+        self._steps: list[str] = []
+        self._lasts: set[int] = set()
+        starts: list[int] = []
+        for steps in paths:
+            starts.append(len(self._steps))
+            self._steps += steps
+            self._lasts.add(len(self._steps) - 1)
+        self._names = {step for step in self._steps if not isinstance(step, Step)}
+        self._start = self._reached(starts)
+        self._known: dict[_State, _Below] = {}
+
+    def __call__(self, value: Any) -> Any:
+        return self._kept(value, self._start)
+
+    def _kept(self, value: Any, state: _State) -> Any:
+        if not state:
+            return value
+        if isinstance(value, dict):
+            known, names = self._below(state), self._names
+            found = [(name, item, known[name if name in names else _OTHER]) for name, item in value.items()]
+            return {
+                name: self._kept(item, below) if isinstance(item, _HOLDERS) else item
+                for name, item, below in found
+                if below is not None
+            }
+        if isinstance(value, list):
+            below = self._below(state)[None]
+            if below is None:
+                return []
+            return [self._kept(item, below) if isinstance(item, _HOLDERS) else item for item in value]
+        return value
+
+    def _below(self, state: _State) -> "_Below":
+        known = self._known.get(state)
+        if known is None:
+            if len(self._known) >= _MOST_STATES:
+                self._known.clear()
+            known = self._known[state] = _Below(self, state)
+        return known
+
+    def after(self, state: _State, name: object) -> _State | None:
+        """How far the paths have come below a name, or below a list's items (None); None where one ends there."""
+        after: list[int] = []
+        for number in state:
+            step = self._steps[number]
+            if isinstance(step, Step) and step == DEEP:
+                after.append(number)
+            elif _matches(step, name):
+                if number in self._lasts:
+                    return None
+                after.append(number + 1)
+        return self._reached(after)
+
+    def _reached(self, numbers: Iterable[int]) -> _State:
+        """These, and what stands behind a `**` among them, which may be none at all."""
+        reached: set[int] = set()
+        for start in numbers:
+            number = start
+            while number not in reached:
+                reached.add(number)
+                number += self._steps[number] == DEEP and isinstance(self._steps[number], Step)
+        return frozenset(reached)
 
 
-def _matches(head: str, name: str | None) -> bool:
+class _Below(dict[object, _State | None]):
+    """What follows on one state, as far as it has been asked for."""
+
+    __slots__ = ("_search", "_state")
+
+    def __init__(self, search: _Search, state: _State) -> None:
+        super().__init__()
+        self._search = search
+        self._state = state
+
+    def __missing__(self, name: object) -> _State | None:
+        self[name] = below = self._search.after(self._state, name)
+        return below
+
+
+def _matches(head: str, name: object) -> bool:
     if isinstance(head, Step):
         return head == (ITEM if name is None else ANY)
     return head == name

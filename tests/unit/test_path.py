@@ -8,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventonce.errors import ConfigError
-from eventonce.path import Ignored, constant, floor_time, getter, ignored_path, plain, quoted, unread_times, value_at
+from eventonce.path import (
+    Ignored,
+    Step,
+    constant,
+    floor_time,
+    getter,
+    ignored_path,
+    plain,
+    quoted,
+    unread_times,
+    value_at,
+)
 
 DOCUMENT = {"detail": {"interaction-id": "x", "a.b": {"c": 0}, "list": [{"n": 1}, {"n": 2}], "empty": "", "no": None}}
 
@@ -181,6 +192,43 @@ PLAIN = st.lists(NAMES, min_size=1, max_size=3).map(tuple)
 def test_both_ways_to_leave_out_plain_paths_agree(data: Any, paths: list[tuple[str, ...]]) -> None:
     never = ignored_path("*.never.there")
     assert Ignored(paths).strip(data) == Ignored([*paths, never]).strip(data)
+
+
+def left_out(value: Any, paths: list[tuple[str, ...]]) -> Any:
+    """As one would write it down: each path on its own at every place, however long that takes."""
+    if isinstance(value, dict):
+        below = {name: [rest for path in paths for rest in rests(path, name)] for name in value}
+        return {name: left_out(item, below[name]) for name, item in value.items() if () not in below[name]}
+    if isinstance(value, list):
+        inside = [rest for path in paths for rest in rests(path, None)]
+        return [] if () in inside else [left_out(item, inside) for item in value]
+    return value
+
+
+def rests(path: tuple[str, ...], name: str | None) -> list[tuple[str, ...]]:
+    if not path:
+        return []
+    head, rest = path[0], path[1:]
+    if not isinstance(head, Step):
+        return [rest] if head == name else []
+    if head == "**":
+        return [path, *rests(rest, name)]
+    return [rest] if head == ("[*]" if name is None else "*") else []
+
+
+FEW = st.sampled_from(["a", "b", "*"])
+NESTED = st.recursive(
+    st.integers(0, 3), lambda some: st.lists(some, max_size=3) | st.dictionaries(FEW, some), max_leaves=12
+)
+WILD = st.lists(st.sampled_from(["a", "b", '"*"', "*", "**", "a[*]", "*[*]"]), max_size=4).map(
+    lambda steps: ".".join([*steps, "a"])
+)
+
+
+@given(NESTED, st.lists(WILD, min_size=1, max_size=3))
+def test_wildcards_leave_out_what_each_path_alone_names(data: Any, paths: list[str]) -> None:
+    steps = [ignored_path(text) for text in [*paths, "*.never"]]
+    assert Ignored(steps).strip(data) == left_out(data, steps)
 
 
 def test_a_step_that_comes_from_an_event_does_not_stop_what_reads_it() -> None:

@@ -163,7 +163,7 @@ def test_gzip_and_messages_of_sns_are_unpacked(hooks: Hooks) -> None:
         (b"7", {"webhook_id": "w"}, 400, "is a number, not a JSON object"),
         (gzip.compress(b'"text"', mtime=0), {"webhook_id": "w"}, 400, "is a string, not a JSON object"),
         (b"[%s{}]" % (b"{}," * 10_000), {}, 400, "more than 10,000 events"),
-        (gzip.compress(b"[%s1]" % (b"1," * 1_000_000)), {}, 400, "more than 10,000 events"),
+        (gzip.compress(b"[%s1]" % (b"1," * 100_000)), {}, 400, "more than 10,000 events"),
         (BRIDGE, {"x_amz_sns_message_type": "SubscriptionConfirmation"}, 400, "auth=sns"),
         (BRIDGE, {"idempotency_key": ""}, 400, "1 to 255"),
         (BRIDGE, {"idempotency_key": '""'}, 400, "1 to 255"),

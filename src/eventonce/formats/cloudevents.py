@@ -67,14 +67,14 @@ def _content(raw: bytes, media: str) -> Any:
 
 def _json(raw: bytes) -> Any:
     try:
-        return read_json(raw, len(raw))
+        return read_json(raw, max(len(raw), MAX_BYTES))
     except EventRejected as error:
         raise EventRejected(f"in its data: {error}") from None
 
 
 def _perhaps_json(raw: bytes) -> Any:
     try:
-        return read_json(raw, len(raw))
+        return read_json(raw, max(len(raw), MAX_BYTES))
     except EventRejected:
         return to_base64(raw)
 

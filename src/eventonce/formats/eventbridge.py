@@ -9,7 +9,7 @@ from msgspec import structs
 from eventonce.event import Event
 from eventonce.formats import cloudevents
 from eventonce.formats.plain import text
-from eventonce.formats.text import LEVELS, ordinary, read_object
+from eventonce.formats.text import LEVELS, MAX_BYTES, SMALL, is_dear, ordinary, read_object
 from eventonce.path import read_time
 
 _BEGIN = b'{"version"'
@@ -25,12 +25,12 @@ def _decoder() -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(envelope)
 
 
-def read_written(raw: bytes) -> Event | None:
+def read_written(raw: bytes, max_bytes: int = MAX_BYTES, small: int = SMALL) -> Event | None:
     """Read an event in one step, where it is as EventBridge itself writes it; None where there is more to look at.
 
     It gives what `read` would, and takes a third less: there is no object that has to be taken apart again.
     """
-    if not raw.startswith(_BEGIN):
+    if not raw.startswith(_BEGIN) or (len(raw) > small and is_dear(raw, max_bytes)):
         return None
     try:
         found = _decoder().decode(raw)

@@ -11,7 +11,7 @@ from eventonce.event import Event
 from eventonce.formats import bus, cloudevents, dynamodb, eventbridge, kpl, plain, records, sdk
 from eventonce.formats.carriers import Carried, unpack
 from eventonce.formats.spelling import known, mark
-from eventonce.formats.text import GZIP, MAX_BYTES, check_size, content, kind_of, read_json, to_base64
+from eventonce.formats.text import GZIP, MAX_BYTES, SMALL, check_size, content, kind_of, read_json, to_base64
 
 MAX_BATCH = 64 * 1024 * 1024  # what a document with many events may have, and what is unpacked from all its records
 MAX_EVENTS = 10_000  # in one message: a list of empty objects takes few bytes, and each becomes a kilobyte here
@@ -30,7 +30,7 @@ _LAYERS = {
 
 def read_event(body: object, max_bytes: int = MAX_BYTES) -> Event:
     """Read one event, whatever envelope it is in and whatever carried it."""
-    if type(body) is bytes and len(body) <= max_bytes and (event := eventbridge.read_written(body)):
+    if type(body) is bytes and len(body) <= max_bytes and (event := eventbridge.read_written(body, max_bytes)):
         return event  # by far the most common
     since = mark()
     if type(body) is bytes and body[:1] == b"{":  # there is nothing to take off
@@ -53,7 +53,7 @@ def read_events(body: object, max_bytes: int = MAX_BYTES) -> list[Event | EventR
 
     `max_bytes` bounds each event; a document that holds many may be larger.
     """
-    if type(body) is bytes and len(body) <= max_bytes and (event := eventbridge.read_written(body)):
+    if type(body) is bytes and len(body) <= max_bytes and (event := eventbridge.read_written(body, max_bytes)):
         return [event]  # by far the most common
     since = mark()
     try:
@@ -185,13 +185,14 @@ class _Reader:
         if isinstance(carried.body, dict):
             return self.documents(carried.body, b"", layer + 1)
         raw = self._content(carried.body)
-        if event := eventbridge.read_written(raw):
+        small = 0 if self._events else SMALL  # many small documents are a large one
+        if event := eventbridge.read_written(raw, self._max_bytes, small):
             return iter((event,))
         if kpl.recognises(raw):
             return self._aggregate(raw, layer + 1)
         if raw.lstrip()[:1] not in (b"{", b"["):
             return iter((_bare(raw),))
-        document = read_json(raw, self._max_bytes)
+        document = read_json(raw, self._max_bytes, small)
         if document == []:
             raise EventRejected("is an empty list, not an event")
         return self.documents(document, raw, layer + 1)

@@ -1,0 +1,254 @@
+"""Small hostile bodies: what they cost is counted in steps, not in seconds, and grows no faster than they do."""
+
+import gzip
+import json
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from eventonce import Rule, path
+from eventonce.errors import EventRejected
+from eventonce.event import Event
+from eventonce.formats import MAX_BYTES, Carried, read_event, read_message, text
+from eventonce.formats.text import read_json
+from eventonce.path import ignored_path
+from eventonce.rules.book import CompiledRule
+
+Make = Callable[[int], bytes]
+
+
+def filled(item: str) -> Make:
+    """An event of about so many bytes, most of which are copies of this item."""
+    return lambda size: b'{"id":"1","d":[%s]}' % b",".join([item.encode()] * max(1, size // (len(item) + 1)))
+
+
+def nested(depth: int, begin: str, end: str, core: str = "0") -> Make:
+    return filled(begin * depth + core + end * depth)
+
+
+NUMBERS = {
+    name: filled(name) for name in ("1e300", "9.5E+300", "5e-324", "2.2E-308", "1e-0000324", "1e23", "1e-7", "1.0")
+}
+BODIES: dict[str, Make] = {
+    **NUMBERS,
+    "zeros": filled("0"),
+    "integers of 30 digits": filled("1" * 30),
+    "lists": nested(160, "[", "]"),
+    "objects": nested(160, '{"a":', "}"),
+    "objects and lists": nested(80, '{"a":[', "]}"),
+    "names beyond U+E000": nested(100, '{"\ue000":', "}"),
+    "empty objects": filled("{}"),
+    "escapes": filled(r'"\u0041\"\\"'),
+    "names": lambda size: b'{"id":"1",%s}' % b",".join(b'"%d":0' % number for number in range(size // 10)),
+}
+RULES = {
+    "plain": (),
+    "one": ("**.traceId",),
+    "two": ("**.a.**.at",),
+    "three": ("**.a.**.a.**.at",),
+    "many": ("**.a.**.b.**.c", "**.*.*.*.*.x", "a[*].**.b[*].at", "**.a.a.a.a.a.a.z", "*.*.*.**[*].*.q"),
+}
+
+
+def content_rule(*ignore: str) -> CompiledRule:
+    return CompiledRule("billing", Rule(name="all", key="content", ignore=ignore))
+
+
+def steps(act: Callable[[], Any]) -> int:
+    """How many calls of Python and C this makes."""
+    count = 0
+
+    def profile(frame: Any, kind: str, _: Any) -> None:
+        nonlocal count
+        count += kind in ("call", "c_call")
+
+    sys.setprofile(profile)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def cost(body: bytes, rule: CompiledRule) -> int:
+    """The steps from the bytes of a message to its key."""
+    return steps(lambda: [rule.key(found) for found in read_message(Carried(body)) if isinstance(found, Event)])
+
+
+@pytest.mark.parametrize("ignore", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("make", BODIES.values(), ids=BODIES)
+def test_reading_and_keying_takes_so_many_steps_for_each_byte(make: Make, ignore: tuple[str, ...]) -> None:
+    rule = content_rule(*ignore)
+    cost(make(4_000), rule)  # what is made once
+    small, large = make(16_000), make(64_000)
+    assert cost(small, rule) < 6 * len(small)
+    assert cost(large, rule) / len(large) < 1.2 * cost(small, rule) / len(small)
+
+
+@pytest.mark.parametrize("ignore", list(RULES.values())[1:], ids=list(RULES)[1:])
+def test_depth_costs_no_more_than_width(ignore: tuple[str, ...]) -> None:
+    rule = content_rule(*ignore)
+    flat, deep = nested(8, '{"a":', "}")(64_000), nested(190, '{"a":', "}")(64_000)
+    cost(flat, rule)
+    assert cost(deep, rule) / len(deep) < 1.5 * cost(flat, rule) / len(flat)
+
+
+def test_what_is_kept_of_patterns_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern like **.a.*.*.* can have come so far in a great many ways; whoever sends events chooses which."""
+    monkeypatch.setattr(path, "_MOST_STATES", 16)
+    search = path._Search([ignored_path("**.a." + "*." * 14 + "z")])
+    dice = random.Random(1)
+    for _ in range(100):
+        names = [dice.choice("ab") for _ in range(150)]
+        nest: Any = {"z": 1}
+        for name in names:
+            nest = {name: nest}
+        kept = search(nest)
+        assert (kept == nest) is (names[14] != "a")
+    assert len(search._known) <= 16
+
+
+# --- numbers ---
+
+
+def decoders_used(body: bytes, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which decoders read a body to its end, or tried to."""
+    used: list[str] = []
+
+    class Spy:
+        def __init__(self, name: str, decoder: Callable[[bytes], Any]) -> None:
+            self._name, self._decoder = name, decoder
+
+        def decode(self, raw: bytes) -> Any:
+            used.append(self._name)
+            return self._decoder(raw)
+
+        __call__ = decode
+
+    ordinary = text._ordinary_decoder()
+    monkeypatch.setattr(text, "_ordinary_decoder", lambda: Spy("ordinary", ordinary.decode))
+    monkeypatch.setattr(text, "_decode", Spy("quick", text._decode))
+    monkeypatch.setattr(text, "_decode_steadily", Spy("steady", text._decode_steadily))
+    read_json(body)
+    return used
+
+
+@pytest.mark.parametrize("number", ["1e300", "1E+300", "1e0000300", "9.5e300", "1e23", "-7e23"])
+def test_large_exponents_are_read_by_what_they_cannot_slow_down(number: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The ordinary decoder ends at the first of them.
+    assert decoders_used(filled(number)(1_000), monkeypatch) == ["ordinary", "steady"]
+
+
+@pytest.mark.parametrize("number", ["5e-324", "5E-324", "5e-0000324", "2.2250738585072011e-308", "-1.5e-310"])
+def test_small_exponents_are_read_by_what_they_cannot_slow_down(number: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert decoders_used(filled(number)(10_000), monkeypatch) == ["steady"]
+
+
+def test_slow_numbers_are_found_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chance decides where a document is looked into; to miss a third of it 32 times never happens."""
+    body = filled('5e-324,"' + "text" * 4 + '"')(100_000)
+    assert decoders_used(body, monkeypatch) == ["steady"]
+
+
+def test_ordinary_documents_are_read_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = json.dumps({"id": "3e-4a1b", "ids": ["0c3e-3001-4e-100f"] * 500, "price": [19.99, 1e-7, 5] * 500}).encode()
+    assert decoders_used(body, monkeypatch) == ["ordinary"]
+    assert decoders_used(b'{"n":1e300,"deep":[[[1e23]]]}', monkeypatch) == ["ordinary", "quick"]
+
+
+def test_many_small_events_in_one_message_are_looked_through_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    steady: list[bytes] = []
+    decode = text._decode_steadily
+    monkeypatch.setattr(text, "_decode_steadily", lambda raw: steady.append(raw) or decode(raw))
+    hidden = r'{"d":[' + ",".join([r"5e-324"] * 50) + "]}"
+    bodies = [{"eventSource": "aws:sqs", "messageId": str(n), "body": hidden} for n in range(5)]
+    batch = json.dumps({"Records": bodies}).replace("e-324", r"\u0065-324").encode()
+    assert len(read_message(Carried(batch))) == 5
+    assert len(steady) == 5
+
+
+def some_number(dice: random.Random) -> str:
+    digits = str(dice.getrandbits(dice.randint(1, 90)))
+    fraction = dice.choice(["", f".{dice.getrandbits(40)}", ".0"])
+    return dice.choice(["", "-"]) + digits + fraction + dice.choice(["", "e", "E+", "e-"])
+
+
+def test_both_ways_to_read_numbers_agree() -> None:
+    dice = random.Random(2)
+    for _ in range(20_000):
+        number = some_number(dice)
+        if not number[-1].isdigit():
+            number += str(dice.choice([0, 5, 22, 23, 290, 300, 308, 309, 324, 345, 400]))
+        body = f'{{"n":{number}}}'.encode()
+        assert _value_or_none(text._decode, body) == _value_or_none(text._decode_steadily, body), number
+
+
+def _value_or_none(decode: Callable[[bytes], Any], body: bytes) -> str | None:
+    try:
+        return repr(decode(body))
+    except msgspec.MsgspecError:
+        return None
+
+
+@pytest.mark.parametrize("number", ["1e300", "5e-324", "1e-7", "1.0", "123456789012345678901234567890"])
+def test_the_key_does_not_depend_on_how_numbers_are_read(number: str) -> None:
+    """By itself each is read in the quick way."""
+    rule = content_rule()
+    together = read_event(filled(number)(10_000))
+    count = len(together.data["d"])
+    alone = read_event(filled(number)(1)).data["d"][0]
+    assert repr(together.data["d"]) == repr([alone] * count)
+    assert rule.content(together) == rule.content(Event(data={"id": "1", "d": [alone] * count}))
+
+
+def test_what_is_out_of_range_is_refused_in_both_ways() -> None:
+    for body in (b'{"n":1e400}', filled("1e400")(10_000), filled("-1e999999999999")(10_000)):
+        with pytest.raises(EventRejected, match="Number out of range"):
+            read_event(body)
+
+
+# --- values ---
+
+
+def test_values_are_bounded_by_the_bytes_that_an_event_may_have() -> None:
+    ordinary = json.dumps({"id": "1", "d": [{"name": "n", "at": 12.5}] * 150_000}).encode()
+    assert len(ordinary) < MAX_BYTES
+    read_event(ordinary)
+    with pytest.raises(EventRejected, match="holds more than 524,288 values"):
+        read_event(filled("0")(2 * 1024 * 1024))
+    with pytest.raises(EventRejected, match="holds more than 65,536 values"):
+        read_event(filled("{}")(250_000), 300_000)
+    read_event(filled("0")(60_000), 60_100)
+
+
+@pytest.mark.parametrize("held", [',{["' * 80_000, '\\"[{,' * 80_000, "\\" * 80_000 + "," * 80_000])
+def test_values_are_not_what_looks_like_them_in_a_text(held: str) -> None:
+    event = read_event(json.dumps({"id": "1", "d": held}).encode(), 600_000)
+    assert event.data["d"] == held
+
+
+def test_what_a_text_without_an_end_looks_like_is_counted_in_one_pass() -> None:
+    body = b'{"d":"' + rb"\"," * 200_000
+    with pytest.raises(EventRejected, match="is not JSON"):
+        read_event(body, 1_000_000)
+    assert steps(lambda: _rejected(body)) < 200
+
+
+def _rejected(body: bytes) -> None:
+    with pytest.raises(EventRejected):
+        read_event(body, 1_000_000)
+
+
+def test_a_text_in_an_event_may_hold_as_many_values_as_the_event() -> None:
+    inner = json.dumps({"d": [0] * 50_000})
+    event = read_event(json.dumps({"source": "s", "detail-type": "t", "detail": inner}).encode())
+    assert len(event.data["d"]) == 50_000
+
+
+def test_gzip_of_a_message_is_bounded_as_well() -> None:
+    body = gzip.compress(filled("0")(3 * 1024 * 1024))
+    assert [str(found) for found in read_message(Carried(body))] == ["holds more than 524,288 values"]
