@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from eventonce.aws_lambda import LambdaHandler
 
 BATCH = 500  # events that are claimed together
+_LARGE = 64 * 1024  # bytes of a batch that may take a loop too long to read
 CONCURRENCY = 16  # async handlers at a time
 _FIRST_PAUSE, _LONGEST_PAUSE = 10, 250  # between looks at a busy key
 _LONGEST_ERROR = 500
@@ -237,7 +238,10 @@ class Once:
         outcomes: list[Outcome] = []
         for start in range(0, len(items), BATCH):
             batch = items[start : start + BATCH]
-            jobs = [self._read(item) for item in batch]
+            if run.work.is_async and sum(map(_bytes_of, batch)) > _LARGE:
+                jobs = yield Call(self._read_all, batch)  # on a thread: the loop has others to serve
+            else:
+                jobs = self._read_all(batch)
             yield from self._batch(run.hold_back(jobs), run)
             run.stop(jobs)
             outcomes += [job.outcome for job in jobs if job.outcome is not None]
@@ -369,6 +373,9 @@ class Once:
                 self._conclude(batch, job, error, run.attempts)
 
     # --- each step for one job ---
+
+    def _read_all(self, items: Sequence[object]) -> list[Job]:
+        return [self._read(item) for item in items]
 
     def _read(self, item: object) -> Job:
         delivery = item if isinstance(item, Delivery) else None
@@ -541,6 +548,15 @@ def _whatever_happens(what: str) -> Iterator[None]:
         yield
     except Exception:
         _log.exception("could not %s after an interruption", what)
+
+
+def _bytes_of(item: object) -> int:
+    """How long an event is, as far as that is known without reading it."""
+    if isinstance(item, Delivery):
+        return max(len(item.body), _bytes_of(item.event))
+    if isinstance(item, Event):
+        return len(item.raw)
+    return len(item) if isinstance(item, bytes | str) else 0
 
 
 def _body(delivery: Delivery) -> bytes | Event:

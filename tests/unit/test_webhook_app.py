@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import threading
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,9 +13,10 @@ import pytest
 
 from eventonce import Event, EventRejected, Once, Rule
 from eventonce.errors import ConfigError, SinkError
+from eventonce.rules.book import CompiledRule
 from eventonce.sinks.dead_file import DeadFile
 from eventonce.testing import ManualClock
-from eventonce.webhook import Bearer, Webhook
+from eventonce.webhook import Bearer, Webhook, incoming
 from eventonce.webhook.asgi import App, Message
 from eventonce.webhook.refusal import Refusal, Refusals
 from tests.unit.conftest import Bench, Faulty
@@ -87,6 +89,59 @@ def tell(app: App, body: object, **more: Any) -> Told:
 
 
 # --- what is read ---
+
+
+def test_gzip_unpacks_to_no_more_than_a_body_may_have(hooks: Hooks) -> None:
+    app = hooks.make(max_body=10_000)
+    fits, bomb = ({**BRIDGE, "detail": {"x": "x" * size}} for size in (9_000, 11_000))
+    assert tell(app, gzip.compress(json.dumps(fits).encode())).status == 200
+    told = tell(app, gzip.compress(json.dumps(bomb).encode()))
+    assert (told.status, told.body["error"]) == (400, "unpacks to more than the limit of 10,000 bytes")
+
+
+def test_all_gzip_in_a_request_unpacks_to_no_more_than_a_body_may_have(hooks: Hooks) -> None:
+    app = hooks.make(max_body=10_000)
+    packed = [
+        gzip.compress(json.dumps({**BRIDGE, "id": f"e-{n}", "detail": {"x": "x" * 4_000}}).encode()) for n in range(5)
+    ]
+    records = [
+        {"eventSource": "aws:kinesis", "eventID": "1", "kinesis": {"data": b64encode(p).decode()}} for p in packed
+    ]
+    told = tell(app, {"Records": records})
+    assert told.body["outcomes"] == ["processed", "processed", "rejected"]  # what cannot be read is kept as one
+    assert [event.id for event in hooks.seen] == ["e-0", "e-1"]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("large", [False, True])
+def test_large_bodies_are_read_and_keyed_beside_the_loop(
+    packed: bool, large: bool, hooks: Hooks, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at: dict[str, threading.Thread] = {}
+    read, key = incoming.read_message, CompiledRule.key
+
+    def reading(*args: Any) -> Any:
+        at["read"] = threading.current_thread()
+        return read(*args)
+
+    def keying(*args: Any) -> Any:
+        at["key"] = threading.current_thread()
+        return key(*args)
+
+    async def handle(event: Event) -> None: ...
+
+    monkeypatch.setattr(incoming, "read_message", reading)
+    monkeypatch.setattr(CompiledRule, "key", keying)
+    body = json.dumps({**BRIDGE, "detail": {"x": "x" * (100_000 if large else 1_000)}}).encode()
+    assert tell(hooks.make(handle), gzip.compress(body) if packed else body).status == 200
+    loop = threading.main_thread()
+    assert (at["read"] is loop, at["key"] is loop) == (not (large or packed), not large)
+
+
+def test_the_room_of_bodies_counts_what_becomes_of_them(hooks: Hooks) -> None:
+    """A list of a few bytes becomes an object of dozens."""
+    body = json.dumps({**BRIDGE, "detail": {"x": [[]] * 20_000}}).encode()
+    assert incoming.size(incoming.deliveries({}, body, 1024 * 1024, "http")) > 60 * 20_000
 
 
 def test_done_and_duplicate_are_both_fine_and_told_apart(hooks: Hooks) -> None:

@@ -78,12 +78,14 @@ def read_carried(carried: Carried, max_bytes: int = MAX_BYTES) -> Event:
     return _only(_Reader(max_bytes, mark()).carried(carried, 0))
 
 
-def read_message(carried: Carried, max_bytes: int = MAX_BYTES) -> list[Event | EventRejected]:
+def read_message(
+    carried: Carried, max_bytes: int = MAX_BYTES, max_unpacked: int | None = None
+) -> list[Event | EventRejected]:
     """Read all events of what `unpack` found, nearly always one; in the place of one that cannot be read, why.
 
-    A message that holds more than `MAX_EVENTS` is refused whole.
+    A message that holds more than `MAX_EVENTS` is refused whole. `max_unpacked` bounds what all gzip in it unpacks to.
     """
-    return list(_Reader(max_bytes, mark(), MAX_EVENTS).carried(carried, 0))
+    return list(_Reader(max_bytes, mark(), MAX_EVENTS, max_unpacked).carried(carried, 0))
 
 
 def _no_object(document: Any) -> EventRejected:
@@ -131,12 +133,14 @@ class TooManyEvents(EventRejected):
 class _Reader:
     """Takes layers off, and keeps count of them and of what was unpacked."""
 
-    def __init__(self, max_bytes: int, since: object, max_events: int | None = None) -> None:
+    def __init__(
+        self, max_bytes: int, since: object, max_events: int | None = None, max_unpacked: int | None = None
+    ) -> None:
         self._max_bytes = max_bytes
         self._since = since
         self._max_events = max_events
         self._events = 0
-        self._left = max(max_bytes, MAX_BATCH)  # of gzip: many small bombs are one large one
+        self._left = max(max_bytes, max_unpacked or MAX_BATCH)  # of gzip: many small bombs are one large one
 
     def documents(self, document: Any, raw: bytes, layer: int) -> Iterator[Event | EventRejected]:
         """The events of a document."""

@@ -89,7 +89,7 @@ def is_dear(raw: bytes, max_bytes: int) -> bool:
     if _tiny(seen) or _TINY(seen):
         return True
     most = _most_values(max_bytes)
-    return len(raw) > most and _values_in(raw) > most
+    return len(raw) > most and values_in(raw) > most
 
 
 def _glimpses(raw: bytes) -> bytes:
@@ -119,7 +119,7 @@ def _read_any(raw: bytes) -> Any:
 def _check_values(raw: bytes, max_bytes: int) -> None:
     """Refuse what would take a hundred times its size: a value can have two bytes, and an empty object takes 64."""
     most = _most_values(max_bytes)
-    if _values_in(raw) > most and _values_in(_TEXTS.sub(b"", raw)) > most:
+    if values_in(raw) > most and values_in(_TEXTS.sub(b"", raw)) > most:
         raise EventRejected(f"holds more than {most:,} values")
 
 
@@ -127,7 +127,7 @@ def _most_values(max_bytes: int) -> int:
     return max(max_bytes // _BYTES_OF_A_VALUE, _FEW_VALUES)
 
 
-def _values_in(raw: bytes) -> int:
+def values_in(raw: bytes) -> int:
     """How many values a document has at most: what stands in its texts is counted as well."""
     return raw.count(b",") + raw.count(b"{") + raw.count(b"[") + 1
 

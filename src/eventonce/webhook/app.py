@@ -12,7 +12,7 @@ from eventonce.context import is_async
 from eventonce.engine import Once
 from eventonce.errors import ConfigError, describe
 from eventonce.event import Delivery
-from eventonce.formats import MAX_BYTES
+from eventonce.formats.text import GZIP
 from eventonce.outcome import Action, Outcome
 from eventonce.ports import Sink
 from eventonce.sinks import DeadLetters
@@ -30,6 +30,7 @@ from eventonce.webhook.sns import Sns
 
 MAX_BODY = 1024 * 1024  # what EventBridge, SQS and SNS carry at most
 MAX_WAITING = 1000  # events
+_LARGE = 16 * 1024  # bytes that may take longer than to hand them to a thread
 THREADS = 4
 BATCH = 100
 DEADLINE = "25s"
@@ -74,7 +75,7 @@ class Webhook:
         self._handler = handler
         self._auth = auth
         self._path = path
-        self._max_bytes = max(max_body, MAX_BYTES)  # of an event: gzip may unpack to more than it took
+        self._max_body = max_body  # packed and unpacked
         self._deadline = duration(deadline, "deadline")
         self._bodies = Bodies(max_body, duration(patience, "patience") / 1000)
         self._dead_letters = dead_letters
@@ -141,7 +142,7 @@ class Webhook:
             return noted(word)
         if isinstance(self._auth, Sns | Stripe):
             headers = self._auth.signed(headers)
-        found = deliveries(headers, raw, self._max_bytes, "http")
+        found = await self._read(headers, raw)
         self._bodies.make_room(body, size(found))
         from_api_destination = headers.get("user-agent", "").startswith(_API_DESTINATION)
         waiting = self._batches.put(found)
@@ -154,6 +155,11 @@ class Webhook:
         if waiting.exception() is not None:
             raise Refusal(503, "events cannot be processed now")
         return answer(waiting.result(), keyed=keyed, kept=self._dead_letters is not None)
+
+    async def _read(self, headers: Mapping[str, str], raw: bytes) -> list[Delivery]:
+        """Its events; a large body is read on a thread, and the others are answered meanwhile."""
+        read = partial(deliveries, headers, raw, self._max_body, "http")
+        return await asyncio.to_thread(read) if len(raw) > _LARGE or raw[:2] == GZIP else read()
 
     # --- a batch ---
 

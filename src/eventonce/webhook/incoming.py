@@ -10,7 +10,7 @@ from eventonce.event import Delivery, Event
 from eventonce.formats import Carried, read_binary, read_message
 from eventonce.formats.carriers import sns_names
 from eventonce.formats.cloudevents import recognises_headers
-from eventonce.formats.text import content, kind_of, read_json
+from eventonce.formats.text import content, kind_of, read_json, values_in
 from eventonce.webhook.idempotency_key import NAME, unquoted
 from eventonce.webhook.refusal import Refusal
 
@@ -24,6 +24,7 @@ _SHOWN = frozenset((
     "x-amz-sns-topic-arn", "traceparent", "tracestate",
 ))  # fmt: skip
 _LONGEST = 512  # characters of a header
+_BYTES_OF_A_VALUE = 64  # as an object
 _ENCODINGS = ("", "identity", "gzip")
 _PERHAPS_JSON = ("", "text/plain", "application/octet-stream")  # SNS sends its JSON as text/plain
 
@@ -47,8 +48,9 @@ def deliveries(headers: Mapping[str, str], body: bytes, max_bytes: int, source: 
 
 
 def size(found: Sequence[Delivery]) -> int:
-    """How many bytes these hold: gzip unpacks to far more than it took."""
-    return sum(max(len(each.body), len(each.event.raw) if each.event else 0) for each in found)
+    """How many bytes these hold: gzip unpacks to far more than it took, and a value to far more than its text."""
+    raws = [each.event.raw if each.event and len(each.event.raw) > len(each.body) else each.body for each in found]
+    return sum(len(raw) + _BYTES_OF_A_VALUE * values_in(raw) for raw in raws)
 
 
 def _check(headers: Mapping[str, str]) -> None:
@@ -76,7 +78,7 @@ def _events(headers: Mapping[str, str], body: bytes, max_bytes: int) -> Sequence
     except EventRejected as error:
         return [error]
     name, origin = sns_names(headers)
-    return read_message(Carried(raw, "http", name, origin=origin), max_bytes)
+    return read_message(Carried(raw, "http", name, origin=origin), max_bytes, max_bytes)
 
 
 def _media(headers: Mapping[str, str]) -> str:
