@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from tests.interrupts import Interrupt
+from tests.until import until
 
 from eventonce import (
     Action,
@@ -436,12 +437,12 @@ def test_a_cancelled_run_gives_back_its_claims(bench: Bench, slow: str) -> None:
         def _slow(self, verb: str, answer: Any) -> Any:
             if verb == slow:
                 reached.set()
-                time.sleep(0.1)
+                go_on.wait()
             return answer
 
-    reached = threading.Event()
+    reached, go_on = threading.Event(), threading.Event()
     store = Slow()
-    once = bench.once(store)
+    once = bench.once(store, clock=ManualClock())  # which stands still, so that nothing is done in the background
 
     async def handle(event: Event) -> None:
         if slow == "handler":
@@ -452,6 +453,10 @@ def test_a_cancelled_run_gives_back_its_claims(bench: Bench, slow: str) -> None:
         task = asyncio.ensure_future(once.run([A, B], handle))
         await asyncio.to_thread(reached.wait)
         task.cancel()
+        for _ in range(10):  # it has heard of that, and waits for the store
+            await asyncio.sleep(0)
+        assert task.done() is (slow == "handler")
+        go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await task
 
@@ -506,54 +511,75 @@ def test_what_is_busy_says_until_when_with_the_date() -> None:
     assert str(outcome.error) == "another worker is running it; its lease lasts until 2026-01-02 00:00:00 UTC"
 
 
+def renewed(clock: ManualClock, ctx: Context) -> bool:
+    """Let most of a lease of a minute pass, and wait for the heartbeat that renews it."""
+    before = ctx.deadline
+    assert before is not None
+    clock.sleep(45_000)
+    until(lambda: ctx.deadline is not None and ctx.deadline > before)
+    return True
+
+
+def lost(ctx: Context) -> bool:
+    try:
+        ctx.check()
+    except LeaseLost:
+        return True
+    return False
+
+
 def test_a_slow_handler_keeps_its_claim(bench: Bench) -> None:
-    once = bench.once(bench.url, lease="200ms")
-    other = bench.once(bench.url, lease="200ms")
+    clock = ManualClock()
+    once = bench.once(bench.url, lease="60s", clock=clock)
+    other = bench.once(bench.url, lease="60s", clock=clock)
     busy: list[str] = []
 
     def handle(event: Event, ctx: Context) -> None:
-        deadline = ctx.deadline
-        for _ in range(8):
-            time.sleep(0.1)
+        for _ in range(5):
+            assert renewed(clock, ctx)
             busy.extend(kinds(other.run([A], ok)))
             ctx.check()
-        assert deadline is not None
-        assert ctx.deadline is not None
-        assert ctx.deadline > deadline
 
     assert kinds(once.run([A], handle)) == ["processed"]
-    assert busy == ["busy"] * 8
+    assert busy == ["busy"] * 5
 
 
 def test_a_slow_async_handler_keeps_its_claim(bench: Bench) -> None:
-    once = bench.once(bench.url, lease="200ms")
-    other = bench.once(bench.url, lease="200ms")
-
-    async def handle(event: Event, ctx: Context) -> None:
-        await asyncio.sleep(0.7)
-        ctx.check()
+    clock = ManualClock()
+    once = bench.once(bench.url, lease="60s", clock=clock)
+    other = bench.once(bench.url, lease="60s", clock=clock)
 
     async def main() -> tuple[list[str], list[str]]:
+        long, seen = asyncio.Event(), asyncio.Event()
+
+        async def handle(event: Event, ctx: Context) -> None:
+            for _ in range(3):
+                await asyncio.to_thread(renewed, clock, ctx)
+            long.set()
+            await seen.wait()
+            ctx.check()
+
         running = asyncio.ensure_future(once.run([A], handle))
-        await asyncio.sleep(0.5)
+        await long.wait()
         meanwhile = await asyncio.to_thread(other.run, [A], ok)
+        seen.set()
         return kinds(meanwhile), kinds(await running)
 
     assert asyncio.run(main()) == (["busy"], ["processed"])
 
 
 def test_a_worker_that_lost_its_claim_learns_so_and_cannot_commit(bench: Bench) -> None:
-    store = MemoryStore()
-    once = bench.once(store, lease="100ms")
+    clock = ManualClock()
+    store = on(clock)
+    once = bench.once(store, lease="60s", clock=clock)
     stolen: list[Key] = []
 
     def handle(event: Event, ctx: Context) -> None:
         stolen.append(once.key(event))
         store.forget(stolen)
         store.claim([Want(stolen[0], 60_000)], b"thief---", 60_000)
-        time.sleep(0.3)
-        with pytest.raises(LeaseLost):
-            ctx.check()
+        clock.sleep(45_000)  # its lease is not over, but is to be renewed
+        until(lambda: lost(ctx))
 
     (outcome,) = once.run([A], handle)
     assert (outcome.kind, outcome.action) == ("failed", "retry")
@@ -575,19 +601,21 @@ def test_the_lease_is_counted_on_our_own_clock_when_the_store_is_silent(bench: B
 
 
 def test_an_effect_is_committed_within_a_second_while_the_next_handler_is_slow(bench: Bench) -> None:
-    store = MemoryStore()
-    once = bench.once(store)
+    clock = ManualClock()
+    store = on(clock)
+    once = bench.once(store, clock=clock)
     seen: list[bool] = []
+
+    def done() -> bool:
+        (record,) = store.peek([once.key(A)])
+        return bool(record and record.done_at)
 
     def handle(event: Event) -> None:
         if event.id == "b":
-            (record,) = store.peek([once.key(A)])
-            seen.append(bool(record and record.done_at))
-            deadline = time.monotonic() + 30
-            while not (record and record.done_at) and time.monotonic() < deadline:
-                time.sleep(0.02)
-                (record,) = store.peek([once.key(A)])
-            seen.append(bool(record and record.done_at))
+            seen.append(done())
+            clock.sleep(1000)
+            until(done)
+            seen.append(done())
 
     assert kinds(once.run([A, B], handle)) == ["processed", "processed"]
     assert seen == [False, True]
@@ -600,13 +628,14 @@ def test_commits_of_a_batch_go_out_together(bench: Bench) -> None:
 
 
 def test_a_busy_copy_may_wait_for_the_end_of_the_other(bench: Bench) -> None:
-    once = bench.once(key="content", remember="result", busy_wait="30s")
+    store = Faulty()
+    once = bench.once(store, key="content", remember="result", busy_wait="300s")
     results: list[Any] = []
     started = threading.Event()
 
     def slow(event: Event) -> str:
         started.set()
-        time.sleep(0.3)
+        until(lambda: store.calls.count("claim") > 2)  # the other was told to wait, and has asked again
         return "by the first"
 
     first = threading.Thread(target=lambda: results.append(once(slow)(A)))
@@ -911,15 +940,13 @@ def test_wrong_rules_are_refused(fields: Any, what: str) -> None:
 
 
 def test_an_engine_that_nobody_uses_any_more_ends_its_thread() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     once = Once("memory:")
     once.run([A], ok)
-    assert threading.active_count() == before + 1
+    (thread,) = set(threading.enumerate()) - before
+    assert thread.is_alive()
     del once
-    deadline = time.monotonic() + 30
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threading.active_count() == before
+    until(lambda: not thread.is_alive())
 
 
 # --- what reviews found ---
@@ -1159,7 +1186,7 @@ def test_a_sink_that_fails_as_a_whole_fails_its_events(bench: Bench) -> None:
 
 @pytest.mark.parametrize("store", ["memory:", "sqlite"])
 def test_a_child_does_not_keep_its_parents_claims_alive(bench: Bench, store: str) -> None:
-    once = bench.once(bench.url if store == "sqlite" else store, lease="300ms")
+    once = bench.once(bench.url if store == "sqlite" else store)
     beats: list[int] = []
 
     def handle(event: Event) -> None:
