@@ -27,10 +27,13 @@ from eventonce.claim import Want
 from eventonce.errors import ConfigError, SourceError
 from eventonce.event import Delivery, Event
 from eventonce.observe.trace_context import trace_context
+from eventonce.ports import Source
 from eventonce.sinks import open_sink
 from eventonce.sinks.dead_file import DeadFile
 from eventonce.sources import check_source, open_source
+from eventonce.sources.sqs import SqsSource
 from eventonce.stores.memory import MemoryStore
+from eventonce.testing import ManualClock
 from eventonce.testing.servers import Ministack, Redis
 from eventonce.worker import Crew
 from eventonce.worker.apart import apart
@@ -46,6 +49,8 @@ class Gateway(ThreadingHTTPServer):
     """Stands between a client and the server, and answers in its place where a fault says so.
 
     A fault takes the call's name and its request, and gives a status and a document, or None to pass the call on.
+    `hides` is how many times longer than asked for a message is hidden, so that a client that keeps it hidden may be
+    slow about it; `renewed` is how often the client has done so for each message.
     """
 
     daemon_threads = True
@@ -55,18 +60,31 @@ class Gateway(ThreadingHTTPServer):
         self.server = server
         self.fault: Callable[[str, dict[str, Any]], tuple[int, dict[str, Any]] | None] = lambda name, asked: None
         self.calls: Counter[str] = Counter()
-        self.who: list[str] = []  # the access key of each call
+        self.hides = 1
+        self.renewed: Counter[str] = Counter()
+        self._call = threading.local()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
+    @property
+    def who(self) -> str:
+        """The access key of the call that a fault is asked about."""
+        found: str = self._call.who
+        return found
+
     def answer(self, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         name = headers.get(_TARGET, "").rpartition(".")[2]
         self.calls[name] += 1
-        self.who.append(headers.get("Authorization", "").partition("Credential=")[2].partition("/")[0])
+        self._call.who = headers.get("Authorization", "").partition("Credential=")[2].partition("/")[0]
         asked = json.loads(body)
+        for each in asked.get("Entries", ()) if name == "ChangeMessageVisibilityBatch" else ():
+            each["VisibilityTimeout"] *= self.hides
+            self.renewed[each["ReceiptHandle"]] += bool(each["VisibilityTimeout"])
+        if name == "ReceiveMessage" and self.hides > 1:
+            asked["VisibilityTimeout"] *= self.hides
         found = self.fault(name, asked)
         if found is not None:
             return found[0], json.dumps(found[1]).encode()
@@ -160,12 +178,16 @@ def gateway(ministack: Ministack) -> Iterator[Gateway]:
 
 
 class Running:
-    """A crew at work in a thread, and what its handler was given."""
+    """A crew at work in a thread, and what its handler was given.
 
-    def __init__(self, url: str, folder: Path, handler: Any = None, store: Any = None, **more: Any) -> None:
+    Its leases are counted on a clock that stands still, so none is lost where the process does.
+    """
+
+    def __init__(self, url: str | Source, folder: Path, handler: Any = None, store: Any = None, **more: Any) -> None:
         self.ran: list[str] = []
-        self.once = Once(store or MemoryStore(), **{"lease": "5s", **more.pop("once", {})})
-        self.source: Any = open_source(url)
+        self.clock: ManualClock = more.pop("clock", None) or ManualClock()
+        self.once = Once(store or MemoryStore(clock=self.clock), clock=self.clock, **more.pop("once", {}))
+        self.source: Any = open_source(url) if isinstance(url, str) else url
         self.letters = DeadFile(str(folder / "dead.jsonl"))
         self.handler: Any = handler or (lambda event: None)
         self.sink: Any = more.pop("sink", None)
@@ -219,7 +241,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     """Starts a crew on a queue."""
     made: list[Running] = []
 
-    def start(url: str, handler: Any = None, store: Any = None, **more: Any) -> Running:
+    def start(url: str | Source, handler: Any = None, store: Any = None, **more: Any) -> Running:
         made.append(Running(url, tmp_path, handler, store, **more))
         return made[-1]
 
@@ -248,7 +270,7 @@ def outages(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_every_event_once_and_the_queue_is_empty(queue: Queue, run: Run) -> None:
     queue.send(*events(*range(60), *range(40)))
-    running = run(queue.source(), batch=25, once={"lease": "1s"})
+    running = run(queue.source(), batch=25)
     running.until_ended(100)
     assert sorted(running.ran) == sorted(str(number) for number in range(60))
     assert running.crew.tally.counts()["processed"] == 60
@@ -404,30 +426,31 @@ def test_a_poisonous_event_does_not_hold_its_group_for_ever(ministack: Ministack
 # --- visibility ---
 
 
-def test_a_slow_handler_keeps_its_message_to_itself(ministack: Ministack, run: Run) -> None:
-    queue = Queue(ministack, visibility=1)
+def test_a_slow_handler_keeps_its_message_to_itself(ministack: Ministack, gateway: Gateway, run: Run) -> None:
+    queue, gateway.hides = Queue(ministack, visibility=1), 60
     release = threading.Event()
-    running = run(queue.source(), lambda event: release.wait(60), threads=1)
+    running = run(queue.source(gateway.endpoint), lambda event: release.wait(300), threads=1)
     queue.send({"id": "a"})
     running.until(lambda: running.ran == ["a"])
+    running.until(lambda: min(gateway.renewed.values(), default=0) > 6)  # each time when a third of it has passed
     other = open_source(queue.source())
-    for _ in range(3):  # one second each
-        assert other.receive(10) == []
+    assert other.receive(10) == []
     release.set()
     running.until_ended(1)
     other.close()
     assert queue.counts() == (0, 0)
 
 
-def test_a_thousand_messages_in_hand_are_all_kept(ministack: Ministack, run: Run) -> None:
-    queue = Queue(ministack, visibility=5)
+def test_a_thousand_messages_in_hand_are_all_kept(ministack: Ministack, gateway: Gateway, run: Run) -> None:
+    queue = Queue(ministack, visibility=12)
     queue.send(*events(*range(1000)))
     release = threading.Event()
-    running = run(queue.source(), lambda event: release.wait(60), threads=10, batch=100, once={"lease": "5s"})
+    running = run(queue.source(gateway.endpoint), lambda event: release.wait(300), threads=10, batch=100)
     running.until(lambda: len(running.ran) == 10 and sum(queue.counts()) == queue.counts()[1] == 1000)
+    # Each is hidden anew when a third of its time has passed, so by then the first time of all of them is over.
+    running.until(lambda: len(gateway.renewed) == 1000 and min(gateway.renewed.values()) > 2)
     other = open_source(queue.source())
-    for _ in range(8):
-        assert other.receive(10) == []
+    assert other.receive(10) == []
     release.set()
     running.until_ended(1000)
     other.close()
@@ -488,6 +511,7 @@ def test_a_partial_failure_of_a_delete_is_tried_again(queue: Queue, gateway: Gat
 
 
 JSON = {"Content-Type": "application/x-amz-json-1.0"}
+OPENING = ("GetQueueUrl", "GetQueueAttributes")  # what a source asks once, before it polls
 
 
 def test_what_cannot_be_deleted_comes_again_as_a_duplicate(
@@ -500,7 +524,8 @@ def test_what_cannot_be_deleted_comes_again_as_a_duplicate(
         return 200, {"Successful": [], "Failed": failed}
 
     queue = Queue(ministack, visibility=1)
-    running = run(queue.source(gateway.endpoint))
+    # On a clock that stands still an outage is not over after some calm.
+    running = run(SqsSource(queue.source(gateway.endpoint), ManualClock()))
     gateway.fault = fault
     queue.send(*events(*range(20)))
     running.until(lambda: running.crew.tally.events >= 50)
@@ -518,12 +543,12 @@ def test_a_queue_that_does_not_answer_is_told_once_and_asked_until_it_does(
     queue: Queue, gateway: Gateway, run: Run, caplog: pytest.LogCaptureFixture, code: str
 ) -> None:
     caplog.set_level(logging.INFO)
+    gateway.fault = lambda name, asked: None if name in OPENING else wrong(code)
     running = run(queue.source(gateway.endpoint))
-    gateway.fault = lambda name, asked: wrong(code)
     queue.send(*events(*range(20)))
     running.until(lambda: len(outages(caplog)) == 1)
     before = gateway.calls.total()
-    time.sleep(3)
+    time.sleep(1)
     asked = gateway.calls.total() - before
     gateway.fault = lambda name, asked: None
     running.until_ended(20)
@@ -541,7 +566,7 @@ def test_a_queue_that_vanishes_is_waited_for(queue: Queue, run: Run, caplog: pyt
     queue.send({"id": "a"})
     running.until_ended(1)
     queue.client.delete_queue(QueueUrl=queue.url)
-    running.until(lambda: len(outages(caplog)) == 1)
+    running.until(lambda: bool(outages(caplog)))
     queue.create()
     queue.send({"id": "b"})
     running.until_ended(2)
@@ -557,7 +582,7 @@ def test_a_server_that_is_gone_for_a_while(
         queue.send({"id": "a"})
         running.until_ended(1)
         server.kill()
-        running.until(lambda: len(outages(caplog)) == 1)
+        running.until(lambda: bool(outages(caplog)))
         server.start()
         queue.create()
         queue.send({"id": "b"})
@@ -589,8 +614,11 @@ def test_a_store_that_is_out_holds_the_messages_in_the_queue(
 def test_credentials_that_expire_are_looked_up_anew(
     queue: Queue, gateway: Gateway, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def fault(name: str, asked: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
+        return wrong("ExpiredToken") if gateway.who == "test" and name not in OPENING else None
+
+    gateway.fault = fault  # before the first poll, which would bring messages that are sent while it waits
     running = run(queue.source(gateway.endpoint))
-    gateway.fault = lambda name, asked: wrong("ExpiredToken") if gateway.who[-1] == "test" else None
     queue.send(*events(*range(20)))
     running.until(lambda: gateway.calls["ReceiveMessage"] > 8)
     assert running.ran == []
@@ -604,13 +632,40 @@ def test_credentials_that_expire_are_looked_up_anew(
 
 
 class Slow(Receiver):
-    """A receiver that takes its time."""
+    """A receiver that takes its time: until something has come true, or it may take more."""
 
-    pause = 0.0
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready: Callable[[], bool] = lambda: True
+        self.most: int | None = None
+        self._taken = 0
+        self._cut = 0
+        self._counting = threading.Lock()
+
+    def take(self, most: int) -> None:
+        """Take so many requests and let the others wait."""
+        with self._counting:
+            self._taken, self.most = 0, most
+
+    def cut_waiting(self) -> None:
+        """Those whose requests wait have been killed."""
+        with self._counting:
+            self._cut += 1
 
     def serve(self, handler: BaseHTTPRequestHandler, request: Request) -> None:
-        time.sleep(self.pause)
+        cut = self._cut
+        wait_until(lambda: self.ready() and self._may_end(cut))
+        if self._cut > cut:
+            handler.close_connection = True
+            return
         super().serve(handler, request)
+
+    def _may_end(self, cut: int) -> bool:
+        with self._counting:
+            if self._cut == cut and self.most is not None and self._taken >= self.most:
+                return False
+            self._taken += self._cut == cut
+            return True
 
 
 @pytest.fixture
@@ -626,11 +681,30 @@ def posted(receiver: Receiver) -> Counter[tuple[str, str]]:
 
 
 def test_a_sink_slower_than_the_visibility_timeout_gets_each_event_once(
-    ministack: Ministack, run: Run, receiver: Slow
+    ministack: Ministack, gateway: Gateway, run: Run, receiver: Slow
 ) -> None:
-    queue, receiver.pause = Queue(ministack, visibility=1), 3
+    """And slower than the lease."""
+    clock, slow, over = ManualClock(), [45_000, 45_000], threading.Event()  # together more than the lease
+    store, lock = MemoryStore(clock=clock), threading.Lock()
+
+    def all_held() -> bool:
+        """Whether all are claimed, for a whole lease from now."""
+        records = store.peek([running.once.key(event) for event in events(*range(16))])
+        return all(record is not None and record.lease == clock.utc() + 60_000 for record in records)
+
+    def slower() -> bool:
+        with lock:
+            if slow and all_held():
+                clock.sleep(slow.pop())
+            hidden = len(gateway.renewed) == 16 and min(gateway.renewed.values()) > 6
+            if not slow and hidden and all_held():
+                over.set()
+        return over.is_set()
+
+    queue, gateway.hides, receiver.ready = Queue(ministack, visibility=1), 60, slower
     queue.send(*events(*range(16)))
-    running = run(queue.source(), sink=open_sink(receiver.url), once={"lease": "1s"})
+    sink = open_sink(f"{receiver.url}#timeout=300s")
+    running = run(queue.source(gateway.endpoint), store=store, clock=clock, sink=sink, once={"lease": "60s"})
     running.until_ended(16)
     assert running.crew.tally.counts()["processed"] == 16
     running.until(lambda: queue.counts() == (0, 0))
@@ -769,12 +843,15 @@ def test_a_queue_that_may_not_be_read_is_told_at_once(queue: Queue, gateway: Gat
 # --- the command line ---
 
 HANDLERS = """
-import os, pathlib, time
+import itertools, os, pathlib, time
 
 LOG = os.open("effects.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+NUMBERS = itertools.count(1)
 
 def handle(event):
-    time.sleep(float(os.environ.get("PAUSE", "0")))
+    if next(NUMBERS) > int(os.environ["MOST"]):
+        while not pathlib.Path("go").exists():
+            time.sleep(0.01)
     os.write(LOG, event.id.encode() + b"\\n")
 
 def hang(event):
@@ -784,18 +861,26 @@ def hang(event):
 
 
 class Cli:
-    """Workers as processes, in a folder of their own."""
+    """Workers as processes, in a folder of their own.
+
+    Claims and messages last for a minute; where workers are killed, what they had comes again after `lasts`.
+    """
+
+    lasts = "60s"
+    store = "sqlite:///store.db"
 
     def __init__(self, folder: Path, queue: Queue) -> None:
         self.folder = folder
         self.queue = queue
         (folder / "handlers.py").write_text(HANDLERS)
         (folder / "effects.log").touch()
-        (folder / "pipeline.toml").write_text('store = "sqlite:///store.db"\nlease = "2s"\nbatch = 10\nthreads = 3\n')
         self.begun: list[subprocess.Popen[str]] = []
 
-    def start(self, *options: str, name: str = "handle", pause: float = 0.0) -> "subprocess.Popen[str]":
-        source = ("--source", self.queue.source(visibility="2s"), "--sink", f"python:handlers:{name}")
+    def start(self, *options: str, name: str = "handle", most: int = 1_000_000) -> "subprocess.Popen[str]":
+        """A worker whose handler goes on after so many events only when it may."""
+        settings = f'store = "{self.store}"\nlease = "{self.lasts}"\nbatch = 10\nthreads = 3\n'
+        (self.folder / "pipeline.toml").write_text(settings)
+        source = ("--source", self.queue.source(visibility=self.lasts), "--sink", f"python:handlers:{name}")
         # A shell that runs tests in the background has SIGINT ignored, and that is inherited.
         program = (
             "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
@@ -804,13 +889,16 @@ class Cli:
         process = subprocess.Popen(
             [sys.executable, "-c", program, "run", "pipeline.toml", *source, *options],
             cwd=self.folder,
-            env={**os.environ, "PAUSE": str(pause)},
+            env={**os.environ, "MOST": str(most)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
         )
         self.begun.append(process)
         return process
+
+    def go_on(self) -> None:
+        (self.folder / "go").touch()
 
     def effects(self) -> list[str]:
         return (self.folder / "effects.log").read_text().split()
@@ -826,12 +914,25 @@ def cli(tmp_path: Path, queue: Queue) -> Iterator[Cli]:
             process.communicate()
 
 
+def wait_for_line(process: "subprocess.Popen[str]", part: str) -> str:
+    """What the process says until it says this."""
+    assert process.stderr is not None
+    told = ""
+    while part not in told:
+        line = process.stderr.readline()
+        assert line, told
+        told += line
+    return told
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_a_worker_that_is_told_to_stop_loses_and_doubles_nothing(cli: Cli, number: signal.Signals) -> None:
     cli.queue.send(*events(*range(100)))
-    first = cli.start("--json", pause=0.05)
+    first = cli.start("--json", most=11)
     wait_until(lambda: len(cli.effects()) > 10)
     first.send_signal(number)
+    wait_for_line(first, "a second signal stops at once")
+    cli.go_on()
     _, told = first.communicate(timeout=120)
     assert first.returncode == 0, told
     counts = json.loads(told.splitlines()[-1])
@@ -864,8 +965,7 @@ def test_a_second_signal_stops_at_once(cli: Cli) -> None:
     worker = cli.start("--grace", "10m", name="hang")
     wait_until(lambda: cli.effects() == ["a"])
     worker.send_signal(signal.SIGTERM)
-    assert worker.stderr is not None
-    assert "a second signal stops at once" in worker.stderr.readline()
+    wait_for_line(worker, "a second signal stops at once")
     worker.send_signal(signal.SIGTERM)
     _, told = worker.communicate(timeout=60)
     assert worker.returncode == 143
@@ -890,14 +990,17 @@ def test_a_sink_that_vanishes_ends_the_worker_and_nothing_is_acked(cli: Cli, min
 
 
 def test_kills_in_the_middle_of_sending_lose_nothing_and_keep_the_key(cli: Cli, receiver: Slow) -> None:
-    receiver.pause = 0.05
+    cli.lasts = "2s"
     cli.queue.send(*events(*range(60)))
     for _ in range(3):
         before = len(receiver.requests)
+        receiver.take(12)
         worker = cli.start("--sink", receiver.url)
         wait_until(lambda before=before: len(receiver.requests) > before + 10)  # type: ignore[misc]
         worker.kill()
         worker.communicate()
+        receiver.cut_waiting()
+    receiver.most = None
     last = cli.start("--sink", receiver.url)
     wait_until(lambda: cli.queue.counts() == (0, 0))
     last.send_signal(signal.SIGTERM)
@@ -907,11 +1010,12 @@ def test_kills_in_the_middle_of_sending_lose_nothing_and_keep_the_key(cli: Cli, 
 
 
 def test_kills_lose_nothing_and_ack_nothing_too_early(cli: Cli) -> None:
+    cli.lasts = "2s"
     names = {str(number) for number in range(600)}
     cli.queue.send(*events(*names))
     for _ in range(6):
         before = len(cli.effects())
-        worker = cli.start(pause=0.01)
+        worker = cli.start(most=40)
         wait_until(lambda before=before: len(cli.effects()) > before + 20)  # type: ignore[misc]
         worker.kill()
         worker.communicate()
@@ -927,15 +1031,18 @@ def test_kills_lose_nothing_and_ack_nothing_too_early(cli: Cli) -> None:
 def test_a_store_that_is_killed_is_waited_for_and_that_is_said_once(cli: Cli, redis_server: Redis, lease: str) -> None:
     names = {f"{uuid.uuid4()}" for _ in range(200)}  # the server lives on after the test
     cli.queue.send(*events(*names))
-    (cli.folder / "pipeline.toml").write_text(f'store = "{redis_server.url()}"\nlease = "{lease}"\nthreads = 3\n')
-    worker = cli.start("--json", pause=0.02)
+    cli.store, cli.lasts = redis_server.url(), lease
+    worker = cli.start("--json", most=21)
     wait_until(lambda: len(cli.effects()) > 20 or worker.poll() is not None)
     redis_server.kill()
-    time.sleep(5)
+    cli.go_on()
+    told = wait_for_line(worker, "the store does not answer")
+    if lease == "2s":
+        time.sleep(3)
     redis_server.start()
     wait_until(lambda: cli.queue.counts() == (0, 0))
     worker.send_signal(signal.SIGTERM)
-    _, told = worker.communicate(timeout=60)
+    told += worker.communicate(timeout=60)[1]
     assert worker.returncode == 0, told
     assert set(cli.effects()) == names
     assert json.loads(told.splitlines()[-1])["processed"] == 200
