@@ -1,6 +1,7 @@
 """`eventonce run` killed with SIGKILL at random moments, over and over: nothing lost, nothing twice."""
 
 import json
+import os
 import random
 import signal
 import sqlite3
@@ -14,13 +15,16 @@ import pytest
 
 pytestmark = pytest.mark.long
 
+MOST = 100  # events that a worker runs which is to be killed; then it waits for that
 HANDLER = """
-import os, time
+import itertools, os, time
 
 LOG = os.open("plain.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+NUMBERS = itertools.count(1)
 
 def handle(event, ctx):
-    time.sleep(0.002)
+    if next(NUMBERS) > int(os.environ.get("MOST", "1000000")):
+        time.sleep(600)
     os.write(LOG, event.id.encode() + b"\\n")
     ctx.tx.execute("CREATE TABLE IF NOT EXISTS effects (id TEXT)")
     ctx.tx.execute("INSERT INTO effects VALUES (?)", (event.id,))
@@ -36,21 +40,43 @@ def write_events(file: Path, count: int, dice: random.Random) -> set[str]:
     return {f"e{number:05}" for number in range(count)}
 
 
-def start(folder: Path, *options: str) -> "subprocess.Popen[str]":
+def start(folder: Path, *options: str, **more: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "eventonce", "run", "--source", "in.jsonl", "--json", *options]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, **more},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
-def kill_at_random(folder: Path, times: int, dice: random.Random, *options: str) -> int:
-    """Start, wait a random moment, kill; how often the kill met a worker that was still at it."""
+def kill_at_random(folder: Path, times: int, dice: random.Random, log: str, bytes_each: int, *options: str) -> int:
+    """Start, wait until it has written a little and a moment more, kill; how often that met one at work."""
     met = 0
     for _ in range(times):
-        worker = start(folder, *options)
-        time.sleep(dice.uniform(0.0, 0.9))
+        before, more = size(folder / log), dice.randrange(bytes_each)
+        worker = start(folder, *options, MOST=str(MOST))
+        while size(folder / log) <= before + more and worker.poll() is None:
+            time.sleep(0.001)
+        time.sleep(dice.uniform(0.0, 0.02))
         met += worker.poll() is None
         worker.send_signal(signal.SIGKILL)
         worker.communicate()
     return met
+
+
+def kill_while_it_starts(folder: Path, times: int, dice: random.Random, *options: str) -> None:
+    for _ in range(times):
+        worker = start(folder, *options, MOST=str(MOST))
+        time.sleep(dice.uniform(0.0, 0.5))
+        worker.send_signal(signal.SIGKILL)
+        worker.communicate()
+
+
+def size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
 
 
 def finish(folder: Path, *options: str) -> dict[str, int]:
@@ -71,12 +97,15 @@ def test_fifty_kills_lose_nothing_and_double_no_transaction(tmp_path: Path) -> N
     ids = write_events(tmp_path / "in.jsonl", 6000, dice)
     (tmp_path / "handler.py").write_text(HANDLER)
     toml = pipeline(tmp_path, 'store = "sqlite:///store.db"\nsink = "python:handler:handle"\nlease = "500ms"\n')
-    met = kill_at_random(tmp_path, 50, dice, toml)
+    line = len("e00000\n")
+    met = kill_at_random(tmp_path, 20, dice, "plain.log", MOST // 2 * line, toml)
+    kill_while_it_starts(tmp_path, 10, dice, toml)
+    met += kill_at_random(tmp_path, 20, dice, "plain.log", MOST // 2 * line, toml)
     counts = finish(tmp_path, toml)
     connection = sqlite3.connect(tmp_path / "store.db")
     effects = Counter(each for (each,) in connection.execute("SELECT id FROM effects"))
     connection.close()
-    assert met >= 40, "the workers were too quick for the kills to mean anything"
+    assert met == 40
     assert effects == Counter(ids)
     assert set((tmp_path / "plain.log").read_text().split()) == ids
     assert counts["events"] == 8000
@@ -89,7 +118,8 @@ def test_kills_lose_and_tear_nothing_in_a_file(tmp_path: Path, store: str) -> No
     dice = random.Random(7)
     ids = write_events(tmp_path / "in.jsonl", 20_000, dice)
     toml = pipeline(tmp_path, f'store = "{store}"\nsink = "out.jsonl"\nlease = "300ms"\n')
-    kill_at_random(tmp_path, 15, dice, toml)
+    kill_at_random(tmp_path, 12, dice, "out.jsonl", 40_000, toml)
+    kill_while_it_starts(tmp_path, 3, dice, toml)
     finish(tmp_path, toml)
     written = [json.loads(line)["id"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert set(written) == ids
