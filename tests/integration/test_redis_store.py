@@ -16,6 +16,7 @@ from typing import cast
 import pytest
 import redis
 from tests.missing import need
+from tests.until import PATIENCE, until
 
 from eventonce import ConfigError, Once, StoreError, open_store
 from eventonce.claim import Busy, Claim, Done, Finish, Want, Won
@@ -23,12 +24,13 @@ from eventonce.errors import StoreUnusable
 from eventonce.key import Key
 from eventonce.ports import Checkable, Store
 from eventonce.stores.redis.store import RedisStore
-from eventonce.testing import FaultProxy
+from eventonce.testing import FaultProxy, ManualClock
 from eventonce.testing.contract import LONG, claim, finish, key, keys
 from eventonce.testing.servers import Redis, RedisCluster, Valkey
 from eventonce.testing.servers.process import free_port
 
 Start = Callable[..., Redis]
+PATIENT = "socket_timeout=60&socket_connect_timeout=60"  # with a server; `timeout` is then for replicas alone
 
 
 @pytest.fixture
@@ -77,23 +79,25 @@ def test_tls(start: Start, servers: Path) -> None:
 def test_the_master_that_sentinels_name_also_after_a_failover(start: Start, servers: Path) -> None:
     master = start("--appendonly", "no")
     replica = start("--replicaof", "127.0.0.1", str(master.port))
-    _until(lambda: "master_link_status:up" in replica.cli("info", "replication"))
+    until(lambda: "master_link_status:up" in replica.cli("info", "replication"))
     guard = Redis(servers)
     config = servers / "sentinel.conf"
     config.write_text(
         f"port {guard.port}\nsentinel monitor main 127.0.0.1 {master.port} 1\n"
-        "sentinel down-after-milliseconds main 300\nsentinel failover-timeout main 2000\n"
+        "sentinel down-after-milliseconds main 600000\nsentinel failover-timeout main 2000\n"
     )
     process = subprocess.Popen(["redis-server", str(config), "--sentinel"], stdout=subprocess.DEVNULL)
     try:
-        _until(lambda: guard.cli("ping") == "PONG")
-        _until(lambda: "slaves=1" in guard.cli("info", "sentinel"))
+        until(lambda: guard.cli("ping") == "PONG")
+        until(lambda: "slaves=1" in guard.cli("info", "sentinel"))
         store = open_store(f"redis://127.0.0.1:{guard.port}/0?sentinel=main&timeout=1s")
         assert claim(store, 1) == Won(1)
         assert finish(store, 1)
-        _until(lambda: f"slave0:ip=127.0.0.1,port={replica.port}" in master.cli("info", "replication"))
-        time.sleep(0.2)  # a replica is told a moment later
+        until(lambda: f"slave0:ip=127.0.0.1,port={replica.port}" in master.cli("info", "replication"))
+        with _client(master) as here, _client(replica) as there:
+            until(lambda: here.get(_name(1)) == there.get(_name(1)))  # a replica is told a moment later
         master.kill()
+        guard.cli("sentinel", "set", "main", "down-after-milliseconds", "300")  # one that only stands still is not down
         assert isinstance(claim(store, 1, b"token--2"), Done)  # waits for the failover
         assert claim(store, 2) == Won(1)  # on a server that has never seen the scripts
         store.close()
@@ -118,7 +122,8 @@ def test_a_cluster_that_lost_a_master_is_unknown_and_loses_nothing(redis_cluster
     events = [{"id": str(number)} for number in range(50)]
     for node in redis_cluster.nodes:
         node.cli("flushall")
-    with Once(f"{redis_cluster.url()}&timeout=1s", lease="2s") as once:
+    store = open_store(f"{redis_cluster.url()}&timeout=1s")
+    with Once(store, lease="2s") as once:
         redis_cluster.nodes[2].kill()
         try:
             outcomes = once.run(events, lambda event: ran.append(event.id))
@@ -126,10 +131,11 @@ def test_a_cluster_that_lost_a_master_is_unknown_and_loses_nothing(redis_cluster
             assert ran == []
         finally:
             redis_cluster.nodes[2].start()
-        _until(lambda: all("cluster_state:ok" in node.cli("cluster", "info") for node in redis_cluster.nodes))
-        time.sleep(2)  # what the other masters had claimed is over
+        until(lambda: all("cluster_state:ok" in node.cli("cluster", "info") for node in redis_cluster.nodes))
+    with Once(store, busy_wait="60s") as once:  # until what the other masters had claimed is over
         assert {outcome.kind for outcome in once.run(events, lambda event: ran.append(event.id))} == {"processed"}
         assert sorted(ran) == sorted(str(number) for number in range(50))
+    store.close()
 
 
 def test_slots_that_move_while_we_work_cost_nothing(redis_cluster: RedisCluster) -> None:
@@ -189,9 +195,12 @@ def test_keys_end_by_themselves(server: Redis) -> None:
     claim(store, 1, window=500)
     with _client(server) as client:
         assert 0 < client.pttl(_name(1)) <= 86_400_000 + LONG
-        finish(store, 1, window=500)
-        assert 0 < client.pttl(_name(1)) <= 500
-    _until(lambda: server.cli("dbsize") == "0")
+        finish(store, 1, window=LONG)
+        assert 0 < client.pttl(_name(1)) <= LONG
+        claim(store, 2, window=500)
+        finish(store, 2, window=500)
+        until(lambda: not client.exists(_name(2)))
+        assert server.cli("dbsize") == "1"
     store.close()
 
 
@@ -248,12 +257,12 @@ def test_a_server_that_keeps_nothing_is_warned_of(start: Start) -> None:
 def test_wait_counts_replicas(start: Start) -> None:
     master = start("--appendonly", "no")
     for timeout in ("200ms", "1ms"):  # the shortest waits for a moment, not for ever
-        alone = open_store(f"{master.url()}?wait=1&timeout={timeout}&socket_timeout=5&socket_connect_timeout=5")
+        alone = open_store(f"{master.url()}?wait=1&timeout={timeout}&{PATIENT}")
         with Once(alone, lease="1s") as once:
             assert "only 0 of 1 replicas" in str(once.run([{"id": "1"}], lambda event: None)[0].error)
         alone.close()
     replica = start("--replicaof", "127.0.0.1", str(master.port))
-    _until(lambda: "master_link_status:up" in replica.cli("info", "replication"))
+    until(lambda: "master_link_status:up" in replica.cli("info", "replication"))
     store = open_store(f"{master.url()}?wait=1")
     assert claim(store, 5) == Won(1)
     assert finish(store, 5)
@@ -264,11 +273,11 @@ def test_wait_counts_replicas(start: Start) -> None:
 def test_wait_counts_replicas_also_where_the_scripts_were_lost(start: Start) -> None:
     master = start("--appendonly", "no", "--repl-ping-replica-period", "3600")
     replica = start("--replicaof", "127.0.0.1", str(master.port))
-    _until(lambda: "master_link_status:up" in replica.cli("info", "replication"))
-    store = open_store(f"{master.url()}?wait=1&timeout=400ms")
+    until(lambda: "master_link_status:up" in replica.cli("info", "replication"))
+    store = open_store(f"{master.url()}?wait=1&timeout=400ms&{PATIENT}")
     assert claim(store, 1) == Won(1)
     master.cli("script", "flush")
-    _until(lambda: master.cli("wait", "1", "1000") == "1")
+    until(lambda: master.cli("wait", "1", "1000") == "1")
     replica.freeze()
     try:
         with pytest.raises(StoreError, match="only 0 of 1 replicas"):
@@ -418,40 +427,45 @@ def test_a_server_that_is_no_cluster(server: Redis) -> None:
 
 def test_threads_do_not_wait_for_each_others_timeouts(start: Start) -> None:
     server = start("--appendonly", "yes")
-    store = open_store(f"{server.url()}?timeout=300ms")
-    server.freeze()
-    try:
-        began = time.monotonic()
-        with ThreadPoolExecutor(16) as threads:
-            for trouble in [threads.submit(store.peek, [key(1)]) for _ in range(16)]:
-                assert isinstance(trouble.exception(), StoreError)
-        assert time.monotonic() - began < 10  # half a lease is 5 s
-    finally:
-        server.thaw()
-    store.close()
+    with FaultProxy(server.port) as proxy:
+        # A clock that only sleeping moves on, so that patience is over at once when connections are refused.
+        store = open_store(f"{server.url(proxy.port)}?timeout=60s", ManualClock())
+        server.freeze()
+        try:
+            with ThreadPoolExecutor(16) as threads:
+                troubles = [threads.submit(store.peek, [key(1)]) for _ in range(16)]
+                until(lambda: proxy.connections == 16)  # each waits for an answer of its own
+                proxy.refusing = True
+                proxy.cut_all()
+                for trouble in troubles:
+                    assert isinstance(trouble.exception(), StoreError)
+        finally:
+            server.thaw()
+        store.close()
 
 
 def test_a_fork_while_another_thread_connects(start: Start) -> None:
     server = start("--appendonly", "yes")
-    store = open_store(f"{server.url()}?timeout=5s")
-    server.freeze()
-    connecting = threading.Thread(target=store.peek, args=([key(1)],))
-    connecting.start()
-    time.sleep(0.2)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if claim(store, 1) == Won(1) else 1)
-    server.thaw()
-    connecting.join()
-    give_up = time.monotonic() + 10
-    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < give_up:
-        time.sleep(0.05)
-    if ended[0] == 0:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    assert ended == (child, 0)
-    assert isinstance(claim(store, 1, b"token--2"), Busy)
-    store.close()
+    with FaultProxy(server.port) as proxy:
+        store = open_store(f"{server.url(proxy.port)}?timeout=5s")
+        server.freeze()
+        connecting = threading.Thread(target=store.peek, args=([key(1)],))
+        connecting.start()
+        until(lambda: proxy.connections > 0)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if claim(store, 1) == Won(1) else 1)
+        server.thaw()
+        connecting.join()
+        give_up = time.monotonic() + PATIENCE
+        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < give_up:
+            time.sleep(0.05)
+        if ended[0] == 0:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        assert ended == (child, 0)
+        assert isinstance(claim(store, 1, b"token--2"), Busy)
+        store.close()
 
 
 def test_room_in_a_full_server_is_waited_for(server: Redis) -> None:
@@ -472,11 +486,11 @@ def test_a_name_that_leads_to_a_new_master_is_followed(start: Start) -> None:
     """As with managed Redis: the old master becomes a replica and keeps its connections."""
     old = start("--appendonly", "yes")
     new = start("--replicaof", "127.0.0.1", str(old.port))
-    _until(lambda: "master_link_status:up" in new.cli("info", "replication"))
+    until(lambda: "master_link_status:up" in new.cli("info", "replication"))
     with FaultProxy(old.port) as name:
         store = open_store(f"redis://127.0.0.1:{name.port}?timeout=1s")
         assert claim(store, 1) == Won(1)
-        _until(lambda: new.cli("dbsize") == "1")
+        until(lambda: new.cli("dbsize") == "1")
         new.cli("replicaof", "no", "one")
         old.cli("replicaof", "127.0.0.1", str(new.port))
         moved = threading.Timer(0.5, name.lead_to, [new.port])
@@ -606,10 +620,3 @@ def _name(number: int) -> bytes:
 
 def _random(count: int) -> list[Key]:
     return [Key(hashlib.md5(b"%d" % number).digest()) for number in range(count)]
-
-
-def _until(so: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 20
-    while not so():
-        assert time.monotonic() < give_up, "it did not come true"
-        time.sleep(0.05)

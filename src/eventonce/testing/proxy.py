@@ -34,6 +34,12 @@ class FaultProxy:
         for at, listener in enumerate(self._listeners):
             threading.Thread(target=self._accept, args=(listener, at), daemon=True).start()
 
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        with self._lock:
+            return len(self._open) // 2  # each with its own connection to the server
+
     def lead_to(self, port: int) -> None:
         """New connections go there from now on, as when a name has got another address."""
         self._servers = [port] * len(self._servers)
