@@ -89,12 +89,13 @@ def test_nothing_is_left_running_or_mounted_after_an_interrupt(store: str, how: 
     heed = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
     torture = [sys.executable, "-m", "eventonce", "torture", "--store", store, "--folder", str(look_in / "run")]
     command = [sys.executable, "-c", heed, *torture]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+    said = look_in / "said"
+    with said.open("w") as output, subprocess.Popen(command, stderr=output) as process:
         while not list(look_in.glob("run/worker-*.history")):
-            assert process.poll() is None
+            assert process.poll() is None, said.read_text()
             time.sleep(0.05)
         process.send_signal(how)
-        assert process.wait(120) != 0
+        assert process.wait(240) != 0
 
     assert _about(look_in) == []
 

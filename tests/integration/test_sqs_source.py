@@ -653,9 +653,9 @@ class Slow(Receiver):
             self._cut += 1
 
     def serve(self, handler: BaseHTTPRequestHandler, request: Request) -> None:
-        cut = self._cut
-        wait_until(lambda: self.ready() and self._may_end(cut))
-        if self._cut > cut:
+        cut, whole = self._cut, len(request.body) == int(request.headers["content-length"])
+        wait_until(lambda: not whole or (self.ready() and self._may_end(cut)))
+        if not whole or self._cut > cut:  # its sender was killed, perhaps before it had sent all
             handler.close_connection = True
             return
         super().serve(handler, request)
