@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from tests.missing import missing
@@ -29,12 +31,14 @@ def torture(*options: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.fixture
-def look_in(tmp_path: Path) -> Path:
-    """A folder that PostgreSQL, which does not run as root, is able to look into."""
-    for each in [tmp_path, *tmp_path.parents]:
-        if each.stat().st_uid == os.geteuid() and "pytest" in str(each):
-            each.chmod(0o755)
-    return tmp_path
+def look_in() -> Iterator[Path]:
+    """A folder that PostgreSQL, which does not run as root, is able to look into.
+
+    It is none of pytest's: each session that starts on this machine closes the folder above those to everyone else.
+    """
+    with TemporaryDirectory(prefix="eventonce-torture-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -41,7 +41,11 @@ class Postgres(Process):
         if user := self.user():
             shutil.chown(self._data, user, user)
         init = [_find("initdb"), "-D", str(self._data), "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8"]
-        subprocess.run([*init, "--locale=C"], check=True, capture_output=True, user=self.user(), cwd="/")
+        done = subprocess.run(
+            [*init, "--locale=C"], check=False, capture_output=True, text=True, user=self.user(), cwd="/"
+        )
+        if done.returncode:
+            raise RuntimeError(f"initdb did not make {self._data}: {done.stderr.strip()}")
 
     def ready(self) -> bool:
         asked = [_find("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
