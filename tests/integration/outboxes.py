@@ -16,7 +16,7 @@ from eventonce.errors import EventRejected, SinkError
 from eventonce.publish import Kind, Outbox, Outgoing, Published, Relay
 from eventonce.testing.servers import Postgres
 
-PATIENCE = 60.0  # seconds until a test is given up
+PATIENCE = 120.0  # seconds until a test is given up
 
 
 class Receiver:

@@ -6,13 +6,14 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from tests.until import until
 
 from eventonce import ConfigError, Event, EventRejected, Once, Rule
 from eventonce.clock import moment
@@ -446,7 +447,22 @@ def test_several_relays_keep_the_order_of_every_group(database: Database, tmp_pa
     """Writers, relays and failures at the same time: each once, and each group in the order of its commits."""
     groups, each, dice = 6, 60, random.Random(2026)
     fates = [Kind.FAILED] * 2 + [Kind.PUBLISHED] * 8
-    receiver = Receiver(lambda _: dice.choice(fates))
+    receiver = Receiver(lambda each: Kind.PUBLISHED if each.identity in first else dice.choice(fates))
+    at_work: set[int] = set()
+    first: set[str | None] = set()  # what each relay sent first
+
+    class Door:
+        """A relay's own way to the receiver, where the first to come waits for a second."""
+
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def send(self, events: Sequence[Outgoing]) -> Sequence[Published]:
+            if self.number not in at_work:
+                first.update(each.identity for each in events)
+                at_work.add(self.number)
+            until(lambda: len(at_work) > 1)
+            return receiver.send(events)
 
     def write(group: int) -> None:
         connection, chance = database.connect(), random.Random(group)
@@ -457,8 +473,8 @@ def test_several_relays_keep_the_order_of_every_group(database: Database, tmp_pa
         connection.close()
 
     relays = [
-        Relay(Outbox(database.url), receiver, dead_letter=str(tmp_path / "dead"), batch=5, max_attempts=10_000)
-        for _ in range(3)
+        Relay(Outbox(database.url), Door(number), dead_letter=str(tmp_path / "dead"), batch=5, max_attempts=10_000)
+        for number in range(3)
     ]
     with running(*relays), ThreadPoolExecutor(groups) as threads:
         list(threads.map(write, range(groups)))
@@ -599,7 +615,10 @@ def test_what_was_taken_over_is_not_removed_by_its_former_owner(
     assert database.rows("SELECT identity FROM eventonce_outbox") == []
 
 
-def test_a_slow_receiver_does_not_lose_the_lease(database: Database, tmp_path: Path) -> None:
+def test_a_slow_receiver_does_not_lose_the_lease(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "_BEATS", 600)  # held on to every tenth of a second, as if the lease were 300 ms
     began, go_on = threading.Event(), threading.Event()
 
     class Slow(Receiver):
@@ -610,7 +629,7 @@ def test_a_slow_receiver_does_not_lose_the_lease(database: Database, tmp_path: P
 
     database.add(1, group="g")
     slow, other = Slow(), Receiver()
-    made = relay(database, slow, tmp_path, lease="300ms")
+    made = relay(database, slow, tmp_path, lease="60s")
     with ThreadPoolExecutor(1) as threads:
         future = threads.submit(made.drain)
         assert began.wait(PATIENCE)
@@ -774,13 +793,14 @@ def test_a_database_that_is_away_is_waited_for(postgres_server: Postgres, tmp_pa
         with running(made):
             database.add(1)
             receiver.wait(1)
+            until(lambda: not database.rows("SELECT 1 FROM eventonce_outbox"))
             proxy.refusing = True
             proxy.cut_all()
             database.add(2)
             time.sleep(0.5)
             assert receiver.numbers() == [1]
             proxy.refusing = False
-            receiver.wait(2)
+            until(lambda: 2 in receiver.numbers())
         through.close()
     assert set(receiver.numbers()) == {1, 2}
     database.outbox.close()
@@ -821,6 +841,7 @@ def test_lag_and_backlog_are_told(database: Database, tmp_path: Path) -> None:
     registry = CollectorRegistry()
     database.add(1, 2, group="g")
     database.add(3)
+    time.sleep(0.01)
     receiver = Receiver(lambda each: Kind.FAILED if each.identity == "e1" else Kind.PUBLISHED)
     made = relay(database, receiver, tmp_path, hooks=[PrometheusHook(registry=registry)])
     assert made.drain() == 2

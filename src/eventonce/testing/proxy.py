@@ -80,6 +80,8 @@ class FaultProxy:
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._lock:
             self._open |= {client, server}
+            if self.refusing:  # since a moment ago, and all that was open then has been cut
+                _shut(client)
         threading.Thread(target=self._pass_on, args=(client, server, False), daemon=True).start()
         threading.Thread(target=self._pass_on, args=(server, client, True), daemon=True).start()
 
