@@ -146,6 +146,7 @@ REFUSED = {
     "none/no-event": "is a number, not a JSON object",
     "sqs/without-body": "in the SQS message: has no body",
 }
+RECOGNISE = f"{carriers.__name__}._is_"
 INVOCATIONS = [name for name, sample in EXPECTED.items() if sample.reply is not None]
 
 
@@ -174,7 +175,7 @@ def test_every_reader_of_a_carrier_has_a_sample() -> None:
 def test_every_shape_that_is_recognised_has_a_sample() -> None:
     modules = [import_module(f"{formats.__name__}.{each.name}") for each in pkgutil.iter_modules(formats.__path__)]
     found = [(f"{module.__name__}.{name}", each) for module in modules for name, each in functions(module)]
-    tests = {name: each for name, each in found if name.rpartition(".")[2].startswith(("recognises", "_is_"))}
+    tests = {name: each for name, each in found if name.startswith(RECOGNISE) or ".recognises" in name}
     assert len(tests) >= 10
     _, said_yes = run_by_samples()
     assert [name for name, test in tests.items() if test.__code__ not in said_yes] == []
