@@ -1,4 +1,4 @@
-"""What tests need and do not bring along: where it is missing, a skip with its reason on a laptop and a failure in CI."""
+"""What tests need and do not bring along: where it is missing, a skip with its reason on a laptop, a failure in CI."""
 
 import os
 import shutil

@@ -49,7 +49,7 @@ CARRIERS, PRESETS = documents("carriers"), documents("presets")
 class Sample(NamedTuple):
     """What a sample of a carrier is."""
 
-    count: int
+    size: int  # how many events it holds
     form: str
     first: str | None  # the id of the first event, or None where it has that of its message or record
     source: str
@@ -229,7 +229,7 @@ def objects(value: Any) -> Iterator[dict[str, Any]]:
 def test_events_are_what_they_are(name: str) -> None:
     sample, found = EXPECTED[name], events(CARRIERS[name])
     assert {carried.carrier for carried in unpack(CARRIERS[name])} == {name.partition("/")[0]}
-    assert len(found) == sample.count
+    assert len(found) == sample.size
     assert {event.form for event in found} == {sample.form}
     assert (found[0].source, found[0].type) == (sample.source, sample.type)
     if sample.first is None:
@@ -237,7 +237,7 @@ def test_events_are_what_they_are(name: str) -> None:
     else:
         assert found[0].id == sample.first
     if any(event.id for event in found):
-        assert len({event.id for event in found}) == sample.count
+        assert len({event.id for event in found}) == sample.size
 
 
 @pytest.mark.parametrize("name", REFUSED)
