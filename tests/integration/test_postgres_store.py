@@ -18,6 +18,7 @@ import sqlalchemy
 from sqlalchemy.orm import Session
 from tests.conftest import running
 from tests.interrupts import interrupt_before_the_commit
+from tests.until import until
 
 from eventonce import ConfigError, Event, EventOnceError, Kind, LeaseLost, Once, Outcome, StoreError, open_store
 from eventonce.claim import Busy, Claim, Done, Finish, Record, Release, Want, Won
@@ -27,6 +28,7 @@ from eventonce.ports import Checkable, Transactional
 from eventonce.stores.postgres import schema
 from eventonce.stores.postgres.batch import byte_strings, longs
 from eventonce.stores.postgres.store import _COMMIT_LARGE, PostgresStore
+from eventonce.testing import ManualClock
 from eventonce.testing.contract import LONG, OVER, SHORT, claim, finish, give_back, key, keys
 from eventonce.testing.proxy import FaultProxy
 from eventonce.testing.servers import Postgres
@@ -47,7 +49,7 @@ class Place:
         self.name = f"place{next(_numbers)}"
         self.sql(f"CREATE SCHEMA {self.name}")
 
-    def url(self, *, port: int | None = None, user: str = "", more: str = "timeout=1s") -> str:
+    def url(self, *, port: int | None = None, user: str = "", more: str = "timeout=60s") -> str:
         found = self.server.url(port).replace("postgres@", f"{user or self.user}@")
         return f"{found}?options=-csearch_path%3D{self.name}&{more}"
 
@@ -211,7 +213,7 @@ def strict(place: Place, isolation: str) -> Place:
 @ISOLATIONS
 def test_many_threads_may_make_the_tables_at_once(strict: Place) -> None:
     place = strict
-    stores = [place.store(more="timeout=20s") for _ in range(16)]
+    stores = [place.store(more="timeout=60s") for _ in range(16)]
     assert together(*(lambda store=store: claim(store, 1) for store in stores)) == []
     for store in stores:
         store.close()
@@ -412,7 +414,7 @@ def test_a_read_only_server_may_be_one_that_fails_over(place: Place, role: str, 
         reader.check()
     with pytest.raises(StoreUnusable, match="is read-only"):
         Place(place.server).store(user=role).check()  # also where it has no tables yet
-    with Once(reader, lease="0.2s") as once:
+    with Once(reader, lease="0.2s", clock=ManualClock()) as once:  # how long the store is asked, and no more
         (outcome,) = once.run([{"id": "1"}], lambda event: None)
         assert outcome.kind is Kind.UNKNOWN
         assert isinstance(outcome.error, StoreError)
@@ -441,7 +443,8 @@ def test_a_full_disk_is_told_and_loses_nothing(place: Place, store: PostgresStor
 # --- a server that is held or gone ---
 
 
-def test_what_waits_too_long_is_stopped_and_not_done_later(place: Place, store: PostgresStore) -> None:
+def test_what_waits_too_long_is_stopped_and_not_done_later(place: Place) -> None:
+    store = place.store(more="timeout=1s")
     claim(store, 1)
     store._lease = 10
     with psycopg.connect(place.server.url(), options=f"-csearch_path={place.name}") as holder:
@@ -451,6 +454,7 @@ def test_what_waits_too_long_is_stopped_and_not_done_later(place: Place, store: 
         holder.rollback()
     assert store.peek([key(2)]) == [None]
     assert finish(store, 1)
+    store.close()
 
 
 def test_a_server_that_goes_away_for_a_while_is_waited_for(place: Place, store: PostgresStore) -> None:
@@ -486,7 +490,7 @@ def test_overlapping_batches_in_any_order_never_deadlock(
     if large:
         fill(store)
         monkeypatch.setattr("eventonce.stores.postgres.store._RACES_FOR", 0)  # each is met unprepared
-    other = place.store(more="timeout=20s")
+    other = place.store(more="timeout=60s")
     before = _deadlocks(place)
 
     def work(number: int) -> None:
@@ -683,7 +687,7 @@ def test_a_pooler_that_mixes_up_statements_is_noticed(store: PostgresStore) -> N
 
 
 def test_nothing_is_prepared_where_the_url_says_so(place: Place) -> None:
-    store = place.store(more="timeout=1s&prepare=false")
+    store = place.store(more="timeout=60s&prepare=false")
     fill(store)
     use(store)
     assert prepared(store) == 0
@@ -1015,17 +1019,18 @@ def test_a_restart_just_before_the_commit_is_unknown_and_undone(place: Place, st
 
 
 def test_a_transaction_may_outlast_its_lease(place: Place, store: PostgresStore) -> None:
-    other = place.store()
+    other, clock = place.store(), ManualClock()
     answers: list[Any] = []
 
     def handle(event: Event, ctx: Any) -> None:
         write(ctx)
         for _ in range(3):
-            time.sleep(0.4)
+            clock.sleep(400)
+            time.sleep(0.4)  # on the server's clock too
             answers.append(other.claim([Want(ctx.claim.key, LONG)], b"token--2", LONG)[0])
             ctx.check()
 
-    (outcome,) = transact(place, store, handle, lease="0.3s")
+    (outcome,) = transact(place, store, handle, lease="0.3s", clock=clock)
     assert outcome.kind is Kind.PROCESSED
     assert {type(answer) for answer in answers} == {Busy}
     assert effects(place) == [1]
@@ -1033,19 +1038,25 @@ def test_a_transaction_may_outlast_its_lease(place: Place, store: PostgresStore)
 
 
 def test_the_heartbeat_goes_on_while_a_transaction_is_open(place: Place, store: PostgresStore) -> None:
-    other, taken = place.store(), []
+    other, taken, clock = place.store(), [], ManualClock()
+
+    def leases() -> list[int]:
+        """When the others' claims end, on the server's clock."""
+        return [record.lease for record in other.peek([once.key({"id": each}) for each in "123"]) if record is not None]
 
     def handle(event: Event, ctx: Any) -> None:
         if event.id == "0":
             _ = ctx.tx
-            for _ in range(5):
-                time.sleep(0.3)
+            for _ in range(3):
+                before = max(leases())
+                clock.sleep(45_000)  # not yet the lease, but it is to be renewed
+                until(lambda before=before: min(leases()) > before)  # type: ignore[misc]
                 taken.extend(other.claim([Want(once.key({"id": each}), LONG) for each in "123"], b"token--2", LONG))
 
-    with Once(store, lease="0.6s") as once:
+    with Once(store, lease="60s", clock=clock) as once:
         outcomes = once.run([{"id": each} for each in "0123"], handle)
     assert {outcome.kind for outcome in outcomes} == {Kind.PROCESSED}
-    assert {type(answer) for answer in taken} == {Busy}
+    assert [type(answer) for answer in taken] == [Busy] * 9
     other.close()
 
 
@@ -1113,7 +1124,7 @@ claim(store, 1, lease=200)
 transaction = store.begin(Claim(key(1), b"token--1"))
 transaction.handle.execute("INSERT INTO effects VALUES (1)")
 print("inside", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -1181,11 +1192,16 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_leaves_the_store_usable(place: Place) -> None:
-    store = place.store(more="timeout=30s")
+    store = place.store()
     claim(store, 1)
     with psycopg.connect(place.server.url(), options=f"-csearch_path={place.name}") as holder:
         holder.execute("LOCK TABLE eventonce_claims IN ACCESS EXCLUSIVE MODE")
-        interrupt = threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT])
+
+        def interrupt_what_waits() -> None:
+            waits_for_a_lock(place)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        interrupt = threading.Thread(target=interrupt_what_waits)
         interrupt.start()
         with pytest.raises(KeyboardInterrupt):
             finish(store, 1)
@@ -1198,14 +1214,16 @@ def test_an_interrupt_leaves_the_store_usable(place: Place) -> None:
     store.close()
 
 
-def test_more_threads_than_connections_wait_their_turn(store: PostgresStore) -> None:
+def test_more_threads_than_connections_wait_their_turn(place: Place, store: PostgresStore) -> None:
     assert together(*(lambda number=number: claim(store, number) for number in range(32))) == []
-    claim(store, 1)
-    taken = [store._pool.take()[0] for _ in range(8)]
+    hasty = place.store(more="timeout=1s")
+    claim(hasty, 1)
+    taken = [hasty._pool.take()[0] for _ in range(8)]
     with pytest.raises(StoreBusy, match="all 8 connections were in use"):
-        store.peek(keys(1))
+        hasty.peek(keys(1))
     for connection in taken:
-        store._pool.give(connection)
+        hasty._pool.give(connection)
+    hasty.close()
 
 
 # --- SQLAlchemy: as in the docs ---
