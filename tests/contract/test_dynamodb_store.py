@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from eventonce import open_store
-from eventonce.clock import Clock
 from eventonce.ports import Store
 from eventonce.stores.dynamodb.store import DynamoDBStore
 from eventonce.testing import Features, StoreContract, StoreFaults
+from eventonce.testing.faults import StoreAt
 from eventonce.testing.servers import Dynoxide, Ministack
 
 
@@ -68,9 +68,9 @@ class TestDynamoDBUnderFaults(StoreFaults):
         return dynoxide
 
     @pytest.fixture
-    def opener(self, server: Dynoxide) -> Callable[[int, Clock], Store]:
+    def opener(self, server: Dynoxide) -> StoreAt:
         table = table_at(server)
-        return lambda port, clock: open_store(f"{server.url(table, port)}&timeout=1s", clock)
+        return lambda port, clock, timeout: open_store(f"{server.url(table, port)}&timeout={timeout}", clock)
 
 
 class TestDynamoDBOnMinistackUnderFaults(StoreFaults):
@@ -81,6 +81,6 @@ class TestDynamoDBOnMinistackUnderFaults(StoreFaults):
         return durable_ministack
 
     @pytest.fixture
-    def opener(self, server: Dynoxide) -> Callable[[int, Clock], Store]:
+    def opener(self, server: Dynoxide) -> StoreAt:
         table = table_at(server)
-        return lambda port, clock: open_store(f"{server.url(table, port)}&timeout=1s", clock)
+        return lambda port, clock, timeout: open_store(f"{server.url(table, port)}&timeout={timeout}", clock)

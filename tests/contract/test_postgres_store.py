@@ -82,8 +82,8 @@ class TestPostgresUnderFaults(StoreFaults):
     def opener(self, server: Postgres) -> StoreAt:
         schema = new_schema(server)
 
-        def open_at(port: int, clock: Clock) -> PostgresStore:
-            store = open_store(f"{server.url(port)}?timeout=1s&{schema}", clock)
+        def open_at(port: int, clock: Clock, timeout: str) -> PostgresStore:
+            store = open_store(f"{server.url(port)}?timeout={timeout}&{schema}", clock)
             assert isinstance(store, PostgresStore)
             return store
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from eventonce import open_store
-from eventonce.clock import Clock
 from eventonce.ports import Store
 from eventonce.testing import FaultProxy, Features, StoreContract, StoreFaults
+from eventonce.testing.faults import StoreAt
 from eventonce.testing.servers import Redis, RedisCluster, Valkey
 
 
@@ -46,8 +46,8 @@ class TestRedisUnderFaults(StoreFaults):
         return redis_server
 
     @pytest.fixture
-    def opener(self, server: Redis) -> Callable[[int, Clock], Store]:
-        return lambda port, clock: open_store(f"{server.url(port)}?timeout=1s", clock)
+    def opener(self, server: Redis) -> StoreAt:
+        return lambda port, clock, timeout: open_store(f"{server.url(port)}?timeout={timeout}", clock)
 
 
 class TestValkeyUnderFaults(TestRedisUnderFaults):
@@ -74,5 +74,5 @@ class TestRedisClusterUnderFaults(StoreFaults):
             server.announce([0, 0, 0])
 
     @pytest.fixture
-    def opener(self, server: RedisCluster) -> Callable[[int, Clock], Store]:
-        return lambda port, clock: open_store(f"{server.url(port)}&timeout=1s", clock)
+    def opener(self, server: RedisCluster) -> StoreAt:
+        return lambda port, clock, timeout: open_store(f"{server.url(port)}&timeout={timeout}", clock)

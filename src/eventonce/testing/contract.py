@@ -8,7 +8,7 @@
             return functools.partial(MyStore, tmp_path / "claims")    # each call opens the same data once more
 
 With `processes` the opener must be picklable. Nothing here looks inside a store or changes its clock: leases that
-must last are long, leases that must end are short and waited for.
+must last are long, leases that must end are short and waited for. Nothing fails because a machine is slow.
 """
 
 import functools
@@ -50,6 +50,8 @@ from eventonce.stores.memory import MemoryStore
 
 LONG, SHORT = 60_000, 40  # leases and windows, in milliseconds
 OVER = 0.08  # seconds after which SHORT is surely over
+VERY_LONG = 10 * LONG  # for what may take as long as LONG where the machine is busy
+WINDOWS = (160, 2000, 20_000)  # that must last for a moment and then end: the first that is long enough here
 Opener = Callable[[], Store]
 
 
@@ -212,10 +214,11 @@ class StoreContract:
         claim(store, 1)
         before = time.time() * 1000
         assert finish(store, 1)
+        after = time.time() * 1000
         answer = claim(store, 1, b"token--2")
         assert isinstance(answer, Done)
         assert answer.record.took == 1
-        assert abs(answer.record.done_at - before) < 5000
+        assert before - 5000 < answer.record.done_at < after + 5000
 
     def test_nothing_is_done_before_its_commit(self, store: Store) -> None:
         claim(store, 1)
@@ -242,18 +245,14 @@ class StoreContract:
         assert claim(store, 1, b"token--2") == Won(1)
 
     def test_a_fixed_window_is_not_moved_by_duplicates(self, store: Store) -> None:
-        claim(store, 1)
-        finish(store, 1, window=4 * SHORT)
-        assert isinstance(claim(store, 1, b"token--2", window=LONG), Done)
-        time.sleep(4 * OVER)
-        assert claim(store, 1, b"token--3") == Won(1)
+        number, window = _meet_within_the_window(store, refresh=False)
+        time.sleep(2 * window / 1000)
+        assert claim(store, number, b"token--3") == Won(1)
 
     def test_a_sliding_window_is_restarted_by_duplicates(self, store: Store) -> None:
-        claim(store, 1)
-        finish(store, 1, window=10 * SHORT)
-        assert isinstance(claim(store, 1, b"token--2", window=LONG, refresh=True), Done)
-        time.sleep(10 * OVER)
-        assert isinstance(claim(store, 1, b"token--3"), Done)
+        number, window = _meet_within_the_window(store, refresh=True)
+        time.sleep(2 * window / 1000)
+        assert isinstance(claim(store, number, b"token--3"), Done)
 
     def test_a_memo_comes_back_as_it_was(self, store: Store) -> None:
         memos = [None, b"", b"\x00\xff", "ü".encode(), bytes(range(256)) * 200]
@@ -513,6 +512,19 @@ class StoreContract:
             pytest.skip(f"by design: the features of this store do not name {feature!r}")
 
 
+def _meet_within_the_window(store: Store, *, refresh: bool) -> tuple[int, int]:
+    """Let a duplicate meet a window before it is over; the number of the key, and its window."""
+    for number, window in enumerate(WINDOWS):
+        claim(store, number)
+        began = time.monotonic()
+        finish(store, number, window=window)
+        answer = claim(store, number, b"token--2", window=LONG, refresh=refresh)
+        if time.monotonic() - began < window / 1000:  # else the machine may have been too slow for it
+            break
+    assert isinstance(answer, Done)
+    return number, window
+
+
 # --- histories ---
 
 
@@ -533,7 +545,7 @@ def _history(chance: random.Random, steps: int) -> Iterator[Step]:
     for _ in range(steps):
         some = chance.sample(keys(3), chance.randint(1, 3))
         token = b"token--%d" % chance.randint(1, 2)
-        window, lease = (chance.choice([SHORT, LONG, LONG, LONG]) for _ in range(2))
+        window, lease = (chance.choice([SHORT, VERY_LONG, VERY_LONG, VERY_LONG]) for _ in range(2))
         version = chance.choice([None, 1, 2, 3])
         error = chance.choice([None, "no", "nö"])
         refresh, shared = chance.random() < 0.2, chance.random() < 0.3
@@ -542,7 +554,7 @@ def _history(chance: random.Random, steps: int) -> Iterator[Step]:
         yield chance.choice(
             [
                 Step("claim", claim, (token, lease), waits=lease == SHORT or (refresh and window == SHORT)),
-                Step("claim", claim, (token, LONG), waits=refresh and window == SHORT),
+                Step("claim", claim, (token, VERY_LONG), waits=refresh and window == SHORT),
                 Step("commit", finish, (), waits=window == SHORT),
                 Step("release", [Release(each, token, window, error) for each in some], (), waits=False),
                 Step("extend", [Claim(each, token) for each in some], (lease,), waits=lease == SHORT),
@@ -598,7 +610,7 @@ def race(act: Callable[[Token], Any], threads: int) -> list[list[Token]]:
 def _claim_all(opener: Opener, count: int, token: Token) -> list[bool]:
     """In a process of its own: claim all keys one by one."""
     store = opener()
-    won = [isinstance(store.claim([Want(each, LONG)], token, LONG)[0], Won) for each in keys(count)]
+    won = [isinstance(store.claim([Want(each, LONG)], token, VERY_LONG)[0], Won) for each in keys(count)]
     store.close()
     return won
 
@@ -620,7 +632,7 @@ def _finish_and_hang(opener: Opener, ready: Connection) -> None:
 
 def _hang(ready: Connection) -> None:
     ready.send("ready")
-    time.sleep(60)
+    time.sleep(600)
 
 
 def _kill_after(work: Callable[[Connection], None]) -> None:
@@ -629,7 +641,7 @@ def _kill_after(work: Callable[[Connection], None]) -> None:
     here, there = context.Pipe()
     process = context.Process(target=work, args=(there,))
     process.start()
-    assert here.poll(60), "the process did not get ready"
+    assert here.poll(120), "the process did not get ready"
     here.recv()
     os.kill(process.pid or 0, signal.SIGKILL)
     process.join()

@@ -5,8 +5,8 @@ class TestMyStoreUnderFaults(StoreFaults):
     def server(self, my_server): ...     # has `port` and `restart`, `freeze` and `thaw`
 
     @pytest.fixture
-    def opener(self, server): ...        # opener(port, clock) opens the store; at that port, with answers awaited
-                                         # for a second at most
+    def opener(self, server): ...        # opener(port, clock, timeout) opens the store at that port, with answers
+                                         # awaited for so long: "1s" or "60s"
 """
 
 import threading
@@ -22,6 +22,7 @@ from eventonce.engine import Once
 from eventonce.event import Event
 from eventonce.outcome import Kind, Outcome
 from eventonce.ports import Store
+from eventonce.testing.clock import ManualClock
 from eventonce.testing.contract import LONG, OVER, SHORT, claim, finish, keys
 from eventonce.testing.proxy import FaultProxy
 from eventonce.testing.servers.process import free_port
@@ -52,7 +53,21 @@ class Skewed(SystemClock):
         return super().utc() + self._skew
 
 
-StoreAt = Callable[[int, Clock], Store]
+class Patient(SystemClock):
+    """A clock on which only pauses take time, so that who is patient tries equally often on every machine."""
+
+    def __init__(self) -> None:
+        self._slept = 0
+
+    def steady(self) -> int:
+        return self._slept
+
+    def sleep(self, duration: int) -> None:
+        super().sleep(duration)
+        self._slept += duration
+
+
+StoreAt = Callable[[int, Clock, str], Store]
 
 
 class StoreFaults:
@@ -73,8 +88,17 @@ class StoreFaults:
 
     @pytest.fixture
     def store(self, opener: StoreAt, proxy: FaultProxy) -> Iterator[Store]:
-        store = opener(proxy.port, SystemClock())
+        """One that awaits answers for a minute: those that are lost are cut off, and nothing else is too late."""
+        store = opener(proxy.port, Patient(), "60s")
         store.peek(keys(1))  # connects
+        yield store
+        store.close()
+
+    @pytest.fixture
+    def hasty(self, opener: StoreAt, proxy: FaultProxy) -> Iterator[Store]:
+        """One that awaits answers for a second, from a server that does not give them."""
+        store = opener(proxy.port, SystemClock(), "1s")
+        store.peek(keys(1))
         yield store
         store.close()
 
@@ -172,7 +196,7 @@ class StoreFaults:
         self, opener: StoreAt, store: Store, proxy: FaultProxy, server: Server
     ) -> None:
         """The first try has claimed, its lease is over when the second is made, and somebody else was quicker."""
-        other = opener(server.port, SystemClock())
+        other = opener(server.port, SystemClock(), "60s")
         _claim_all(store, 3, lease=SHORT)
         time.sleep(OVER)
         assert [answer.attempt for answer in _claim_all(other, 3, b"token--2")] == [2] * 3
@@ -232,50 +256,51 @@ class StoreFaults:
 
     # --- a server that does not answer ---
 
-    def test_a_server_slower_than_the_lease_loses_nothing(self, store: Store, proxy: FaultProxy) -> None:
+    # What such a server does late may hold the keys for the rest of a lease, and that is waited for.
+
+    def test_a_server_slower_than_the_lease_loses_nothing(self, hasty: Store, proxy: FaultProxy) -> None:
         ran: list[str] = []
         proxy.delay = 500
-        outcomes = _run(store, 3, lambda event: ran.append(event.id), lease="0.2s")
+        outcomes = _run(hasty, 3, lambda event: ran.append(event.id), lease="0.2s")
         assert ran == []  # the claims were over before we knew of them
         assert {outcome.kind for outcome in outcomes} <= {Kind.FAILED, Kind.UNKNOWN}
         proxy.delay = 0
-        time.sleep(0.3)
-        assert {outcome.kind for outcome in _run(store, 3, lambda event: ran.append(event.id))} == {Kind.PROCESSED}
+        assert {outcome.kind for outcome in _run(hasty, 3, lambda event: ran.append(event.id))} == {Kind.PROCESSED}
         assert sorted(ran) == _ids(3)
 
-    def test_a_server_that_slows_down_while_we_work_loses_nothing(self, store: Store, proxy: FaultProxy) -> None:
+    def test_a_server_that_slows_down_while_we_work_loses_nothing(self, hasty: Store, proxy: FaultProxy) -> None:
         ran: list[str] = []
+        clock = ManualClock()  # on which the handler begins in time, and works for most of the lease
 
         def handle(event: Event) -> None:
             ran.append(event.id)
             proxy.delay = 600
+            clock.sleep(900)
             time.sleep(1.2)  # beyond the lease, whose extension is answered late
 
-        (first,) = _run(store, 1, handle, lease="1s")
+        (first,) = _run(hasty, 1, handle, lease="1s", clock=clock)
         proxy.delay = 0
         assert len(ran) == 1
-        time.sleep(1)
-        (second,) = _run(store, 1, handle)
+        (second,) = _run(hasty, 1, handle)
         if first.kind is Kind.PROCESSED or len(ran) == 1:  # a commit may have come through without our knowing
             assert (second.kind, len(ran)) == (Kind.DUPLICATE, 1)
         else:
             assert (second.kind, len(ran)) == (Kind.PROCESSED, 2)
 
-    def test_a_server_that_stands_still_is_unknown_and_loses_nothing(self, store: Store, server: Server) -> None:
+    def test_a_server_that_stands_still_is_unknown_and_loses_nothing(self, hasty: Store, server: Server) -> None:
         ran: list[str] = []
         server.freeze()
         try:
-            outcomes = _run(store, 3, lambda event: ran.append(event.id), lease="0.5s")
+            outcomes = _run(hasty, 3, lambda event: ran.append(event.id), lease="0.5s")
         finally:
             server.thaw()
         assert [outcome.kind for outcome in outcomes] == [Kind.UNKNOWN] * 3
         assert ran == []
-        time.sleep(1)  # what it does late may hold the keys for the rest of a lease
-        assert {outcome.kind for outcome in _run(store, 3, lambda event: ran.append(event.id))} == {Kind.PROCESSED}
+        assert {outcome.kind for outcome in _run(hasty, 3, lambda event: ran.append(event.id))} == {Kind.PROCESSED}
 
     def test_a_server_that_is_not_there_is_unknown(self, opener: StoreAt) -> None:
         ran: list[str] = []
-        store = opener(free_port(), SystemClock())
+        store = opener(free_port(), SystemClock(), "1s")
         outcomes = _run(store, 3, lambda event: ran.append(event.id), lease="0.5s")
         assert [outcome.kind for outcome in outcomes] == [Kind.UNKNOWN] * 3
         assert "127.0.0.1" in str(outcomes[0].error)
@@ -285,7 +310,7 @@ class StoreFaults:
     # --- clocks ---
 
     def test_a_worker_whose_clock_is_wrong_takes_nothing_over(self, opener: StoreAt, server: Server) -> None:
-        ahead, behind, right = (opener(server.port, Skewed(skew)) for skew in (SKEW, -SKEW, 0))
+        ahead, behind, right = (opener(server.port, Skewed(skew), "60s") for skew in (SKEW, -SKEW, 0))
         for number, (owner, others) in enumerate(
             [(right, (ahead, behind)), (ahead, (right, behind)), (behind, (right, ahead))]
         ):
@@ -319,7 +344,9 @@ def _releases(count: int, error: str | None) -> list[Release]:
     return [Release(each, b"token--1", LONG, error) for each in keys(count)]
 
 
-def _run(store: Store, count: int, handle: Callable[[Event], Any], lease: str = "60s") -> list[Outcome]:
-    with Once(store, lease=lease) as once:
+def _run(
+    store: Store, count: int, handle: Callable[[Event], Any], lease: str = "60s", clock: Clock | None = None
+) -> list[Outcome]:
+    with Once(store, lease=lease, busy_wait="60s", clock=clock) as once:
         outcomes: list[Outcome] = once.run([{"id": each} for each in _ids(count)], handle)
         return outcomes
