@@ -5,7 +5,6 @@
 
 import itertools
 import logging
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -17,15 +16,17 @@ import pytest
 from tests.conftest import running
 from tests.contract.test_dynamodb_store import table_at
 from tests.meddler import Answer, Meddler, error
+from tests.until import until
 
 from eventonce import Event, Kind, Once, StoreError, open_store
 from eventonce.errors import StoreUnusable
 from eventonce.outcome import Action
+from eventonce.testing import ManualClock
 from eventonce.testing.contract import keys
 from eventonce.testing.servers import Dynoxide, Ministack, Postgres, Redis, RedisCluster
 
 SECRET = "hunter2"
-LEASE = 1500
+LEASE = 300  # milliseconds, half of which the store is asked for; on a clock that only pauses move on
 While = Callable[[], AbstractContextManager[None]]
 
 
@@ -57,7 +58,7 @@ class Refusals:
     def _loses_nothing(self, url: str, trouble: While, why: str) -> None:
         ran: list[str] = []
         events = [{"id": each} for each in "123"]
-        with Once(url, lease=LEASE / 1000) as once:
+        with Once(url, lease=LEASE / 1000, clock=ManualClock()) as once:  # on which patience ends after so many tries
             once.run([{"id": "0"}], lambda event: None)
             with trouble():
                 outcomes = once.run(events, lambda event: ran.append(event.id))
@@ -72,7 +73,7 @@ class Refusals:
 
     def _comes_again(self, url: str, trouble: While) -> None:
         ran: list[int] = []
-        with Once(url, lease=LEASE / 1000) as once, ExitStack() as lasting:
+        with Once(url, lease=LEASE / 1000, clock=ManualClock()) as once, ExitStack() as lasting:
 
             def handle(event: Event, ctx: Any) -> None:
                 ran.append(ctx.attempt)
@@ -84,10 +85,10 @@ class Refusals:
             lasting.close()
             assert (outcome.kind, ran) == (Kind.UNKNOWN, [1])
             assert outcome.action is Action.RETRY  # it has taken effect and is not recorded, so it is not acked
-            time.sleep(LEASE / 1000)
+        with Once(url, busy_wait="120s") as once:  # until the lease is over
             (outcome,) = once.run([{"id": "1"}], handle)
-            # The commit may have got through at last, in the background.
-            assert (outcome.kind, ran) in [(Kind.PROCESSED, [1, 2]), (Kind.DUPLICATE, [1])]
+        # The commit may have got through at last, in the background.
+        assert (outcome.kind, ran) in [(Kind.PROCESSED, [1, 2]), (Kind.DUPLICATE, [1])]
 
     def _is_unusable(self, url: str, why: str) -> None:
         store = open_store(url)
@@ -244,10 +245,15 @@ class TestPostgresRefuses(Refusals):
         @contextmanager
         def locked() -> Iterator[None]:
             self._sql(server, "ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
-            time.sleep(0.2)  # until every session has heard of it
+            until(lambda: read_only() == "on")  # then every session that was there before has been told as well
             yield
             self._sql(server, "ALTER SYSTEM RESET default_transaction_read_only", "SELECT pg_reload_conf()")
-            time.sleep(0.2)
+            until(lambda: read_only() == "off")
+
+        def read_only() -> str:
+            with psycopg.connect(server.url()) as connection:
+                (found,) = connection.execute("SHOW default_transaction_read_only").fetchone() or ("",)
+                return str(found)
 
         return locked
 
