@@ -21,7 +21,7 @@ from eventonce.event import Event
 from eventonce.pipeline import Pipeline, load
 from eventonce.ports import Store
 from eventonce.sinks import open_dead_letters, open_sink
-from eventonce.sources import open_source
+from eventonce.sources import open_source, shard_source
 from eventonce.sources.shard_leases import ShardLeases
 from eventonce.stores import open_store
 from eventonce.stores.dynamodb.store import DynamoDBStore
@@ -56,6 +56,12 @@ def wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases of a minute are renewed, shared and given up as often as if they lasted for two seconds."""
+    monkeypatch.setattr(shard_source, "_BEATS", 180)
+
+
 class Stream:
     """One stream of a server, seen from outside."""
 
@@ -78,7 +84,7 @@ class Stream:
         return str(self._summary()["StreamARN"])
 
     def url(self, **options: str) -> str:
-        given = {"region": "us-east-1", "endpoint": self.endpoint, "wait": "200ms", "lease": "2s", **options}
+        given = {"region": "us-east-1", "endpoint": self.endpoint, "wait": "200ms", "lease": "60s", **options}
         return f"kinesis://{self.name}?" + "&".join(f"{name}={value}" for name, value in given.items())
 
     def put(self, *names: object, partition: str | None = None) -> None:
@@ -112,7 +118,7 @@ class Running:
 
     def __init__(self, url: str, folder: Path, store: Store, handler: Any = None, batch: int = 10) -> None:
         self.ran: list[str] = []
-        self.once = Once(store, lease="5s", max_attempts=3)
+        self.once = Once(store, lease="60s", max_attempts=3)
         self.source: Any = open_source(url, store=lambda: store)
         self.letters = open_dead_letters(str(folder / "dead.jsonl"))
         self.handler: Any = handler or (lambda event: None)
@@ -243,7 +249,7 @@ def test_workers_share_a_stream_and_a_handover_loses_and_repeats_nothing(minista
     first = run(stream.url(), store)
     first.until_ended(20)
     second = run(stream.url(), store)
-    for start in range(40, 400, 10):  # until both have had some
+    for start in range(40, 4000, 10):  # until both have had some
         stream.put(*range(start, start + 10))
         if second.ran and start >= 100:
             break
@@ -344,7 +350,7 @@ def test_without_checkpoints_records_come_again_and_are_duplicates(
 ) -> None:
     stream, store = Stream(ministack.endpoint()), NoCheckpoints()
     stream.put(*range(10))
-    first = run(stream.url(), store)
+    first = run(stream.url(lease="2s"), store)  # which it cannot give back
     first.until_ended(10)
     wait_until(lambda: "the store of checkpoints does not answer" in caplog.text)
     first.stop()
@@ -427,7 +433,7 @@ class Table:
         )
 
     def url(self, name: str | None = None) -> str:
-        return f"dynamodbstreams://{name or self.name}?region=us-east-1&endpoint={self.endpoint}&wait=200ms&lease=2s"
+        return f"dynamodbstreams://{name or self.name}?region=us-east-1&endpoint={self.endpoint}&wait=200ms&lease=60s"
 
     def put(self, *names: str) -> None:
         for name in names:
