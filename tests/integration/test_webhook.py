@@ -15,7 +15,7 @@ import pytest
 from eventonce import Event, Once
 from eventonce.errors import SourceError
 from eventonce.sinks import open_dead_letters
-from eventonce.webhook import Webhook, serve
+from eventonce.webhook import IdempotencyMiddleware, Webhook, serve
 from eventonce.webhook.asgi import Receive, Scope, Send
 from eventonce.webhook.serve import Server
 from eventonce.webhook.url import Place
@@ -270,3 +270,38 @@ def test_beyond_its_bound_it_answers_503_and_goes_on(house: House) -> None:
     assert {(answer.status_code, answer.headers["retry-after"]) for answer in away} == {(503, "5")}
     assert [answer.status_code for answer in done] == [200] * 5
     assert post(place, EVENT).status_code == 200
+
+
+# --- somebody's own endpoints ---
+
+
+def test_behind_a_real_server_callers_with_one_key_are_told_apart() -> None:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route
+
+    ran: list[str] = []
+
+    async def charge(request: Request) -> Response:
+        ran.append(request.headers["host"])
+        return JSONResponse({"charge": len(ran)}, 201)
+
+    app = Starlette(routes=[Route("/charges", charge, methods=["POST"])])
+    app.add_middleware(IdempotencyMiddleware, store="memory:")
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
+    listening = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    try:
+        place = Place("127.0.0.1", listening.getsockname()[1], "/charges", None, {})
+        senders = [b"host: a\r\n", b"host: b\r\n", b"host: a\r\nauthorization: x\r\nauthorization: y\r\n"]
+        senders += [b"host: a\r\nauthorization: x\r\n", b"host: a\r\ncookie: s=1\r\n"]
+        end = b"idempotency-key: k\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+        for _ in range(2):
+            told = [everything(connected(place, b"POST /charges HTTP/1.1\r\n" + each + end)) for each in senders]
+            assert [json.loads(each.partition(b"\r\n\r\n")[2])["charge"] for each in told] == [1, 2, 3, 4, 5]
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE)

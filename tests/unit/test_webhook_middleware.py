@@ -132,7 +132,7 @@ def test_without_a_key_and_for_other_methods_it_stays_out_of_the_way(shop: Shop,
         ("/charge", {"json": {"cents": 6}}),
         ("/charge?currency=EUR", {"json": {"cents": 5}}),
         ("/move", {"json": {"cents": 5}}),
-        ("/charge", {"json": {"cents": 5}, "headers": {**KEY, "Authorization": "Bearer other"}}),
+        ("/charge", {"content": b'{"cents":5}', "headers": {**KEY, "Content-Type": "text/plain"}}),
     ],
 )
 def test_the_same_key_for_something_else_is_422(path: str, more: dict[str, Any], shop: Shop, client: Client) -> None:
@@ -141,6 +141,78 @@ def test_the_same_key_for_something_else_is_422(path: str, more: dict[str, Any],
     assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
     assert "Idempotency-Key" in answer.json()["title"]
     assert len(shop.charges) == 1
+
+
+SENDERS: dict[str, tuple[str, str]] = {
+    "host": ("Host", "tenant-b.example"),
+    "host behind a proxy": ("X-Forwarded-Host", "tenant-b.example"),
+    "token": ("Authorization", "Bearer b"),
+    "API key": ("X-Api-Key", "b"),
+    "cookie": ("Cookie", "session=b"),
+    "certificate": ("Client-Cert", ":b:"),
+    "certificate of Envoy": ("X-Forwarded-Client-Cert", "Hash=b"),
+    "certificate of a load balancer": ("X-Amzn-Mtls-Clientcert", "b"),
+    "certificate of a load balancer that checks it": ("X-Amzn-Mtls-Clientcert-Leaf", "b"),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), SENDERS.values(), ids=SENDERS)
+def test_nobody_gets_what_another_was_answered_nor_blocks_their_keys(
+    name: str, value: str, shop: Shop, client: Client
+) -> None:
+    first = {"Host": "tenant-a.example", "Authorization": "Bearer a", "Cookie": "session=a", **KEY}
+    other = {**first, name: value}
+    answers = [client.post("/charge", json={"cents": 5}, headers=headers) for headers in (first, other) * 2]
+    assert [answer.json()["charge"] for answer in answers] == [1, 2, 1, 2]
+    assert client.post("/charge", json={"cents": 6}, headers=other).status_code == 422
+    assert len(shop.charges) == 2
+
+
+def test_all_headers_that_name_a_sender_count(shop: Shop, client: Client) -> None:
+    key = ("Idempotency-Key", "k")
+    senders = [["a"], ["b"], ["a", "b"], ["b", "a"], ["a, b"], []]
+    for _ in range(2):
+        numbers = [
+            client.post("/charge", headers=[key, *(("Authorization", one) for one in each)]).json()["charge"]
+            for each in senders
+        ]
+        assert numbers == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_sender_is_the_same_in_other_spellings(shop: Shop, client: Client) -> None:
+    key = ("Idempotency-Key", "k")
+    for headers in (
+        [("Host", "Shop.Example"), ("Cookie", "a=1; b=2")],
+        [("Host", "shop.example"), ("Cookie", "a=1"), ("Cookie", "b=2")],  # as HTTP/2 may send it
+    ):
+        assert client.post("/charge", headers=[key, *headers]).json() == {"charge": 1}
+
+
+def test_the_certificate_of_a_client_is_whose_key_it_is_and_the_application_sees_it(shop: Shop) -> None:
+    app, seen = shop.app(), []
+
+    def of(certificate: str | None) -> Client:
+        tls = {"client_cert_chain": [certificate] if certificate else [], "client_cert_name": None}
+
+        async def connected(scope: Scope, receive: Receive, send: Send) -> None:
+            await app({**scope, "extensions": {"tls": tls, "http.response.pathsend": {}}}, receive, send)
+
+        return Client(connected)
+
+    async def look(request: Request) -> Response:
+        seen.append(dict(request.scope["extensions"]))
+        return Response()
+
+    app.add_route("/look", look, methods=["POST"])
+    numbers = [of(each).post("/charge", headers=KEY).json()["charge"] for each in ("ann", "bob", None, "ann", "bob")]
+    assert numbers == [1, 2, 3, 1, 2]
+    of("ann").post("/look", headers={"Idempotency-Key": "other"})
+    assert seen == [{"tls": {"client_cert_chain": ["ann"], "client_cert_name": None}}]
+
+
+def test_one_name_space_of_keys_for_all_paths(shop: Shop, client: Client) -> None:
+    assert client.post("/charge", headers=KEY).status_code == 201
+    assert client.post("/nothing", headers=KEY).status_code == 422
 
 
 def test_callers_have_keys_of_their_own(shop: Shop) -> None:

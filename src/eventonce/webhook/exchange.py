@@ -21,8 +21,9 @@ class Exchange:
     """
 
     def __init__(self, app: App, scope: Scope, receive: Receive, send: Send, body: bytes, max_answer: int) -> None:
-        # Without extensions: an answer that is sent as the name of a file, say, could not be remembered.
-        self._app, self._scope, self._receive, self.send = app, {**scope, "extensions": {}}, receive, send
+        # Without extensions of answers: one that is sent as the name of a file, say, could not be remembered.
+        extensions = {name: each for name, each in (scope.get("extensions") or {}).items() if name == "tls"}
+        self._app, self._scope, self._receive, self.send = app, {**scope, "extensions": extensions}, receive, send
         self._body: bytes | None = body
         self._max_answer = max_answer
         self._start: Message | None = None

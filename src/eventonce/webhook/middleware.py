@@ -21,6 +21,7 @@ from eventonce.webhook.body import Bodies, Gone
 from eventonce.webhook.exchange import Exchange, NotKept
 from eventonce.webhook.idempotency_key import idempotency_key
 from eventonce.webhook.refusal import RETRY_AFTER, Refusal
+from eventonce.webhook.sender import sender
 
 _PATIENCE = 30.0  # seconds for a body
 _EVER = 2**31 - 1
@@ -34,8 +35,9 @@ class IdempotencyMiddleware:
     `max_answer` bytes; after any other the same request may be tried again. Requests of other methods pass through,
     as do those without a key unless one is `required`.
 
-    `caller` tells from a request's scope who sent it, and gives each caller keys of their own. Without it, a key
-    belongs to whoever used it first: with another `Authorization` header it is refused with 422.
+    Each caller has keys of their own. `caller` says who that is, from the request's scope. Without it, a caller is
+    whatever the request shows of its sender: the host, `Authorization`, `Cookie`, `X-Api-Key` and the client's
+    certificate. A request that comes again with another one of these runs again.
     """
 
     def __init__(
@@ -106,10 +108,10 @@ class IdempotencyMiddleware:
             "method": scope["method"],
             "path": scope["path"],
             "query": scope.get("query_string", b"").decode("latin-1"),
-            "body": _digest(body),
-            "authority": "" if self._caller else _digest(_header(scope, b"authorization").encode("latin-1")),
+            "media": _header(scope, b"content-type"),
+            "body": hashlib.sha256(body).hexdigest(),
         }
-        whose = f"caller {self._caller(scope)}" if self._caller else "anybody"
+        whose = f"caller {self._caller(scope)}" if self._caller else f"sender {sender(scope)}"
         return Event(id=key, source=whose, type="http.request", data=said)
 
     async def _once_only(self, event: Event, exchange: Exchange) -> None:
@@ -154,7 +156,3 @@ def _problem(refusal: Refusal) -> Answer:
 
 def _header(scope: Scope, wanted: bytes) -> str:
     return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), "")
-
-
-def _digest(text: bytes) -> str:
-    return hashlib.sha256(text).hexdigest()
