@@ -1,21 +1,28 @@
 """The webhook under its own server: real sockets, and clients that do not behave."""
 
 import asyncio
+import http.client
 import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from eventonce import Event, Once
 from eventonce.errors import SourceError
 from eventonce.sinks import open_dead_letters
-from eventonce.webhook import IdempotencyMiddleware, Webhook, serve
+from eventonce.webhook import IdempotencyMiddleware, Webhook, body, linger, serve
 from eventonce.webhook.asgi import Receive, Scope, Send
 from eventonce.webhook.serve import Server
 from eventonce.webhook.url import Place
@@ -164,11 +171,12 @@ def test_only_the_signed_pass(house: House, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setenv("HOOK_SECRET", "s-1")
     place = house.start(query="auth=github&secret_env=HOOK_SECRET")
-    body = json.dumps({"action": "opened"}).encode()
-    signed = {"x-hub-signature-256": f"sha256={hmac.new(b's-1', body, 'sha256').hexdigest()}", "x-github-delivery": "g"}
+    whole = json.dumps({"action": "opened"}).encode()
+    digest = hmac.new(b"s-1", whole, "sha256").hexdigest()
+    signed = {"x-hub-signature-256": f"sha256={digest}", "x-github-delivery": "g"}
     answers = [
         httpx.post(str(place), content=content, headers=headers)
-        for content, headers in [(body, {}), (body + b" ", signed), (body, signed), (body, signed)]
+        for content, headers in [(whole, {}), (whole + b" ", signed), (whole, signed), (whole, signed)]
     ]
     assert [answer.status_code for answer in answers] == [401, 401, 200, 200]
     assert answers[3].json() == {"outcome": "duplicate"}
@@ -188,6 +196,133 @@ def test_huge_headers_and_bodies_and_nonsense_are_refused_and_stop_nobody(house:
     chunk = b"transfer-encoding: chunked\r\n\r\n800\r\n" + b"x" * 0x800 + b"\r\n"
     assert everything(connected(place, HEAD + chunk)).startswith(b"HTTP/1.1 413")
     assert post(place, EVENT).status_code == 200
+
+
+MEGABYTE = b"x" * 1_000_000
+
+
+@contextmanager
+def under_uvicorn(app: Any) -> Iterator[Place]:
+    """Somebody's own server, as they would start it."""
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
+    listening = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    try:
+        yield Place("127.0.0.1", listening.getsockname()[1], "/events", None, {})
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+def send_all(
+    place: Place, megabytes: int, *, announced: bool, path: str = "", method: str = "POST"
+) -> http.client.HTTPResponse:
+    """As most clients do it: nothing is read before all is sent, and a reset is the end."""
+    client = http.client.HTTPConnection(place.host, place.port, timeout=PATIENCE)
+    body: Any = MEGABYTE * megabytes if announced else (MEGABYTE for _ in range(megabytes))
+    client.request(method, place.path + path, body, {"Idempotency-Key": "k"}, encode_chunked=not announced)
+    return client.getresponse()
+
+
+@pytest.mark.parametrize("announced", [True, False])
+@pytest.mark.parametrize(
+    ("megabytes", "path", "method", "status"),
+    [
+        (2, "", "POST", 413),
+        (12, "", "POST", 413),
+        (60, "", "POST", 413),
+        (12, "/other", "POST", 404),
+        (12, "", "PUT", 405),
+    ],
+)
+def test_whoever_sends_too_much_sees_why(
+    megabytes: int,
+    path: str,
+    method: str,
+    status: int,
+    announced: bool,
+    house: House,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(linger, "_LONGEST", PATIENCE)
+    place = house.start()
+    answer = send_all(place, megabytes, announced=announced, path=path, method=method)
+    assert (answer.status, answer.getheader("connection")) == (status, "close")
+    assert json.loads(answer.read())["error"]
+    assert post(place, EVENT).status_code == 200
+
+
+@pytest.mark.parametrize("announced", [True, False])
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_whoever_sends_too_much_sees_why_under_another_server(
+    announced: bool, idempotent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body, "_PAUSE", PATIENCE)
+    with Once("memory:") as once:
+        hook = Webhook(once, print)
+        with under_uvicorn(
+            IdempotencyMiddleware(hook, store="memory:", required=True) if idempotent else hook
+        ) as place:
+            assert send_all(place, 12, announced=announced).status == 413
+
+
+def test_whoever_waits_to_be_told_to_go_on_is_told_not_to(house: House) -> None:
+    place = house.start()
+    waiting = HEAD + b"expect: 100-continue\r\ncontent-length: 8000000\r\n\r\n"
+    assert everything(connected(place, waiting)).startswith(b"HTTP/1.1 413")  # and it has sent nothing
+    goes_on = connected(place, HEAD + b"expect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\n")
+    assert goes_on.recv(100).startswith(b"HTTP/1.1 100")
+    goes_on.sendall((b"%x\r\n%s\r\n" % (len(MEGABYTE), MEGABYTE)) * 8 + b"0\r\n\r\n")
+    assert everything(goes_on).startswith(b"HTTP/1.1 413")
+
+
+def test_what_is_sent_on_and_on_after_the_answer_is_not_read_for_ever(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linger, "_MOST", 1_000_000)
+    place = house.start()
+    with connected(place, HEAD + b"content-length: 1000000000000\r\n\r\n") as endless, pytest.raises(ConnectionError):
+        endless.sendall(MEGABYTE * 1_000)
+    assert post(place, EVENT).status_code == 200
+
+
+def test_a_server_that_stops_waits_for_nobody_who_only_sends_on(house: House) -> None:
+    place = house.start()
+    with connected(place, HEAD + b"content-length: 1000000000000\r\n\r\n") as endless:
+        assert endless.recv(100).startswith(b"HTTP/1.1 413")
+        house.stop()
+    assert house.left == [0]
+
+
+def request_of(size: int, line: bytes) -> bytes:
+    """A request whose headers have this size, and whose body is empty."""
+    begin = HEAD + b"content-length: 0\r\nconnection: close\r\n"
+    lines = line * ((size - len(begin) - 10) // len(line))
+    return begin + lines + b"y:" + b"y" * (size - len(begin) - len(lines) - 6) + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize(("size", "status"), [(32_768, b"400"), (32_769, b"431"), (60_000, b"431"), (200_000, b"431")])
+@pytest.mark.parametrize("line", [b"x:x\r\n", b"x:" + b"x" * 30_000 + b"\r\n"])
+@pytest.mark.parametrize("pieces", ["one", "several", "behind another request"])
+def test_headers_beyond_the_bound_are_refused_however_they_arrive(
+    size: int, status: bytes, line: bytes, pieces: str, house: House
+) -> None:
+    place, sent = house.start(), request_of(size, line)
+    assert len(sent) == size
+    behind = pieces == "behind another request"
+    if behind:
+        first = json.dumps(EVENT).encode()
+        sent = HEAD + b"content-length: %d\r\n\r\n%s" % (len(first), first) + sent
+    made, step = connected(place), 10_000 if pieces == "several" else len(sent)
+    with suppress(ConnectionError):  # refused before its end
+        for start in range(0, len(sent), step):
+            made.sendall(sent[start : start + step])
+    told = everything(made)
+    assert told.startswith(b"HTTP/1.1 200") is behind
+    assert b"HTTP/1.1 %s" % status in told
+    assert (b"the headers are larger than the limit of 32,768 bytes" in told) is (status == b"431")
 
 
 def test_a_body_that_never_ends_is_given_up(house: House) -> None:
@@ -248,11 +383,11 @@ def test_more_connections_than_there_is_room_for_are_sent_away_and_the_idle_ones
 
 def test_who_hangs_up_early_leaves_nothing_behind(house: House) -> None:
     place = house.start()
-    body = json.dumps(EVENT).encode()
+    whole = json.dumps(EVENT).encode()
     for sent in (
         HEAD,
         HEAD + b"content-length: 100\r\n\r\n{",
-        HEAD + b"content-length: %d\r\n\r\n%s" % (len(body), body),
+        HEAD + b"content-length: %d\r\n\r\n%s" % (len(whole), whole),
     ):
         connected(place, sent).close()
     assert post(place, EVENT).status_code == 200
@@ -276,32 +411,18 @@ def test_beyond_its_bound_it_answers_503_and_goes_on(house: House) -> None:
 
 
 def test_behind_a_real_server_callers_with_one_key_are_told_apart() -> None:
-    import uvicorn
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse, Response
-    from starlette.routing import Route
-
     ran: list[str] = []
 
     async def charge(request: Request) -> Response:
         ran.append(request.headers["host"])
         return JSONResponse({"charge": len(ran)}, 201)
 
-    app = Starlette(routes=[Route("/charges", charge, methods=["POST"])])
+    app = Starlette(routes=[Route("/events", charge, methods=["POST"])])
     app.add_middleware(IdempotencyMiddleware, store="memory:")
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
-    listening = socket.create_server(("127.0.0.1", 0))
-    thread = threading.Thread(target=server.run, args=([listening],))
-    thread.start()
-    try:
-        place = Place("127.0.0.1", listening.getsockname()[1], "/charges", None, {})
+    with under_uvicorn(app) as place:
         senders = [b"host: a\r\n", b"host: b\r\n", b"host: a\r\nauthorization: x\r\nauthorization: y\r\n"]
         senders += [b"host: a\r\nauthorization: x\r\n", b"host: a\r\ncookie: s=1\r\n"]
         end = b"idempotency-key: k\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
         for _ in range(2):
-            told = [everything(connected(place, b"POST /charges HTTP/1.1\r\n" + each + end)) for each in senders]
+            told = [everything(connected(place, b"POST /events HTTP/1.1\r\n" + each + end)) for each in senders]
             assert [json.loads(each.partition(b"\r\n\r\n")[2])["charge"] for each in told] == [1, 2, 3, 4, 5]
-    finally:
-        server.should_exit = True
-        thread.join(PATIENCE)

@@ -13,10 +13,11 @@ import pytest
 
 from eventonce import Event, EventRejected, Once, Rule
 from eventonce.errors import ConfigError, SinkError
+from eventonce.formats.text import read_json
 from eventonce.rules.book import CompiledRule
 from eventonce.sinks.dead_file import DeadFile
 from eventonce.testing import ManualClock
-from eventonce.webhook import Bearer, Webhook, incoming
+from eventonce.webhook import Bearer, IdempotencyMiddleware, Webhook, body, incoming
 from eventonce.webhook.asgi import App, Message
 from eventonce.webhook.refusal import Refusal, Refusals
 from tests.unit.conftest import Bench, Faulty
@@ -88,6 +89,51 @@ def tell(app: App, body: object, **more: Any) -> Told:
     return asyncio.run(ask(app, body, **more))
 
 
+# --- what is refused while more of it comes ---
+
+
+def refuse(app: App, headers: dict[str, str], part: bytes = b"x" * 1_000_000) -> tuple[int, int, list[str]]:
+    """The status of a request whose body never ends, how many parts of it were taken, and what it went by."""
+    taken, order = 0, []
+    told: list[Message] = []
+
+    async def receive() -> Message:
+        nonlocal taken
+        taken += 1
+        order.append("taken")
+        return {"type": "http.request", "body": part, "more_body": True} if part else await forever()
+
+    async def send(message: Message) -> None:
+        told.append(message)
+        order.append("told")
+
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": encoded}
+
+    async def request() -> None:
+        await app(scope, receive, send)
+
+    asyncio.run(request())
+    return told[0]["status"], taken, order[-2:]
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_what_is_refused_is_drained_within_bounds_before_the_answer(
+    idempotent: bool, hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app: App = hooks.make()
+    if idempotent:
+        app = IdempotencyMiddleware(app, store="memory:")
+    key = {"idempotency-key": "k"}
+    assert refuse(app, key) == (413, 2 + 17, ["told", "told"])
+    assert refuse(app, {**key, "content-length": "2000000"}) == (413, 17, ["told", "told"])
+    assert refuse(app, {**key, "content-length": "20000000"}) == (413, 0, ["told", "told"])
+    assert refuse(app, {**key, "content-length": "2000000", "expect": "100-Continue"}) == (413, 0, ["told", "told"])
+    assert refuse(app, {**key, "expect": "100-continue"}) == (413, 2 + 17, ["told", "told"])
+    monkeypatch.setattr(body, "_PAUSE", 0.01)
+    assert refuse(app, {**key, "content-length": "2000000"}, b"") == (413, 1, ["told", "told"])
+
+
 # --- what is read ---
 
 
@@ -118,7 +164,7 @@ def test_large_bodies_are_read_and_keyed_beside_the_loop(
     packed: bool, large: bool, hooks: Hooks, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at: dict[str, threading.Thread] = {}
-    read, key = incoming.read_message, CompiledRule.key
+    read, key = read_json, CompiledRule.key
 
     def reading(*args: Any) -> Any:
         at["read"] = threading.current_thread()
@@ -130,7 +176,7 @@ def test_large_bodies_are_read_and_keyed_beside_the_loop(
 
     async def handle(event: Event) -> None: ...
 
-    monkeypatch.setattr(incoming, "read_message", reading)
+    monkeypatch.setattr("eventonce.formats.reader.read_json", reading)
     monkeypatch.setattr(CompiledRule, "key", keying)
     body = json.dumps({**BRIDGE, "detail": {"x": "x" * (100_000 if large else 1_000)}}).encode()
     assert tell(hooks.make(handle), gzip.compress(body) if packed else body).status == 200

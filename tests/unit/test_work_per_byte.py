@@ -163,7 +163,12 @@ def test_ordinary_documents_are_read_as_ever(monkeypatch: pytest.MonkeyPatch) ->
 def test_many_small_events_in_one_message_are_looked_through_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     steady: list[bytes] = []
     decode = text._decode_steadily
-    monkeypatch.setattr(text, "_decode_steadily", lambda raw: steady.append(raw) or decode(raw))
+
+    def noted(raw: bytes) -> Any:
+        steady.append(raw)
+        return decode(raw)
+
+    monkeypatch.setattr(text, "_decode_steadily", noted)
     hidden = r'{"d":[' + ",".join([r"5e-324"] * 50) + "]}"
     bodies = [{"eventSource": "aws:sqs", "messageId": str(n), "body": hidden} for n in range(5)]
     batch = json.dumps({"Records": bodies}).replace("e-324", r"\u0065-324").encode()

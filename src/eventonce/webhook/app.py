@@ -125,6 +125,7 @@ class Webhook:
             except Refusal as refusal:
                 self._refusals.add(refusal)
                 told = refused(refusal)
+                await self._bodies.drain(body, headers_of(scope), receive)
             except Gone:
                 return
         await told.send(send)

@@ -1,6 +1,8 @@
 """The bodies of requests: bounded in size, in time, and in what all of them hold together."""
 
 import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Self
 
 from eventonce.webhook.asgi import Receive
@@ -8,6 +10,8 @@ from eventonce.webhook.refusal import Refusal
 
 _SMALL = 64 * 1024  # of a body; servers hold as much for each connection anyway
 _MOST_LARGE = 64 * 1024 * 1024  # of what is beyond that, of all bodies together
+_MOST_DRAINED = 16 * 1024 * 1024  # of one that is refused
+_PAUSE = 1.0  # seconds in which a sender in full flow sends something
 
 
 class Gone(Exception):
@@ -37,18 +41,35 @@ class Bodies:
                 while await self._more(body, receive):
                     pass
         except TimeoutError:
+            body.over = True
             raise Refusal(408, f"the body did not arrive within {self._patience:g} s", connection="close") from None
         return bytes(body.held)
 
     async def _more(self, body: "Body", receive: Receive) -> bool:
-        message = await receive()
-        if message["type"] != "http.request":
-            raise Gone
-        body.held += message.get("body", b"")
+        body.held += await body.part(receive)
         if len(body.held) > self._max_body:
             raise self._too_large()
         self.make_room(body, len(body.held))
-        return bool(message.get("more_body"))
+        return not body.over
+
+    async def drain(self, body: "Body", headers: Mapping[str, str], receive: Receive) -> None:
+        """Take the rest of a body that is refused, within bounds of size and time, and throw it away.
+
+        A server that answers and closes while there is more to read resets the connection, and many senders never see
+        the answer then. One that pauses is answered; and one that waits to be told to go on (`Expect: 100-continue`)
+        sends nothing before that.
+        """
+        body.held.clear()
+        self.give_back(body)
+        length = headers.get("content-length", "")
+        waits = headers.get("expect", "").lower() == "100-continue" and not body.begun
+        if waits or (length.isdecimal() and int(length[:20]) > _MOST_DRAINED):
+            return
+        drained = 0
+        with suppress(TimeoutError, Gone):
+            async with asyncio.timeout(self._patience):
+                while not body.over and drained < _MOST_DRAINED:
+                    drained += len(await asyncio.wait_for(body.part(receive), _PAUSE))
 
     def make_room(self, body: "Body", size: int) -> None:
         """Have room for so many bytes of it, or raise `Refusal`; what is larger than all the room may be alone."""
@@ -71,13 +92,25 @@ class Bodies:
 class Body:
     """One body and the room it takes, until it is closed; or until something else ends, which needs it longer."""
 
-    __slots__ = ("_bodies", "_lent", "held", "room")
+    __slots__ = ("_bodies", "_lent", "begun", "held", "over", "room")
 
     def __init__(self, bodies: Bodies) -> None:
         self._bodies = bodies
         self._lent = False
         self.held = bytearray()
         self.room = 0
+        self.begun = self.over = False
+
+    async def part(self, receive: Receive) -> bytes:
+        """The next part of it; raises `Gone`."""
+        self.begun = True
+        message = await receive()
+        if message["type"] != "http.request":
+            self.over = True
+            raise Gone
+        self.over = not message.get("more_body")
+        part: bytes = message.get("body", b"")
+        return part
 
     def lend(self, until: "asyncio.Future[Any]") -> None:
         """Take the room until this ends."""

@@ -16,7 +16,7 @@ from eventonce.outcome import Kind, Outcome
 from eventonce.ports import Store
 from eventonce.rule import Rule
 from eventonce.webhook.app import MAX_BODY
-from eventonce.webhook.asgi import Answer, App, Receive, Scope, Send
+from eventonce.webhook.asgi import Answer, App, Receive, Scope, Send, headers_of
 from eventonce.webhook.body import Bodies, Gone
 from eventonce.webhook.exchange import Exchange, NotKept
 from eventonce.webhook.idempotency_key import idempotency_key
@@ -92,6 +92,7 @@ class IdempotencyMiddleware:
                 exchange = Exchange(self._app, scope, receive, send, raw, self._max_answer)
                 await self._once_only(self._event(scope, key, raw), exchange)
             except Refusal as refusal:
+                await self._bodies.drain(body, headers_of(scope), receive)
                 await _problem(refusal).send(send)
             except Gone:
                 return

@@ -7,23 +7,28 @@ answer, or sends without end is closed here.
 
 import asyncio
 import logging
+import re
 import resource
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from eventonce.clock import duration
 from eventonce.engine import Once
 from eventonce.errors import MissingDriver, SourceError
 from eventonce.ports import Sink
 from eventonce.sinks import DeadLetters
+from eventonce.webhook.answers import refused
 from eventonce.webhook.app import BATCH, DEADLINE, PATIENCE, THREADS, Watcher, Webhook
-from eventonce.webhook.refusal import RETRY_AFTER
+from eventonce.webhook.linger import Lingering
+from eventonce.webhook.refusal import RETRY_AFTER, Refusal
 from eventonce.webhook.url import Place, read_url
 
 try:
+    import h11
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
 except ModuleNotFoundError as error:
@@ -37,6 +42,8 @@ _HEADERS = 10.0  # seconds until a request has come so far that it is one
 _CROWDED = 1.0  # the same, while more than half of the connections are taken
 _SENDING = 10.0  # seconds to take an answer
 _MAX_HEADERS = 32 * 1024
+_AT_ONCE = 32 * 1024  # of what has arrived
+_END_OF_HEADERS = re.compile(rb"\n\r?\n").search  # as h11 finds it
 _MOST_AHEAD = 512 * 1024  # that a client may send of requests behind the one that is being answered
 _TICK = 0.1  # seconds, as uvicorn ticks
 _FULL = (
@@ -103,15 +110,38 @@ class Server:
         return self._app.in_hand
 
 
+class _Requests(h11.Connection):
+    """Refuses headers beyond the limit before it reads any of them, however they arrive.
+
+    By itself h11 looks at their size only while they are not whole.
+    """
+
+    def next_event(self) -> Any:
+        if self.their_state is h11.IDLE:
+            arrived, _ = self.trailing_data
+            if len(arrived) > _MAX_HEADERS and not _END_OF_HEADERS(arrived, 0, _MAX_HEADERS):
+                raise h11.RemoteProtocolError("the headers are too large", error_status_hint=431)
+        return super().next_event()
+
+
 class _Connection(H11Protocol):
     """Turned away at once where there are too many: the store and the sink need files and sockets too."""
 
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.conn = _Requests(h11.SERVER, _MAX_HEADERS)
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        # A part of 256 KiB, as asyncio reads by itself, can hold 40,000 chunks, which take h11 a fifth of a second.
+        cast(Any, transport).max_size = _AT_ONCE
+        super().connection_made(cast(asyncio.Transport, Lingering(transport, self._still_sending)))
         if len(self.connections) > _most_connections():
             _log.warning("over %d connections are open: others are sent away with 503", _most_connections())
             transport.write(_FULL)
             transport.close()
+
+    def _still_sending(self) -> bool:
+        return self.conn.their_state in (h11.SEND_BODY, h11.ERROR) or bool(self.conn.trailing_data[0])
 
     def data_received(self, data: bytes) -> None:
         """Uvicorn holds all that a client sends before it has its answer, however much that is."""
@@ -119,6 +149,19 @@ class _Connection(H11Protocol):
         answering = self.cycle is not None and not (self.cycle.response_complete or self.cycle.more_body)
         if answering and len(self.conn.trailing_data[0]) > _MOST_AHEAD:
             self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        """Uvicorn calls it while it handles the error."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, h11.RemoteProtocolError) or error.error_status_hint != 431:
+            super().send_400_response(msg)
+            return
+        why = f"the headers are larger than the limit of {_MAX_HEADERS:,} bytes"
+        status, headers, body = refused(Refusal(431, why, connection="close"))
+        headers.append((b"content-length", b"%d" % len(body)))
+        for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
 
 class _Uvicorn(uvicorn.Server):
