@@ -59,6 +59,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 10, 250  # between looks at a busy key
 _LONGEST_ERROR = 500
 _FLUSH_PAUSES = (20, 100, 400, None)  # after each try to commit
 _BLAMELESS = (StoreError, LeaseLost, SinkDown)  # no fault of the event, so no attempt of it
+_TEXTS = (bytes, str, bytearray, memoryview)
 _WEIGHTS: dict[type, int] = {Done: 0, Stale: 1, Busy: 2, Won: 3}
 _log = logging.getLogger("eventonce")
 
@@ -381,7 +382,10 @@ class Once:
         delivery = item if isinstance(item, Delivery) else None
         job = Job() if delivery is None else Job(delivery.group, delivery.mark)
         try:
-            event = read_event(item if delivery is None else _body(delivery), self._max_bytes)
+            body = item if delivery is None else _body(delivery)
+            event = read_event(body, self._max_bytes)
+            if not isinstance(body, _TEXTS):  # a handler may write into it, and whoever gave it will use it again
+                event = event.copy()
             job.rule = self._rules.find(event)
             job.take(event, job.rule.key(event))
             if job.rule.max_age is not None:

@@ -5,21 +5,23 @@ import concurrent.futures
 import functools
 import gc
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import pytest
-from tests.interrupts import Interrupt
-from tests.until import until
 
 from eventonce import (
     Action,
@@ -41,11 +43,15 @@ from eventonce import (
 )
 from eventonce.claim import Claim, Want
 from eventonce.errors import SinkDown
+from eventonce.event import Delivery
+from eventonce.formats import read_event
 from eventonce.key import Key
 from eventonce.stores import open_store
 from eventonce.stores.memory import MemoryStore
 from eventonce.stores.sqlite import SQLiteStore
 from eventonce.testing import ManualClock
+from tests.interrupts import Interrupt
+from tests.until import until
 
 from .conftest import Bench, Faulty
 
@@ -947,6 +953,136 @@ def test_an_engine_that_nobody_uses_any_more_ends_its_thread() -> None:
     assert thread.is_alive()
     del once
     until(lambda: not thread.is_alive())
+
+
+# --- the handler's own copy ---
+
+
+def _write(event: Event) -> None:
+    """What handlers do to what they are given."""
+    event.data["order"]["lines"].append("shipping")
+    event.data["order"].pop("id", None)
+    event.data["at"] = "now"
+
+
+def _order() -> dict[str, Any]:
+    return {"order": {"id": "o-1", "lines": ["book"]}, "at": None}
+
+
+_GIVEN: dict[str, Callable[[], Any]] = {
+    "a dict": _order,
+    "an Event": lambda: Event(id="1", data=_order()),
+    "an Event that was read": lambda: read_event(b'{"order": {"id": "o-1", "lines": ["book"]}, "at": null}'),
+    "an envelope": lambda: {"id": "1", "source": "s", "detail-type": "t", "detail": _order()},
+    "a CloudEvent": lambda: {"specversion": "1.0", "id": "1", "source": "s", "type": "t", "data": _order()},
+    "a delivery": lambda: Delivery(b"", event=Event(id="1", data=_order())),
+    "a tuple inside": lambda: {**_order(), "more": ({"n": [1]},)},
+}
+
+
+@pytest.mark.parametrize("make", _GIVEN.values(), ids=_GIVEN)
+@pytest.mark.parametrize("how", ["def", "async def"])
+def test_a_handler_writes_into_a_copy_of_its_own(bench: Bench, make: Callable[[], Any], how: str) -> None:
+    once, given, ran = bench.once(key=["detail.order || order"], otherwise="content"), make(), []
+
+    def handle(event: Event) -> None:
+        ran.append(event.data["order"]["lines"])
+        _write(event)
+
+    async def handle_async(event: Event) -> None:
+        handle(event)
+
+    for _ in range(2):
+        found = once.run([given, given], handle) if how == "def" else asyncio.run(once.run([given, given], handle_async))
+        assert kinds(found) in (["processed", "duplicate"], ["duplicate", "duplicate"])
+    assert len(ran) == 1
+    assert given == make()
+
+
+def test_one_event_many_times_runs_once(bench: Bench) -> None:
+    outcomes = bench.once(key="content").run([_order()] * 501, _write)
+    assert kinds(outcomes) == ["processed"] + ["duplicate"] * 500
+
+
+def test_copies_in_one_batch_share_nothing(bench: Bench) -> None:
+    order, seen = _order(), []
+    once = bench.once(key=["detail.n || n"])
+    mine: list[Any] = []
+
+    def handle(event: Event) -> None:
+        seen.append(event.data["shared"]["order"]["lines"][:])
+        mine.append(event.data["shared"])
+        _write(Event(data=event.data["shared"]))
+
+    events: list[Any] = [{"n": number, "shared": order} for number in (1, 2)]
+    events.append(Event(data={"n": 3, "shared": order}, attributes=MappingProxyType({"tags": order["order"]["lines"]})))
+    assert kinds(once.run(events, handle)) == ["processed"] * 3
+    assert seen == [["book"]] * 3
+    assert len({id(each) for each in (*mine, order)}) == 4
+
+
+def test_attributes_are_the_handlers_own_too(bench: Bench) -> None:
+    event = Event(id="1", data={}, attributes={"headers": {"x": "1"}})
+
+    def handle(event: Event) -> None:
+        event.attributes["headers"]["x"] = "2"
+
+    bench.once(key=["headers.x"]).run([event], handle)
+    assert event.attributes == {"headers": {"x": "1"}}
+
+
+def test_a_failing_handler_keeps_one_key(bench: Bench) -> None:
+    once, order, attempts = bench.once(key="content", max_attempts=3), _order(), []
+
+    def handle(event: Event, ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        event.data["order"].pop("lines")
+        raise ValueError
+
+    assert [once.run([order], handle)[0].action for _ in range(3)] == [Action.RETRY, Action.RETRY, Action.DEAD_LETTER]
+    assert attempts == [1, 2, 3]
+
+
+def test_an_effect_in_a_transaction_happens_once_whatever_the_handler_does_to_its_event(bench: Bench) -> None:
+    once, order = bench.once(bench.url, key="content"), _order()
+
+    def handle(event: Event, ctx: Context) -> None:
+        ctx.tx.execute("CREATE TABLE IF NOT EXISTS orders (id TEXT)")
+        ctx.tx.execute("INSERT INTO orders VALUES (?)", (event.data["order"].pop("id", "again"),))
+
+    charge = once(handle)
+    charge(order)
+    charge(order)
+    with closing(sqlite3.connect(bench.url.removeprefix("sqlite:///"))) as connection:
+        assert connection.execute("SELECT id FROM orders").fetchall() == [("o-1",)]
+
+
+@dataclass
+class _Typed:
+    lines: list[str]
+
+
+class _Struct(msgspec.Struct):
+    lines: list[str]
+
+
+@pytest.mark.parametrize("kind", [_Typed, _Struct])
+def test_typed_values_are_copied(bench: Bench, kind: Any) -> None:
+    given = kind(["book"])
+    handle = lambda event: event.data["typed"].lines.append("shipping")  # noqa: E731
+    assert kinds(bench.once(key="id").run([{"id": "1", "typed": given}], handle)) == ["processed"]
+    assert given.lines == ["book"]
+    clear = lambda event: event.data.lines.clear()  # noqa: E731
+    assert kinds(bench.once(key="id").run([Event(id="1", data=given)], clear)) == ["processed"]
+    assert given.lines == ["book"]
+
+
+def test_what_cannot_be_copied_is_no_event(bench: Bench) -> None:
+    around: dict[str, Any] = {"id": "1"}
+    around["self"] = around
+    lock, loop = bench.once(key="id").run([{"id": "1", "lock": threading.Lock()}, around], ok)
+    assert "holds a lock that cannot be copied; give an event plain data" in str(lock.error)
+    assert "holds itself" in str(loop.error)
 
 
 # --- what reviews found ---

@@ -5,13 +5,14 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from eventonce import EventRejected, Once
+from eventonce import Context, EventRejected, Once
 from eventonce.backoff import backoff
 from eventonce.claim import Want
 from eventonce.cli.repeats import Repeats
@@ -20,6 +21,7 @@ from eventonce.errors import SinkError, SourceError, StoreUnusable
 from eventonce.event import Delivery, Event
 from eventonce.sinks.dead_file import DeadFile
 from eventonce.sinks.file import FileSink
+from eventonce.sources.file import FileSource
 from eventonce.sources.outage import Outage
 from eventonce.sources.visibility import LONGEST, Change, Visibility
 from eventonce.stores.memory import MemoryStore
@@ -27,6 +29,7 @@ from eventonce.testing import ManualClock
 from eventonce.worker import Crew
 from eventonce.worker.apart import apart
 from eventonce.worker.guard import guard
+from eventonce.worker.worker import Worker
 from tests.unit.conftest import Bench, Faulty
 
 GRACE = 60_000
@@ -233,6 +236,22 @@ def s3(key: str, name: str) -> dict[str, Any]:
 
 
 # --- what comes again, and when ---
+
+
+def test_a_part_of_a_document_that_comes_again_is_what_it_was(bench: Bench, tmp_path: Path) -> None:
+    file, attempts = tmp_path / "events.jsonl", []
+    file.write_text(json.dumps({"Records": [s3("a", "1"), s3("b", "2")]}) + "\n")
+
+    def handle(event: Event, ctx: Context) -> None:
+        attempts.append((event.data["s3"].pop("object")["key"], ctx.attempt))
+        raise ValueError
+
+    once = bench.once(key="content", max_attempts=3)
+    source = FileSource(str(file), clock=ManualClock())
+    with closing(source), closing(DeadFile(str(tmp_path / "dead.jsonl"))) as letters:
+        Worker(once, source, handle, letters, batch=10).run()
+    assert sorted(attempts) == [(name, attempt) for name in "ab" for attempt in (1, 2, 3)]
+    assert [letter["attempts"] for letter in dead(tmp_path)] == [3, 3]
 
 
 def test_a_busy_copy_comes_back_when_the_lease_could_be_over(crew: Make, bench: Bench) -> None:
