@@ -61,7 +61,7 @@ def interrupt_before_the_commit(
 def _interrupted_at(
     nth: int, once: Once, write: Callable[[Event, Context], None], written: Callable[[str], int]
 ) -> bool:
-    one, two, three = events = [{"id": f"{name}-{nth}"} for name in ("one", "two", "three")]
+    _, two, three = events = [{"id": f"{name}-{nth}"} for name in ("one", "two", "three")]
     interrupt = Interrupt(nth, KeyboardInterrupt)
 
     def handle(event: Event, ctx: Context) -> None:
@@ -75,10 +75,11 @@ def _interrupted_at(
         return False
     first, second, third = once.peek([once.key(event) for event in events])
     assert type(raised) is KeyboardInterrupt, f"line {nth}: {raised!r}"
-    assert first is not None and first.done_at, f"line {nth}: what had taken effect was not committed"
+    assert first is not None
+    assert first.done_at, f"line {nth}: what had taken effect was not committed"
     assert third is None, f"line {nth}: what had not run was not given back"
     assert written(two["id"]) == (0 if second is None else 1), f"line {nth}: the effect and its record differ"
-    kinds = [outcome.kind for outcome in once.run(events, lambda event, ctx: write(event, ctx))]
+    kinds = [outcome.kind for outcome in once.run(events, write)]
     assert kinds == [Kind.DUPLICATE, Kind.PROCESSED if second is None else Kind.DUPLICATE, Kind.PROCESSED]
     assert [written(event["id"]) for event in (two, three)] == [1, 1]
     return True

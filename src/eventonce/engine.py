@@ -102,6 +102,7 @@ class Once:
         self._max_bytes = max_bytes
         self._clock = clock or SystemClock()
         self._rules = Rulebook(consumer, given_rules(rules), identity(window, store_trouble, remember))
+        self._bounds_counts = any(rule.ahead_of_last is not None for rule in self._rules.all)
         if not isinstance(store, str) and not hasattr(store, "claim"):
             raise ConfigError(f"store: {store!r} is neither a URL nor a store; use sqlite:///FILE or memory:")
         self._owns_store = isinstance(store, str)
@@ -297,20 +298,24 @@ class Once:
 
     def _claim_and_run(self, batch: Batch, jobs: list[Job], run: Run) -> Flow[tuple[list[Job], list[Job]]]:
         """Claim these and run what was won; what is to be run alone, and what waits for that, is left."""
-        token, sent, shared = os.urandom(TOKEN_BYTES), self._clock.steady(), len(jobs) > 1
-        lease = run.lease(sent)
-        wants = [Want(key, job.rule.window, job.version, job.rule.refresh, shared) for job in jobs for key in job.keys]
+        token, shared, asked = os.urandom(TOKEN_BYTES), len(jobs) > 1, jobs
         try:
-            answers = yield Call(self._told.claim, wants, token, lease)
-            won, lost = self._take(batch, jobs, iter(answers), token, sent + lease, run)
+            asked = yield from self._believed(jobs)
+            sent = self._clock.steady()
+            lease = run.lease(sent)
+            wants = [
+                Want(key, job.rule.window, job.version, job.rule.refresh, shared) for job in asked for key in job.keys
+            ]
+            answers = (yield Call(self._told.claim, wants, token, lease)) if wants else []
+            won, lost = self._take(batch, asked, iter(answers), token, sent + lease, run)
             runnable, unrun, suspects, held = self._sort(jobs, won, run.attempts, shared=shared)
             yield from self._give_back(unrun + lost, token)
             batch.drop(key for job in unrun for key in job.keys)
             yield from self._run(batch, runnable, token, run)
         except StoreError as error:  # of the claim: the other steps deal with theirs
             if error.retryable and not isinstance(error, StoreBusy):  # it may have claimed, with only its answer lost
-                yield from self._give_back(jobs, token)
-            yield from self._without_store(batch, jobs, run, error)
+                yield from self._give_back(asked, token)
+            yield from self._without_store(batch, asked, run, error)
             return [], []
         except BaseException:  # whatever the claim did, the token undoes it
             yield from self._interrupted(batch, jobs, token, run.work)
@@ -387,7 +392,10 @@ class Once:
             if not isinstance(body, _TEXTS):  # a handler may write into it, and whoever gave it will use it again
                 event = event.copy()
             job.rule = self._rules.find(event)
-            job.take(event, job.rule.key(event))
+            keyed = job.rule.key(event)
+            job.take(event, keyed)
+            if keyed.since is not None:
+                self._check_version(job, keyed.since)
             if job.rule.max_age is not None:
                 self._check_age(job, job.rule.max_age)
         except EventRejected as error:
@@ -405,6 +413,37 @@ class Once:
         age = self._clock.utc() - job.event.time.timestamp() * 1000
         if age > oldest:
             raise EventExpired(f"is {age / 1000:.0f} s old, over the max_age of rule {job.rule.name!r}")
+
+    def _check_version(self, job: Job, since: int) -> None:
+        """Refuse a version that no clock can have given yet: it would make all that come after it stale."""
+        if since > self._clock.utc() + job.rule.ahead_of_clock:
+            time = moment(since).isoformat(timespec="seconds")
+            raise EventRejected(
+                f"{job.rule.rule.version} is {job.version}, which no clock gives before {time}, and would make later "
+                f"versions stale; if it is right, give rule {job.rule.name!r} another version_ahead"
+            )
+
+    def _believed(self, jobs: list[Job]) -> Flow[list[Job]]:
+        """The jobs without those whose count is too far ahead of the last one done: they are rejected."""
+        bounded = [job for job in jobs if job.rule.ahead_of_last is not None] if self._bounds_counts else []
+        if not bounded:
+            return jobs
+        records = yield Call(self._told.peek, [key for job in bounded for key in job.keys])
+        found = iter(records)
+        for job in bounded:
+            self._check_count(job, [next(found) for _ in job.keys])
+        return [job for job in jobs if job.outcome is None or job.outcome.kind is not Kind.REJECTED]
+
+    def _check_count(self, job: Job, records: Sequence[Record | None]) -> None:
+        now, ahead, version = self._clock.utc(), job.rule.ahead_of_last, job.version
+        live = [record.version for record in records if record is not None and record.until > now]
+        last = max((each for each in live if each is not None), default=None)
+        if last is not None and ahead is not None and version is not None and version - last > ahead:
+            why = (
+                f"{job.rule.rule.version} is {version}, and the last one done is {last}, which is further than the "
+                f"version_ahead of rule {job.rule.name!r} allows ({ahead}); if it is right, forget the key"
+            )
+            job.end(Kind.REJECTED, EventRejected(why))
 
     def _take(
         self, batch: Batch, jobs: list[Job], answers: Iterator[Answer], token: Token, until: int, run: Run
@@ -526,7 +565,11 @@ class Once:
 
     def _foresee(self, job: Job) -> None:
         now, want = self._clock.utc(), Want(job.key, job.rule.window, job.version)
-        answers = [protocol.claim(record, want, b"", self._lease, now)[0] for record in self._told.peek(job.keys)]
+        records = self._told.peek(job.keys)
+        self._check_count(job, records)
+        if job.outcome is not None:
+            return
+        answers = [protocol.claim(record, want, b"", self._lease, now)[0] for record in records]
         answer = _weightiest(answers)
         if not isinstance(answer, Won):
             self._answer(job, answer)

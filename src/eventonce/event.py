@@ -99,7 +99,9 @@ def _deep_copy(value: Any) -> Any:
     except RecursionError:
         raise
     except Exception as error:  # whatever such an object raises
-        raise EventRejected(f"holds a {type(value).__name__} that cannot be copied; give an event plain data") from error
+        raise EventRejected(
+            f"holds a {type(value).__name__} that cannot be copied; give an event plain data"
+        ) from error
 
 
 class Delivery(msgspec.Struct):

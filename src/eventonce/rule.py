@@ -1,8 +1,9 @@
 """A rule: what makes two events the same, for how long, and what is remembered."""
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import structs
@@ -13,7 +14,11 @@ from eventonce.path import getter, ignored_path, read_time
 
 DEFAULT_WINDOW = "14d"  # as long as SQS can keep a message, dead-letter queue included
 MAX_VERSION = 2**63 - 1
+CLOCKS_DIFFER = 86_400_000  # a day: a clock may be wrong, and a local time be read as UTC
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LONGEST = 60  # characters
+_MILLI = 10**6  # nanoseconds
+_UNITS = ((10**11, 10**9), (10**14, 10**6), (10**17, 10**3))  # seconds, milli- and microseconds end after the year 5000
 
 
 Remember = Literal[
@@ -39,8 +44,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """What makes two events of a kind the same.
 
     `key` is "id", "content" or a list of paths; `otherwise` what to key on where one of them leads nowhere.
-    `window` and `max_age` are durations ("14d", or seconds). `was` names the rule that this one replaces, or gives
-    its name and what was different about it, so that what it remembers still counts.
+    `window` and `max_age` are durations ("14d", or seconds). `version_ahead` bounds versions: "1d" says that they are
+    times, which may be so far ahead of the clock. A whole number says that they are counts, which may be so far ahead
+    of the last one done. `was` names the rule that this one replaces, or gives its name and what was different about
+    it, so that what it remembers still counts.
     """
 
     name: str
@@ -49,6 +56,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     otherwise: Literal["content", "id"] | None = None
     ignore: Sequence[str] = ()
     version: str | None = None
+    version_ahead: str | int | None = None
     window: str | float = DEFAULT_WINDOW
     refresh: bool = False
     max_age: str | float | None = None
@@ -113,6 +121,16 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             ignored_path(text, f"{where}: ignore")
         if self.version is not None:
             getter(self.version, f"{where}: version")
+        self._check_ahead(where)
+
+    def _check_ahead(self, where: str) -> None:
+        ahead = self.version_ahead
+        if ahead is not None and self.version is None:
+            raise ConfigError(f"{where}: version_ahead only means something with a version")
+        if isinstance(ahead, str):
+            duration(ahead, f"{where}: version_ahead")
+        elif ahead is not None and (type(ahead) is not int or not 0 < ahead <= MAX_VERSION):
+            raise ConfigError(f'{where}: version_ahead: {ahead!r} is neither a duration like "1d" nor a count above 0')
 
     def _check_kind(self, where: str) -> None:
         if isinstance(self.key, str) and self.key not in ("id", "content"):
@@ -132,26 +150,44 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 _CHOICES = (("replay", Replay), ("remember", Remember), ("store_trouble", Trouble), ("digest", Digest))
 
 
-def version_number(value: Any, where: str) -> int:
-    """Read a version as one whole number: integers, digits, or a time to the microsecond."""
-    number = _number(value)
+class Version(NamedTuple):
+    """A version as one whole number, and the earliest time (milliseconds) at which a clock can have given it."""
+
+    number: int
+    since: int | None  # None where it is a count
+
+
+def read_version(value: Any, where: str, ahead: str | int | None = None) -> Version:
+    """Read a version: integers, digits, or a time in nanoseconds. `ahead` is the rule's `version_ahead`."""
+    short = not isinstance(value, str) or len(value) <= _LONGEST
+    number = None if not short else _nanoseconds(value) if isinstance(ahead, str) else _whole(value)
+    time = read_time(value) if short and number is None else None
+    if time is not None:  # nanoseconds end in 1677 and 2262
+        number = max(-MAX_VERSION, min((time - _EPOCH) // timedelta(microseconds=1) * 1000, MAX_VERSION))
     if number is None or not -MAX_VERSION <= number <= MAX_VERSION:
         raise EventRejected(
-            f"{where} is {str(value)[:60]!r}, which is no version; "
+            f"{where} is {str(value)[:_LONGEST]!r}, which is no version; "
             "use a whole number below 2^63 or a time such as 2026-01-31T12:00:00Z"
         )
-    return number
+    # No unit of time in use is smaller than nanoseconds, so a number below the present one proves nothing.
+    return Version(number, None if isinstance(ahead, int) else number // _MILLI)
 
 
-def _number(value: Any) -> int | None:
+def _whole(value: Any) -> int | None:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    if not isinstance(value, str) or len(value) > 60:
-        return None
     try:
-        return int(value)
+        return int(value) if isinstance(value, str) else None
     except ValueError:
-        time = read_time(value)
-        return None if time is None else (time - _EPOCH) // timedelta(microseconds=1)
+        return None
+
+
+def _nanoseconds(value: Any) -> int | None:
+    """Read a number as a time since 1970, whose unit its size shows."""
+    number = value if isinstance(value, float) and math.isfinite(value) else _whole(value)
+    if number is None:
+        return None
+    factor = next((factor for below, factor in _UNITS if abs(number) < below), 1)
+    return int(number * factor)

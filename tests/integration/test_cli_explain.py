@@ -33,6 +33,13 @@ key = ["detail.ride"]
 version = "detail.n"
 
 [[rule]]
+name = "counts"
+match = { source = ["counts"] }
+key = ["detail.ride"]
+version = "detail.n"
+version_ahead = 10
+
+[[rule]]
 name = "fresh"
 match = { source = ["fresh"] }
 max_age = "1h"
@@ -91,7 +98,7 @@ def test_why_it_was_dropped(folder: Path, explain: Callable[..., Finished]) -> N
 
     assert (done.returncode, done.stderr) == (0, "")
     rows = dict(line.split(maxsplit=1) for line in done.stdout.splitlines()[1:-1])
-    assert rows["rule"] == 'orders: the first that matches, number 1 of 3; its match is {"source": ["shop"]}'
+    assert rows["rule"] == 'orders: the first that matches, number 1 of 4; its match is {"source": ["shop"]}'
     assert rows["part"] == "detail.order = 7"
     assert rows["remembered"].startswith("done, attempts 1, done at 20")
     assert rows["first"].startswith("copy  id a, time 2026-01-01T00:00:00+00:00, fingerprint ")
@@ -133,6 +140,19 @@ def test_versions(folder: Path, explain: Callable[..., Finished]) -> None:
 
     assert (old["now"], old["because"]) == ("stale", "version 5 was processed before version 4")
     assert (new["now"], new["because"]) == ("processed", "its version is higher than 5, which was done")
+
+
+def test_a_version_that_is_too_far_ahead(folder: Path, explain: Callable[..., Finished]) -> None:
+    process(folder, event("counts", ride=1, n=5))
+
+    time = told(explain("--json", given=event("rides", ride=1, n=2**63 - 1)))
+    count = told(explain("--json", given=event("counts", ride=1, n=16)))
+
+    assert (time["now"], count["now"]) == ("rejected", "rejected")
+    assert "detail.n is 9223372036854775807, which no clock gives before 2262-04-11" in time["because"]
+    assert "detail.n is 16, and the last one done is 5" in count["because"]
+    assert "would be rejected as well" in time["redrive"]
+    assert told(explain("--json", given=event("counts", ride=1, n=15)))["now"] == "processed"
 
 
 def test_what_failed(folder: Path, explain: Callable[..., Finished]) -> None:

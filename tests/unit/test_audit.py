@@ -254,6 +254,16 @@ def test_versions(file: Path) -> None:
     assert group.counts == Counts(events=5, distinct=2, duplicates=2, stale=1, only_id=0, suspicious=0)
 
 
+@pytest.mark.parametrize("ahead", [None, "1d", 10])
+def test_an_archive_is_not_judged_by_the_clock_of_today(file: Path, ahead: Any) -> None:
+    rule = Rule(name="rides", key=["detail.order"], version="detail.v", version_ahead=ahead)
+    versions = ["2026-01-01T00:00:00Z", "2262-01-01T00:00:00Z"] if isinstance(ahead, str) else [1, 2**63 - 1]
+
+    report = report_on(file, [event(1, detail={"order": 1, "v": version}) for version in versions], rule)
+
+    assert only(report).counts == Counts(events=2, distinct=2)
+
+
 def test_the_same_version_with_another_content_is_suspicious(file: Path) -> None:
     rule = Rule(name="rides", key=["detail.order"], version="detail.v")
     traffic = [event(1, detail={"order": 1, "v": 2, "sum": number}) for number in (5, 6)]

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import functools
 import gc
+import math
 import os
 import sqlite3
 import subprocess
@@ -375,9 +376,7 @@ def test_an_interrupted_batch_commits_what_was_done_and_gives_back_the_rest(
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_anywhere_behind_an_async_handler_strands_nothing(
-    bench: Bench, stop: type[BaseException]
-) -> None:
+def test_an_interrupt_anywhere_behind_an_async_handler_strands_nothing(bench: Bench, stop: type[BaseException]) -> None:
     once, nth, raised = bench.once(concurrency=1), 0, True
     warnings.simplefilter("ignore", RuntimeWarning)  # of a coroutine that was made and never awaited
     while raised:
@@ -702,9 +701,145 @@ def test_versions_are_numbers_or_times(bench: Bench, lower: Any, higher: Any) ->
     assert kinds(once.run([{"id": "x", "v": higher}, {"id": "x", "v": lower}], ok)) == ["processed", "stale"]
 
 
-@pytest.mark.parametrize("version", [None, True, "", "x", 1.5, [1], 2**63, "1" * 5000])
-def test_what_is_no_version_is_rejected(bench: Bench, version: Any) -> None:
-    assert kinds(bench.once(key=["id"], version="v").run([{"id": "x", "v": version}], ok)) == ["rejected"]
+@pytest.mark.parametrize("more", [{}, {"version_ahead": "1d"}, {"version_ahead": 10}])
+@pytest.mark.parametrize("version", [None, True, "", "x", math.nan, [1], 2**63, "1" * 5000])
+def test_what_is_no_version_is_rejected(bench: Bench, version: Any, more: Any) -> None:
+    assert kinds(bench.once(key=["id"], version="v", **more).run([{"id": "x", "v": version}], ok)) == ["rejected"]
+
+
+def test_a_fraction_is_a_time_and_no_count(bench: Bench) -> None:
+    for more, expected in (
+        ({}, "rejected"),
+        ({"version_ahead": 9}, "rejected"),
+        ({"version_ahead": "1d"}, "processed"),
+    ):
+        assert kinds(bench.once(key=["id"], version="v", **more).run([{"id": "x", "v": 1.5}], ok)) == [expected]
+
+
+# --- how far ahead a version may be ---
+
+_NOW = 1_767_225_600  # when a ManualClock begins: 2026-01-01, in seconds
+_DAY = 86_400
+
+
+@pytest.mark.parametrize("version", [2**63 - 1, str(2**63 - 1), "9999-12-31T00:00:00Z", "2026-01-31T12:00:00Z"])
+@pytest.mark.parametrize("more", [{}, {"version_ahead": "1d"}, {"version_ahead": "29d"}])
+def test_one_version_cannot_make_all_later_ones_stale(bench: Bench, version: Any, more: Any) -> None:
+    once = bench.once(key=["id"], version="v", clock=ManualClock(), **more)
+    found = once.run([{"id": "x", "v": version}, {"id": "x", "v": "2026-01-01T00:00:00Z"}], ok)
+    assert kinds(found) == ["rejected", "processed"]
+    assert (found[0].rule, found[0].key) == ("r", found[1].key)
+    assert "which no clock gives before" in str(found[0].error)
+    assert "give rule 'r' another version_ahead" in str(found[0].error)
+
+
+def test_a_number_cannot_be_far_ahead_of_times_that_others_write_as_text(bench: Bench) -> None:
+    clock = ManualClock()
+    once = bench.once(key=["id"], version="v", clock=clock)
+    forged, genuine = {"id": "x", "v": (_NOW + _DAY) * 10**9}, {"id": "x", "v": "2026-01-02T00:00:01Z"}
+    clock.sleep(2000)
+    assert kinds(once.run([forged, genuine], ok)) == ["processed", "processed"]
+
+
+def test_times_that_mean_nothing_are_the_lowest_versions(bench: Bench) -> None:
+    once = bench.once(key=["id"], version="v", clock=ManualClock())
+    events = [{"id": "x", "v": each} for each in ("0001-01-01T00:00:00Z", "1601-01-01T00:00:00Z", "1970-01-01")]
+    assert kinds(once.run(events, ok)) == ["processed", "duplicate", "processed"]
+
+
+@pytest.mark.parametrize("unit", [1, 10**3, 10**6, 10**9], ids=["s", "ms", "us", "ns"])
+def test_numbers_since_1970_are_versions_in_any_unit(bench: Bench, unit: int) -> None:
+    clock = ManualClock()
+    for more in ({}, {"version_ahead": "1d"}, {"version_ahead": 2 * unit}):
+        once = bench.once(key=["id"], version="v", clock=clock, **more)
+        events = [{"id": "x", "v": _NOW * unit + each} for each in (0, 1, unit)]
+        assert set(kinds(once.run(events, ok))) == {"processed"} if unit > 1 else {"processed", "duplicate"}
+
+
+@pytest.mark.parametrize(
+    "version", [1, -1, 20260131235959, 20260131235959123, 24_000_000_000_000, (_NOW + _DAY) * 10**9]
+)
+def test_counts_and_numbers_of_other_kinds_are_not_taken_for_times(bench: Bench, version: int) -> None:
+    once = bench.once(key=["id"], version="v", clock=ManualClock())
+    assert kinds(once.run([{"id": "x", "v": version}], ok)) == ["processed"]
+
+
+@pytest.mark.parametrize("more", [{}, {"version_ahead": "1d"}])
+def test_a_time_may_be_a_day_ahead_of_the_clock(bench: Bench, more: Any) -> None:
+    clock = ManualClock()
+    once = bench.once(key=["id"], version="v", clock=clock, **more)
+    events = [{"id": "x", "v": "2026-01-02T00:00:00Z"}, {"id": "x", "v": "2026-01-02T00:00:00.001Z"}]
+    assert kinds(once.run(events, ok)) == ["processed", "rejected"]
+    clock.sleep(1)
+    assert kinds(once.run(events, ok)) == ["duplicate", "processed"]
+
+
+def test_times_of_one_rule_are_compared_whatever_their_unit(bench: Bench) -> None:
+    """A forger cannot use a finer unit than the genuine sender to be ahead."""
+    once = bench.once(key=["id"], version="v", version_ahead="1d", clock=ManualClock())
+    now = [_NOW, (_NOW + 1) * 10**3, (_NOW + 2) * 10**6, str((_NOW + 3) * 10**9), "2026-01-01T00:00:04Z", _NOW + 5.5]
+    assert kinds(once.run([{"id": "x", "v": each} for each in now], ok)) == ["processed"] * 6
+    assert kinds(once.run([{"id": "x", "v": each} for each in now[:5]], ok)) == ["stale"] * 5
+    assert kinds(once.run([{"id": "y", "v": (_NOW + 2 * _DAY) * 10**3}], ok)) == ["rejected"]
+
+
+def test_a_count_may_be_so_far_ahead_of_the_last_one_done(bench: Bench) -> None:
+    store = MemoryStore()
+    once = bench.once(store, key=["id"], version="v", version_ahead=10)
+
+    def run(*versions: int) -> list[str]:
+        return kinds(once.run([{"id": "x", "v": version} for version in versions], ok))
+
+    assert run(2**62) == ["processed"]  # nothing is remembered to compare it with
+    store.forget([once.key({"id": "x", "v": 1})])
+    assert run(5, 15, 26, 16, 25) == ["processed", "processed", "rejected", "processed", "processed"]
+    assert run(36, 2**63 - 1) == ["rejected", "rejected"]
+    assert once.foresee({"id": "x", "v": 36}).kind is Kind.REJECTED
+    assert once.foresee({"id": "x", "v": 35}).kind is Kind.PROCESSED
+    (outcome,) = once.run([{"id": "x", "v": 36}], ok)
+    assert "v is 36, and the last one done is 25, which is further than the version_ahead" in str(outcome.error)
+
+
+def test_a_count_is_compared_under_the_old_key_too(bench: Bench) -> None:
+    store = MemoryStore()
+    bench.once(store, name="old", key=["id"], version="v").run([{"id": "x", "v": 5}], ok)
+    once = bench.once(store, name="new", key=["id"], version="v", version_ahead=10, was="old")
+    assert kinds(once.run([{"id": "x", "v": 100}, {"id": "x", "v": 6}], ok)) == ["rejected", "processed"]
+
+
+def test_a_count_that_is_not_believed_stops_its_group(bench: Bench) -> None:
+    once = bench.once(key=["detail.id"], version="detail.v", version_ahead=10)
+    once.run([Event(data={"id": "x", "v": 1})], ok)
+    deliveries = [
+        Delivery(b"", event=Event(id=str(number), data={"id": name, "v": version}), group=group)
+        for number, (name, version, group) in enumerate([("x", 100, "g"), ("y", 1, "g"), ("z", 1, "h")])
+    ]
+    assert kinds(once.run(deliveries, ok)) == ["rejected", "busy", "processed"]
+
+
+def test_a_store_that_does_not_say_what_was_done_last_is_asked_again_later(bench: Bench) -> None:
+    class Away(MemoryStore):
+        away = True
+
+        def peek(self, keys: Sequence[Key]) -> Any:
+            if self.away:
+                raise StoreError("no answer")
+            return super().peek(keys)
+
+    store, ran = Away(), []
+    once = bench.once(store, key=["id"], version="v", version_ahead=10)
+    assert kinds(once.run([{"id": "x", "v": 1}], lambda event: ran.append(event.id))) == ["unknown"]
+    store.away = False
+    assert kinds(once.run([{"id": "x", "v": 1}], ok)) == ["processed"]
+    assert ran == []
+
+
+@pytest.mark.parametrize("ahead", [0, -1, True, 1.5, "soon", 2**63])
+def test_how_far_ahead_is_a_duration_or_a_count(ahead: Any) -> None:
+    with pytest.raises(ConfigError, match="version_ahead"):
+        Rule(name="r", version="v", version_ahead=ahead)
+    with pytest.raises(ConfigError, match="only means something with a version"):
+        Rule(name="r", version_ahead="1d")
 
 
 def test_a_rule_with_an_age_needs_a_time(bench: Bench) -> None:
@@ -993,7 +1128,9 @@ def test_a_handler_writes_into_a_copy_of_its_own(bench: Bench, make: Callable[[]
         handle(event)
 
     for _ in range(2):
-        found = once.run([given, given], handle) if how == "def" else asyncio.run(once.run([given, given], handle_async))
+        found = (
+            once.run([given, given], handle) if how == "def" else asyncio.run(once.run([given, given], handle_async))
+        )
         assert kinds(found) in (["processed", "duplicate"], ["duplicate", "duplicate"])
     assert len(ran) == 1
     assert given == make()
@@ -1157,7 +1294,8 @@ def test_a_task_of_asyncio_is_not_done(bench: Bench) -> None:
         async def handle(event: Event) -> Any:
             return asyncio.ensure_future(asyncio.sleep(0))
 
-        return await bench.once().run([A], handle)
+        outcomes: list[Outcome] = await bench.once().run([A], handle)
+        return outcomes
 
     (outcome,) = asyncio.run(main())
     assert outcome.kind is Kind.FAILED

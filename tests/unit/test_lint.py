@@ -98,6 +98,13 @@ def test_mistakes_of_one_rule_do_not_hide_each_other(tmp_path: Path) -> None:
     assert sorted(line for line, _, _ in told) == [3, 4, 7, 8, 9]  # what depends on a wrong key waits until it is right
 
 
+def test_how_far_ahead_a_version_may_be_is_looked_at_with_the_version(tmp_path: Path) -> None:
+    right = "[[rule]]\nname = 'r'\nversion_ahead = '1d'\nversion = 'detail.v'\n"
+    assert [line for line, level, _ in found(tmp_path, right) if level == "error"] == []
+    for wrong, line in ((right.replace("detail.v", "a["), 4), (right.replace("1d", "soon"), 3)):
+        assert [line for line, level, _ in found(tmp_path, wrong) if level == "error"] == [line]
+
+
 def test_rules_in_the_wrong_brackets_are_told_once(tmp_path: Path) -> None:
     assert len(found(tmp_path, "[rule]\nname = 'x'")) == 1
 

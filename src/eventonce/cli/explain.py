@@ -31,6 +31,7 @@ _REDRIVE = {
     Kind.FAILED: "a dead letter of it gets one more attempt, whatever number was used up",
     Kind.BUSY: "a dead letter of it stays while another worker runs the event",
     Kind.EXPIRED: "a dead letter of it would be too old as well",
+    Kind.REJECTED: "a dead letter of it would be rejected as well",
     Kind.DUPLICATE: _DROPPED_AGAIN,
     Kind.STALE: _DROPPED_AGAIN,
 }

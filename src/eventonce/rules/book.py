@@ -10,7 +10,7 @@ from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
 from eventonce.key import Digester, Key, Part, canonical, canonical_parsed, carrier_part, part, powertools_key
 from eventonce.path import Getter, Ignored, getter, ignored_path, unread_times
-from eventonce.rule import Remember, Rule, Trouble, version_number
+from eventonce.rule import CLOCKS_DIFFER, Remember, Rule, Trouble, Version, read_version
 from eventonce.stamp import FIELD, identity_of
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Keyed(msgspec.Struct, frozen=True):
     key: Key
     version: int | None = None
     old_key: Key | None = None
+    since: int | None = None  # the earliest time at which a clock can have given this version
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -58,6 +59,9 @@ class CompiledRule:
         self.window = duration(rule.window)
         self.max_age = None if rule.max_age is None else duration(rule.max_age)
         self.pattern = _pattern(rule)
+        ahead = rule.version_ahead
+        self.ahead_of_clock = duration(ahead) if isinstance(ahead, str) else CLOCKS_DIFFER  # milliseconds
+        self.ahead_of_last = ahead if isinstance(ahead, int) else None
         self._reprocess = rule.replay == "reprocess"
         self._version = None if rule.version is None else getter(rule.version)
         self._ignored = Ignored([(name,) for name in VOLATILE] + [ignored_path(text) for text in rule.ignore])
@@ -75,8 +79,11 @@ class CompiledRule:
         key = self._made(event)  # first: a missing part of it says more than a missing version
         if self._version is None and self._old is None:
             return Keyed(self, key)
-        version = None if self._version is None or _says_nothing(event) else self._version_of(event, self._version)
-        return Keyed(self, key, version, None if self._old is None else self._old.key_if_any(event))
+        old_key = None if self._old is None else self._old.key_if_any(event)
+        if self._version is None or _says_nothing(event):
+            return Keyed(self, key, None, old_key)
+        version = self._version_of(event, self._version)
+        return Keyed(self, key, version.number, old_key, version.since)
 
     def key_if_any(self, event: Event) -> Key | None:
         """The event's key, if it has all parts of one."""
@@ -156,12 +163,12 @@ class CompiledRule:
             return self._digest_otherwise.content(event.source, event.type, self.content(event), replay)
         return self._digest_otherwise(_identity(event), replay)
 
-    def _version_of(self, event: Event, get: Getter) -> int:
+    def _version_of(self, event: Event, get: Getter) -> Version:
         document, text = event.document(), str(self.rule.version)
         value = get(document)
         if value is None:
             raise _without(text, document, f"which is the version of rule {self.name!r}")
-        return version_number(value, text)
+        return read_version(value, text, self.rule.version_ahead)
 
 
 def _says_nothing(event: Event) -> bool:

@@ -29,8 +29,9 @@ from eventonce.stores import check_url, has_server, open_store
 from eventonce.study.gaps import DAY, spelled
 
 _DEFAULTS = ("window", "store_trouble", "remember")  # what rules take from above them
-_CROSS = ("name", "key", "otherwise")  # what other fields of a rule depend on
-_DEPENDENT = ("otherwise", "ignore", "digest", "was")  # those fields: where the key is wrong, they would only repeat it
+_CROSS = ("name", "key", "otherwise", "version")  # what other fields of a rule depend on
+# Those fields, and on which: where the key is wrong, they would only repeat it.
+_NEEDS = {**dict.fromkeys(("otherwise", "ignore", "digest", "was"), _CROSS[:3]), "version_ahead": ("version",)}
 _ENVELOPE = ("source", "detail-type", "detail")
 
 
@@ -247,7 +248,7 @@ class Lint:
             line, value = self._lines.find("rule", number, name), table[name]
             if name not in Rule.__struct_fields__:
                 self._error(line, f"rule {number}: {unknown(name, Rule.__struct_fields__)}")
-            elif name not in _DEPENDENT or all(each in needed for each in _CROSS if each in table and each != name):
+            elif all(each in needed for each in _NEEDS.get(name, ()) if each in table and each != name):
                 rule = self._try(line, msgspec.convert, {**needed, name: value}, Rule)
                 if rule is not None and name in _CROSS:
                     needed[name] = value
