@@ -63,7 +63,7 @@ class LambdaHandler:
         where = {"source": envelope.carrier, "message": message.name}
         # What is passed on is done with it, but its carrier may still send it again: then it must pass again.
         passed_on = self._enrichment or envelope.reply is Reply.RECORDS
-        mark = f"{envelope.carrier}:{message.name}" if passed_on and message.name else None
+        mark = f"{message.carried.namer}:{message.name}" if passed_on and message.name else None
         return [
             Delivery(
                 body=b"",

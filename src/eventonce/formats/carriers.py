@@ -24,8 +24,9 @@ _OF_REQUESTS = frozenset(("httpMethod", "isBase64Encoded", "rawPath"))
 
 
 class Carried(NamedTuple):
-    """One event's body or the event itself, what carried it, the carrier's own name for the message, and the trace that it names.
+    """One event's body, what carried it, the carrier's own name for the message, and the trace that it names.
 
+    `body` is the event itself where there is nothing to read.
     `origin` is the queue, topic, stream or cluster that the name is unique in. With `trouble`, which says why there is
     no body to read, `body` is the carrier's record or text as it came.
     """
@@ -213,7 +214,10 @@ def _kafka(record: Document) -> Carried:
 
 
 def _tombstone(record: Document) -> Event:
-    """A record of Kafka without a value: nothing is left under its key. It has no data, and rules know it by its name."""
+    """A record of Kafka without a value: nothing is left under its key.
+
+    It has no data, and every rule knows it by its name.
+    """
     fields = {"topic": record["topic"], "key": _record_key(record.get("key")), "timestamp": record.get("timestamp")}
     raw = msgspec.json.encode({**fields, "value": None})
     return Event(data=None, attributes=fields, time=_time(record.get("timestamp")), raw=raw)

@@ -188,7 +188,9 @@ class _Reader:
             return iter((carried.body,))
         if isinstance(carried.body, dict):
             return self.documents(carried.body, b"", layer + 1)
-        raw = self._content(carried.body)
+        return self._of_bytes(self._content(carried.body), layer)
+
+    def _of_bytes(self, raw: bytes, layer: int) -> Iterator[Event | EventRejected]:
         small = 0 if self._events else SMALL  # many small documents are a large one
         if event := eventbridge.read_written(raw, self._max_bytes, small):
             return iter((event,))

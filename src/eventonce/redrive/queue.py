@@ -63,7 +63,7 @@ class QueueBox:
 
     def _letter(self, delivery: Delivery) -> Letter:
         message = self._source.messages.pop(delivery.handle)
-        # Ours are sent to this queue. What SQS has moved here was sent to another one, with the attributes of its sender.
+        # Ours are sent to this queue. What SQS has moved was sent to another one, with the attributes of its sender.
         sent_here = MOVED_FROM not in message.get("Attributes", {})
         if sent_here and OUTCOME in message.get("MessageAttributes", {}):
             return read_letter(delivery.body, delivery.handle)
