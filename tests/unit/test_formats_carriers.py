@@ -292,6 +292,49 @@ def test_keys_of_tombstones_stay_apart() -> None:
     assert [each.time is None for each in events] == [False, True, True, True, True]
 
 
+def in_bytes(**headers: str) -> list[dict[str, list[int]]]:
+    return [{name.replace("__", "-"): list(value.encode())} for name, value in headers.items()]
+
+
+BINARY = {"ce_specversion": "1.0", "ce_id": "c-1", "ce_source": "/shop", "ce_type": "order.placed", "ce_note": "5%25 é"}
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/JSON; charset=utf-8"])
+def test_a_record_of_kafka_may_be_a_cloudevent_in_binary_mode(kind: str) -> None:
+    value = b64encode(b'{"orderId": "o-1"}').decode()
+    records = [{**kafka(value), "offset": n, "headers": in_bytes(content__type=kind, **BINARY)} for n in (1, 2)]
+    found = read_events({"eventSource": "aws:kafka", "eventSourceArn": "arn", "records": {"orders-0": records}})
+    first, second = [each for each in found if isinstance(each, Event)]
+    assert (first.form, first.id, first.source, first.type) == ("cloudevents", "c-1", "/shop", "order.placed")
+    assert (first.data, first.attributes["note"], first.named_by) == ({"orderId": "o-1"}, "5%25 é", ())
+    assert first.line() == second.line()  # a producer's retry
+
+
+def test_a_cloudevent_of_kafka_may_have_no_data() -> None:
+    event = only([{"eventSource": "aws:kafka", **kafka(None), "headers": in_bytes(**BINARY)}])
+    assert (event.form, event.id, event.data) == ("cloudevents", "c-1", None)
+
+
+def test_headers_of_kafka_that_make_no_cloudevent() -> None:
+    def read(value: Any, headers: Any) -> Event | EventRejected:
+        (found,) = read_events([{"eventSource": "aws:kafka", **kafka(value), "headers": headers}])
+        return found
+
+    for headers in (None, {}, "x", [7], [{"ce_specversion": "1.0"}], [{"ce_specversion": [256]}], [{"x": [255]}]):
+        found = read(PACKED, headers)
+        assert isinstance(found, Event)
+        assert found.id == "e-1"
+    structured = b64encode(json.dumps(CLOUDEVENT).encode()).decode()
+    found = read(structured, in_bytes(content__type="application/cloudevents+json", **{**BINARY, "ce_id": "other"}))
+    assert isinstance(found, Event)
+    assert found.id == "c-1"
+    without = {name: value for name, value in BINARY.items() if name != "ce_type"}
+    assert str(read(PACKED, in_bytes(**without))) == (
+        "in the Kafka record: has no ce_type header, which a CloudEvent in binary mode needs"
+    )
+    assert "is not base64" in str(read("%", in_bytes(**BINARY)))
+
+
 def test_records_of_services_are_events() -> None:
     event = only({"Records": [{**S3, "eventTime": "2026-01-05T09:00:00Z"}]})
     assert (event.form, event.id, event.source, event.type) == ("plain", "", "aws:s3", "ObjectCreated:Put")

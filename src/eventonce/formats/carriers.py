@@ -207,10 +207,35 @@ def _kafka(record: Document) -> Carried:
     place = [_name(record, name) for name in ("topic", "partition", "offset")]
     time = _name(record, "timestamp")  # a topic that was deleted and made again has the same offsets once more
     name = "-".join(place) + (f"@{time}" if time else "") if all(place) else ""
-    carried = _packed("kafka", name, record, record, "value")
-    if name and record.get("value") in (None, ""):
-        carried = carried._replace(body=_tombstone(record), trouble=None)
-    return carried._replace(origin=_cluster(record))
+    carried = _packed("kafka", name, record, record, "value")._replace(origin=_cluster(record))
+    empty, headers = record.get("value") in (None, ""), _record_headers(record)
+    if cloudevents.recognises_kafka_headers(headers) and (empty or not carried.trouble):
+        return _kafka_binary(carried, headers)
+    return carried._replace(body=_tombstone(record), trouble=None) if empty and name else carried
+
+
+def _kafka_binary(carried: Carried, headers: Mapping[str, str]) -> Carried:
+    body = carried.body if isinstance(carried.body, bytes) else b""
+    try:
+        event = cloudevents.structured_of_kafka(headers, body)
+    except EventRejected as error:
+        return carried._replace(trouble=str(error))
+    return carried._replace(body=msgspec.json.encode(event), trouble=None)
+
+
+def _record_headers(record: Document) -> dict[str, str]:
+    """The headers of a record that are text; each comes as a list of the numbers of its bytes."""
+    given = record.get("headers")
+    headers = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+    found = {name.lower(): _header_text(value) for each in headers for name, value in each.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _header_text(value: Any) -> str | None:
+    try:
+        return bytes(value).decode() if isinstance(value, list) else None
+    except (TypeError, ValueError):  # no bytes, or no UTF-8
+        return None
 
 
 def _tombstone(record: Document) -> Event:

@@ -14,7 +14,7 @@ from eventonce.path import read_time
 
 _NAMED = frozenset(("id", "source", "type", "data", "data_base64"))
 _REQUIRED = ("specversion", "id", "source", "type")
-_PREFIX = "ce-"
+_PREFIX, _KAFKA_PREFIX = "ce-", "ce_"
 
 
 def recognises(body: dict[str, Any]) -> bool:
@@ -92,20 +92,39 @@ def _is_json(media: str) -> bool:
 
 def recognises_headers(headers: Mapping[str, str]) -> bool:
     """Whether a request with these headers (in small letters) is a CloudEvent in binary mode."""
-    return "ce-specversion" in headers and not _media(headers.get("content-type")).startswith("application/cloudevents")
+    return _recognises(headers, _PREFIX)
+
+
+def recognises_kafka_headers(headers: Mapping[str, str]) -> bool:
+    """Whether a record of Kafka with these headers (in small letters) is a CloudEvent in binary mode."""
+    return _recognises(headers, _KAFKA_PREFIX)
+
+
+def _recognises(headers: Mapping[str, str], prefix: str) -> bool:
+    media = _media(headers.get("content-type"))
+    return f"{prefix}specversion" in headers and not media.startswith("application/cloudevents")
 
 
 def structured(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
-    """The structured form of a CloudEvent in binary mode."""
+    """The structured form of a CloudEvent in binary mode, as a request has it."""
     small = {name.lower(): value for name, value in headers.items()}
-    event: dict[str, Any] = {
-        name.removeprefix(_PREFIX): _decoded(name, value) for name, value in small.items() if name.startswith(_PREFIX)
-    }
+    given = {name: _decoded(name, value) for name, value in small.items() if name.startswith(_PREFIX)}
+    return _structured(given, _PREFIX, small.get("content-type"), body)
+
+
+def structured_of_kafka(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
+    """The same of a record of Kafka, whose headers (in small letters) are UTF-8 as it is."""
+    given = {name: value for name, value in headers.items() if name.startswith(_KAFKA_PREFIX)}
+    return _structured(given, _KAFKA_PREFIX, headers.get("content-type"), body)
+
+
+def _structured(given: Mapping[str, str], prefix: str, kind: str | None, body: bytes) -> dict[str, Any]:
+    event: dict[str, Any] = {name.removeprefix(prefix): value for name, value in given.items()}
     if missing := [name for name in _REQUIRED if not event.get(name)]:
-        raise EventRejected(f"has no {_PREFIX}{missing[0]} header, which a CloudEvent in binary mode needs")
+        raise EventRejected(f"has no {prefix}{missing[0]} header, which a CloudEvent in binary mode needs")
     for name in ("data", "data_base64"):  # no attributes: the data is in the body
         event.pop(name, None)
-    if kind := small.get("content-type"):
+    if kind:
         event["datacontenttype"] = kind
     if body and _is_json(_media(kind)):
         event["data"] = _json(body)
