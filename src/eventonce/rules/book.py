@@ -76,7 +76,8 @@ class CompiledRule:
 
     def key(self, event: Event) -> Keyed:
         """The event's key, or `EventRejected` where a part of it is missing."""
-        key = self._made(event)  # first: a missing part of it says more than a missing version
+        # First the key: a missing part of it says more than a missing version.
+        key = self._by_id(event) if _says_nothing(event) else self._key(event)
         if self._version is None and self._old is None:
             return Keyed(self, key)
         old_key = None if self._old is None else self._old.key_if_any(event)
@@ -88,12 +89,9 @@ class CompiledRule:
     def key_if_any(self, event: Event) -> Key | None:
         """The event's key, if it has all parts of one."""
         try:
-            return self._made(event)
+            return self._by_id(event) if _says_nothing(event) else self._key(event)
         except EventRejected:
             return None
-
-    def _made(self, event: Event) -> Key:
-        return self._by_id(event) if _says_nothing(event) else self._key(event)
 
     def content(self, event: Event) -> bytes:
         """The canonical form of what the event says, without what is ignored."""
