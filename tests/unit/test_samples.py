@@ -69,8 +69,8 @@ def loaf(number: int, reply: Reply | None, *failed: str, count: int = 1) -> Samp
     return Sample(count, "eventbridge", LOAF.format(number), BAKERY, BAKED, reply, failed)
 
 
-def cloud(number: int, reply: Reply | None, count: int = 1) -> Sample:
-    return Sample(count, "cloudevents", f"oven-{number}", OVENS, BAKED_THERE, reply)
+def cloud(number: int, reply: Reply | None, *failed: str, count: int = 1) -> Sample:
+    return Sample(count, "cloudevents", f"oven-{number}", OVENS, BAKED_THERE, reply, failed)
 
 
 def bare(reply: Reply | None, *failed: str, count: int = 1) -> Sample:
@@ -102,8 +102,10 @@ EXPECTED: dict[str, Sample] = {
     "http/load-balancer": cloud(104, Reply.RESPONSE),
     "http/rest-api": Sample(1, "plain", "loaf-103", "", "", Reply.RESPONSE),
     "http/sns": loaf(106, Reply.RESPONSE),
-    "kafka/msk": loaf(91, Reply.RAISE, count=3),
-    "kafka/self-managed": loaf(94, Reply.RAISE),
+    "kafka/cloudevent-in-headers": cloud(97, Reply.OFFSETS, "bakery-0/97"),
+    "kafka/msk": loaf(91, Reply.OFFSETS, "bakery-0/91", "bakery-0/92", count=3),
+    "kafka/self-managed": loaf(94, Reply.OFFSETS, "bakery-0/94"),
+    "kafka/tombstone": bare(Reply.OFFSETS, "bakery-0/98"),
     "kinesis/aggregate": bare(Reply.CHECKPOINT, NUMBER.format(65), count=2),
     "kinesis/events": loaf(61, Reply.CHECKPOINT, NUMBER.format(61), count=2),
     "kinesis/logs": bare(Reply.CHECKPOINT, NUMBER.format(64)),
@@ -279,6 +281,8 @@ def test_what_is_inside() -> None:
     assert inside["firehose/events"] == {"loaf": 82, "kind": "rye", "grams": 750.5}
     assert inside["http/cloudevent-in-headers"] == {"loaf": 105}
     assert inside["http/rest-api"] == {"id": "loaf-103", "grams": 750}
+    assert inside["kafka/cloudevent-in-headers"] == {"loaf": 97}
+    assert inside["kafka/tombstone"] is None
     assert inside["kafka/msk"] == {"loaf": 93, "kind": "rye", "grams": 750.5}
     assert inside["kinesis/aggregate"] == {"loaf": 66}
     assert inside["kinesis/logs"]["logEvents"][0]["message"] == "oven 64 is hot"
@@ -331,7 +335,7 @@ class Function:
         self.ran: list[Any] = []
         self._fails = fails
         self._once = Once("memory:", rules=Rule(name="content", key="content"))
-        self._handler = self._once.aws_lambda(self._handle)
+        self._handler = self._once.aws_lambda(self._handle, report_kafka_failures=True)
 
     def __call__(self, document: Any) -> Any:
         return self._handler(document, None)
@@ -410,7 +414,8 @@ def summary(answer: Any, reply: Reply | None) -> list[str]:
     if reply is Reply.RAISE:
         assert answer is None
         return []
-    return [each["itemIdentifier"] for each in answer["batchItemFailures"]]
+    failed = [each["itemIdentifier"] for each in answer["batchItemFailures"]]
+    return [f"{each['partition']}/{each['offset']}" for each in failed] if reply is Reply.OFFSETS else failed
 
 
 # --- presets ---
