@@ -12,11 +12,12 @@ SRC = Path(eventonce.__file__).parent
 FLOORS = [
     {"errors", "forks"},
     {"clock", "backoff", "files"},
-    {"key", "path", "aws", "libpq"},
+    {"key", "path", "aws", "libpq", "refusal"},
     {"event", "rule", "difference"},
     {"claim", "outcome", "stamp"},
     {"ports"},
     {"formats", "rules", "stores", "sources", "sinks", "observe"},
+    {"auth"},
     {"keeper", "memo", "flow", "aws_lambda"},
     {"context"},
     {"job"},

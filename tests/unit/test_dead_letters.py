@@ -21,7 +21,7 @@ from eventonce.redrive.undelivered import read_undelivered
 from eventonce.sinks import open_dead_letters
 from eventonce.sinks.dead_letter import letter
 from eventonce.sinks.dead_queue import DeadQueue, packed
-from eventonce.webhook.incoming import deliveries
+from eventonce.formats.requests import deliveries
 from eventonce.worker.apart import apart
 
 NOW = 1_767_225_600_000

@@ -17,7 +17,7 @@ from eventonce.event import Delivery
 from eventonce.formats import read_events
 from eventonce.observe.opentelemetry import OpenTelemetryHook
 from eventonce.observe.trace_context import trace_context
-from eventonce.webhook.incoming import deliveries
+from eventonce.formats.requests import deliveries
 from eventonce.worker.apart import apart
 from tests.unit.conftest import Bench
 

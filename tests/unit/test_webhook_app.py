@@ -19,7 +19,7 @@ from eventonce.sinks.dead_file import DeadFile
 from eventonce.testing import ManualClock
 from eventonce.webhook import Bearer, IdempotencyMiddleware, Webhook, body, incoming
 from eventonce.webhook.asgi import App, Message
-from eventonce.webhook.refusal import Refusal, Refusals
+from eventonce.refusal import Refusal, Refusals
 from tests.unit.conftest import Bench, Faulty
 
 BRIDGE = {"id": "e-1", "source": "shop", "detail-type": "Order", "detail": {"n": 1}, "time": "2026-01-05T09:00:00Z"}

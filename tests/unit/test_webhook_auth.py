@@ -12,7 +12,7 @@ from eventonce import Once
 from eventonce.errors import ConfigError
 from eventonce.testing import ManualClock
 from eventonce.webhook import Auth, Bearer, Hmac, Stripe, Webhook, github, shopify
-from eventonce.webhook.refusal import Refusal
+from eventonce.refusal import Refusal
 from eventonce.webhook.url import read_url
 from tests.unit.test_webhook_app import ask
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from eventonce import Event, Once
 from eventonce.errors import ConfigError
 from eventonce.webhook import Sns, Webhook
-from eventonce.webhook.refusal import Refusal
+from eventonce.refusal import Refusal
 from tests.unit.test_webhook_app import ask
 
 NOW = datetime.now(UTC)

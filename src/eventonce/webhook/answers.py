@@ -7,8 +7,8 @@ import msgspec
 
 from eventonce.errors import describe
 from eventonce.outcome import Action, Kind, Outcome
+from eventonce.refusal import RETRY_AFTER, Refusal
 from eventonce.webhook.asgi import Answer
-from eventonce.webhook.refusal import RETRY_AFTER, Refusal
 
 # From what must come again to what need not. The first that is among the outcomes of a request is told.
 _STATUS = {

@@ -7,26 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
+from eventonce.auth import Auth, Sns, Stripe
 from eventonce.clock import SystemClock, duration
 from eventonce.context import is_async
 from eventonce.engine import Once
 from eventonce.errors import ConfigError, describe
 from eventonce.event import Delivery
+from eventonce.formats.requests import IDEMPOTENCY_KEY, deliveries, size
 from eventonce.formats.text import GZIP
 from eventonce.outcome import Action, Outcome
 from eventonce.ports import Sink
+from eventonce.refusal import Refusal, Refusals
 from eventonce.sinks import DeadLetters
 from eventonce.sinks.file import FileSink
 from eventonce.webhook.answers import answer, noted, refused, unfinished
 from eventonce.webhook.asgi import Answer, Receive, Scope, Send, headers_of
-from eventonce.webhook.auth import Auth, Stripe
 from eventonce.webhook.batches import Batches
 from eventonce.webhook.body import Bodies, Body, Gone
-from eventonce.webhook.idempotency_key import NAME, idempotency_key
-from eventonce.webhook.incoming import deliveries, size
+from eventonce.webhook.idempotency_key import idempotency_key
 from eventonce.webhook.lanes import Lanes
-from eventonce.webhook.refusal import Refusal, Refusals
-from eventonce.webhook.sns import Sns
 
 MAX_BODY = 1024 * 1024  # what EventBridge, SQS and SNS carry at most
 MAX_WAITING = 1000  # events
@@ -152,7 +151,7 @@ class Webhook:
         await asyncio.wait((waiting,), timeout=deadline / 1000)
         if not waiting.done():
             return unfinished()
-        keyed = NAME in headers and not from_api_destination
+        keyed = IDEMPOTENCY_KEY in headers and not from_api_destination
         if waiting.exception() is not None:
             raise Refusal(503, "events cannot be processed now")
         return answer(waiting.result(), keyed=keyed, kept=self._dead_letters is not None)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from eventonce.errors import describe
 from eventonce.event import Delivery
 from eventonce.outcome import Outcome
-from eventonce.webhook.refusal import Refusal
+from eventonce.refusal import Refusal
 
 _log = logging.getLogger("eventonce")
 

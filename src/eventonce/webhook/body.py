@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Self
 
+from eventonce.refusal import Refusal
 from eventonce.webhook.asgi import Receive
-from eventonce.webhook.refusal import Refusal
 
 _SMALL = 64 * 1024  # of a body; servers hold as much for each connection anyway
 _MOST_LARGE = 64 * 1024 * 1024  # of what is beyond that, of all bodies together

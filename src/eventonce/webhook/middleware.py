@@ -14,13 +14,13 @@ from eventonce.errors import LeaseLost, ResultNotKept
 from eventonce.event import Event
 from eventonce.outcome import Kind, Outcome
 from eventonce.ports import Store
+from eventonce.refusal import RETRY_AFTER, Refusal
 from eventonce.rule import Rule
 from eventonce.webhook.app import MAX_BODY
 from eventonce.webhook.asgi import Answer, App, Receive, Scope, Send, headers_of
 from eventonce.webhook.body import Bodies, Gone
 from eventonce.webhook.exchange import Exchange, NotKept
 from eventonce.webhook.idempotency_key import idempotency_key
-from eventonce.webhook.refusal import RETRY_AFTER, Refusal
 from eventonce.webhook.sender import sender
 
 _PATIENCE = 30.0  # seconds for a body

@@ -20,11 +20,11 @@ from eventonce.clock import duration
 from eventonce.engine import Once
 from eventonce.errors import MissingDriver, SourceError
 from eventonce.ports import Sink
+from eventonce.refusal import RETRY_AFTER, Refusal
 from eventonce.sinks import DeadLetters
 from eventonce.webhook.answers import refused
 from eventonce.webhook.app import BATCH, DEADLINE, PATIENCE, THREADS, Watcher, Webhook
 from eventonce.webhook.linger import Lingering
-from eventonce.webhook.refusal import RETRY_AFTER, Refusal
 from eventonce.webhook.url import Place, read_url
 
 try:

@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from eventonce.auth import Auth, Bearer, Hmac, Sns, Stripe, github, shopify
+from eventonce.auth.signers import TOLERANCE
+from eventonce.auth.sns import SNS_TOLERANCE
 from eventonce.clock import duration
 from eventonce.errors import ConfigError
-from eventonce.webhook.auth import TOLERANCE, Auth, Bearer, Hmac, Stripe, github, shopify
-from eventonce.webhook.sns import SNS_TOLERANCE, Sns
 
 _COUNTS = ("max_body", "max_waiting")
 _TIMES = ("deadline", "patience")

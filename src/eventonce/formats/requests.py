@@ -11,12 +11,12 @@ from eventonce.formats import Carried, read_binary, read_message
 from eventonce.formats.carriers import sns_names
 from eventonce.formats.cloudevents import recognises_headers
 from eventonce.formats.text import content, kind_of, read_json, values_in
-from eventonce.webhook.idempotency_key import NAME, unquoted
-from eventonce.webhook.refusal import Refusal
+from eventonce.refusal import Refusal
 
+IDEMPOTENCY_KEY = "idempotency-key"
 # What the sender calls this delivery, the same whenever it sends it again. It counts more than an `id` in a body
 # without an envelope, which is often that of the thing that changed: an order has one, and many events.
-_NAMES = (NAME, "webhook-id", "x-github-delivery", "x-shopify-webhook-id", "x-gitlab-event-uuid")
+_NAMES = (IDEMPOTENCY_KEY, "webhook-id", "x-github-delivery", "x-shopify-webhook-id", "x-gitlab-event-uuid")
 # What rules may look at. What is not named here stays out, so that no token or signature can get in.
 _SHOWN = frozenset((
     *_NAMES, "x-github-event", "x-github-hook-id", "x-gitlab-event", "x-gitlab-instance", "x-shopify-event-id",
@@ -45,6 +45,11 @@ def deliveries(headers: Mapping[str, str], body: bytes, max_bytes: int, source: 
     # What cannot be read is kept with all of the request: once for all of it, since a request can hold a great many.
     rest = f" (and {len(wrong) - 1:,} more of the same request)" if len(wrong) > 1 else ""
     return read + [Delivery(body=body, where=where, trouble=describe(each) + rest) for each in wrong[:1]]
+
+
+def unquoted(key: str) -> str:
+    """The idempotency key itself: the draft puts it in quotes, most clients do not."""
+    return key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
 
 
 def size(found: Sequence[Delivery]) -> int:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, cast
 
+from eventonce.auth.signers import CONTENT, unauthorized
 from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import ConfigError, EventRejected, MissingDriver
 from eventonce.formats.text import from_base64, read_json
 from eventonce.path import read_time
-from eventonce.webhook.auth import CONTENT, unauthorized
-from eventonce.webhook.refusal import Refusal
+from eventonce.refusal import Refusal
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import ConfigError
-from eventonce.webhook.refusal import Refusal
+from eventonce.refusal import Refusal
 
 TOLERANCE = "5m"  # how old a signature with a time may be, as Stripe's own libraries have it
 CONTENT = ("content-type", "content-encoding")  # how a body is to be read
