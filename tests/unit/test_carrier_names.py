@@ -17,7 +17,7 @@ from eventonce.publish.row import make_row
 from eventonce.redrive import open_box
 from eventonce.rules import Rulebook, identity
 from eventonce.sinks import open_dead_letters
-from eventonce.webhook.incoming import deliveries
+from eventonce.formats.requests import deliveries
 from eventonce.worker.apart import apart
 
 QUEUE = "arn:aws:sqs:eu-west-1:111122223333:orders"

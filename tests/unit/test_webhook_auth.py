@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from eventonce import Once
+from eventonce.auth import Admitted
 from eventonce.errors import ConfigError
 from eventonce.testing import ManualClock
 from eventonce.webhook import Auth, Bearer, Hmac, Stripe, Webhook, github, shopify
@@ -54,7 +55,7 @@ def stripe(*secrets: str) -> Stripe:
 
 def admitted(auth: Auth, headers: dict[str, str], body: bytes = BODY) -> bool:
     try:
-        return asyncio.run(auth.admit(headers, body)) is None
+        return isinstance(asyncio.run(auth.admit(headers, body)), Admitted)
     except Refusal as refused:
         refusal = refused
     assert refusal.status == 401

@@ -1,6 +1,6 @@
 """Who may send a request: tokens, and signatures as GitHub, Stripe, Shopify, SNS and others make them."""
 
-from eventonce.auth.signers import Auth, Bearer, Hmac, Stripe, github, shopify
+from eventonce.auth.signers import Admitted, Auth, Bearer, Hmac, Stripe, github, shopify
 from eventonce.auth.sns import Sns
 
-__all__ = ["Auth", "Bearer", "Hmac", "Sns", "Stripe", "github", "shopify"]
+__all__ = ["Admitted", "Auth", "Bearer", "Hmac", "Sns", "Stripe", "github", "shopify"]

@@ -7,8 +7,8 @@ import hashlib
 import hmac
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol
 
 from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import ConfigError
@@ -19,11 +19,21 @@ CONTENT = ("content-type", "content-encoding")  # how a body is to be read
 _MOST = 16  # signatures in one header that are looked at
 
 
-class Auth(Protocol):
-    """Decides who may send."""
+class Admitted(NamedTuple):
+    """What may be read of a request: the headers and the body that its sender vouches for, and nothing else."""
 
-    async def admit(self, headers: Mapping[str, str], body: bytes) -> str | None:
-        """None to go on; a word for what was no event and is done with; raises `Refusal`. Header names are small."""
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Auth(Protocol):
+    """Decides who may send, and what of a request is theirs."""
+
+    async def admit(self, headers: Mapping[str, str], body: bytes) -> Admitted | str:
+        """Return what may be read, or a word for what was no event and is done with; raise `Refusal` for a stranger.
+
+        The names of headers are in small letters.
+        """
         ...
 
 
@@ -53,7 +63,7 @@ class Hmac:
         self._timestamp = None if timestamp is None else timestamp.lower()
         self._freshness = Freshness(tolerance, clock)
 
-    async def admit(self, headers: Mapping[str, str], body: bytes) -> str | None:
+    async def admit(self, headers: Mapping[str, str], body: bytes) -> Admitted:
         given = headers.get(self._header)
         if given is None or not given.startswith(self._prefix):
             raise unauthorized(f"there is no signature in the header {self._header}")
@@ -63,7 +73,7 @@ class Hmac:
             self._freshness.check(time)
             signed = time.encode("latin-1") + b"." + body
         check(self._secrets, signed, [self._decoded(given.removeprefix(self._prefix))])
-        return None
+        return Admitted(headers, body)
 
     def _decoded(self, given: str) -> bytes:
         try:
@@ -89,7 +99,7 @@ class Stripe:
         self._secrets = _checked(secrets)
         self._freshness = Freshness(tolerance, clock)
 
-    async def admit(self, headers: Mapping[str, str], body: bytes) -> str | None:
+    async def admit(self, headers: Mapping[str, str], body: bytes) -> Admitted:
         pairs = [part.strip().partition("=") for part in headers.get("stripe-signature", "").split(",")]
         time = next((value for name, _, value in pairs if name == "t"), "")
         found = [value for name, _, value in pairs if name == "v1"][:_MOST]
@@ -97,12 +107,7 @@ class Stripe:
             raise unauthorized("there is no signature in the header stripe-signature")
         self._freshness.check(time)
         check(self._secrets, time.encode("latin-1") + b"." + body, [_hex(value) for value in found])
-        return None
-
-    @staticmethod
-    def signed(headers: Mapping[str, str]) -> dict[str, str]:
-        """The headers that may say something of an event, whose id is in its signed body: none that renames it."""
-        return {name: headers[name] for name in CONTENT if name in headers}
+        return Admitted(only(CONTENT, headers), body)  # the id is in the signed body, and no header renames it
 
 
 class Bearer:
@@ -111,13 +116,13 @@ class Bearer:
     def __init__(self, *tokens: str) -> None:
         self._tokens = [_digest(token.encode()) for token in _checked(tokens)]
 
-    async def admit(self, headers: Mapping[str, str], body: bytes) -> str | None:
+    async def admit(self, headers: Mapping[str, str], body: bytes) -> Admitted:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = _digest(token.strip().encode("latin-1"))  # of one length, so that a comparison tells nothing of it
         known = [hmac.compare_digest(given, each) for each in self._tokens]
         if scheme.lower() != "bearer" or not any(known):
             raise unauthorized("there is no known token in the header authorization", "Bearer")
-        return None
+        return Admitted(headers, body)  # who has the token has written all of it
 
 
 class Freshness:
@@ -139,6 +144,11 @@ def check(secrets: Sequence[str], signed: bytes, found: Sequence[bytes]) -> None
     right = [hmac.digest(secret.encode(), signed, "sha256") for secret in secrets]
     if not any(hmac.compare_digest(each, given) for each in right for given in found):
         raise unauthorized("the signature is wrong")
+
+
+def only(names: Iterable[str], headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of these names."""
+    return {name: headers[name] for name in names if name in headers}
 
 
 def unauthorized(why: str, scheme: str = "Signature") -> Refusal:

@@ -11,12 +11,14 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from eventonce.auth.signers import CONTENT, unauthorized
+import msgspec
+
+from eventonce.auth.signers import Admitted, CONTENT, unauthorized
 from eventonce.clock import Clock, SystemClock, duration
-from eventonce.errors import ConfigError, EventRejected, MissingDriver
-from eventonce.formats.text import from_base64, read_json
+from eventonce.errors import ConfigError, MissingDriver
+from eventonce.formats.text import from_base64
 from eventonce.path import read_time
 from eventonce.refusal import Refusal
 
@@ -35,7 +37,6 @@ _SIGNED = {
     "UnsubscribeConfirmation": _OF_CONFIRMATION,
 }
 _NAMED = {"x-amz-sns-message-id": "MessageId", "x-amz-sns-topic-arn": "TopicArn"}  # headers that say it again
-_TRUSTED = (*CONTENT, *_NAMED)
 SNS_TOLERANCE = "1d"
 _CACHED = 16  # certificates
 _FETCHES = 4  # at a time
@@ -43,7 +44,28 @@ _TIMEOUT = 5.0  # seconds
 _LARGEST = 64 * 1024  # of an answer
 _log = logging.getLogger("eventonce")
 
+_NO_MESSAGE = "this is not a signed message of SNS; turn raw message delivery off"
+
 Fetch = Callable[[str], bytes]
+
+
+class _Document(msgspec.Struct):
+    """The fields of a message that are signed or needed to check it. What else a document holds is skipped unread."""
+
+    Type: str
+    MessageId: str
+    TopicArn: str
+    Message: str
+    Timestamp: str
+    Signature: str
+    SignatureVersion: str
+    SigningCertURL: str
+    Subject: str | None = None
+    SubscribeURL: str | None = None
+    Token: str | None = None
+
+
+_decoder = msgspec.json.Decoder(_Document)
 
 
 class Sns:
@@ -74,41 +96,38 @@ class Sns:
         self._keys: OrderedDict[str, RSAPublicKey] = OrderedDict()
         self._fetches: dict[str, asyncio.Task[bytes]] = {}
 
-    async def admit(self, headers: Mapping[str, str], body: bytes) -> str | None:
-        notice = _notice(body)
-        topic = notice["TopicArn"]
+    async def admit(self, headers: Mapping[str, str], body: bytes) -> Admitted | str:
+        document = _document(body)
+        topic = document.TopicArn
         if topic not in self._topics:
             raise unauthorized("the message is of a topic that may not send here")
-        if any(headers.get(name, notice.get(part)) != notice.get(part) for name, part in _NAMED.items()):
+        notice = _signed_fields(document)
+        if any(headers.get(name, notice[part]) != notice[part] for name, part in _NAMED.items()):
             raise unauthorized("the headers name another message than the one that is signed")
-        await self._verify(notice)
-        self._check_age(notice["Timestamp"])
-        if notice["Type"] == "SubscriptionConfirmation":
+        await self._verify(document, notice)
+        self._check_age(document.Timestamp)
+        if document.Type == "SubscriptionConfirmation":
             await self._confirm(notice)
             return "confirmed"
-        if notice["Type"] == "UnsubscribeConfirmation":
+        if document.Type == "UnsubscribeConfirmation":
             _log.warning("the subscription to %s has ended", topic)
             return "unsubscribed"
-        return None
+        proven = {name: notice[part] for name, part in _NAMED.items()}
+        return Admitted({"content-type": "application/json", **proven}, msgspec.json.encode(notice))
 
-    @staticmethod
-    def signed(headers: Mapping[str, str]) -> dict[str, str]:
-        """The headers that may say something of a message, of which only the body is signed: none that renames it."""
-        return {name: headers[name] for name in _TRUSTED if name in headers}
-
-    async def _verify(self, notice: Mapping[str, Any]) -> None:
+    async def _verify(self, document: "_Document", notice: Mapping[str, str]) -> None:
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 
         kinds: dict[str, hashes.HashAlgorithm] = {"1": hashes.SHA1(), "2": hashes.SHA256()}  # noqa: S303
-        kind = kinds.get(str(notice.get("SignatureVersion")))
-        signature = from_base64(notice.get("Signature"))
+        kind = kinds.get(document.SignatureVersion)
+        signature = from_base64(document.Signature)
         if kind is None or signature is None:
             raise unauthorized("the message has no signature that is known here")
-        key = await self._key(notice.get("SigningCertURL"))
+        key = await self._key(document.SigningCertURL)
         try:
-            key.verify(signature, _signed(notice), PKCS1v15(), kind)
+            key.verify(signature, _signed_text(notice), PKCS1v15(), kind)
         except InvalidSignature:
             raise unauthorized("the signature is wrong") from None
 
@@ -117,8 +136,8 @@ class Sns:
         if time is None or abs(self._clock.utc() - time.timestamp() * 1000) > self._tolerance:
             raise unauthorized("the message is too old, or from a clock that is wrong")
 
-    async def _key(self, url: Any) -> "RSAPublicKey":
-        if not isinstance(url, str) or not _CERTIFICATE.fullmatch(url):
+    async def _key(self, url: str) -> "RSAPublicKey":
+        if not _CERTIFICATE.fullmatch(url):
             raise unauthorized("the message names a certificate that is not on a server of SNS")
         if url not in self._keys:
             self._keys[url] = _public_key(await self._fetched(url))
@@ -127,9 +146,9 @@ class Sns:
         self._keys.move_to_end(url)
         return self._keys[url]
 
-    async def _confirm(self, notice: Mapping[str, Any]) -> None:
-        url = notice.get("SubscribeURL")
-        if not isinstance(url, str) or not _CONFIRMATION.fullmatch(url):
+    async def _confirm(self, notice: Mapping[str, str]) -> None:
+        url = notice["SubscribeURL"]
+        if not _CONFIRMATION.fullmatch(url):
             raise unauthorized("the message wants to be confirmed somewhere that is not a server of SNS")
         await self._fetched(url)
         _log.warning("the subscription to %s is confirmed", notice["TopicArn"])
@@ -158,23 +177,34 @@ def _check_driver() -> None:
         )
 
 
-def _notice(body: bytes) -> Mapping[str, Any]:
+def _document(body: bytes) -> _Document:
     try:
-        notice = read_json(body)
-    except EventRejected as error:
-        raise Refusal(400, str(error)) from None
-    parts = [notice.get(name) for name in ("Type", "TopicArn")] if isinstance(notice, dict) else []
-    if not parts or not all(isinstance(part, str) for part in parts) or parts[0] not in _SIGNED:
-        raise unauthorized("this is no message of SNS with a signature; turn raw message delivery off")
-    return cast(Mapping[str, Any], notice)
+        document = _decoder.decode(body)
+    except (msgspec.ValidationError, RecursionError):
+        raise unauthorized(_NO_MESSAGE) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refusal(400, f"is not JSON: {error}") from None
+    if document.Type not in _SIGNED:
+        raise unauthorized(_NO_MESSAGE)
+    return document
 
 
-def _signed(notice: Mapping[str, Any]) -> bytes:
-    """What SNS signs: names and values, a line each."""
-    fields = [(name, notice.get(name)) for name in _SIGNED[notice["Type"]]]
-    if not all(isinstance(value, str) or (name == "Subject" and value is None) for name, value in fields):
-        raise unauthorized("the message lacks a part that is signed")
-    return "".join(f"{name}\n{value}\n" for name, value in fields if value is not None).encode()
+def _signed_fields(document: _Document) -> dict[str, str]:
+    """Return the fields that SNS signs in a message of this type, as far as they are there."""
+    fields: dict[str, str | None] = {name: getattr(document, name) for name in _SIGNED[document.Type]}
+    if any(value is None for name, value in fields.items() if name != "Subject"):
+        raise unauthorized("the message lacks a field that is signed")
+    found = {name: value for name, value in fields.items() if value is not None}
+    # What is signed are lines, and whoever may publish chooses those of a message. With lines in another field as
+    # well, the same text could be cut into other fields, such as another id.
+    if any("\n" in value for name, value in found.items() if name != "Message"):
+        raise unauthorized("the message has a signed field with several lines")
+    return found
+
+
+def _signed_text(notice: Mapping[str, str]) -> bytes:
+    """Return what SNS signs: names and values, a line each."""
+    return "".join(f"{name}\n{value}\n" for name, value in notice.items()).encode()
 
 
 def _public_key(certificate: bytes) -> "RSAPublicKey":

@@ -137,14 +137,14 @@ class Webhook:
         idempotency_key(scope)  # refused where it is none
 
     async def _take(self, headers: Mapping[str, str], raw: bytes, body: Body) -> Answer:
-        word = None if self._auth is None else await self._auth.admit(headers, raw)
-        if word is not None:
-            return noted(word)
-        if isinstance(self._auth, Sns | Stripe):
-            headers = self._auth.signed(headers)
+        from_api_destination = headers.get("user-agent", "").startswith(_API_DESTINATION)
+        if self._auth is not None:
+            admitted = await self._auth.admit(headers, raw)
+            if isinstance(admitted, str):
+                return noted(admitted)
+            headers, raw = admitted
         found = await self._read(headers, raw)
         self._bodies.make_room(body, size(found))
-        from_api_destination = headers.get("user-agent", "").startswith(_API_DESTINATION)
         waiting = self._batches.put(found)
         body.lend(waiting)
         deadline = min(self._deadline, _ITS_DEADLINE) if from_api_destination else self._deadline
