@@ -1,8 +1,8 @@
 """SNS over HTTP: signatures, and the confirmation of a subscription.
 
-A message names the certificate that it is signed with, so a forger names their own. It is fetched from the servers of
-SNS alone: the whole URL has to be of one form, without a port, a user, a query or a redirect. `sns.s3.amazonaws.com`
-is a bucket of somebody called sns, and a region is therefore written as regions are.
+A message names the certificate that it is signed with, so a forger names their own. It is fetched from the server of
+SNS in the region of the topic alone, by a URL without a port, a user, a query or a redirect. The topics are ours to
+name, so a message of no such topic is refused before its body is parsed or anything is fetched.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from eventonce.auth.signers import Admitted, CONTENT, unauthorized
+from eventonce.auth.signers import Admitted, unauthorized
 from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import ConfigError, MissingDriver
 from eventonce.formats.text import from_base64
@@ -25,10 +25,23 @@ from eventonce.refusal import Refusal
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-_HOST = r"https://sns\.[a-z]{2}(?:-[a-z]{2,12}){1,3}-[0-9]{1,2}\.amazonaws\.com(?:\.cn)?/"
-_CERTIFICATE = re.compile(_HOST + r"[A-Za-z0-9_-]{1,100}\.pem")
-_CONFIRMATION = re.compile(_HOST + r"\?Action=ConfirmSubscription&[!-~]{1,2000}")
-_TOPIC = re.compile(r"arn:[a-z-]+:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_.-]{1,256}")
+# The domain of each partition of AWS, as botocore has it.
+PARTITIONS = {
+    "aws": "amazonaws.com",
+    "aws-cn": "amazonaws.com.cn",
+    "aws-us-gov": "amazonaws.com",
+    "aws-eusc": "amazonaws.eu",
+    "aws-iso": "c2s.ic.gov",
+    "aws-iso-b": "sc2s.sgov.gov",
+    "aws-iso-e": "cloud.adc-e.uk",
+    "aws-iso-f": "csp.hci.ic.gov",
+}
+_TOPIC = re.compile(
+    rf"arn:({'|'.join(PARTITIONS)}):sns:([a-z]{{2,4}}(?:-[a-z]{{2,12}}){{1,3}}-[0-9]{{1,2}})"
+    r":[0-9]{12}:[A-Za-z0-9_.-]{1,256}"
+)
+_CERTIFICATE = re.compile(r"[A-Za-z0-9_-]{1,100}\.pem")
+_CONFIRMATION = re.compile(r"\?Action=ConfirmSubscription&[!-~]{1,2000}")
 _OF_NOTICE = ("Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type")
 _OF_CONFIRMATION = ("Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type")
 _SIGNED = {
@@ -37,10 +50,15 @@ _SIGNED = {
     "UnsubscribeConfirmation": _OF_CONFIRMATION,
 }
 _NAMED = {"x-amz-sns-message-id": "MessageId", "x-amz-sns-topic-arn": "TopicArn"}  # headers that say it again
+_MEDIA = ("", "text/plain", "application/json")  # SNS sends text/plain, and what stands in front may know better
+# A message has at most 1 MiB, of characters that JSON may escape with a second byte; the rest is small.
+_LONGEST = 2 * 1024 * 1024 + 64 * 1024
+_LONGEST_SIGNATURE = 2048  # characters of base64: three times what a key of 4096 bits needs
 SNS_TOLERANCE = "1d"
 _CACHED = 16  # certificates
 _FETCHES = 4  # at a time
-_TIMEOUT = 5.0  # seconds
+_TIMEOUT = 5.0  # seconds, for each step of a connection
+_PATIENCE = 10.0  # seconds for all of it: no timeout covers the resolving of a name
 _LARGEST = 64 * 1024  # of an answer
 _log = logging.getLogger("eventonce")
 
@@ -82,14 +100,11 @@ class Sns:
         tolerance: str | float = SNS_TOLERANCE,
         clock: Clock | None = None,
     ) -> None:
-        wrong = [topic for topic in topics if not _TOPIC.fullmatch(topic)]
-        if wrong or not topics:
-            raise ConfigError(
-                f"auth: sns: {wrong[0] if wrong else ''!r} is no ARN of a topic; name each topic that may send, "
-                "or anybody's could"
-            )
+        if not topics:
+            raise ConfigError("auth: sns: name the ARN of each topic that may send; without one anybody's could")
+        self._servers = {topic: _server(topic) for topic in topics}
+        self._names = [topic.encode() for topic in topics]
         _check_driver()
-        self._topics = frozenset(topics)
         self._fetch = fetch or _fetch
         self._tolerance = duration(tolerance, "auth: tolerance")
         self._clock = clock or SystemClock()
@@ -97,17 +112,19 @@ class Sns:
         self._fetches: dict[str, asyncio.Task[bytes]] = {}
 
     async def admit(self, headers: Mapping[str, str], body: bytes) -> Admitted | str:
+        self._glance(headers, body)
         document = _document(body)
         topic = document.TopicArn
-        if topic not in self._topics:
+        server = self._servers.get(topic)
+        if server is None:
             raise unauthorized("the message is of a topic that may not send here")
         notice = _signed_fields(document)
         if any(headers.get(name, notice[part]) != notice[part] for name, part in _NAMED.items()):
             raise unauthorized("the headers name another message than the one that is signed")
-        await self._verify(document, notice)
         self._check_age(document.Timestamp)
+        await self._verify(document, notice, server)
         if document.Type == "SubscriptionConfirmation":
-            await self._confirm(notice)
+            await self._confirm(notice, server)
             return "confirmed"
         if document.Type == "UnsubscribeConfirmation":
             _log.warning("the subscription to %s has ended", topic)
@@ -115,17 +132,30 @@ class Sns:
         proven = {name: notice[part] for name, part in _NAMED.items()}
         return Admitted({"content-type": "application/json", **proven}, msgspec.json.encode(notice))
 
-    async def _verify(self, document: "_Document", notice: Mapping[str, str]) -> None:
+    def _glance(self, headers: Mapping[str, str], body: bytes) -> None:
+        """Refuse a stranger's request before its body is parsed: only who knows a topic can name it."""
+        if headers.get("content-type", "").partition(";")[0].strip().lower() not in _MEDIA:
+            raise Refusal(415, "SNS sends text/plain, and this is something else")
+        if len(body) > _LONGEST:
+            raise Refusal(413, f"the body is larger than a message of SNS, which has at most {_LONGEST:,} bytes")
+        if headers.get("x-amz-sns-rawdelivery", "").lower() == "true":
+            raise unauthorized(_NO_MESSAGE)
+        topic = headers.get("x-amz-sns-topic-arn")
+        # SNS escapes nothing in an ARN, so that its bytes stand in the body as they are.
+        if (topic is not None and topic not in self._servers) or not any(name in body for name in self._names):
+            raise unauthorized("this is not a signed message of a topic that may send here")
+
+    async def _verify(self, document: "_Document", notice: Mapping[str, str], server: str) -> None:
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 
         kinds: dict[str, hashes.HashAlgorithm] = {"1": hashes.SHA1(), "2": hashes.SHA256()}  # noqa: S303
         kind = kinds.get(document.SignatureVersion)
-        signature = from_base64(document.Signature)
+        signature = from_base64(document.Signature) if len(document.Signature) <= _LONGEST_SIGNATURE else None
         if kind is None or signature is None:
             raise unauthorized("the message has no signature that is known here")
-        key = await self._key(document.SigningCertURL)
+        key = await self._key(document.SigningCertURL, server)
         try:
             key.verify(signature, _signed_text(notice), PKCS1v15(), kind)
         except InvalidSignature:
@@ -136,9 +166,9 @@ class Sns:
         if time is None or abs(self._clock.utc() - time.timestamp() * 1000) > self._tolerance:
             raise unauthorized("the message is too old, or from a clock that is wrong")
 
-    async def _key(self, url: str) -> "RSAPublicKey":
-        if not _CERTIFICATE.fullmatch(url):
-            raise unauthorized("the message names a certificate that is not on a server of SNS")
+    async def _key(self, url: str, server: str) -> "RSAPublicKey":
+        if not _is_at(server, url, _CERTIFICATE):
+            raise unauthorized("the message names a certificate that is not on the server of SNS in its topic's region")
         if url not in self._keys:
             self._keys[url] = _public_key(await self._fetched(url))
             while len(self._keys) > _CACHED:
@@ -146,10 +176,10 @@ class Sns:
         self._keys.move_to_end(url)
         return self._keys[url]
 
-    async def _confirm(self, notice: Mapping[str, str]) -> None:
+    async def _confirm(self, notice: Mapping[str, str], server: str) -> None:
         url = notice["SubscribeURL"]
-        if not _CONFIRMATION.fullmatch(url):
-            raise unauthorized("the message wants to be confirmed somewhere that is not a server of SNS")
+        if not _is_at(server, url, _CONFIRMATION):
+            raise unauthorized("the message wants to be confirmed elsewhere than at SNS in its topic's region")
         await self._fetched(url)
         _log.warning("the subscription to %s is confirmed", notice["TopicArn"])
 
@@ -162,8 +192,9 @@ class Sns:
             task = self._fetches[url] = asyncio.create_task(asyncio.to_thread(self._fetch, url))
             task.add_done_callback(lambda _: self._fetches.pop(url, None))
         try:
-            return await asyncio.shield(task)
-        except (OSError, HTTPException) as error:  # URLError is an OSError
+            async with asyncio.timeout(_PATIENCE):
+                return await asyncio.shield(task)
+        except (OSError, HTTPException) as error:  # URLError and TimeoutError are an OSError
             _log.warning("SNS did not answer: %s", error)
             raise Refusal(503, "SNS did not answer") from None
 
@@ -175,6 +206,21 @@ def _check_driver() -> None:
         raise MissingDriver(
             "auth: sns: needs the Python package cryptography; install it with pip install 'eventonce[webhook]'"
         )
+
+
+def _server(topic: str) -> str:
+    """Return where SNS answers in the region of a topic; raise `ConfigError` for what is not the ARN of one."""
+    found = _TOPIC.fullmatch(topic)
+    if found is None:
+        raise ConfigError(
+            f"auth: sns: {topic!r} is not the ARN of a topic; use arn:aws:sns:REGION:ACCOUNT:NAME, "
+            f"with one of the partitions {', '.join(PARTITIONS)}"
+        )
+    return f"https://sns.{found[2]}.{PARTITIONS[found[1]]}/"
+
+
+def _is_at(server: str, url: str, rest: re.Pattern[str]) -> bool:
+    return url.startswith(server) and rest.fullmatch(url, len(server)) is not None
 
 
 def _document(body: bytes) -> _Document:
