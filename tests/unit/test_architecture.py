@@ -15,7 +15,7 @@ FLOORS = [
     {"key", "path", "aws", "libpq", "refusal"},
     {"event", "rule", "difference"},
     {"claim", "outcome", "stamp"},
-    {"ports"},
+    {"ports", "response"},
     {"formats", "rules", "stores", "sources", "sinks", "observe"},
     {"auth"},
     {"keeper", "memo", "flow", "aws_lambda"},

@@ -13,8 +13,11 @@ from eventonce import EventRejected, Once, Rule
 from eventonce.claim import Want
 from eventonce.errors import EventBusy, StoreError
 from eventonce.event import Event
+from eventonce.formats import read_event
 from eventonce.stores.memory import MemoryStore
+from eventonce.webhook import Webhook
 from tests.unit.conftest import Faulty
+from tests.unit.test_webhook_app import ask
 
 
 class Function:
@@ -655,6 +658,163 @@ def test_a_webhook_waits_for_a_store_that_does_not_answer() -> None:
     function = Function(Faulty("claim"))
     assert function.handler(request(bridge(1)), None)["statusCode"] == 503
     function.once.close()
+
+
+# --- HTTP: the same request through both doors ---
+
+BODY = {"n": 1}
+TEXT = json.dumps(BODY)
+KEY = {"Idempotency-Key": "k-1"}
+
+
+def api_v1(body: str, headers: dict[str, str], **more: Any) -> dict[str, Any]:
+    several = {name: [value] for name, value in headers.items()}
+    context = {"resourcePath": "/", "httpMethod": "POST", "identity": {}}
+    return {
+        "resource": "/",
+        "path": "/",
+        "httpMethod": "POST",
+        "headers": headers,
+        "multiValueHeaders": several,
+        "requestContext": context,
+        "body": body,
+        "isBase64Encoded": False,
+        **more,
+    }
+
+
+def api_v2(body: str, headers: dict[str, str], **more: Any) -> dict[str, Any]:
+    small = {name.lower(): value for name, value in headers.items()}
+    return {**request(body, headers=small), "routeKey": "$default", "isBase64Encoded": False, **more}
+
+
+def balancer(body: str, headers: dict[str, str], **more: Any) -> dict[str, Any]:
+    context = {"elb": {"targetGroupArn": "arn"}}
+    return {
+        "requestContext": context,
+        "httpMethod": "POST",
+        "path": "/",
+        "headers": {name.lower(): value for name, value in headers.items()},
+        "body": body,
+        "isBase64Encoded": False,
+        **more,
+    }
+
+
+def several_values(body: str, headers: dict[str, str], **more: Any) -> dict[str, Any]:
+    document = balancer(body, headers, **more)
+    several = {name: [value] for name, value in document.pop("headers").items()}
+    return {**document, "multiValueHeaders": several}
+
+
+def lattice(body: str, headers: dict[str, str], **more: Any) -> dict[str, Any]:
+    several = {name.lower(): [value] for name, value in headers.items()}
+    context = {"serviceNetworkArn": "arn", "targetGroupArn": "arn", "region": "us-east-2"}
+    return {
+        "version": "2.0",
+        "path": "/",
+        "method": "POST",
+        "headers": several,
+        "body": body,
+        "isBase64Encoded": False,
+        "requestContext": context,
+        **more,
+    }
+
+
+def lattice_v1(body: str, headers: dict[str, str], **more: Any) -> dict[str, Any]:
+    packed = more.pop("isBase64Encoded", False)
+    small = {name.lower(): value for name, value in headers.items()}
+    document = {"raw_path": "/", "method": "POST", "headers": small, "query_string_parameters": {}}
+    return {**document, "body": body, "is_base64_encoded": packed, **more}
+
+
+HTTP_DOORS = [api_v1, api_v2, balancer, several_values, lattice, lattice_v1]
+http_doors = pytest.mark.parametrize("door", HTTP_DOORS)
+Door = Callable[..., dict[str, Any]]
+SAID = {"headers": {"idempotency-key": "victim"}}
+CLOUD = {"ce-specversion": "1.0", "ce-id": "c-1", "ce-source": "/shop", "ce-type": "order"}
+GITHUB = {"X-GitHub-Delivery": "g-1", "X-GitHub-Event": "push", "Content-Type": "application/json"}
+BY_HEADER = Rule(name="r", key=['headers."idempotency-key"'], remember="note")
+BY_EVENT = [Rule(name="pushes", match={"headers": {"x-github-event": ["push"]}}, key="id")]
+REQUESTS: dict[str, tuple[Any, list[tuple[str, dict[str, str]]]]] = {
+    "a key and its copy": (BY_HEADER, [(TEXT, KEY), (TEXT, KEY), ('{"n": 2}', KEY)]),
+    "no key": (BY_HEADER, [(TEXT, {})]),
+    "a key in quotes": ((), [(TEXT, {"Idempotency-Key": '"k-1"'}), (TEXT, KEY)]),
+    "an empty key": (BY_HEADER, [(TEXT, {"Idempotency-Key": ""})]),
+    "a key that is too long": (BY_HEADER, [(TEXT, {"Idempotency-Key": "k" * 256})]),
+    "a key in the body": (BY_HEADER, [(json.dumps(SAID), {})]),
+    "a key in the body of an event": (BY_HEADER, [(json.dumps({**bridge(1), **SAID}), {})]),
+    "a name": ((), [('{"id": 7, "n": 1}', GITHUB), ('{"id": 7, "n": 2}', {**GITHUB, "X-GitHub-Delivery": "g-2"})]),
+    "an event of GitHub": (BY_EVENT, [(TEXT, GITHUB), (TEXT, GITHUB)]),
+    "a batch": ((), [('[{"n": 1}, {"n": 2}]', KEY)]),
+    "an empty batch": ((), [("[]", {"Content-Type": "application/cloudevents-batch+json"})]),
+    "a CloudEvent": ((), [(TEXT, {**CLOUD, "Content-Type": "application/json"})]),
+    "a CloudEvent without an id": ((), [(TEXT, {"ce-specversion": "1.0"})]),
+    "a form": ((), [("n=1", {"Content-Type": "application/x-www-form-urlencoded"})]),
+    "packed otherwise": ((), [(TEXT, {"Content-Encoding": "br"})]),
+    "a subscription": ((), [(TEXT, {"x-amz-sns-message-type": "SubscriptionConfirmation"})]),
+    "a text": ((), [("hello", {**KEY, "Content-Type": "text/plain"})]),
+    "a text as JSON": ((), [('"hello"', {**KEY, "Content-Type": "application/json"})]),
+    "nothing": ((), [("", KEY)]),
+    "no JSON": ((), [("{", KEY)]),
+    "an event": ((), [(json.dumps(bridge(1)), {}), (json.dumps(bridge(1)), {})]),
+    "worst first": ((), [(json.dumps([{"n": 1}, bridge("fails")]), {})]),
+}
+
+
+@http_doors
+@pytest.mark.parametrize("packing", [False, True], ids=["text", "base64"])
+@pytest.mark.parametrize(("rules", "sent"), REQUESTS.values(), ids=REQUESTS)
+def test_both_doors_answer_a_request_alike(
+    rules: Any, sent: list[tuple[str, dict[str, str]]], door: Door, *, packing: bool
+) -> None:
+    ran: list[tuple[str, Any, Any]] = []
+
+    def handle(event: Event) -> None:
+        if event.id == "fails":
+            raise ValueError(event.id)
+        ran.append((event.id, event.data, event.attributes.get("headers")))
+
+    found = []
+    for at_webhook in (True, False):
+        with Once("memory:", rules=rules) as once:
+            app, function = Webhook(once, handle), once.aws_lambda(handle)
+            for body, headers in sent:
+                if at_webhook:
+                    given = {"content_type": "", **{name.lower().replace("-", "_"): headers[name] for name in headers}}
+                    told = asyncio.run(ask(app, body.encode(), **given))
+                    found.append((told.status, told.headers, told.body))
+                else:
+                    text = b64encode(body.encode()).decode() if packing else body
+                    answer = function(door(text, headers, isBase64Encoded=packing), None)
+                    found.append((answer["statusCode"], answer["headers"], json.loads(answer["body"])))
+            app.close()
+    half = len(sent)
+    for _, headers, _ in found[:half]:
+        del headers["content-length"]
+    assert found[:half] == found[half:]
+    assert ran[: len(ran) // 2] == ran[len(ran) // 2 :]
+
+
+@http_doors
+def test_a_recorded_request_has_the_key_that_it_had(door: Door) -> None:
+    with Once("memory:", rules=BY_HEADER) as once:
+        headers = {"Idempotency-Key": "k-1", "Authorization": "Bearer s", "Cookie": "c"}
+        seen: list[Event] = []
+        once.aws_lambda(seen.append)(door(TEXT, headers), None)
+        assert once.key(door(TEXT, headers)) == once.key(seen[0])
+        assert read_event(door(TEXT, headers)).attributes["headers"] == {"idempotency-key": "k-1"}
+
+
+@pytest.mark.parametrize("door", [api_v1, several_values, lattice])
+def test_two_idempotency_keys_are_none(door: Door, function: Function) -> None:
+    document = door(json.dumps(bridge(1)), KEY)
+    field = "headers" if door is lattice else "multiValueHeaders"
+    name = next(iter(document[field]))
+    document[field][name] = ["k-1", "k-2"]
+    assert function.handler(document, None)["statusCode"] == 400
+    assert function.ran == []
 
 
 # --- shapes that are none ---

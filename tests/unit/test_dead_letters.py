@@ -72,6 +72,8 @@ SENT = {"source": "sqs://in", "message": "m-1"}
         deliveries(GITHUB, b'{"id": "repository"}', 10_000, "http"),
         deliveries({**GITHUB, "content-type": "text/plain"}, b"text", 10_000, "http"),
         deliveries(BINARY, b"text", 10_000, "http"),
+        deliveries({"x-gitlab-event": "Push"}, b'{"n": 1}', 10_000, "http"),
+        deliveries({}, b'{"id": 7, "headers": {"x-github-event": "push"}}', 10_000, "http"),
         deliveries({"webhook-id": "w"}, b'[{"id": 1, "n": 1}, {"n": 2}]', 10_000, "http"),
         apart(Delivery(b'{"n": 1}', SENT, handle="h")),
         apart(Delivery(b'{"id": 7}', SENT, handle="h")),
@@ -81,11 +83,22 @@ SENT = {"source": "sqs://in", "message": "m-1"}
     ],
 )
 def test_an_event_has_the_key_it_had_however_it_came(came: list[Delivery]) -> None:
-    rules = [Rule(name="hooks", match={"headers": {"x-github-event": [{"exists": True}]}}, key=["headers", "id"])]
+    rules = [
+        Rule(name="hooks", match={"headers": {"x-github-event": [{"exists": True}]}}, key=["headers", "id"]),
+        Rule(name="types", match={"headers": {"x-gitlab-event": [{"exists": True}]}}, key=["headers", "detail.n"]),
+    ]
     with Once("memory:", rules=rules) as once:
         for delivery in came:
             (again,) = read_back(letter(delivery, FAILED, NOW)).deliveries()
             assert once.key(again.event or again.body) == once.key(delivery.event or delivery.body)
+
+
+def test_headers_of_a_damaged_letter_are_left_out() -> None:
+    (came,) = deliveries(GITHUB, b'{"n": 1}', 10_000, "http")
+    for damaged in (7, ["x-github-event"], {"x-github-event": 7, "x-github-delivery": ["d-1"]}):
+        (again,) = read_back({**letter(came, FAILED, NOW), "headers": damaged}).deliveries()
+        assert again.event is not None
+        assert "headers" not in again.event.attributes
 
 
 @pytest.mark.parametrize(

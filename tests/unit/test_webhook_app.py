@@ -13,11 +13,12 @@ import pytest
 
 from eventonce import Event, EventRejected, Once, Rule
 from eventonce.errors import ConfigError, SinkError
+from eventonce.formats import requests
 from eventonce.formats.text import read_json
 from eventonce.rules.book import CompiledRule
 from eventonce.sinks.dead_file import DeadFile
 from eventonce.testing import ManualClock
-from eventonce.webhook import Bearer, IdempotencyMiddleware, Webhook, body, incoming
+from eventonce.webhook import Bearer, IdempotencyMiddleware, Webhook, body
 from eventonce.webhook.asgi import App, Message
 from eventonce.refusal import Refusal, Refusals
 from tests.unit.conftest import Bench, Faulty
@@ -187,7 +188,7 @@ def test_large_bodies_are_read_and_keyed_beside_the_loop(
 def test_the_room_of_bodies_counts_what_becomes_of_them(hooks: Hooks) -> None:
     """A list of a few bytes becomes an object of dozens."""
     body = json.dumps({**BRIDGE, "detail": {"x": [[]] * 20_000}}).encode()
-    assert incoming.size(incoming.deliveries({}, body, 1024 * 1024, "http")) > 60 * 20_000
+    assert requests.size(requests.deliveries({}, body, 1024 * 1024, "http")) > 60 * 20_000
 
 
 def test_done_and_duplicate_are_both_fine_and_told_apart(hooks: Hooks) -> None:
@@ -377,6 +378,46 @@ def test_rules_see_ids_and_never_secrets(bench: Bench, hooks: Hooks) -> None:
     assert hooks.seen[0].attributes["headers"] == {"x-github-delivery": "g-1"}
     told = tell(app, {"n": 2}, x_github_delivery="g" * 600)
     assert (told.status, "x-github-delivery" in told.body["error"]) == (400, True)
+
+
+SAID = {"idempotency-key": "victim", "x-github-event": "push"}
+NESTED = {"version": "2.0", "rawPath": "/", "requestContext": {}, "headers": SAID}
+SAYING: dict[str, dict[str, Any]] = {
+    "plain": {"n": 1, "headers": SAID},
+    "EventBridge": {**BRIDGE, "headers": SAID},
+    "CloudEvents": {**CLOUD, "headers": SAID},
+    "a request": {**NESTED, "body": '{"n": 1}'},
+    "a request that says it": {**NESTED, "headers": {}, "body": json.dumps({"n": 1, "headers": SAID})},
+    "a message": {"eventSource": "aws:sqs", "messageId": "m", "body": json.dumps({"n": 1, "headers": SAID})},
+    "a notice": {"Type": "Notification", "TopicArn": "t", "Message": json.dumps({"headers": SAID})},
+    "the new bus": {"Data": json.dumps({"headers": SAID}), "SystemMetadata": {}, "headers": SAID},
+}
+
+
+@pytest.mark.parametrize("body", SAYING.values(), ids=SAYING)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(name="by key", key=['headers."idempotency-key"']),
+        Rule(name="by match", match={"headers": {"x-github-event": ["push"]}}, key=['headers."idempotency-key"']),
+    ],
+    ids=lambda rule: rule.name,
+)
+def test_headers_are_those_of_the_request_and_never_the_bodys(
+    rule: Rule, body: dict[str, Any], bench: Bench, hooks: Hooks
+) -> None:
+    """Else a sender could satisfy a rule on a header without it, and take the name of another's request."""
+    app = hooks.make(once=bench.once(rules=[rule, Rule(name="rest", key=["headers"])]))
+    told = tell(app, body)
+    assert (told.status, "headers" in told.body["error"]) == (400, True)
+    assert tell(app, {"n": 1}, **{name.replace("-", "_"): value for name, value in SAID.items()}).status == 200
+    assert [event.attributes["headers"] for event in hooks.seen] == [SAID]
+
+
+def test_a_header_of_a_cloudevent_is_not_one_of_the_request(bench: Bench, hooks: Hooks) -> None:
+    app = hooks.make(once=bench.once(key=["headers"]))
+    binary = {"ce_specversion": "1.0", "ce_id": "c-1", "ce_source": "/shop", "ce_type": "order", "ce_headers": "x"}
+    assert tell(app, {"n": 1}, **binary).status == 400
 
 
 def test_the_idempotency_key_is_honoured_as_the_draft_says(bench: Bench, hooks: Hooks) -> None:

@@ -10,10 +10,9 @@ from eventonce.aws_lambda.envelope import Envelope, Message, Reply, unknown
 from eventonce.errors import EventOnceError, EventRejected, describe
 from eventonce.formats.text import to_base64
 from eventonce.outcome import Action, Kind, Outcome
+from eventonce.response import Response, respond
 
-# Many senders, EventBridge and SNS among them, do not send again after a 409, and the copy that runs may yet fail.
-_STATUS = {Kind.BUSY: 503, Kind.UNKNOWN: 503, Kind.FAILED: 500, Kind.REJECTED: 400}
-_RETRY_AFTER = "5"  # seconds
+_OF_CONNECTIONS = ("connection",)  # headers that only a server may send
 _log = logging.getLogger("eventonce")
 
 
@@ -100,20 +99,19 @@ def _packed(result: Any) -> str:
     return to_base64(text if isinstance(text, bytes) else msgspec.json.encode(text))
 
 
-def _response(envelope: Envelope, settled: Sequence[Settled]) -> Any:
-    outcomes = [outcome for each in settled for outcome in each.outcomes]
-    failure = next((each.failure for each in settled if each.failure is not None), None)
-    told = failure or outcomes[0]
-    headers = {"content-type": "application/json", "eventonce-outcome": str(told.kind)}
-    if failure is None and len(outcomes) == 1 and isinstance(told.result, Mapping) and "statusCode" in told.result:
-        return {**told.result, "headers": {**(told.result.get("headers") or {}), "eventonce-outcome": str(told.kind)}}
-    if told.kind in (Kind.BUSY, Kind.UNKNOWN):
-        headers["retry-after"] = _RETRY_AFTER
-    body: dict[str, Any] = {"outcome": told.kind}
-    if told.kind is Kind.REJECTED:  # the sender can mend it; what else fails is not the sender's to know
-        body["error"] = describe(told.error)
-    status = 200 if failure is None else _STATUS[failure.kind]
-    return {"statusCode": status, "headers": headers, "body": msgspec.json.encode(body).decode()}
+def to_request(settled: Settled, *, keyed: bool) -> dict[str, Any]:
+    """The response to a request: the handler's own, or the one that the webhook would give."""
+    outcomes, result = settled.outcomes, settled.result
+    response = respond(outcomes, keyed=keyed, kept=False)
+    if response.status == 200 and isinstance(result, Mapping) and "statusCode" in result:
+        return {**result, "headers": {**(result.get("headers") or {}), "eventonce-outcome": str(outcomes[0].kind)}}
+    return as_response(response)
+
+
+def as_response(response: Response) -> dict[str, Any]:
+    """A response as a function returns it."""
+    headers = {name: value for name, value in response.headers.items() if name not in _OF_CONNECTIONS}
+    return {"statusCode": response.status, "headers": headers, "body": response.body.decode()}
 
 
 def _nothing(envelope: Envelope, settled: Sequence[Settled]) -> Any:
@@ -139,6 +137,5 @@ _ANSWERS: dict[Reply, Callable[[Envelope, Sequence[Settled]], Any]] = {
     Reply.OFFSETS: _offsets,
     Reply.CHECKPOINT: _checkpoint,
     Reply.RECORDS: _records,
-    Reply.RESPONSE: _response,
     Reply.RAISE: _nothing,
 }

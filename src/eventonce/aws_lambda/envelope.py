@@ -5,7 +5,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from eventonce.errors import EventRejected
-from eventonce.formats import Carried, unpack
+from eventonce.formats import Carried, gateway, unpack
 
 Document = Mapping[str, Any]
 EXPECTED = (
@@ -52,6 +52,8 @@ def recognise(event: Any) -> Envelope:
     """What this invocation is; raises where it is nothing that carries events."""
     if isinstance(event, list) and event:
         return _list(event)
+    if isinstance(event, Mapping) and gateway.recognises(event):  # first: its body is a stranger's word
+        return Envelope("http", Reply.RESPONSE, [Message(Carried(b"", "http"), "", None, event)], event)
     if isinstance(event, Mapping) and event:
         if event.get("Records") == [] and "window" in event:  # a tumbling one, at its end
             return Envelope("stream", Reply.CHECKPOINT, [], event)
@@ -111,9 +113,7 @@ def _list(items: list[Any]) -> Envelope:
 
 def _single(event: Document) -> Envelope:
     found = [Message(each, each.id, None, event) for each in unpack(event)]
-    carrier = found[0].carried.carrier
-    reply = Reply.RESPONSE if carrier == "http" else Reply.RAISE
-    return Envelope(carrier, reply, found, event)
+    return Envelope(found[0].carried.carrier, Reply.RAISE, found, event)
 
 
 def _checked(envelope: Envelope) -> Envelope:

@@ -12,7 +12,8 @@ import msgspec
 from eventonce.clock import moment
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.formats import bus, cloudevents, eventbridge
+from eventonce.formats import bus, cloudevents, eventbridge, gateway
+from eventonce.formats.headers import readable
 from eventonce.formats.plain import text
 from eventonce.formats.text import content, from_base64, kind_of
 from eventonce.key import canonical
@@ -20,7 +21,6 @@ from eventonce.key import canonical
 Document = dict[str, Any]
 TRACE_NAMES = ("traceparent", "tracestate", "AWSTraceHeader")
 _ATTRIBUTES = ("attributes", "messageAttributes", "Attributes", "MessageAttributes")  # of Lambda, and of SQS and SNS
-_OF_REQUESTS = frozenset(("httpMethod", "isBase64Encoded", "rawPath"))
 
 
 class Carried(NamedTuple):
@@ -29,6 +29,7 @@ class Carried(NamedTuple):
     `body` is the event itself where there is nothing to read.
     `origin` is the queue, topic, stream or cluster that the name is unique in. With `trouble`, which says why there is
     no body to read, `body` is the carrier's record or text as it came.
+    `headers` are those of a request that rules may look at, and None where it was no request.
     """
 
     body: bytes | str | Document | Event
@@ -37,6 +38,7 @@ class Carried(NamedTuple):
     trouble: str | None = None
     trace: Mapping[str, str] = {}
     origin: str = ""
+    headers: Mapping[str, str] | None = None
 
     @property
     def namer(self) -> str:
@@ -278,27 +280,17 @@ def _entry(entry: Document) -> Carried:
 
 def _request(request: Document) -> Carried:
     """A request as API Gateway, a load balancer or a function URL hands it on."""
-    headers = _headers(request)
+    headers = gateway.headers(request)
     name, origin = sns_names(headers)
-    given = request.get("body")
-    if request.get("isBase64Encoded") is True:
-        carried = _packed("http", name, request, request, "body")
-    else:
-        carried = _text("http", name, request, given, "body")
-    trace = {name: headers[name] for name in TRACE_NAMES if name in headers}
-    carried = carried._replace(trace=trace, origin=origin)
-    if cloudevents.recognises_headers(headers) and (carried.trouble is None or not given):
-        return _binary(carried, headers)
-    return carried
-
-
-def _binary(carried: Carried, headers: Mapping[str, str]) -> Carried:
-    body = carried.body if isinstance(carried.body, bytes | str) and not carried.trouble else b""
+    carried = Carried(request, "http", name, headers=readable(headers), origin=origin)
     try:
-        event = cloudevents.structured(headers, content(body))
+        raw = gateway.body(request)
+        if cloudevents.recognises_headers(headers):
+            event = cloudevents.structured(headers, content(raw))
+            return carried._replace(body=msgspec.json.encode(event))
     except EventRejected as error:
         return carried._replace(trouble=str(error))
-    return carried._replace(body=msgspec.json.encode(event), trouble=None)
+    return carried._replace(body=raw) if raw else carried._replace(trouble="has no body")
 
 
 def sns_names(headers: Mapping[str, str]) -> tuple[str, str]:
@@ -307,14 +299,6 @@ def sns_names(headers: Mapping[str, str]) -> tuple[str, str]:
     Anybody can write a header, so such an id never counts as one that SNS gave to a queue or a function.
     """
     return headers.get("x-amz-sns-message-id", ""), f"http {headers.get('x-amz-sns-topic-arn', '')}".strip()
-
-
-def _headers(request: Document) -> dict[str, str]:
-    single, several = request.get("headers"), request.get("multiValueHeaders")
-    given = list(single.items()) if isinstance(single, dict) else []
-    if isinstance(several, dict):  # all that a load balancer may send
-        given += [(name, values[-1]) for name, values in several.items() if isinstance(values, list) and values]
-    return {name.lower(): value for name, value in given if isinstance(name, str) and isinstance(value, str)}
 
 
 def _is_notification(body: Document) -> bool:
@@ -327,10 +311,6 @@ def _is_received(body: Document) -> bool:
 
 def _is_entry(body: Any) -> bool:
     return isinstance(body, dict) and eventbridge.recognises_entry(body)
-
-
-def _is_request(body: Document) -> bool:
-    return isinstance(body.get("requestContext"), dict) and not _OF_REQUESTS.isdisjoint(body)
 
 
 def _is_logs(body: Document) -> bool:
@@ -350,7 +330,7 @@ _SHAPES: tuple[tuple[Callable[[Document], bool], _Reader], ...] = (
     (_is_notification, _notification),
     (_is_received, _sqs),
     (_is_entry, _entry),
-    (_is_request, _request),
+    (gateway.recognises, _request),
     (_is_logs, _logs),
 )
 

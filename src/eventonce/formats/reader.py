@@ -10,6 +10,7 @@ from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.formats import bus, cloudevents, dynamodb, eventbridge, kpl, plain, records, sdk
 from eventonce.formats.carriers import Carried, unpack
+from eventonce.formats.headers import of_request
 from eventonce.formats.spelling import known, mark
 from eventonce.formats.text import GZIP, MAX_BYTES, SMALL, check_size, content, kind_of, read_json, to_base64
 
@@ -176,8 +177,11 @@ class _Reader:
                 yield _in_layer(each, carried.carrier)
             else:
                 # Several without ids of their own must not share one: the others would be taken for copies.
-                name = carried.id if len(found) == 1 or not carried.id else f"{carried.id}/{number}"
-                yield _traced(_identified(each, name, carried.namer), carried.trace)
+                part = "" if len(found) == 1 else f"/{number}"
+                event = _identified(each, carried.id and carried.id + part, carried.namer)
+                if carried.headers is not None:
+                    event = of_request(event, carried.headers, part)
+                yield _traced(event, carried.trace)
 
     def _inside(self, carried: Carried, layer: int) -> Iterator[Event | EventRejected]:
         if carried.trouble is not None:

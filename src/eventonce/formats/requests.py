@@ -3,27 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import structs
-
 from eventonce.errors import EventRejected, describe
 from eventonce.event import Delivery, Event
 from eventonce.formats import Carried, read_binary, read_message
 from eventonce.formats.carriers import sns_names
 from eventonce.formats.cloudevents import recognises_headers
+from eventonce.formats.headers import of_request, readable, unquoted
 from eventonce.formats.text import content, kind_of, read_json, values_in
 from eventonce.refusal import Refusal
 
-IDEMPOTENCY_KEY = "idempotency-key"
-# What the sender calls this delivery, the same whenever it sends it again. It counts more than an `id` in a body
-# without an envelope, which is often that of the thing that changed: an order has one, and many events.
-_NAMES = (IDEMPOTENCY_KEY, "webhook-id", "x-github-delivery", "x-shopify-webhook-id", "x-gitlab-event-uuid")
-# What rules may look at. What is not named here stays out, so that no token or signature can get in.
-_SHOWN = frozenset((
-    *_NAMES, "x-github-event", "x-github-hook-id", "x-gitlab-event", "x-gitlab-instance", "x-shopify-event-id",
-    "x-shopify-topic", "x-shopify-shop-domain", "x-shopify-api-version", "x-event-key", "x-amz-sns-message-id",
-    "x-amz-sns-topic-arn", "traceparent", "tracestate",
-))  # fmt: skip
-_LONGEST = 512  # characters of a header
+_LONGEST_KEY = 255  # characters
 _BYTES_OF_A_VALUE = 64  # as an object
 _ENCODINGS = ("", "identity", "gzip")
 _PERHAPS_JSON = ("", "text/plain", "application/octet-stream")  # SNS sends its JSON as text/plain
@@ -32,24 +21,26 @@ _PERHAPS_JSON = ("", "text/plain", "application/octet-stream")  # SNS sends its 
 def deliveries(headers: Mapping[str, str], body: bytes, max_bytes: int, source: str) -> list[Delivery]:
     """The deliveries of a request; raises `Refusal` where it is none that is read here."""
     _check(headers)
-    shown = {name: headers[name] for name in _SHOWN if len(headers.get(name, "")) in range(1, _LONGEST + 1)}
-    found = _events(headers, body, max_bytes)
-    name = next((unquoted(shown[name]) for name in _NAMES if name in shown), "")
+    shown = readable(headers)
+    found = _events(headers, shown, body, max_bytes)
     where: dict[str, Any] = {"source": source, **({"headers": shown} if shown else {})}
     if len(found) == 1:
-        return [_delivery(found[0], name, where, shown, body)]
-    names = [name and f"{name}/{number}" for number in range(1, len(found) + 1)]
-    parts = zip(found, names, strict=True)
-    read = [_delivery(each, part, where, shown, b"") for each, part in parts if isinstance(each, Event)]
+        return [_delivery(found[0], where, body)]
+    read = [_delivery(each, where, b"") for each in found if isinstance(each, Event)]
     wrong = [each for each in found if isinstance(each, EventRejected)]
     # What cannot be read is kept with all of the request: once for all of it, since a request can hold a great many.
     rest = f" (and {len(wrong) - 1:,} more of the same request)" if len(wrong) > 1 else ""
     return read + [Delivery(body=body, where=where, trouble=describe(each) + rest) for each in wrong[:1]]
 
 
-def unquoted(key: str) -> str:
-    """The idempotency key itself: the draft puts it in quotes, most clients do not."""
-    return key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
+def idempotency_key(given: Sequence[str]) -> str | None:
+    """Return the key among the headers of that name, if there is one; raise `Refusal` for one that cannot serve."""
+    if not given:
+        return None
+    key = unquoted(given[0].strip())
+    if len(given) > 1 or not 0 < len(key) <= _LONGEST_KEY:
+        raise Refusal(400, f"Idempotency-Key is not one text of 1 to {_LONGEST_KEY} characters")
+    return key
 
 
 def size(found: Sequence[Delivery]) -> int:
@@ -68,11 +59,13 @@ def _check(headers: Mapping[str, str]) -> None:
         raise Refusal(400, "this is about a subscription to a topic of SNS, which needs auth=sns&topic=ARN here")
 
 
-def _events(headers: Mapping[str, str], body: bytes, max_bytes: int) -> Sequence[Event | EventRejected]:
+def _events(
+    headers: Mapping[str, str], shown: Mapping[str, str], body: bytes, max_bytes: int
+) -> Sequence[Event | EventRejected]:
     try:
         raw = content(body, max_bytes)
         if recognises_headers(headers):
-            return [read_binary(headers, raw, max_bytes)]
+            return [of_request(read_binary(headers, raw, max_bytes), shown)]
         media = _media(headers)
         if media.startswith("application/cloudevents-batch") and raw.strip() == b"[]":
             return []
@@ -83,7 +76,7 @@ def _events(headers: Mapping[str, str], body: bytes, max_bytes: int) -> Sequence
     except EventRejected as error:
         return [error]
     name, origin = sns_names(headers)
-    return read_message(Carried(raw, "http", name, origin=origin), max_bytes, max_bytes)
+    return read_message(Carried(raw, "http", name, headers=shown, origin=origin), max_bytes, max_bytes)
 
 
 def _media(headers: Mapping[str, str]) -> str:
@@ -94,16 +87,8 @@ def _is_json(media: str) -> bool:
     return media.endswith(("/json", "+json"))
 
 
-def _delivery(
-    found: Event | EventRejected, name: str, where: dict[str, Any], shown: dict[str, str], body: bytes
-) -> Delivery:
+def _delivery(found: Event | EventRejected, where: dict[str, Any], body: bytes) -> Delivery:
     if isinstance(found, EventRejected):
         return Delivery(body=body, where=where, trouble=describe(found))
-    event, raw = found, found.raw or found.line()  # written before anything is added to it
-    if name and found.form == "plain":
-        own = {key: value for key, value in found.attributes.items() if key != "id"}
-        event = structs.replace(event, id=name, named_by=(), attributes=own, raw=raw)
-    if shown:
-        event = structs.replace(event, attributes={**event.attributes, "headers": shown}, raw=raw)
     whole = body and found.form != "cloudevents"  # some of which are in the headers
-    return Delivery(body=body if whole else raw, where=where, event=event)
+    return Delivery(body=body if whole else found.raw or found.line(), where=where, event=found)

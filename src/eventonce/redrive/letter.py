@@ -57,21 +57,19 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     def deliveries(self) -> Sequence[Delivery]:
         """Its events: one, or all those of a document that was kept whole."""
         name = self.event_id or self.where.get("message")
-        if not name:
+        if not name and self.where.get("source") != "http":
             return apart(Delivery(self.body, self.where))
-        found = apart(Delivery(self.body, {"source": "", **self.where, "message": name}, handle=self.id))
+        found = apart(Delivery(self.body, {"source": "", **self.where, "message": name or ""}, handle=self.id))
         return [self._restored(delivery) for delivery in found]
 
     def _restored(self, delivery: Delivery) -> Delivery:
-        """With what the event had from its carrier: its id, and headers that rules may look at."""
+        """With the id that the event had from its carrier."""
         event = delivery.event
         if event is None:
             return delivery
         attributes = dict(event.attributes)
         if self.event_id and event.id != self.event_id:
             attributes.pop("id", None)
-        if "headers" in self.where:
-            attributes["headers"] = self.where["headers"]
         named = {"id": self.event_id, "named_by": self.named_by} if self.event_id else {}
         event = structs.replace(event, attributes=attributes, **named)
         return structs.replace(delivery, event=event)

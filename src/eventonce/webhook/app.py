@@ -7,21 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from eventonce.auth import Auth, Sns, Stripe
+from eventonce.auth import Auth
 from eventonce.clock import SystemClock, duration
 from eventonce.context import is_async
 from eventonce.engine import Once
 from eventonce.errors import ConfigError, describe
 from eventonce.event import Delivery
-from eventonce.formats.requests import IDEMPOTENCY_KEY, deliveries, size
+from eventonce.formats.headers import IDEMPOTENCY_KEY, from_api_destination
+from eventonce.formats.requests import deliveries, size
 from eventonce.formats.text import GZIP
 from eventonce.outcome import Action, Outcome
 from eventonce.ports import Sink
 from eventonce.refusal import Refusal, Refusals
+from eventonce.response import Response, noted, refused, respond, unfinished
 from eventonce.sinks import DeadLetters
 from eventonce.sinks.file import FileSink
-from eventonce.webhook.answers import answer, noted, refused, unfinished
-from eventonce.webhook.asgi import Answer, Receive, Scope, Send, headers_of
+from eventonce.webhook.asgi import Receive, Scope, Send, answer_of, headers_of
 from eventonce.webhook.batches import Batches
 from eventonce.webhook.body import Bodies, Body, Gone
 from eventonce.webhook.idempotency_key import idempotency_key
@@ -34,8 +35,7 @@ THREADS = 4
 BATCH = 100
 DEADLINE = "25s"
 PATIENCE = "10s"
-_API_DESTINATION = "Amazon/EventBridge/ApiDestinations"
-_ITS_DEADLINE = 4000  # milliseconds; it gives up after 5 s, and an answer before that can say when to come again
+_ITS_DEADLINE = 4000  # milliseconds; an API destination of EventBridge gives up after 5 s, and an answer before that can say when to come again
 _log = logging.getLogger("eventonce")
 
 Watcher = Callable[[Delivery, Outcome], None]
@@ -127,7 +127,7 @@ class Webhook:
                 await self._bodies.drain(body, headers_of(scope), receive)
             except Gone:
                 return
-        await told.send(send)
+        await answer_of(told).send(send)
 
     def _check(self, scope: Scope) -> None:
         if self._path is not None and scope["path"] != self._path:
@@ -136,25 +136,25 @@ class Webhook:
             raise Refusal(405, "events are sent with POST", allow="POST", connection="close")
         idempotency_key(scope)  # refused where it is none
 
-    async def _take(self, headers: Mapping[str, str], raw: bytes, body: Body) -> Answer:
-        from_api_destination = headers.get("user-agent", "").startswith(_API_DESTINATION)
+    async def _take(self, headers: Mapping[str, str], raw: bytes, body: Body) -> Response:
+        impatient = from_api_destination(headers)
         if self._auth is not None:
             admitted = await self._auth.admit(headers, raw)
             if isinstance(admitted, str):
                 return noted(admitted)
             headers, raw = admitted
+        keyed = IDEMPOTENCY_KEY in headers and not impatient
         found = await self._read(headers, raw)
         self._bodies.make_room(body, size(found))
         waiting = self._batches.put(found)
         body.lend(waiting)
-        deadline = min(self._deadline, _ITS_DEADLINE) if from_api_destination else self._deadline
+        deadline = min(self._deadline, _ITS_DEADLINE) if impatient else self._deadline
         await asyncio.wait((waiting,), timeout=deadline / 1000)
         if not waiting.done():
             return unfinished()
-        keyed = IDEMPOTENCY_KEY in headers and not from_api_destination
         if waiting.exception() is not None:
             raise Refusal(503, "events cannot be processed now")
-        return answer(waiting.result(), keyed=keyed, kept=self._dead_letters is not None)
+        return respond(waiting.result(), keyed=keyed, kept=self._dead_letters is not None)
 
     async def _read(self, headers: Mapping[str, str], raw: bytes) -> list[Delivery]:
         """Its events; a large body is read on a thread, and the others are answered meanwhile."""

@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, NamedTuple
 
+from eventonce.response import Response
+
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -22,6 +24,12 @@ class Answer(NamedTuple):
         headers = self.headers if bodiless else [*self.headers, (b"content-length", b"%d" % len(self.body))]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
+
+
+def answer_of(response: Response) -> Answer:
+    """The answer that says this."""
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers.items()]
+    return Answer(response.status, headers, response.body)
 
 
 def headers_of(scope: Scope) -> dict[str, str]:

@@ -21,8 +21,9 @@ from eventonce.engine import Once
 from eventonce.errors import MissingDriver, SourceError
 from eventonce.ports import Sink
 from eventonce.refusal import RETRY_AFTER, Refusal
+from eventonce.response import refused
 from eventonce.sinks import DeadLetters
-from eventonce.webhook.answers import refused
+from eventonce.webhook.asgi import answer_of
 from eventonce.webhook.app import BATCH, DEADLINE, PATIENCE, THREADS, Watcher, Webhook
 from eventonce.webhook.linger import Lingering
 from eventonce.webhook.url import Place, read_url
@@ -157,7 +158,7 @@ class _Connection(H11Protocol):
             super().send_400_response(msg)
             return
         why = f"the headers are larger than the limit of {_MAX_HEADERS:,} bytes"
-        status, headers, body = refused(Refusal(431, why, connection="close"))
+        status, headers, body = answer_of(refused(Refusal(431, why, connection="close")))
         headers.append((b"content-length", b"%d" % len(body)))
         for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")

@@ -6,7 +6,7 @@ apart.) A message of a queue is read here, because its id serves where the event
 have one handle, and are settled together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
@@ -14,6 +14,7 @@ from eventonce.errors import EventRejected
 from eventonce.event import Delivery, Event
 from eventonce.formats import MAX_BYTES, Carried, read_events, read_message
 from eventonce.formats.carriers import TRACE_NAMES
+from eventonce.formats.headers import readable
 
 # What such a document has in it. To look is far cheaper than to parse every body twice.
 _MARKS = (b'"Records"', b'"records"', b'"Messages"', b'"Entries"')
@@ -36,7 +37,9 @@ def apart(delivery: Delivery) -> Sequence[Delivery]:
 def _message(delivery: Delivery) -> Sequence[Delivery]:
     carrier, name = str(delivery.where["source"]).partition("://")[0], str(delivery.where["message"])
     trace = {each: delivery.where[each] for each in TRACE_NAMES if each in delivery.where}
-    found = read_message(Carried(delivery.body, carrier, name, trace=trace, origin=str(delivery.where.get("arn", ""))))
+    headers = _headers(delivery) if carrier == "http" else None  # a dead letter of a request
+    origin = str(delivery.where.get("arn", ""))
+    found = read_message(Carried(delivery.body, carrier, name, trace=trace, headers=headers, origin=origin))
     if len(found) > 1 and any(isinstance(each, Event) for each in found):
         return _parts(delivery, found)
     if isinstance(found[0], Event):
@@ -44,6 +47,12 @@ def _message(delivery: Delivery) -> Sequence[Delivery]:
     else:
         delivery.trouble = str(found[0])
     return [delivery]
+
+
+def _headers(delivery: Delivery) -> dict[str, str]:
+    given = delivery.where.get("headers")
+    pairs = given.items() if isinstance(given, Mapping) else ()
+    return readable({name: value for name, value in pairs if isinstance(value, str)})
 
 
 def _may_carry(body: bytes) -> bool:

@@ -1,14 +1,13 @@
-"""What a sender is told: the same words as behind a function URL of Lambda, in HTTP."""
+"""What the sender of a request is told, by the webhook and by a Lambda function alike."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from eventonce.errors import describe
 from eventonce.outcome import Action, Kind, Outcome
 from eventonce.refusal import RETRY_AFTER, Refusal
-from eventonce.webhook.asgi import Answer
 
 # From what must come again to what need not. The first that is among the outcomes of a request is told.
 _STATUS = {
@@ -24,8 +23,16 @@ _STATUS = {
 _ORDER = {kind: number for number, kind in enumerate(_STATUS)}
 
 
-def answer(outcomes: Sequence[Outcome], *, keyed: bool, kept: bool) -> Answer:
-    """The answer to a request with these events.
+class Response(NamedTuple):
+    """A status, headers and a body of JSON."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def respond(outcomes: Sequence[Outcome], *, keyed: bool, kept: bool) -> Response:
+    """The response to a request with these events.
 
     `keyed` says that its sender follows the draft of `Idempotency-Key`, which has numbers of its own: 409 for what
     is under way, and 422 for a key that came before with something else. To others 409 is dangerous: SNS and
@@ -51,28 +58,27 @@ def answer(outcomes: Sequence[Outcome], *, keyed: bool, kept: bool) -> Answer:
     return _json(status, body)
 
 
-def unfinished() -> Answer:
+def unfinished() -> Response:
     """The run goes on, but the sender would not wait for its end."""
     return _json(503, {"outcome": Kind.BUSY})
 
 
-def noted(word: str) -> Answer:
+def noted(word: str) -> Response:
     """It was no event, and is done with."""
     return _json(200, {"outcome": word})
 
 
-def refused(refusal: Refusal) -> Answer:
-    """The answer to a request that is not taken."""
-    return _answer(refusal.status, {"error": str(refusal)}, refusal.headers)
+def refused(refusal: Refusal) -> Response:
+    """The response to a request that is not taken."""
+    return _response(refusal.status, {"error": str(refusal)}, refusal.headers)
 
 
-def _json(status: int, body: Mapping[str, Any]) -> Answer:
+def _json(status: int, body: Mapping[str, Any]) -> Response:
     headers = {"eventonce-outcome": str(body["outcome"])}
     if status in (409, 503):
         headers["retry-after"] = RETRY_AFTER
-    return _answer(status, body, headers)
+    return _response(status, body, headers)
 
 
-def _answer(status: int, body: Mapping[str, Any], headers: Mapping[str, str]) -> Answer:
-    written = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    return Answer(status, [(b"content-type", b"application/json"), *written], msgspec.json.encode(body))
+def _response(status: int, body: Mapping[str, Any], headers: Mapping[str, str]) -> Response:
+    return Response(status, {"content-type": "application/json", **headers}, msgspec.json.encode(body))

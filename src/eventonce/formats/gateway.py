@@ -1,0 +1,59 @@
+"""Requests as API Gateway, a function URL, a load balancer or VPC Lattice hands them to a Lambda function."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from eventonce.errors import EventRejected
+from eventonce.formats.text import from_base64
+
+_PROXIED = frozenset(("httpMethod", "isBase64Encoded", "rawPath"))
+_LATTICE = frozenset(("raw_path", "method", "headers"))  # VPC Lattice in the first version of its events
+
+
+def recognises(document: Mapping[str, Any]) -> bool:
+    """Return whether this is a request."""
+    if isinstance(document.get("requestContext"), dict) and not _PROXIED.isdisjoint(document):
+        return True
+    return document.keys() >= _LATTICE and not {"body", "is_base64_encoded"}.isdisjoint(document)
+
+
+def headers(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return its headers, named in small letters; of one that is there twice the last."""
+    return {name.lower(): values[-1] for name, values in _headers(document)}
+
+
+def repeated(document: Mapping[str, Any], name: str) -> bool:
+    """Return whether a header is there more than once, as far as the document shows that."""
+    return any(each.lower() == name and len(values) > 1 for each, values in _headers(document))
+
+
+def body(document: Mapping[str, Any]) -> bytes:
+    """Return the bytes of its body as they were sent; raise `EventRejected` where the document does not hold them."""
+    given = document.get("body")
+    if given is None or given == "":
+        return b""
+    if (document.get("isBase64Encoded") or document.get("is_base64_encoded")) in (True, "true"):
+        raw = from_base64(given)
+        if raw is None:
+            raise EventRejected("has body that is not base64")
+        return raw
+    if isinstance(given, dict):  # where somebody wrote the document by hand
+        return msgspec.json.encode(given)
+    if not isinstance(given, str):
+        raise EventRejected("has a body that is no text")
+    try:
+        return given.encode()
+    except UnicodeEncodeError:
+        raise EventRejected("has a body that holds half a surrogate pair, which has no UTF-8 form") from None
+
+
+def _headers(document: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    for field in ("headers", "multiValueHeaders"):  # a load balancer may send the second alone
+        given = document.get(field)
+        for name, value in given.items() if isinstance(given, dict) else ():
+            values = value if isinstance(value, list) else [value]
+            if isinstance(name, str) and values and all(isinstance(each, str) for each in values):
+                # As a server hands them on, whose headers are bytes: a signature is checked on the same text then.
+                yield name, [each.encode("utf-8", "replace").decode("latin-1") for each in values]
