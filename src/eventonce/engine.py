@@ -174,6 +174,11 @@ class Once:
             report_kafka_failures=report_kafka_failures,
         )
 
+    @property
+    def rules(self) -> Sequence[Rule]:
+        """Its rules, as they were given."""
+        return self._rules.definition[1]
+
     def key(self, event: object) -> Key:
         """The key of an event, or `EventRejected`."""
         return self._rules.key(read_event(event, self._max_bytes)).key

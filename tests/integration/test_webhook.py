@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from eventonce import Event, Once
+from eventonce import Event, Once, Rule
 from eventonce.errors import SourceError
 from eventonce.sinks import open_dead_letters
 from eventonce.webhook import IdempotencyMiddleware, Webhook, body, linger, serve
@@ -47,6 +47,10 @@ class House:
         thread.start()
         self._running.append((server, thread))
         return server.place
+
+    def use(self, once: Once) -> None:
+        self._once.close()
+        self._once = once
 
     def stop(self) -> None:
         for server, thread in self._running:
@@ -180,6 +184,35 @@ def test_only_the_signed_pass(house: House, monkeypatch: pytest.MonkeyPatch) -> 
     ]
     assert [answer.status_code for answer in answers] == [401, 401, 200, 200]
     assert answers[3].json() == {"outcome": "duplicate"}
+
+
+def test_a_captured_request_is_no_other_event(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    import hmac
+
+    monkeypatch.setenv("HOOK_SECRET", "s-1")
+    body = b'{"id": "order-7"}'
+    signature = f"sha256={hmac.new(b's-1', body, 'sha256').hexdigest()}"
+    signed = {"x-hub-signature-256": signature, "x-github-delivery": "g-1", "content-type": "application/json"}
+    renamed = {**signed, "x-github-delivery": "g-2"}
+    forged = {**signed, "ce-specversion": "1.0", "ce-id": "order-8", "ce-source": "/bank", "ce-type": "transfer"}
+    for trusted, outcome in (("", "duplicate"), ("&trust_headers=x-github-delivery", "processed")):
+        place = house.start(query=f"auth=github&secret_env=HOOK_SECRET{trusted}")
+        told = [httpx.post(str(place), content=body, headers=headers) for headers in (signed, renamed, forged)]
+        assert [answer.status_code for answer in told] == [200, 200, 400]
+        assert told[1].json() == {"outcome": outcome}
+    assert [event.id for event in house.seen][1:] == ["g-1", "g-2"]
+    assert not [event for event in house.seen if event.source]
+
+
+def test_a_header_is_not_said_in_the_body(house: House) -> None:
+    rule = Rule(name="requests", key=['headers."idempotency-key"'])
+    with Once("memory:", rules=rule) as once:
+        house.use(once)
+        place = house.start()
+        said = {"headers": {"idempotency-key": "victim"}}
+        assert post(place, said).status_code == 400
+        assert post(place, said, headers={"idempotency-key": "victim"}).json() == {"outcome": "processed"}
+        house.stop()
 
 
 # --- clients that do not behave ---

@@ -12,6 +12,7 @@ from eventonce import Once, Rule
 from eventonce.clock import moment
 from eventonce.errors import ConfigError, EventRejected, SinkError, SourceError
 from eventonce.event import Delivery, Event
+from eventonce.formats.requests import deliveries
 from eventonce.key import Key
 from eventonce.outcome import Kind, Outcome
 from eventonce.pipeline import Pipeline, dead_letter_url, load
@@ -21,7 +22,6 @@ from eventonce.redrive.undelivered import read_undelivered
 from eventonce.sinks import open_dead_letters
 from eventonce.sinks.dead_letter import letter
 from eventonce.sinks.dead_queue import DeadQueue, packed
-from eventonce.formats.requests import deliveries
 from eventonce.worker.apart import apart
 
 NOW = 1_767_225_600_000

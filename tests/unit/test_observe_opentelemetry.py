@@ -15,9 +15,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 from eventonce import Event
 from eventonce.event import Delivery
 from eventonce.formats import read_events
+from eventonce.formats.requests import deliveries
 from eventonce.observe.opentelemetry import OpenTelemetryHook
 from eventonce.observe.trace_context import trace_context
-from eventonce.formats.requests import deliveries
 from eventonce.worker.apart import apart
 from tests.unit.conftest import Bench
 

@@ -15,12 +15,12 @@ from eventonce import Event, EventRejected, Once, Rule
 from eventonce.errors import ConfigError, SinkError
 from eventonce.formats import requests
 from eventonce.formats.text import read_json
+from eventonce.refusal import Refusal, Refusals
 from eventonce.rules.book import CompiledRule
 from eventonce.sinks.dead_file import DeadFile
 from eventonce.testing import ManualClock
 from eventonce.webhook import Bearer, IdempotencyMiddleware, Webhook, body
 from eventonce.webhook.asgi import App, Message
-from eventonce.refusal import Refusal, Refusals
 from tests.unit.conftest import Bench, Faulty
 
 BRIDGE = {"id": "e-1", "source": "shop", "detail-type": "Order", "detail": {"n": 1}, "time": "2026-01-05T09:00:00Z"}

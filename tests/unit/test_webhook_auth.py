@@ -3,19 +3,23 @@
 import asyncio
 import hashlib
 import hmac
+import json
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, ClassVar
 
 import pytest
 
-from eventonce import Once
+from eventonce import Event, Once, Rule
 from eventonce.auth import Admitted
 from eventonce.errors import ConfigError
+from eventonce.formats.headers import NAMING
+from eventonce.refusal import Refusal
 from eventonce.testing import ManualClock
 from eventonce.webhook import Auth, Bearer, Hmac, Stripe, Webhook, github, shopify
-from eventonce.refusal import Refusal
 from eventonce.webhook.url import read_url
-from tests.unit.test_webhook_app import ask
+from tests.unit.test_webhook_app import Told, ask
 
 BODY = b'{"n": 1}'
 NOW = 1_800_000_000
@@ -120,6 +124,178 @@ def test_a_header_does_not_give_an_event_of_stripe_another_name(renamed: dict[st
     assert ran == ["evt_1"]
 
 
+# --- headers, which are not signed ---
+
+CLOUD = {"ce_specversion": "1.0", "ce_id": "order-8", "ce_source": "/bank", "ce_type": "transfer"}
+Headers = Callable[[bytes], dict[str, str]]
+PROVIDERS: dict[str, tuple[Make, Headers]] = {
+    "github": (github, lambda body: {"x_hub_signature_256": f"sha256={hexed(body)}"}),
+    "shopify": (shopify, lambda body: {"x_shopify_hmac_sha256": b64encode(sign("s-1", body)).decode()}),
+}
+BODY_SIGNERS: dict[str, tuple[Make, Headers]] = {
+    "hmac": (partial(Hmac, header="X-Sign"), lambda body: {"x_sign": hexed(body)}),
+    **PROVIDERS,
+}
+body_signers = pytest.mark.parametrize(("make", "headers"), BODY_SIGNERS.values(), ids=BODY_SIGNERS)
+NAME = {"github": "x-github-delivery", "shopify": "x-shopify-webhook-id"}
+LABEL = {"github": "x-github-event", "shopify": "x-shopify-topic"}
+
+
+def hexed(body: bytes) -> str:
+    return sign("s-1", body).hex()
+
+
+class Hook:
+    """A webhook behind one signer, and what has run."""
+
+    made: ClassVar[list[Webhook]] = []
+
+    def __init__(self, auth: Auth, **settings: Any) -> None:
+        self.ran: list[Event] = []
+        self._app = Webhook(Once("memory:", **settings), self.ran.append, auth=auth)
+        self.made.append(self._app)
+
+    def told(self, body: bytes, headers: dict[str, str], **more: str) -> Told:
+        given = {name.replace("-", "_"): value for name, value in {**headers, **more}.items()}
+        return asyncio.run(ask(self._app, body, **given))
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    while Hook.made:
+        Hook.made.pop().close()
+
+
+@body_signers
+def test_a_captured_body_does_not_become_a_cloudevent_of_the_forgers(make: Make, headers: Headers) -> None:
+    hook, body = Hook(make("s-1")), b'{"id": "order-7"}'
+    told = hook.told(body, headers(body), **CLOUD)
+    assert (told.status, hook.ran) == (400, [])
+    assert "application/cloudevents+json, or name ce-* in trust_headers" in told.body["error"]
+    structured = json.dumps({"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}).encode()
+    kind = {"content_type": "application/cloudevents+json"}
+    assert hook.told(structured, headers(structured), **kind, **CLOUD).status == 200  # it is not in binary mode
+    assert [(event.id, event.source) for event in hook.ran] == [("1", "/s")]
+
+
+@body_signers
+def test_binary_mode_is_read_where_it_is_trusted(make: Make, headers: Headers) -> None:
+    hook, body = Hook(make("s-1", trust_headers=["ce-*"])), b'{"n": 1}'
+    assert hook.told(body, headers(body), **CLOUD).body == {"outcome": "processed"}
+    assert [(event.id, event.source, event.type, event.data) for event in hook.ran] == [
+        ("order-8", "/bank", "transfer", {"n": 1})
+    ]
+
+
+@pytest.mark.parametrize("name", NAMING)
+@body_signers
+def test_a_header_that_names_the_delivery_is_refused(make: Make, headers: Headers, name: str) -> None:
+    hook, body = Hook(make("s-1")), b'{"id": "order-7"}'
+    told = hook.told(body, headers(body), **{name: "another"})
+    if name == NAME.get(getattr(make, "__name__", "")):
+        assert told.status == 200
+        return
+    assert (told.status, hook.ran) == (400, [])
+    assert told.body["error"].startswith(f"the header {name} names this delivery, and the signature does not cover it")
+    trusting = Hook(make("s-1", trust_headers=[name.upper()]))
+    assert trusting.told(body, headers(body), **{name: "another"}).status == 200
+    assert [event.id for event in trusting.ran] == ["another"]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_provider_is_known_by_the_body_that_it_signed(provider: str) -> None:
+    make, headers = PROVIDERS[provider]
+    hook, first, second = Hook(make("s-1")), b'{"id": 7, "n": 1}', b'{"id": 7, "n": 2}'
+    name, label = NAME[provider], LABEL[provider]
+    sent = [
+        (first, {name: "d-1", label: "push"}),
+        (first, {name: "d-1", label: "push"}),  # sent again
+        (first, {name: "d-9", label: "other"}),  # captured, under another name
+        (first, {name: "d-2", label: "push"}),  # captured, under the name of one that is to come
+        (second, {name: "d-2", label: "push"}),
+        (b'[{"n": 1}, {"n": 2}]', {name: "d-3"}),
+    ]
+    told = [hook.told(body, headers(body), **more).body for body, more in sent]
+    assert [each["outcome"] for each in told] == ["processed", *["duplicate"] * 3, "processed", "processed"]
+    digests = [hashlib.sha256(body).hexdigest() for body in (first, second, sent[-1][0])]
+    assert [event.id for event in hook.ran] == [
+        *(f"sha256:{digest}" for digest in digests[:2]),
+        *(f"sha256:{digests[2]}/{number}" for number in (1, 2)),
+    ]
+    assert [event.attributes.get("headers") for event in hook.ran] == [None] * 4
+    assert [event.line() for event in hook.ran[:2]] == [first, second]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_provider_is_known_by_its_own_name_where_that_is_trusted(provider: str) -> None:
+    make, headers = PROVIDERS[provider]
+    name, label = NAME[provider], LABEL[provider]
+    hook, body = Hook(make("s-1", trust_headers=[name, label])), b'{"id": 7}'
+    told = [hook.told(body, headers(body), **{name: each, label: "push"}).body["outcome"] for each in ("1", "1", "2")]
+    assert told == ["processed", "duplicate", "processed"]
+    assert [event.id for event in hook.ran] == ["1", "2"]
+    assert hook.ran[0].attributes["headers"] == {name: "1", label: "push"}
+
+
+@body_signers
+def test_labels_are_seen_where_they_are_trusted(make: Make, headers: Headers) -> None:
+    body = b'{"id": "e-1"}'
+    label = {"x-gitlab-event": "push", "traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+    for trusted in ([], ["x-gitlab-event"]):
+        hook = Hook(make("s-1", trust_headers=trusted))
+        assert hook.told(body, headers(body), **label).status == 200
+        shown = {name: label[name] for name in trusted}
+        assert hook.ran[0].attributes.get("headers", {}) == shown
+
+
+RULES = [
+    Rule(name="by key", key=["detail.headers.x", 'headers."x-github-delivery" || headers.traceparent']),
+    Rule(name="by match", match={"$or": [{"source": ["s"]}, {"headers": {"x-shopify-topic": [{"exists": True}]}}]}),
+    Rule(name="by id"),
+]
+
+
+def test_what_rules_will_never_see_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    by_key = "rule 'by key' looks at traceparent and x-github-delivery, which the signature does not cover"
+    by_match = "rule 'by match' looks at x-shopify-topic, which"
+    by_body = "x-github-delivery is not signed, so deliveries are known by their bodies"
+    trusting = {"trust_headers": ["x-github-delivery", "x-shopify-topic", "traceparent"]}
+    for auth, warnings in (
+        (github("s-1"), [by_key, by_match, by_body]),
+        (github("s-1", **trusting), []),
+        (Hmac("s-1", header="x"), [by_key, by_match]),
+        (stripe("s-1"), []),
+        (Bearer("t"), []),
+    ):
+        caplog.clear()
+        Hook(auth, rules=RULES)
+        assert len(caplog.messages) == len(warnings)
+        assert all(each in message for each, message in zip(warnings, caplog.messages, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/json", "application/octet-stream"])
+@body_signers
+def test_headers_that_say_how_to_read_a_body_change_nothing(make: Make, headers: Headers, kind: str) -> None:
+    hook, body = Hook(make("s-1")), b'{"id": "e-1"}'
+    told = [hook.told(body, headers(body)).body, hook.told(body, headers(body), content_type=kind).body]
+    assert told == [{"outcome": "processed"}, {"outcome": "duplicate"}]
+
+
+def test_who_has_the_token_writes_the_headers_too() -> None:
+    hook = Hook(Bearer("t"))
+    assert hook.told(b'{"n": 1}', {"authorization": "Bearer t"}, **CLOUD).status == 200
+    assert hook.told(b'{"n": 1}', {"authorization": "Bearer t"}, idempotency_key="k").status == 200
+    assert [event.id for event in hook.ran] == ["order-8", "k"]
+
+
+@body_signers
+def test_only_headers_that_are_read_can_be_trusted(make: Make, headers: Headers) -> None:
+    for names in (["x-hub-signature-256"], ["ce-id"], ["*"], "idempotency-key"):
+        with pytest.raises(ConfigError, match="trust_headers"):
+            make("s-1", trust_headers=names)
+
+
 def test_bearer_tokens() -> None:
     auth = Bearer("one", "two")
     assert admitted(auth, {"authorization": "bearer  two"})
@@ -129,7 +305,7 @@ def test_bearer_tokens() -> None:
 
 @pytest.mark.parametrize("make", [github, shopify, Stripe, Bearer])
 def test_an_empty_secret_would_be_known_to_all(make: Callable[..., Auth]) -> None:
-    for secrets in ((), ("",), ("a", "")):
+    for secrets in ((), ("",), ("a", ""), ("  ",), ("a", "\n")):
         with pytest.raises(ConfigError, match="secret"):
             make(*secrets)
 
@@ -164,6 +340,9 @@ def test_a_url_says_where_and_who() -> None:
         "auth=shopify&secret_env=NEW",
         "auth=stripe&secret_env=NEW&tolerance=1m",
         "auth=hmac&secret_env=NEW&header=x-sign&encoding=base64&prefix=v1%3D&timestamp=x-time",
+        "auth=hmac&secret_env=NEW&header=x-sign&trust_headers=ce-*,Idempotency-Key",
+        "auth=github&secret_env=NEW&trust_headers=x-github-delivery,x-github-event",
+        "auth=shopify&secret_env=NEW&trust_headers=x-shopify-topic",
         "auth=sns&topic=arn:aws:sns:us-east-1:123456789012:orders",
     ],
 )
@@ -188,6 +367,9 @@ def test_every_scheme_can_be_named(query: str) -> None:
         ("http://localhost:1/?auth=hmac&secret_env=NEW", "header="),
         ("http://localhost:1/?auth=hmac&secret_env=NEW&header=x&encoding=octal", "octal"),
         ("http://localhost:1/?auth=stripe&secret_env=NEW&tolerance=soon", "tolerance"),
+        ("http://localhost:1/?auth=github&secret_env=NEW&trust_headers=x-hub", "'x-hub' is not a header that is read"),
+        ("http://localhost:1/?auth=stripe&secret_env=NEW&trust_headers=ce-*", "'trust_headers' is not known"),
+        ("http://localhost:1/?auth=bearer&secret_env=NEW&trust_headers=ce-*", "'trust_headers' is not known"),
         ("http://localhost:1/?auth=sns", "ARN"),
         ("http://localhost:1/?auth=sns&topic=orders", "'orders'"),
         ("http://localhost:1/?max_body=0", "max_body"),

@@ -20,8 +20,8 @@ from eventonce import Event, Once
 from eventonce.auth import sns
 from eventonce.errors import ConfigError
 from eventonce.formats import text
-from eventonce.webhook import Sns, Webhook
 from eventonce.refusal import Refusal
+from eventonce.webhook import Sns, Webhook
 from tests.unit.test_webhook_app import ask
 
 NOW = datetime.now(UTC)
@@ -451,6 +451,12 @@ def test_not_more_certificates_are_kept_than_there_are_regions_in_use(net: Net) 
 
 
 def test_a_topic_has_to_be_named() -> None:
-    for topics in ((), ("orders",), (TOPIC, "*"), (TOPIC.replace("us-east-1", "s3"),), (TOPIC.replace("aws", "aws-x"),)):
+    for topics in (
+        (),
+        ("orders",),
+        (TOPIC, "*"),
+        (TOPIC.replace("us-east-1", "s3"),),
+        (TOPIC.replace("aws", "aws-x"),),
+    ):
         with pytest.raises(ConfigError, match="ARN"):
             Sns(*topics)

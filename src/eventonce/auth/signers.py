@@ -8,15 +8,18 @@ import hmac
 from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import ConfigError
+from eventonce.formats.cloudevents import recognises_headers
+from eventonce.formats.headers import NAMING, READABLE
 from eventonce.refusal import Refusal
 
 TOLERANCE = "5m"  # how old a signature with a time may be, as Stripe's own libraries have it
 CONTENT = ("content-type", "content-encoding")  # how a body is to be read
 _MOST = 16  # signatures in one header that are looked at
+_BINARY = "ce-*"  # the attributes of a CloudEvent in binary mode
 
 
 class Admitted(NamedTuple):
@@ -24,6 +27,7 @@ class Admitted(NamedTuple):
 
     headers: Mapping[str, str]
     body: bytes
+    name: str = ""  # what the delivery is called where no header names it
 
 
 class Auth(Protocol):
@@ -42,6 +46,10 @@ class Hmac:
 
     With `timestamp`, the header of that name holds a time in seconds, and what is signed is the time, a dot and the
     body: then an old request cannot be sent again by somebody who has seen it.
+
+    Other headers are not signed. Who has seen a request could send its body with headers of their own, so that it is
+    another event, or takes the name of another. Those named in `trust_headers` are read all the same, `ce-*` for
+    CloudEvents in binary mode; requests that name themselves in other headers are refused, and labels are not seen.
     """
 
     def __init__(
@@ -52,10 +60,12 @@ class Hmac:
         prefix: str = "",
         timestamp: str | None = None,
         tolerance: str | float = TOLERANCE,
+        trust_headers: Sequence[str] = (),
         clock: Clock | None = None,
     ) -> None:
         self._secrets = _checked(secrets)
         self._header = header.lower()
+        self._trusted = _trusted(trust_headers)
         if encoding not in ("hex", "base64"):
             raise ConfigError(f"auth: encoding: {encoding!r} is neither hex nor base64")
         self._encoding = encoding
@@ -73,7 +83,34 @@ class Hmac:
             self._freshness.check(time)
             signed = time.encode("latin-1") + b"." + body
         check(self._secrets, signed, [self._decoded(given.removeprefix(self._prefix))])
-        return Admitted(headers, body)
+        return self._vouched(headers, body)
+
+    def trusts(self, name: str) -> bool:
+        """Return whether a header is read though it is not signed."""
+        return name in self._trusted or (_BINARY in self._trusted and name.startswith("ce-"))
+
+    def cautions(self) -> list[str]:
+        """Return what to warn of."""
+        return []
+
+    def _vouched(self, headers: Mapping[str, str], body: bytes) -> Admitted:
+        if recognises_headers(headers) and _BINARY not in self._trusted:
+            raise Refusal(
+                400,
+                "the attributes of this CloudEvent are in headers, which the signature does not cover; send it as "
+                f"application/cloudevents+json, or name {_BINARY} in trust_headers here",
+            )
+        for name in NAMING:
+            if name in headers and not self.trusts(name):
+                self._refuse_name(name)
+        return Admitted({name: headers[name] for name in headers if name in CONTENT or self.trusts(name)}, body)
+
+    def _refuse_name(self, name: str) -> None:
+        raise Refusal(
+            400,
+            f"the header {name} names this delivery, and the signature does not cover it; "
+            "send an id in the body, or name the header in trust_headers here",
+        )
 
     def _decoded(self, given: str) -> bytes:
         try:
@@ -82,14 +119,59 @@ class Hmac:
             return b""
 
 
-def github(*secrets: str) -> Hmac:
-    """As GitHub signs: `X-Hub-Signature-256: sha256=...`."""
-    return Hmac(*secrets, header="x-hub-signature-256", prefix="sha256=")
+class _Provider(Hmac):
+    """A provider that signs bodies alone, and names and labels each delivery in headers beside them.
+
+    The body is what a delivery is known by, unless its name is trusted: what has the same bytes is the same event.
+    """
+
+    def __init__(self, *secrets: str, name: str, **settings: Any) -> None:
+        super().__init__(*secrets, **settings)
+        self._name = name
+
+    def cautions(self) -> list[str]:
+        if self.trusts(self._name):
+            return []
+        caution = (
+            f"auth: {self._name} is not signed, so deliveries are known by their bodies, and those with the same bytes "
+            "are one event; name it in trust_headers to go by it"
+        )
+        return [caution]
+
+    def _vouched(self, headers: Mapping[str, str], body: bytes) -> Admitted:
+        return super()._vouched(headers, body)._replace(name=f"sha256:{hashlib.sha256(body).hexdigest()}")
+
+    def _refuse_name(self, name: str) -> None:
+        if name != self._name:  # which is in all of its requests, and is left out
+            super()._refuse_name(name)
 
 
-def shopify(*secrets: str) -> Hmac:
-    """As Shopify signs: `X-Shopify-Hmac-Sha256`, in base64."""
-    return Hmac(*secrets, header="x-shopify-hmac-sha256", encoding="base64")
+def github(*secrets: str, trust_headers: Sequence[str] = ()) -> Hmac:
+    """As GitHub signs: `X-Hub-Signature-256: sha256=...`.
+
+    A delivery is known by its body, unless `trust_headers` names `x-github-delivery`.
+    """
+    return _Provider(
+        *secrets,
+        header="x-hub-signature-256",
+        prefix="sha256=",
+        name="x-github-delivery",
+        trust_headers=trust_headers,
+    )
+
+
+def shopify(*secrets: str, trust_headers: Sequence[str] = ()) -> Hmac:
+    """As Shopify signs: `X-Shopify-Hmac-Sha256`, in base64.
+
+    A delivery is known by its body, unless `trust_headers` names `x-shopify-webhook-id`.
+    """
+    return _Provider(
+        *secrets,
+        header="x-shopify-hmac-sha256",
+        encoding="base64",
+        name="x-shopify-webhook-id",
+        trust_headers=trust_headers,
+    )
 
 
 class Stripe:
@@ -133,7 +215,7 @@ class Freshness:
         self._clock = clock or SystemClock()
 
     def check(self, seconds: str) -> None:
-        if not seconds.isdecimal() or len(seconds) > 12:
+        if not (seconds.isascii() and seconds.isdecimal()) or len(seconds) > 12:
             raise unauthorized("the signature has no time")
         if abs(self._clock.utc() - int(seconds) * 1000) > self._tolerance:
             raise unauthorized("the signature is too old, or from a clock that is wrong")
@@ -157,9 +239,19 @@ def unauthorized(why: str, scheme: str = "Signature") -> Refusal:
 
 
 def _checked(secrets: Sequence[str]) -> Sequence[str]:
-    if not secrets or not all(secrets):
-        raise ConfigError("auth: a secret is missing or empty; anybody could sign with that")
+    if not secrets or not all(secret.strip() for secret in secrets):
+        raise ConfigError("auth: a secret is missing or blank; anybody could sign with that")
     return secrets
+
+
+def _trusted(names: Sequence[str]) -> frozenset[str]:
+    if isinstance(names, str):
+        raise ConfigError(f"auth: trust_headers: {names!r} is a text; give a list of names")
+    trusted = frozenset(name.lower() for name in names)
+    for name in trusted - READABLE - {_BINARY}:
+        known = ", ".join((_BINARY, *sorted(READABLE)))
+        raise ConfigError(f"auth: trust_headers: {name!r} is not a header that is read here; there are {known}")
+    return trusted
 
 
 def _digest(token: bytes) -> bytes:

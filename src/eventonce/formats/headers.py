@@ -37,16 +37,28 @@ def from_api_destination(headers: Mapping[str, str]) -> bool:
     return headers.get("user-agent", "").startswith("Amazon/EventBridge/ApiDestinations")
 
 
+def name_in(headers: Mapping[str, str]) -> str:
+    """Return what the sender calls the delivery, or nothing."""
+    return next((unquoted(headers[name]) for name in NAMING if name in headers), "")
+
+
 def of_request(event: Event, headers: Mapping[str, str], part: str = "") -> Event:
     """Return the event as it came in a request with these readable headers; `part` tells it from others in there."""
-    name = next((unquoted(headers[name]) for name in NAMING if name in headers), "")
-    named = bool(name) and event.form == "plain"
-    if not named and not headers and "headers" not in event.attributes:
+    name = name_in(headers)
+    if name:
+        event = named(event, name + part)
+    if not headers and "headers" not in event.attributes:
         return event
-    leave = ("headers", "id") if named else ("headers",)
-    attributes = {key: value for key, value in event.attributes.items() if key not in leave}
+    attributes = {key: value for key, value in event.attributes.items() if key != "headers"}
     if headers:
         attributes["headers"] = headers
+    return structs.replace(event, attributes=attributes, raw=event.raw or event.line())
+
+
+def named(event: Event, name: str) -> Event:
+    """Return the event under the name of its delivery, unless it has an envelope with an id."""
+    if event.form != "plain":
+        return event
+    attributes = {key: value for key, value in event.attributes.items() if key != "id"}
     raw = event.raw or event.line()  # written before anything is added to it
-    own = {"id": name + part, "named_by": ()} if named else {}
-    return structs.replace(event, attributes=attributes, raw=raw, **own)
+    return structs.replace(event, id=name, named_by=(), attributes=attributes, raw=raw)

@@ -8,7 +8,7 @@ from eventonce.event import Delivery, Event
 from eventonce.formats import Carried, read_binary, read_message
 from eventonce.formats.carriers import sns_names
 from eventonce.formats.cloudevents import recognises_headers
-from eventonce.formats.headers import of_request, readable, unquoted
+from eventonce.formats.headers import name_in, named, of_request, readable, unquoted
 from eventonce.formats.text import content, kind_of, read_json, values_in
 from eventonce.refusal import Refusal
 
@@ -18,11 +18,16 @@ _ENCODINGS = ("", "identity", "gzip")
 _PERHAPS_JSON = ("", "text/plain", "application/octet-stream")  # SNS sends its JSON as text/plain
 
 
-def deliveries(headers: Mapping[str, str], body: bytes, max_bytes: int, source: str) -> list[Delivery]:
-    """The deliveries of a request; raises `Refusal` where it is none that is read here."""
+def deliveries(headers: Mapping[str, str], body: bytes, max_bytes: int, source: str, name: str = "") -> list[Delivery]:
+    """The deliveries of a request; raises `Refusal` where it is none that is read here.
+
+    `name` is what its signer calls the delivery, where no header does.
+    """
     _check(headers)
     shown = readable(headers)
     found = _events(headers, shown, body, max_bytes)
+    if name and not name_in(shown):
+        found = [_named(each, name, number, len(found)) for number, each in enumerate(found, 1)]
     where: dict[str, Any] = {"source": source, **({"headers": shown} if shown else {})}
     if len(found) == 1:
         return [_delivery(found[0], where, body)]
@@ -85,6 +90,10 @@ def _media(headers: Mapping[str, str]) -> str:
 
 def _is_json(media: str) -> bool:
     return media.endswith(("/json", "+json"))
+
+
+def _named(found: Event | EventRejected, name: str, number: int, count: int) -> Event | EventRejected:
+    return named(found, name if count == 1 else f"{name}/{number}") if isinstance(found, Event) else found
 
 
 def _delivery(found: Event | EventRejected, where: dict[str, Any], body: bytes) -> Delivery:

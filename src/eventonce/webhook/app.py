@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from eventonce.auth import Auth
+from eventonce.auth import Admitted, Auth, cautions
 from eventonce.clock import SystemClock, duration
 from eventonce.context import is_async
 from eventonce.engine import Once
@@ -35,7 +35,7 @@ THREADS = 4
 BATCH = 100
 DEADLINE = "25s"
 PATIENCE = "10s"
-_ITS_DEADLINE = 4000  # milliseconds; an API destination of EventBridge gives up after 5 s, and an answer before that can say when to come again
+_ITS_DEADLINE = 4000  # milliseconds; API destinations give up after 5 s, and an answer before that can say when to come
 _log = logging.getLogger("eventonce")
 
 Watcher = Callable[[Delivery, Outcome], None]
@@ -73,6 +73,8 @@ class Webhook:
         self._once = once
         self._handler = handler
         self._auth = auth
+        for caution in cautions(auth, once.rules):
+            _log.warning("http: %s", caution)
         self._path = path
         self._max_body = max_body  # packed and unpacked
         self._deadline = duration(deadline, "deadline")
@@ -142,9 +144,10 @@ class Webhook:
             admitted = await self._auth.admit(headers, raw)
             if isinstance(admitted, str):
                 return noted(admitted)
-            headers, raw = admitted
-        keyed = IDEMPOTENCY_KEY in headers and not impatient
-        found = await self._read(headers, raw)
+        else:
+            admitted = Admitted(headers, raw)
+        keyed = IDEMPOTENCY_KEY in admitted.headers and not impatient
+        found = await self._read(admitted)
         self._bodies.make_room(body, size(found))
         waiting = self._batches.put(found)
         body.lend(waiting)
@@ -156,10 +159,11 @@ class Webhook:
             raise Refusal(503, "events cannot be processed now")
         return respond(waiting.result(), keyed=keyed, kept=self._dead_letters is not None)
 
-    async def _read(self, headers: Mapping[str, str], raw: bytes) -> list[Delivery]:
+    async def _read(self, request: Admitted) -> list[Delivery]:
         """Its events; a large body is read on a thread, and the others are answered meanwhile."""
-        read = partial(deliveries, headers, raw, self._max_body, "http")
-        return await asyncio.to_thread(read) if len(raw) > _LARGE or raw[:2] == GZIP else read()
+        read = partial(deliveries, request.headers, request.body, self._max_body, "http", request.name)
+        large = len(request.body) > _LARGE or request.body[:2] == GZIP
+        return await asyncio.to_thread(read) if large else read()
 
     # --- a batch ---
 

@@ -77,7 +77,12 @@ def _hmac(options: Mapping[str, str]) -> Auth:
     if not options.get("header"):
         _wrong("auth=hmac needs header=, the header that the signature is in")
     named: Any = {name: options[name] for name in ("header", "encoding", "prefix", "timestamp") if name in options}
-    return Hmac(*_secrets(options), tolerance=options.get("tolerance", TOLERANCE), **named)
+    tolerance = options.get("tolerance", TOLERANCE)
+    return Hmac(*_secrets(options), tolerance=tolerance, trust_headers=_trusted(options), **named)
+
+
+def _trusted(options: Mapping[str, str]) -> list[str]:
+    return [name for name in options.get("trust_headers", "").split(",") if name]
 
 
 def _stripe(options: Mapping[str, str]) -> Auth:
@@ -93,10 +98,16 @@ def _sns(options: Mapping[str, str]) -> Auth:
 _SCHEMES: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, str]], Auth | None]]] = {
     "none": ((), lambda options: None),
     "bearer": (("secret_env",), lambda options: Bearer(*_secrets(options))),
-    "github": (("secret_env",), lambda options: github(*_secrets(options))),
-    "shopify": (("secret_env",), lambda options: shopify(*_secrets(options))),
+    "github": (
+        ("secret_env", "trust_headers"),
+        lambda options: github(*_secrets(options), trust_headers=_trusted(options)),
+    ),
+    "shopify": (
+        ("secret_env", "trust_headers"),
+        lambda options: shopify(*_secrets(options), trust_headers=_trusted(options)),
+    ),
     "stripe": (("secret_env", "tolerance"), _stripe),
-    "hmac": (("secret_env", "header", "encoding", "prefix", "timestamp", "tolerance"), _hmac),
+    "hmac": (("secret_env", "header", "encoding", "prefix", "timestamp", "tolerance", "trust_headers"), _hmac),
     "sns": (("topic", "tolerance"), _sns),
 }
 
