@@ -50,6 +50,7 @@ from eventonce.work import Run, Work
 if TYPE_CHECKING:
     from asyncio import Runner
 
+    from eventonce.auth import Auth
     from eventonce.aws_lambda import LambdaHandler
 
 BATCH = 500  # events that are claimed together
@@ -147,16 +148,24 @@ class Once:
         return drive_async(flow) if work.is_async else drive(flow)
 
     def aws_lambda(
-        self, handler: Handler | Sink, *, enrichment: bool = False, report_kafka_failures: bool = False
+        self,
+        handler: Handler | Sink,
+        *,
+        enrichment: bool = False,
+        report_kafka_failures: bool = False,
+        auth: "Auth | None" = None,
     ) -> "LambdaHandler":
         """A Lambda function's handler for everything that AWS invokes one with, which answers as its carrier expects.
 
         With `enrichment` it stands inside a pipe: it hands on what is new, as the handler returns it or as it came.
         With `report_kafka_failures` it names the records of Kafka that failed, which takes `ReportBatchItemFailures` in
         the mapping; without, one failure brings all of the batch back.
+        `auth` decides who may send requests to it; what services of AWS invoke it with is theirs by IAM.
         """
-        from eventonce.aws_lambda import LambdaHandler
+        from eventonce.aws_lambda import Gate, LambdaHandler
 
+        if enrichment and auth is not None:
+            raise ConfigError("auth: an enrichment is invoked by its pipe and takes no requests; leave auth out")
         work = self._work(handler)
 
         def run(deliveries: Sequence[Delivery], left: int | None) -> list[Outcome]:
@@ -165,11 +174,13 @@ class Once:
             flow = self._flow(deliveries, Run(work, self._lease, attempts=LONGEST, ends=ends))
             return self._in_loop(drive_async(flow)) if work.is_async else drive(flow)
 
+        gate = Gate(auth, self._in_loop, self._clock, self.rules)
         return LambdaHandler(
             run,
             self._consumer,
             self._max_bytes,
             self._clock,
+            gate,
             enrichment=enrichment,
             report_kafka_failures=report_kafka_failures,
         )
@@ -218,7 +229,7 @@ class Once:
     ) -> None:
         self.close()
 
-    def _in_loop(self, found: Coroutine[Any, Any, list[Outcome]]) -> list[Outcome]:
+    def _in_loop(self, found: Coroutine[Any, Any, Returned]) -> Returned:
         """One loop for all invocations, so that the handlers' own connections live on."""
         if self._loop is None:
             from asyncio import Runner

@@ -1,5 +1,6 @@
 """The Lambda handler under AWS's own runtime client: cold and warm starts, errors, and a time-out that kills it."""
 
+import hmac
 import json
 import os
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import threading
 import time
 import uuid
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
@@ -184,6 +186,48 @@ def test_an_error_reaches_lambda_as_one(runtime: Runtime) -> None:
     failed = runtime.invoke(bridge("1", fails=True))
     assert failed is not None
     assert (failed.kind, failed.body["errorType"], failed.body["errorMessage"]) == ("error", "ValueError", "no money")
+
+
+GUARDED = """
+from eventonce import Once
+from eventonce.auth import github
+
+once = Once("sqlite:///claims.db", consumer="billing")
+
+
+def handle(event):
+    with open("effects.txt", "a") as file:
+        file.write(f"{event.data['text']}\\n")
+
+
+handler = once.aws_lambda(handle, auth=github("s-1"))
+"""
+
+
+def test_a_function_url_takes_what_its_sender_has_signed(runtime: Runtime, effects: Effects, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(GUARDED)
+    body = '{"text": "\u20ac 5"}'.encode()
+    signature = f"sha256={hmac.new(b's-1', body, 'sha256').hexdigest()}"
+
+    def send(body: bytes, signature: str, *, packed: bool = False) -> tuple[int, str]:
+        document = {
+            "version": "2.0",
+            "rawPath": "/",
+            "headers": {"x-hub-signature-256": signature, "content-type": "application/json"},
+            "requestContext": {"http": {"method": "POST"}, "accountId": "anonymous"},
+            "body": b64encode(body).decode() if packed else body.decode(),
+            "isBase64Encoded": packed,
+        }
+        reply = runtime.invoke(document)
+        assert reply is not None
+        assert reply.kind == "response"
+        return reply.body["statusCode"], reply.body["headers"].get("eventonce-outcome", "")
+
+    assert send(body, "sha256=" + "0" * 64) == (401, "")
+    assert send(body + b" ", signature) == (401, "")
+    assert send(body, signature) == (200, "processed")
+    assert send(body, signature, packed=True) == (200, "duplicate")
+    assert effects() == ["\u20ac 5"]
 
 
 def test_a_partial_answer_reaches_lambda(runtime: Runtime, tmp_path: Path) -> None:

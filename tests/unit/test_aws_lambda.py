@@ -2,20 +2,25 @@
 
 import asyncio
 import gzip
+import hashlib
+import hmac
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from eventonce import EventRejected, Once, Rule
+from eventonce.auth import Auth, Bearer, Hmac, Sns, Stripe, github, shopify
 from eventonce.claim import Want
-from eventonce.errors import EventBusy, StoreError
+from eventonce.errors import ConfigError, EventBusy, StoreError
 from eventonce.event import Event
 from eventonce.formats import read_event
 from eventonce.stores.memory import MemoryStore
+from eventonce.testing import ManualClock
 from eventonce.webhook import Webhook
+from tests.unit import test_webhook_sns
 from tests.unit.conftest import Faulty
 from tests.unit.test_webhook_app import ask
 
@@ -133,6 +138,10 @@ def sns(number: object) -> dict[str, Any]:
 def firehose(*numbers: object) -> dict[str, Any]:
     records = [{"recordId": f"f-{number}", "data": packed(bridge(number))} for number in numbers]
     return {"invocationId": "i", "deliveryStreamArn": "arn", "region": "eu-west-1", "records": records}
+
+
+def logs(number: object) -> dict[str, Any]:
+    return {"awslogs": {"data": b64encode(gzip.compress(json.dumps(bridge(number)).encode())).decode()}}
 
 
 def pipe(*numbers: object, place: int = 1) -> list[dict[str, Any]]:
@@ -815,6 +824,167 @@ def test_two_idempotency_keys_are_none(door: Door, function: Function) -> None:
     document[field][name] = ["k-1", "k-2"]
     assert function.handler(document, None)["statusCode"] == 400
     assert function.ran == []
+
+
+# --- who may send ---
+
+SECRET = "s-1"
+NOW = 1_800_000_000
+
+
+def sign(body: bytes) -> bytes:
+    return hmac.new(SECRET.encode(), body, hashlib.sha256).digest()
+
+
+def of_stripe(body: bytes) -> dict[str, str]:
+    return {"Stripe-Signature": f"t={NOW},v1={sign(b'%d.' % NOW + body).hex()}"}
+
+
+SIGNERS: dict[str, tuple[Auth, Callable[[bytes], dict[str, str]]]] = {
+    "github": (github(SECRET), lambda body: {"X-Hub-Signature-256": f"sha256={sign(body).hex()}"}),
+    "shopify": (shopify(SECRET), lambda body: {"X-Shopify-Hmac-Sha256": b64encode(sign(body)).decode()}),
+    "stripe": (Stripe(SECRET, clock=ManualClock(NOW * 1000)), of_stripe),
+    "hmac": (Hmac(SECRET, header="X-Sign"), lambda body: {"X-Sign": sign(body).hex()}),
+    "bearer": (Bearer(SECRET), lambda body: {"Authorization": f"Bearer {SECRET}"}),
+}
+signers = pytest.mark.parametrize(("auth", "signed"), SIGNERS.values(), ids=SIGNERS)
+Signed = Callable[[bytes], dict[str, str]]
+BYTES = gzip.compress(b'{"id": "e-1", "text": "\xe2\x82\xac"}', mtime=0)
+
+
+class Guarded:
+    """A function that takes requests of those who are known."""
+
+    def __init__(self, auth: Auth, **settings: Any) -> None:
+        self.ran: list[Event] = []
+        self._once = Once("memory:", **settings)
+        self._handler = self._once.aws_lambda(self.ran.append, auth=auth)
+
+    def __call__(self, event: Any) -> Any:
+        return self._handler(event, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._once.close()
+
+
+@http_doors
+@signers
+def test_only_who_is_known_may_send(auth: Auth, signed: Signed, door: Door) -> None:
+    text = '{"id": "e-1", "text": "\u20ac"}'
+    body = text.encode()
+    with Guarded(auth) as function:
+        for headers in ({}, dict.fromkeys(signed(body), "x"), dict.fromkeys(signed(body), "€")):
+            told = function(door(text, headers))
+            assert (told["statusCode"], "www-authenticate" in told["headers"]) == (401, True)
+            assert SECRET not in told["body"]
+        if not isinstance(auth, Bearer):
+            assert function(door(text + " ", signed(body)))["statusCode"] == 401
+        assert function.ran == []
+        outcomes = [function(door(text, signed(body)))["headers"]["eventonce-outcome"] for _ in range(2)]
+        assert outcomes == ["processed", "duplicate"]
+        packed = function(door(b64encode(body).decode(), signed(body), isBase64Encoded=True))
+        assert packed["headers"]["eventonce-outcome"] == "duplicate"
+        assert [event.data for event in function.ran] == [{"id": "e-1", "text": "\u20ac"}]
+
+
+@http_doors
+@signers
+def test_what_is_signed_are_the_bytes_that_were_sent(auth: Auth, signed: Signed, door: Door) -> None:
+    with Guarded(auth) as function:
+        told = function(door(b64encode(BYTES).decode(), signed(BYTES), isBase64Encoded=True))
+        assert told["statusCode"] == 200
+        assert [event.data["text"] for event in function.ran] == ["\u20ac"]
+        told = function(door("not base64!", signed(b"not base64!"), isBase64Encoded=True))
+        assert told["statusCode"] == 400
+
+
+def test_headers_that_are_not_signed_are_not_read_behind_lambda_either() -> None:
+    auth, signed = SIGNERS["github"]
+    with Guarded(auth) as function:
+        told = [function(api_v2(TEXT, {**signed(TEXT.encode()), **more})) for more in (GITHUB, {}, CLOUD)]
+        assert [each["statusCode"] for each in told] == [200, 200, 400]
+        digest = hashlib.sha256(TEXT.encode()).hexdigest()
+        assert [(event.id, event.attributes.get("headers")) for event in function.ran] == [(f"sha256:{digest}", None)]
+
+
+def test_a_topic_sends_to_a_function() -> None:
+    asked: list[str] = []
+
+    def fetch(url: str) -> bytes:
+        asked.append(url)
+        return test_webhook_sns.certificate()
+
+    with Guarded(Sns(test_webhook_sns.TOPIC, fetch=fetch)) as function:
+        notice = {**test_webhook_sns.NOTICE, "Message": json.dumps(bridge(1))}
+        bodies = [
+            test_webhook_sns.signed(test_webhook_sns.CONFIRMATION),
+            test_webhook_sns.signed(notice),
+            test_webhook_sns.signed(notice, **test_webhook_sns.ORDER),
+            test_webhook_sns.signed(notice, Message="{}"),
+        ]
+        told = [function(api_v2(body.decode(), {})) for body in bodies]
+        assert [each["statusCode"] for each in told] == [200, 200, 200, 401]
+        assert [json.loads(each["body"]).get("outcome") for each in told[:3]] == ["confirmed", "processed", "duplicate"]
+        assert [event.id for event in function.ran] == ["1"]
+    assert asked == [test_webhook_sns.CERTIFICATE, test_webhook_sns.SUBSCRIBE]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [bridge(1), sqs(1), kinesis(1), dynamodb(1), sns(1), firehose(1), pipe(1), [bridge(1)], logs(1)],
+    ids=["EventBridge", "SQS", "Kinesis", "DynamoDB", "SNS", "Firehose", "a pipe", "a list", "CloudWatch Logs"],
+)
+def test_a_service_of_aws_needs_no_signature(event: Any) -> None:
+    with Guarded(SIGNERS["github"][0], rules=Rule(name="r", key="content")) as function:
+        function(event)
+        assert len(function.ran) == 1
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"id": "e-1"},
+        [{"id": "e-1"}],
+        {"specversion": "1.0", "id": "c-1", "source": "/s", "type": "t"},
+        sns(1)["Records"][0]["Sns"],
+        sqs(1)["Records"][0],
+        {"Messages": [{"MessageId": "m", "ReceiptHandle": "r", "Body": "{}"}]},
+        {"requestContext": {}, "body": "{}", "headers": {}},
+    ],
+)
+def test_what_is_neither_a_request_nor_of_a_service_is_refused(event: Any) -> None:
+    """As API Gateway hands on what a stranger sends, where its integration is not a proxy."""
+    with Guarded(SIGNERS["github"][0], rules=Rule(name="r", key="content")) as function:
+        with pytest.raises(EventRejected, match="auth="):
+            function(event)
+        assert function.ran == []
+
+
+def test_an_enrichment_takes_no_requests() -> None:
+    with Once("memory:") as once, pytest.raises(ConfigError, match="enrichment"):
+        once.aws_lambda(print, enrichment=True, auth=Bearer("t"))
+
+
+def test_refused_requests_and_open_functions_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with Guarded(SIGNERS["bearer"][0]) as function:
+        for _ in range(3):
+            assert function(api_v2(TEXT, {}))["statusCode"] == 401
+    assert len([line for line in caplog.messages if "refused with 401" in line]) == 1
+    caplog.clear()
+    with Once("memory:") as once:
+        handler = once.aws_lambda(print)
+        for _ in range(2):
+            handler(api_v2(TEXT, KEY), None)
+    assert len([line for line in caplog.messages if "anybody" in line]) == 1
+    caplog.clear()
+    with Once("memory:") as once:
+        document = api_v2(TEXT, KEY)
+        document["requestContext"] = {**document["requestContext"], "authorizer": {"iam": {"accountId": "1"}}}
+        once.aws_lambda(print)(document, None)
+    assert caplog.messages == []
 
 
 # --- shapes that are none ---

@@ -185,9 +185,9 @@ def test_a_topic_is_signed_and_confirmed_by_the_server_of_its_region_alone(arn: 
     certificate = f"https://{host}/SimpleNotificationService-0.pem"
     assert told(auth, signed({**NOTICE, "TopicArn": topic}, SigningCertURL=certificate)) is None
     subscribe = f"https://{host}/?Action=ConfirmSubscription&TopicArn={topic}&Token=abc"
-    other = {**CONFIRMATION, "TopicArn": topic}
-    assert told(auth, signed(other, SigningCertURL=certificate)) == 401
-    assert told(auth, signed({**other, "SubscribeURL": subscribe}, SigningCertURL=certificate)) == "confirmed"
+    elsewhere = {**CONFIRMATION, "TopicArn": topic}
+    assert told(auth, signed(elsewhere, SigningCertURL=certificate)) == 401
+    assert told(auth, signed({**elsewhere, "SubscribeURL": subscribe}, SigningCertURL=certificate)) == "confirmed"
     assert net.asked == [certificate, subscribe]
 
 
@@ -359,7 +359,7 @@ def test_a_name_that_is_not_resolved_does_not_hold_the_sender_for_ever(
 
 # --- what is not signed ---
 
-ORDER = {"source": "evil", "detail-type": "Transfer", "detail": {"cents": 1}, "id": "forged"}
+ORDER: dict[str, Any] = {"source": "evil", "detail-type": "Transfer", "detail": {"cents": 1}, "id": "forged"}
 CLOUD = {"specversion": "1.0", "source": "/evil", "type": "transfer", "id": "forged", "data": {"cents": 1}}
 UNSIGNED: dict[str, dict[str, Any]] = {
     "EventBridge": ORDER,

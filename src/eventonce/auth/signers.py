@@ -8,26 +8,19 @@ import hmac
 from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import ConfigError
 from eventonce.formats.cloudevents import recognises_headers
 from eventonce.formats.headers import NAMING, READABLE
+from eventonce.formats.requests import Admitted
 from eventonce.refusal import Refusal
 
 TOLERANCE = "5m"  # how old a signature with a time may be, as Stripe's own libraries have it
 CONTENT = ("content-type", "content-encoding")  # how a body is to be read
 _MOST = 16  # signatures in one header that are looked at
 _BINARY = "ce-*"  # the attributes of a CloudEvent in binary mode
-
-
-class Admitted(NamedTuple):
-    """What may be read of a request: the headers and the body that its sender vouches for, and nothing else."""
-
-    headers: Mapping[str, str]
-    body: bytes
-    name: str = ""  # what the delivery is called where no header names it
 
 
 class Auth(Protocol):
@@ -41,7 +34,18 @@ class Auth(Protocol):
         ...
 
 
-class Hmac:
+class Signer:
+    """Decides at once: all that it needs is in the request, so that no event loop is needed either."""
+
+    def verify(self, headers: Mapping[str, str], body: bytes) -> Admitted:
+        """Return what may be read; raise `Refusal` for a stranger."""
+        raise NotImplementedError
+
+    async def admit(self, headers: Mapping[str, str], body: bytes) -> Admitted:
+        return self.verify(headers, body)
+
+
+class Hmac(Signer):
     """An HMAC with SHA-256 over the body, in a header.
 
     With `timestamp`, the header of that name holds a time in seconds, and what is signed is the time, a dot and the
@@ -73,7 +77,7 @@ class Hmac:
         self._timestamp = None if timestamp is None else timestamp.lower()
         self._freshness = Freshness(tolerance, clock)
 
-    async def admit(self, headers: Mapping[str, str], body: bytes) -> Admitted:
+    def verify(self, headers: Mapping[str, str], body: bytes) -> Admitted:
         given = headers.get(self._header)
         if given is None or not given.startswith(self._prefix):
             raise unauthorized(f"there is no signature in the header {self._header}")
@@ -174,14 +178,14 @@ def shopify(*secrets: str, trust_headers: Sequence[str] = ()) -> Hmac:
     )
 
 
-class Stripe:
+class Stripe(Signer):
     """As Stripe signs: `Stripe-Signature: t=TIME,v1=...`, over the time and the body."""
 
     def __init__(self, *secrets: str, tolerance: str | float = TOLERANCE, clock: Clock | None = None) -> None:
         self._secrets = _checked(secrets)
         self._freshness = Freshness(tolerance, clock)
 
-    async def admit(self, headers: Mapping[str, str], body: bytes) -> Admitted:
+    def verify(self, headers: Mapping[str, str], body: bytes) -> Admitted:
         pairs = [part.strip().partition("=") for part in headers.get("stripe-signature", "").split(",")]
         time = next((value for name, _, value in pairs if name == "t"), "")
         found = [value for name, _, value in pairs if name == "v1"][:_MOST]
@@ -192,13 +196,13 @@ class Stripe:
         return Admitted(only(CONTENT, headers), body)  # the id is in the signed body, and no header renames it
 
 
-class Bearer:
+class Bearer(Signer):
     """A token: `Authorization: Bearer ...`."""
 
     def __init__(self, *tokens: str) -> None:
         self._tokens = [_digest(token.encode()) for token in _checked(tokens)]
 
-    async def admit(self, headers: Mapping[str, str], body: bytes) -> Admitted:
+    def verify(self, headers: Mapping[str, str], body: bytes) -> Admitted:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = _digest(token.strip().encode("latin-1"))  # of one length, so that a comparison tells nothing of it
         known = [hmac.compare_digest(given, each) for each in self._tokens]

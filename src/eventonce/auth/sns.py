@@ -5,24 +5,25 @@ SNS in the region of the topic alone, by a URL without a port, a user, a query o
 name, so a message of no such topic is refused before its body is parsed or anything is fetched.
 """
 
-import asyncio
 import logging
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from eventonce.auth.signers import Admitted, unauthorized
+from eventonce.auth.signers import unauthorized
 from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import ConfigError, MissingDriver
+from eventonce.formats.requests import Admitted
 from eventonce.formats.text import from_base64
 from eventonce.path import read_time
 from eventonce.refusal import Refusal
 
 if TYPE_CHECKING:
+    import asyncio
+
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 # The domain of each partition of AWS, as botocore has it.
@@ -185,6 +186,9 @@ class Sns:
 
     async def _fetched(self, url: str) -> bytes:
         """What is there: fetched once for all who want it now, on a thread, and not too much at a time."""
+        import asyncio  # a third of a cold start of a function, of which most never come here
+        from http.client import HTTPException
+
         task = self._fetches.get(url)
         if task is None:
             if len(self._fetches) >= _FETCHES:

@@ -66,6 +66,18 @@ def recognise(event: Any) -> Envelope:
     raise EventRejected(f"the function was invoked with {_seen(event)}; expected {EXPECTED}")
 
 
+def is_of_aws(envelope: Envelope) -> bool:
+    """Return whether this is what a service invokes a function with, which IAM lets nobody else do.
+
+    A bare event is not, nor one message without its batch: API Gateway hands on what a stranger sends as it is, where
+    its integration is not a proxy.
+    """
+    if isinstance(envelope.document, list):
+        return all(each.carried.carrier.startswith(("pipes-", "eventbridge")) for each in envelope.messages)
+    batch = any(isinstance(envelope.document.get(name), list | dict) for name in ("Records", "records"))
+    return envelope.carrier in ("eventbridge", "logs") or (batch and envelope.carrier != "none")
+
+
 def unknown(event: Any, why: str) -> EventRejected:
     """That an invocation is of no known shape and cannot be keyed as it is."""
     return EventRejected(f"the function was invoked with {_seen(event)}, which {why}; expected {EXPECTED}")

@@ -2,22 +2,23 @@
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from eventonce.aws_lambda.answers import Settled, answer, as_response, enriched, to_request
-from eventonce.aws_lambda.envelope import Envelope, Message, Reply, recognise
+from eventonce.aws_lambda.envelope import Envelope, Message, Reply, is_of_aws, recognise, unknown
+from eventonce.aws_lambda.gate import Gate
 from eventonce.claim import LONGEST_LEASE
 from eventonce.clock import Clock
-from eventonce.errors import EventRejected, describe
+from eventonce.errors import describe
 from eventonce.event import Delivery, Event
 from eventonce.formats import gateway, read_message
 from eventonce.formats.headers import IDEMPOTENCY_KEY, from_api_destination
-from eventonce.formats.requests import deliveries, idempotency_key
+from eventonce.formats.requests import deliveries
 from eventonce.observe import emf
 from eventonce.outcome import Action, Outcome
-from eventonce.refusal import Refusal, Refusals
-from eventonce.response import refused
+from eventonce.refusal import Refusal
+from eventonce.response import noted, refused
 
 Runner = Callable[[Sequence[Delivery], int | None], list[Outcome]]
 _BEYOND = 1000  # milliseconds by which a claim outlives the function, whose end is not as punctual as its start
@@ -39,6 +40,7 @@ class LambdaHandler:
         consumer: str,
         max_bytes: int,
         clock: Clock,
+        gate: Gate,
         *,
         enrichment: bool,
         report_kafka_failures: bool,
@@ -47,14 +49,16 @@ class LambdaHandler:
         self._consumer = consumer
         self._max_bytes = max_bytes
         self._clock = clock
+        self._gate = gate
         self._enrichment = enrichment
         self._report_kafka_failures = report_kafka_failures
-        self._refusals = Refusals(clock)
 
     def __call__(self, event: Any, context: Any = None) -> Any:
         envelope = recognise(event)
         if envelope.reply is Reply.RESPONSE:
             return self._respond(envelope, _lease(context))
+        if not (self._gate.is_open or is_of_aws(envelope)):
+            raise unknown(event, "is neither a request nor what a service of AWS sends, so that auth= cannot check it")
         if envelope.reply is Reply.OFFSETS and not self._report_kafka_failures:
             envelope = envelope._replace(reply=Reply.RAISE)  # any answer could be taken for success of all
         parts = [self._deliveries(envelope, message) for message in envelope.messages]
@@ -69,16 +73,19 @@ class LambdaHandler:
     def _respond(self, envelope: Envelope, lease: int | None) -> Any:
         """A request goes the way that it goes through the webhook."""
         try:
-            headers, body = _request(envelope.document)
-            keyed = IDEMPOTENCY_KEY in headers and not from_api_destination(headers)
-            found = deliveries(headers, body, self._max_bytes, envelope.carrier)
+            admitted = self._gate.admit(envelope.document)
+            if isinstance(admitted, str):
+                return as_response(noted(admitted))
+            headers, body, name = admitted
+            found = deliveries(headers, body, self._max_bytes, envelope.carrier, name)
         except Refusal as refusal:
-            self._refusals.add(refusal)
+            self._gate.refused(refusal)
             return as_response(refused(refusal))
         settled = Settled(envelope.messages[0], self._run(found, lease))
         self._tell(envelope, [settled])
         if self._enrichment:
             return enriched(envelope, [settled])
+        keyed = IDEMPOTENCY_KEY in headers and not from_api_destination(gateway.headers(envelope.document))
         return to_request(settled, keyed=keyed)
 
     def _deliveries(self, envelope: Envelope, message: Message) -> list[Delivery]:
@@ -107,18 +114,6 @@ class LambdaHandler:
             _log.warning("%s %s: %s: %s%s", envelope.carrier, message.name, failure.kind, describe(failure.error), kept)
         if len(failed) > _MOST_COMPLAINTS:
             _log.warning("%d more failed", len(failed) - _MOST_COMPLAINTS)
-
-
-def _request(document: Mapping[str, Any]) -> tuple[dict[str, str], bytes]:
-    """The headers and the body of a request, which must be one that can be read."""
-    headers = gateway.headers(document)
-    key = headers.get(IDEMPOTENCY_KEY)
-    if key is not None:
-        idempotency_key([key] * (2 if gateway.repeated(document, IDEMPOTENCY_KEY) else 1))
-    try:
-        return headers, gateway.body(document)
-    except EventRejected as error:
-        raise Refusal(400, str(error)) from None
 
 
 def _lease(context: Any) -> int | None:

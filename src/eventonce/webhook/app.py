@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from eventonce.auth import Admitted, Auth, cautions
+from eventonce.auth import Auth, cautions
 from eventonce.clock import SystemClock, duration
 from eventonce.context import is_async
 from eventonce.engine import Once
 from eventonce.errors import ConfigError, describe
 from eventonce.event import Delivery
 from eventonce.formats.headers import IDEMPOTENCY_KEY, from_api_destination
-from eventonce.formats.requests import deliveries, size
+from eventonce.formats.requests import Admitted, deliveries, size
 from eventonce.formats.text import GZIP
 from eventonce.outcome import Action, Outcome
 from eventonce.ports import Sink
