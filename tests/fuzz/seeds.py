@@ -55,6 +55,11 @@ LETTER = {
     "time": BRIDGE["time"], "outcome": "failed", "reason": "r", "attempts": 5, "rule": "orders", "key": "00",
     "body": json.dumps(BRIDGE),
 }  # fmt: skip
+SIGNED = {
+    "Type": "Notification", "MessageId": "m", "Message": json.dumps(BRIDGE), "Timestamp": "2026-11-19T09:00:00Z",
+    "SignatureVersion": "2", "Signature": PACKED, "Subject": None,
+    "SigningCertURL": "https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-0.pem",
+}  # fmt: skip
 HEADERS = {"content-type": "application/json", "authorization": "Bearer secret", "idempotency-key": '"k"'}
 
 _PATHS = (b"detail.id", b"a || b", b"floor_time(time,'1s')", b"**.at")
@@ -73,6 +78,7 @@ _SEEDS: dict[str, list[bytes]] = {
         b"sqs://q?endpoint=http://h",
         b"https://h/p?timeout=1s",
     ],
+    "notice": [json.dumps(SIGNED).encode(), json.dumps({**SIGNED, "Type": "SubscriptionConfirmation"}).encode()],
     "letter": [json.dumps(LETTER).encode()],
     "message": [b"name\n" + each for each in _JSON],
     "binary_cloudevent": [b'{"ce-time": "2026-01-05T09:00:00Z"}\n{"n": 1}'],

@@ -3,6 +3,8 @@ else: any other exception is a finding, as is a hang or memory without bound (th
 
 import asyncio
 import contextlib
+import hmac
+import io
 import json
 import tempfile
 import tomllib
@@ -13,24 +15,25 @@ from typing import Any
 from click.testing import CliRunner
 
 from eventonce import Once
-from eventonce.aws_lambda.envelope import recognise
+from eventonce.auth import Bearer, Sns, Stripe, github
 from eventonce.cli.main import cli
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventOnceError, EventRejected
 from eventonce.event import Event
-from eventonce.formats import Carried, read_binary, read_event, read_events, read_message
+from eventonce.formats import Carried, gateway, read_binary, read_event, read_events, read_message
 from eventonce.key import KEY_BYTES
 from eventonce.outcome import Kind
 from eventonce.path import getter, ignored_path
 from eventonce.pipeline import rulebook, settings
 from eventonce.redrive.letter import read_letter
+from eventonce.refusal import Refusal
 from eventonce.rule import Rule
 from eventonce.rules import Rulebook, identity
 from eventonce.rules.pattern import Pattern, PatternError
 from eventonce.sinks import open_dead_letters, open_sink
 from eventonce.sources.documents import Splitter
 from eventonce.stores import open_store
-from eventonce.webhook import Bearer, Stripe, Webhook, github
+from eventonce.webhook import Webhook
 
 MAX_BYTES = 65_536
 STATUSES = {200, 400, 401, 404, 405, 409, 413, 415, 422, 503}
@@ -39,6 +42,7 @@ _OPTIONS = (  # those that read a value and touch nothing
     ["advise", "--horizon"], ["key", "--key"], ["presets", "--"], ["template", "--"],
     *([command, "--store", "memory:", "--"] for command in ("forget", "peek", "explain")),
 )  # fmt: skip
+_TOPIC = "arn:aws:sns:eu-west-1:123456789012:orders"
 _CARRIERS = ("sqs", "kinesis", "sns", "dynamodb", "http")
 _BOOK = Rulebook(
     "fuzz",
@@ -160,8 +164,31 @@ def urls(data: bytes) -> None:
 
 
 def invocation(data: bytes) -> None:
-    with contextlib.suppress(EventRejected):
-        recognise(parsed(data))
+    """Whatever a function is invoked with, it answers or refuses, and a request is always answered."""
+    document = parsed(data)
+    auth = (None, github("secret"))[len(data) % 2]
+    with Once("memory:") as once, contextlib.redirect_stdout(io.StringIO()):
+        handler = once.aws_lambda(lambda event: None, auth=auth)
+        if isinstance(document, dict) and gateway.recognises(document):
+            assert handler(document, None)["statusCode"] in STATUSES
+            return
+        with contextlib.suppress(EventOnceError):
+            handler(document, None)
+
+
+def notice(data: bytes) -> None:
+    """Nobody can sign these, so that each is refused, and fetches nothing but a certificate of SNS."""
+    fetched: list[str] = []
+
+    def fetch(url: str) -> bytes:
+        fetched.append(url)
+        raise OSError("not there")
+
+    body = data.replace(b"{", b'{"TopicArn": "%s", ' % _TOPIC.encode(), 1)
+    with contextlib.suppress(Refusal):
+        asyncio.run(Sns(_TOPIC, fetch=fetch, tolerance="36500d").admit({}, body))
+        raise AssertionError(body)
+    assert all(url.startswith("https://sns.eu-west-1.amazonaws.com/") for url in fetched)
 
 
 def letter(data: bytes) -> None:
@@ -210,7 +237,9 @@ def options(data: bytes) -> None:
 def webhook(data: bytes) -> None:
     head, body = halves(data)
     said = parsed(head)
-    headers = [(str(n).lower().encode(), str(v).encode()) for n, v in said.items()] if isinstance(said, dict) else []
+    given = said.items() if isinstance(said, dict) else ()
+    headers = [(str(n).lower().encode("utf-8", "replace"), str(v).encode("utf-8", "replace")) for n, v in given]
+    headers.append((b"x-hub-signature-256", b"sha256=" + hmac.digest(b"secret", body, "sha256").hex().encode()))
     auths = (None, Bearer("secret"), github("secret"), Stripe("secret"))
     with Once("memory:") as once:
         app = Webhook(once, lambda event: None, auth=auths[len(head) % 4])
@@ -240,6 +269,6 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     each.__name__: each
     for each in (
         one_event, many_events, message, binary_cloudevent, documents, pattern, pipeline, paths, durations, urls,
-        invocation, letter, engine, webhook, command, options,
+        invocation, notice, letter, engine, webhook, command, options,
     )
 }  # fmt: skip
