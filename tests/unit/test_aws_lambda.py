@@ -816,6 +816,12 @@ def test_a_recorded_request_has_the_key_that_it_had(door: Door) -> None:
         assert read_event(door(TEXT, headers)).attributes["headers"] == {"idempotency-key": "k-1"}
 
 
+def test_a_load_balancer_is_answered_in_the_form_it_asks_in(function: Function) -> None:
+    told = function.handler(several_values(json.dumps(bridge(1)), {}), None)
+    assert told["multiValueHeaders"] == {name: [value] for name, value in told["headers"].items()}
+    assert "multiValueHeaders" not in function.handler(api_v1(json.dumps(bridge(2)), {}), None)
+
+
 @pytest.mark.parametrize("door", [api_v1, several_values, lattice])
 def test_two_idempotency_keys_are_none(door: Door, function: Function) -> None:
     document = door(json.dumps(bridge(1)), KEY)

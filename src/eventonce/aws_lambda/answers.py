@@ -99,19 +99,22 @@ def _packed(result: Any) -> str:
     return to_base64(text if isinstance(text, bytes) else msgspec.json.encode(text))
 
 
-def to_request(settled: Settled, *, keyed: bool) -> dict[str, Any]:
+def to_request(settled: Settled, document: Mapping[str, Any], *, keyed: bool) -> dict[str, Any]:
     """The response to a request: the handler's own, or the one that the webhook would give."""
     outcomes, result = settled.outcomes, settled.result
     response = respond(outcomes, keyed=keyed, kept=False)
     if response.status == 200 and isinstance(result, Mapping) and "statusCode" in result:
         return {**result, "headers": {**(result.get("headers") or {}), "eventonce-outcome": str(outcomes[0].kind)}}
-    return as_response(response)
+    return as_response(response, document)
 
 
-def as_response(response: Response) -> dict[str, Any]:
-    """A response as a function returns it."""
+def as_response(response: Response, document: Mapping[str, Any]) -> dict[str, Any]:
+    """A response as a function returns it to who sent this request."""
     headers = {name: value for name, value in response.headers.items() if name not in _OF_CONNECTIONS}
-    return {"statusCode": response.status, "headers": headers, "body": response.body.decode()}
+    told: dict[str, Any] = {"statusCode": response.status, "headers": headers, "body": response.body.decode()}
+    if "multiValueHeaders" in document and "headers" not in document:  # a load balancer that then wants them so as well
+        told["multiValueHeaders"] = {name: [value] for name, value in headers.items()}
+    return told
 
 
 def _nothing(envelope: Envelope, settled: Sequence[Settled]) -> Any:

@@ -75,18 +75,18 @@ class LambdaHandler:
         try:
             admitted = self._gate.admit(envelope.document)
             if isinstance(admitted, str):
-                return as_response(noted(admitted))
+                return as_response(noted(admitted), envelope.document)
             headers, body, name = admitted
             found = deliveries(headers, body, self._max_bytes, envelope.carrier, name)
         except Refusal as refusal:
             self._gate.refused(refusal)
-            return as_response(refused(refusal))
+            return as_response(refused(refusal), envelope.document)
         settled = Settled(envelope.messages[0], self._run(found, lease))
         self._tell(envelope, [settled])
         if self._enrichment:
             return enriched(envelope, [settled])
         keyed = IDEMPOTENCY_KEY in headers and not from_api_destination(gateway.headers(envelope.document))
-        return to_request(settled, keyed=keyed)
+        return to_request(settled, envelope.document, keyed=keyed)
 
     def _deliveries(self, envelope: Envelope, message: Message) -> list[Delivery]:
         where = {"source": envelope.carrier, "message": message.name}
