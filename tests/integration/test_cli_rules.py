@@ -299,3 +299,17 @@ def test_a_full_stdout_is_told_in_one_sentence(folder: Path, words: list[str]) -
         )
     assert done.returncode == 2
     assert done.stderr == "eventonce: stdout: No space left on device; mend that and run again\n"
+
+
+def test_check_warns_of_headers_that_the_signature_does_not_cover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "s-1")
+    pipeline = 'source = "http://127.0.0.1:8080/?auth=github&secret_env=SECRET%s"\nuse = ["github"]\n'
+    (tmp_path / "pipeline.toml").write_text(pipeline % "")
+    told = run(tmp_path, "check", "pipeline.toml")
+    assert told.returncode == 0
+    assert "pipeline.toml:1: warning: source: rule 'github requests' looks at x-github-delivery" in told.stdout
+    assert "warning: source: auth: x-github-delivery is not signed" in told.stdout
+    (tmp_path / "pipeline.toml").write_text(pipeline % "&trust_headers=x-github-delivery")
+    assert run(tmp_path, "check", "pipeline.toml").stdout == ""

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from eventonce.auth import cautions
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
 from eventonce.formats import read_event
@@ -39,7 +40,7 @@ def check(pipeline: str, samples: tuple[str, ...], *, as_json: bool) -> None:
     lint = Lint(pipeline)
     tests = list(lint.cases())
     failures: list[Finding] = []
-    lint.read_source("http://", read_url)
+    lint.read_source("http://", read_url, lambda place, rules: cautions(place.auth, rules))
     lint.ask_store()
     if not lint.errors:
         failures = _failures(lint.book(), tests)

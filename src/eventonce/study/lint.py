@@ -123,11 +123,16 @@ class Lint:
             told = f"{len(reasons)} of {len(events)} samples would be rejected; the first {reasons[0]}"
             self._warn(line, f"rule {rule.name!r}: {told}")
 
-    def read_source(self, scheme: str, read: Callable[[str], Any]) -> None:
-        """Have a source of this scheme read by what will serve it."""
-        url = self.table.get("source")
-        if isinstance(url, str) and url.startswith(scheme):
-            self._try(self._lines.find(entry="source"), read, url)
+    def read_source(
+        self, scheme: str, read: Callable[[str], Any], cautions: Callable[[Any, Sequence[Rule]], Sequence[str]]
+    ) -> None:
+        """Have a source of this scheme read by what will serve it, which may warn of how these rules fit to it."""
+        url, line = self.table.get("source"), self._lines.find(entry="source")
+        if not isinstance(url, str) or not url.startswith(scheme):
+            return
+        source = self._try(line, read, url)
+        for caution in () if source is None else cautions(source, [placed.compiled.rule for placed in self.rules]):
+            self._warn(line, f"source: {caution}")
 
     def ask_store(self) -> None:
         """Ask a store that has a server whether it is fit; one that cannot be reached from here is only warned of."""
