@@ -750,6 +750,7 @@ REQUESTS: dict[str, tuple[Any, list[tuple[str, dict[str, str]]]]] = {
     "a key and its copy": (BY_HEADER, [(TEXT, KEY), (TEXT, KEY), ('{"n": 2}', KEY)]),
     "no key": (BY_HEADER, [(TEXT, {})]),
     "a key in quotes": ((), [(TEXT, {"Idempotency-Key": '"k-1"'}), (TEXT, KEY)]),
+    "an empty name": ((), [(TEXT, {"Webhook-Id": ""})]),
     "an empty key": (BY_HEADER, [(TEXT, {"Idempotency-Key": ""})]),
     "a key that is too long": (BY_HEADER, [(TEXT, {"Idempotency-Key": "k" * 256})]),
     "a key in the body": (BY_HEADER, [(json.dumps(SAID), {})]),

@@ -356,6 +356,13 @@ def test_the_senders_name_for_a_delivery_counts_more_than_an_id_of_the_thing(hoo
     assert [event.line() for event in hooks.seen] == [json.dumps({**order, "total": each}).encode() for each in (1, 2)]
 
 
+@pytest.mark.parametrize("name", ["", "w" * 513])
+def test_a_name_that_cannot_serve_does_not_give_way_to_the_id_of_the_thing(name: str, hooks: Hooks) -> None:
+    told = tell(hooks.make(), {"id": 7}, webhook_id=name)
+    assert (told.status, hooks.seen) == (400, [])
+    assert told.body["error"].startswith("the header webhook-id names this delivery, and is empty or too long")
+
+
 def test_an_envelope_keeps_its_own_id(hooks: Hooks) -> None:
     app = hooks.make()
     told = [tell(app, event, idempotency_key="k-1") for event in (BRIDGE, {**BRIDGE, "id": "e-2"}, CLOUD)]

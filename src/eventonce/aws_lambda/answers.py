@@ -111,10 +111,10 @@ def to_request(settled: Settled, document: Mapping[str, Any], *, keyed: bool) ->
 def as_response(response: Response, document: Mapping[str, Any]) -> dict[str, Any]:
     """A response as a function returns it to who sent this request."""
     headers = {name: value for name, value in response.headers.items() if name not in _OF_CONNECTIONS}
-    told: dict[str, Any] = {"statusCode": response.status, "headers": headers, "body": response.body.decode()}
+    result: dict[str, Any] = {"statusCode": response.status, "headers": headers, "body": response.body.decode()}
     if "multiValueHeaders" in document and "headers" not in document:  # a load balancer that then wants them so as well
-        told["multiValueHeaders"] = {name: [value] for name, value in headers.items()}
-    return told
+        result["multiValueHeaders"] = {name: [value] for name, value in headers.items()}
+    return result
 
 
 def _nothing(envelope: Envelope, settled: Sequence[Settled]) -> Any:

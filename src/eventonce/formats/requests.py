@@ -8,7 +8,7 @@ from eventonce.event import Delivery, Event
 from eventonce.formats import Carried, read_binary, read_message
 from eventonce.formats.carriers import sns_names
 from eventonce.formats.cloudevents import recognises_headers
-from eventonce.formats.headers import name_in, named, of_request, readable, unquoted
+from eventonce.formats.headers import NAMING, name_in, named, of_request, readable, unquoted
 from eventonce.formats.text import content, kind_of, read_json, values_in
 from eventonce.refusal import Refusal
 
@@ -31,8 +31,8 @@ def deliveries(headers: Mapping[str, str], body: bytes, max_bytes: int, source: 
 
     `name` is what its signer calls the delivery, where no header does.
     """
-    _check(headers)
     shown = readable(headers)
+    _check(headers, shown)
     found = _events(headers, shown, body, max_bytes)
     if name and not name_in(shown):
         found = [_named(each, name, number, len(found)) for number, each in enumerate(found, 1)]
@@ -62,7 +62,7 @@ def size(found: Sequence[Delivery]) -> int:
     return sum(len(raw) + _BYTES_OF_A_VALUE * values_in(raw) for raw in raws)
 
 
-def _check(headers: Mapping[str, str]) -> None:
+def _check(headers: Mapping[str, str], shown: Mapping[str, str]) -> None:
     if headers.get("content-encoding", "").lower() not in _ENCODINGS:
         raise Refusal(415, "the body is packed in a way that is not known here; send it plain or as gzip")
     media = _media(headers)
@@ -70,6 +70,9 @@ def _check(headers: Mapping[str, str]) -> None:
         raise Refusal(415, f"{media[:100]} is not read here; send application/json or application/cloudevents+json")
     if headers.get("x-amz-sns-message-type", "Notification") != "Notification":
         raise Refusal(400, "this is about a subscription to a topic of SNS, which needs auth=sns&topic=ARN here")
+    for name in NAMING:
+        if name in headers and name not in shown:  # another name would be taken in its place
+            raise Refusal(400, f"the header {name} names this delivery, and is empty or too long to be a name")
 
 
 def _events(
