@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 import sys
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +14,11 @@ import pytest
 from eventonce import Rule, path
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.formats import MAX_BYTES, Carried, read_event, read_message, text
+from eventonce.formats import MAX_BYTES, Carried, read_carried, read_event, read_events, read_message, text, unpack
 from eventonce.formats.text import read_json
 from eventonce.path import ignored_path
 from eventonce.rules.book import CompiledRule
+from eventonce.webhook.incoming import deliveries
 
 Make = Callable[[int], bytes]
 
@@ -174,6 +176,63 @@ def test_many_small_events_in_one_message_are_looked_through_as_one(monkeypatch:
     batch = json.dumps({"Records": bodies}).replace("e-324", r"\u0065-324").encode()
     assert len(read_message(Carried(batch))) == 5
     assert len(steady) == 5
+
+
+def _kinesis(body: bytes) -> object:
+    record = {"eventSource": "aws:kinesis", "eventID": "1", "kinesis": {"data": b64encode(body).decode()}}
+    return read_carried(unpack({"Records": [record]})[0])
+
+
+def _cloudevent(body: bytes) -> object:
+    envelope = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "datacontenttype": "application/json"}
+    return read_event({**envelope, "data_base64": b64encode(body).decode()})
+
+
+DOORS: dict[str, Callable[[bytes], object]] = {
+    "file": read_event,
+    "document": read_events,
+    "SQS": lambda body: read_message(Carried(body.decode(), "sqs", "m-1")),
+    "SQS, in gzip": lambda body: read_message(Carried(gzip.compress(body), "sqs", "m-1")),
+    "Kinesis to Lambda": _kinesis,
+    "SNS to SQS": lambda body: read_message(
+        Carried(json.dumps({"Type": "Notification", "TopicArn": "a", "Message": body.decode()}), "sqs", "m-1")
+    ),
+    "EventBridge, detail as text": lambda body: read_event(
+        {"source": "s", "detail-type": "t", "id": "1", "detail": body.decode()}
+    ),
+    "EventBridge as it writes it": lambda body: read_event(
+        b'{"version":"0","id":"1","detail-type":"t","source":"s","account":"1","time":"2026-01-05T09:00:00Z",'
+        b'"region":"r","resources":[],"detail":%s}' % body
+    ),
+    "CloudEvent": _cloudevent,
+    "new bus": lambda body: read_event({"Data": body.decode(), "SystemMetadata": {"aws:EventId": "1"}}),
+    "webhook": lambda body: deliveries({}, body, 1024 * 1024, "http"),
+    "webhook, binary CloudEvent": lambda body: deliveries(
+        {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "t", "content-type": "application/json"},
+        body,
+        1024 * 1024,
+        "http",
+    ),
+}
+
+
+@pytest.mark.parametrize("number", ["5e-324", "1e300"])
+@pytest.mark.parametrize("read", DOORS.values(), ids=DOORS)
+def test_every_door_reads_slow_numbers_steadily(
+    read: Callable[[bytes], object], number: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bytes] = []
+    decode = text._decode_steadily
+
+    def noted(raw: bytes) -> Any:
+        seen.append(raw)
+        return decode(raw)
+
+    monkeypatch.setattr(text, "_decode_steadily", noted)
+    body = filled(number)(10_000)
+    read(body)
+    assert seen
+    assert body in seen[-1]  # what wraps it may look the same
 
 
 def some_number(dice: random.Random) -> str:
