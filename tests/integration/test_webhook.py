@@ -358,6 +358,19 @@ def test_headers_beyond_the_bound_are_refused_however_they_arrive(
     assert (b"the headers are larger than the limit of 32,768 bytes" in told) is (status == b"431")
 
 
+def test_a_request_whose_body_has_two_lengths_is_refused_and_nothing_behind_it_is_read(house: House) -> None:
+    place, hidden = house.start(), json.dumps(EVENT).encode()
+    behind = HEAD + b"content-length: %d\r\n\r\n%s" % (len(hidden), hidden)
+    for lengths in (
+        b"content-length: 5\r\ntransfer-encoding: chunked",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 5",
+    ):
+        told = everything(connected(place, HEAD + lengths + b"\r\n\r\n0\r\n\r\n" + behind))
+        assert told.startswith(b"HTTP/1.1 400")
+        assert told.count(b"HTTP/1.1") == 1
+    assert house.seen == []
+
+
 def test_a_body_that_never_ends_is_given_up(house: House) -> None:
     place = house.start(query="patience=100ms")
     stuck = [connected(place, HEAD + b"content-length: 100\r\n\r\n{") for _ in range(50)]

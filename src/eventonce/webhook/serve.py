@@ -45,6 +45,7 @@ _SENDING = 10.0  # seconds to take an answer
 _MAX_HEADERS = 32 * 1024
 _AT_ONCE = 32 * 1024  # of what has arrived
 _END_OF_HEADERS = re.compile(rb"\n\r?\n").search  # as h11 finds it
+_TWO_LENGTHS = {b"content-length", b"transfer-encoding"}
 _MOST_AHEAD = 512 * 1024  # that a client may send of requests behind the one that is being answered
 _TICK = 0.1  # seconds, as uvicorn ticks
 _FULL = (
@@ -112,9 +113,10 @@ class Server:
 
 
 class _Requests(h11.Connection):
-    """Refuses headers beyond the limit before it reads any of them, however they arrive.
+    """Refuses headers beyond the limit before it reads any of them, however they arrive, and a body of two lengths.
 
-    By itself h11 looks at their size only while they are not whole.
+    By itself h11 looks at the size of headers only while they are not whole. Of two lengths it takes one, and a proxy
+    in front may take the other: what is the end of a body to one is another request to the other then.
     """
 
     def next_event(self) -> Any:
@@ -122,7 +124,10 @@ class _Requests(h11.Connection):
             arrived, _ = self.trailing_data
             if len(arrived) > _MAX_HEADERS and not _END_OF_HEADERS(arrived, 0, _MAX_HEADERS):
                 raise h11.RemoteProtocolError("the headers are too large", error_status_hint=431)
-        return super().next_event()
+        event = super().next_event()
+        if isinstance(event, h11.Request) and {name for name, _ in event.headers} >= _TWO_LENGTHS:
+            raise h11.RemoteProtocolError("there are two lengths of a body")
+        return event
 
 
 class _Connection(H11Protocol):
