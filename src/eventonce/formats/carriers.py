@@ -26,10 +26,9 @@ _ATTRIBUTES = ("attributes", "messageAttributes", "Attributes", "MessageAttribut
 class Carried(NamedTuple):
     """One event's body, what carried it, the carrier's own name for the message, and the trace that it names.
 
-    `body` is the event itself where there is nothing to read.
-    `origin` is the queue, topic, stream or cluster that the name is unique in. With `trouble`, which says why there is
-    no body to read, `body` is the carrier's record or text as it came.
-    `headers` are those of a request that rules may look at, and None where it was no request.
+    `body` is the event itself where there is nothing to read. `origin` is the queue, topic, stream or cluster that the
+    name is unique in. With `trouble`, which says why there is no body to read, `body` is the carrier's record or text
+    as it came. `headers` are those of a request that rules may look at, and None where it was no request.
     """
 
     body: bytes | str | Document | Event
