@@ -320,7 +320,8 @@ def test_headers_of_kafka_that_make_no_cloudevent() -> None:
         (found,) = read_events([{"eventSource": "aws:kafka", **kafka(value), "headers": headers}])
         return found
 
-    for headers in (None, {}, "x", [7], [{"ce_specversion": "1.0"}], [{"ce_specversion": [256]}], [{"x": [255]}]):
+    odd: list[Any] = [None, {}, "x", [7], [{"ce_specversion": "1.0"}], [{"ce_specversion": [256]}], [{"x": [255]}]]
+    for headers in odd:
         found = read(PACKED, headers)
         assert isinstance(found, Event)
         assert found.id == "e-1"
