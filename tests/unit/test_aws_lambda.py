@@ -59,6 +59,23 @@ def bridge(number: object, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def test_what_a_handler_writes_into_its_event_is_not_handed_on(function: Function) -> None:
+    function.returns = lambda event: event.data.clear()
+    for item in (bridge(1), {"id": "2", "lines": ["book"]}):
+        given = json.loads(json.dumps(item))
+        assert function.enrichment([given], None) == [item]
+        assert given == item
+
+
+def test_a_version_beyond_the_clock_is_refused_in_a_function_too() -> None:
+    with Once("memory:", rules=Rule(name="rides", key=["detail.ride"], version="detail.v")) as once:
+        ran: list[int] = []
+        handler = once.aws_lambda(lambda event: ran.append(event.data["v"]))
+        bodies = [json.dumps(bridge(n, detail={"ride": 1, "v": v})) for n, v in enumerate([2**63 - 1, 1, 2])]
+        answer = handler(sqs(*bodies), None)
+    assert (answer, ran) == ({"batchItemFailures": [{"itemIdentifier": "m-1"}]}, [1, 2])
+
+
 def packed(value: Any) -> str:
     return b64encode(value if isinstance(value, bytes) else json.dumps(value).encode()).decode()
 

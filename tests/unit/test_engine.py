@@ -470,6 +470,27 @@ def test_a_cancelled_run_gives_back_its_claims(bench: Bench, slow: str) -> None:
     assert [record is not None and record.lease for record in records] == ([0, 0] if slow == "commit" else [False] * 2)
 
 
+def test_a_cancelled_batch_commits_what_was_done_and_gives_back_the_rest(bench: Bench) -> None:
+    once = bench.once(concurrency=1)
+
+    async def main() -> None:
+        at_b = asyncio.Event()
+
+        async def handle(event: Event) -> None:
+            if event.id == "b":
+                at_b.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.ensure_future(once.run([A, B, {"id": "c"}], handle))
+        await at_b.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert kinds(once.run([A, B, {"id": "c"}], ok)) == ["duplicate", "processed", "processed"]
+
+
 def test_a_handler_that_ends_cancelled_by_itself_has_failed(bench: Bench) -> None:
     async def handle(event: Event) -> None:
         if event.id == "a":
