@@ -5,6 +5,7 @@ EventOnceError
 │   └── MissingDriver        a package that an extra brings is missing
 ├── StoreError               the store did not answer; try again later
 │   ├── StoreBusy            others held it for too long; it did nothing
+│   ├── StorePartly          some of its servers did not answer, and others did
 │   └── StoreUnusable        it will not answer until someone acts       exit 2
 ├── SourceError              a way in cannot be read                     exit 2
 ├── SinkError                a way out cannot be written                 exit 2
@@ -19,6 +20,9 @@ EventOnceError
 ├── TransactionRefused       the database refused what a handler wrote through ctx.tx
 └── ResultNotKept            it was processed, but its result was not kept
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 
 def describe(error: BaseException | None) -> str:
@@ -57,6 +61,14 @@ class StoreError(EventOnceError):
 
 class StoreBusy(StoreError):
     """Others held the store for too long, and it did nothing."""
+
+
+class StorePartly(StoreError):
+    """Some of the servers of the store did not answer. `answers` has those of the others, and None for these."""
+
+    def __init__(self, message: str, answers: Sequence[Any]) -> None:
+        super().__init__(message)
+        self.answers = answers
 
 
 class StoreUnusable(StoreError):

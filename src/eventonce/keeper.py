@@ -3,13 +3,13 @@
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from eventonce.claim import Claim, Finish, Token
 from eventonce.clock import Clock
-from eventonce.errors import ConfigError, LeaseLost, StoreError
+from eventonce.errors import ConfigError, LeaseLost, StoreError, StorePartly
 from eventonce.forks import tell_of_forks
 from eventonce.key import Key
 from eventonce.ports import Store
@@ -78,10 +78,17 @@ class Batch:
         """Commit what waits. After a `StoreError` it waits still, and may be committed again."""
         with self._lock:
             if self._ready:
-                answers = self._store.commit(list(self._ready.values()))
-                self.committed.update(zip(self._ready, answers, strict=True))
-                self.drop(self._ready)
-                self._ready = {}
+                try:
+                    self._flushed(self._store.commit(list(self._ready.values())))
+                except StorePartly as error:
+                    self._flushed(error.answers)
+                    raise
+
+    def _flushed(self, answers: Sequence[bool | None]) -> None:
+        known = {key: answer for key, answer in zip(self._ready, answers, strict=True) if answer is not None}
+        self.committed |= known
+        self.drop(known)
+        self._ready = {key: finish for key, finish in self._ready.items() if key not in known}
 
     def waits(self) -> bool:
         """Whether effects wait for their commit whose claims we still hold."""
@@ -152,11 +159,17 @@ class Keeper:
         due = [(batch, hold) for batch in batches for hold in batch.due(now + self._lease * 2 // 3)]
         if not due:
             return
-        answers = self._store.extend([hold.claim for _, hold in due], self._lease)
+        try:
+            self._extended(due, self._store.extend([hold.claim for _, hold in due], self._lease), now)
+        except StorePartly as error:
+            self._extended(due, error.answers, now)
+            raise
+
+    def _extended(self, due: list[tuple[Batch, Hold]], answers: Sequence[bool | None], now: int) -> None:
         for (batch, hold), still_ours in zip(due, answers, strict=True):
             if still_ours:
                 hold.until = now + self._lease
-            elif batch.owns(hold):
+            elif still_ours is not None and batch.owns(hold):
                 hold.lost = True
                 _log.warning("lost the claim on key %s while it was running", hold.key.hex())
 

@@ -21,8 +21,9 @@ class Store(Protocol):
     """What we remember. Each verb takes a batch and is one atomic step per key (see `claim.py`).
 
     Durations are milliseconds. A store raises `StoreError` when it cannot answer, and then nothing is
-    certain: the caller asks again with the same token, which is harmless. A key that stands twice in one
-    call is answered alike. Stores may be shared by threads.
+    certain: the caller asks again with the same token, which is harmless. Where only some of its servers did
+    not answer, a `StorePartly` has the answers of the others. A key that stands twice in one call is answered
+    alike. Stores may be shared by threads.
     """
 
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]: ...

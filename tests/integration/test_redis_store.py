@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import redis
 from tests.missing import need
 from tests.until import PATIENCE, until
 
-from eventonce import ConfigError, Once, StoreError, open_store
-from eventonce.claim import Busy, Claim, Done, Finish, Want, Won
-from eventonce.errors import StoreUnusable
+from eventonce import ConfigError, Event, Kind, LeaseLost, Once, StoreError, open_store
+from eventonce.claim import Busy, Claim, Done, Finish, Release, Want, Won
+from eventonce.errors import StorePartly, StoreUnusable
 from eventonce.key import Key
 from eventonce.ports import Checkable, Store
-from eventonce.stores.redis.store import RedisStore
+from eventonce.stores.redis.store import RedisStore, _bucketed
 from eventonce.testing import FaultProxy, ManualClock
 from eventonce.testing.contract import LONG, claim, finish, key, keys
 from eventonce.testing.servers import Redis, RedisCluster, Valkey
@@ -170,6 +170,83 @@ def test_scripts_come_back_after_they_were_flushed(server: Redis) -> None:
     wants = [Want(each, LONG) for each in keys(3000)]  # several scripts in one pipeline
     assert store.claim(wants, b"token--2", LONG).count(Won(1)) == 2999
     store.close()
+
+
+@pytest.fixture
+def one_stands_still(redis_cluster: RedisCluster) -> Iterator[tuple[list[Key], list[Key]]]:
+    """A cluster of which one master is about to stand still: keys of the others, and keys of that one."""
+    redis_cluster.flush()
+    for node in redis_cluster.nodes:
+        node.cli("config", "set", "cluster-require-full-coverage", "no")
+    client: Any = redis.RedisCluster.from_url(redis_cluster.url())
+    many = _random(60)
+    there = [client.get_node_from_key(name).port for name in _bucketed(many)]
+    client.close()
+    last = redis_cluster.nodes[2]
+    yield (
+        [each for each, port in zip(many, there, strict=True) if port != last.port],
+        [each for each, port in zip(many, there, strict=True) if port == last.port],
+    )
+    last.thaw()
+    redis_cluster.settle()
+    for node in redis_cluster.nodes:
+        node.cli("config", "set", "cluster-require-full-coverage", "yes")
+
+
+def test_a_master_that_stands_still_holds_up_its_own_keys_only(
+    redis_cluster: RedisCluster, one_stands_still: tuple[list[Key], list[Key]]
+) -> None:
+    living, dead = one_stands_still
+    mixed = [each for pair in zip(living, dead, strict=False) for each in pair]
+    store = open_store(f"{redis_cluster.url()}&timeout=200ms")
+    assert store.claim([Want(each, LONG) for each in mixed], b"token--1", 5000) == [Won(1)] * len(mixed)
+    redis_cluster.nodes[2].freeze()
+    acts: list[Callable[[], object]] = [
+        lambda: store.extend([Claim(each, b"token--1") for each in mixed], 5000),
+        lambda: store.commit([Finish(each, b"token--1", LONG) for each in mixed]),
+        lambda: store.release([Release(each, b"token--1", LONG, None) for each in mixed]),
+    ]
+    for act, answer in zip(acts, (True, True, False), strict=True):
+        with pytest.raises(StorePartly, match="imeout") as caught:
+            act()
+        assert caught.value.answers == [answer, None] * (len(mixed) // 2)
+    other = open_store(f"{redis_cluster.url()}&timeout=200ms")  # which begins meanwhile
+    assert isinstance(other.claim([Want(living[0], LONG)], b"token--2", 5000)[0], Done)
+    assert other.claim([Want(living[-1], LONG)], b"token--2", 5000) == [Won(1)]
+    redis_cluster.nodes[2].thaw()
+    assert store.commit([Finish(each, b"token--1", LONG) for each in mixed]) == [True] * len(mixed)
+    for each in (store, other):
+        each.close()
+
+
+def test_a_claim_on_a_living_master_is_kept_while_another_stands_still(
+    redis_cluster: RedisCluster, one_stands_still: tuple[list[Key], list[Key]]
+) -> None:
+    """For longer than a lease, with claims on both, and its effect is committed."""
+    lease, ran = 6.0, []
+    with Once(f"{redis_cluster.url()}&timeout=200ms", lease=lease) as once:
+        last = redis_cluster.nodes[2].port
+        client: Any = redis.RedisCluster.from_url(redis_cluster.url())
+        events = [{"id": str(number)} for number in range(30)]
+        dead = [client.get_node_from_key(name).port == last for name in _bucketed([once.key(each) for each in events])]
+        client.close()
+        events = [each for each, late in sorted(zip(events, dead, strict=True), key=lambda pair: pair[1])]
+
+        def handle(event: Event, ctx: Any) -> None:
+            ran.append(event.id)
+            if len(ran) == 1:
+                redis_cluster.nodes[2].freeze()
+                end = time.monotonic() + 1.5 * lease
+                while time.monotonic() < end:
+                    ctx.check()
+                    time.sleep(0.05)
+
+        outcomes = once.run(events, handle)
+    living = dead.count(False)
+    assert [outcome.kind for outcome in outcomes[:living]] == [Kind.PROCESSED] * living
+    assert [outcome.kind for outcome in outcomes[living:]] == [Kind.FAILED] * dead.count(True)
+    assert all(isinstance(outcome.error, LeaseLost) for outcome in outcomes[living:])
+    assert 0 < living < len(events)
 
 
 # --- what it may forget ---

@@ -1,7 +1,5 @@
 """What an error of PostgreSQL means: whether it may pass, and what to do where it does not. Never holds a password."""
 
-from functools import cache
-
 import psycopg
 
 from eventonce.errors import StoreBusy, StoreError, StoreUnusable
@@ -66,15 +64,11 @@ def blameless(error: psycopg.Error, connection: psycopg.Connection[object]) -> b
     return lost(error, connection) or (error.sqlstate or "").startswith(("40", "53100"))
 
 
-@cache
-def _both(kind: type[StoreError], theirs: type[psycopg.Error]) -> type[StoreError]:
-    return type(theirs.__name__, (kind, theirs), {"__doc__": theirs.__doc__})
-
-
 def inside(error: psycopg.Error) -> StoreError:
     """The same to a handler inside ctx.tx: still psycopg's error, and trouble with the store to the engine."""
-    found = trouble(error, "nothing was written through ctx.tx")
-    return _both(type(found), type(error))(str(found))
+    found, theirs = trouble(error, "nothing was written through ctx.tx"), type(error)
+    both: type[StoreError] = type(theirs.__name__, (type(found), theirs), {"__doc__": theirs.__doc__})
+    return both(str(found))
 
 
 def _refusal(error: psycopg.Error) -> str | None:

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import redis
+from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import NoPermissionError
+from redis.exceptions import TimeoutError as Late
 
 from eventonce.errors import StoreUnusable
 from eventonce.stores.redis.trouble import NO_CLUSTER, READ_ONLY
@@ -14,11 +16,11 @@ _OLDEST = (6, 2)
 
 def warnings(client: Any, place: str, wait: int) -> list[str]:
     """What to warn of; raises where the server cannot be used at all."""
+    found: list[str] = []
     try:
-        told = _told(client)
+        told = [client.info()] if not isinstance(client, redis.RedisCluster) else _masters(client, place, found)
     except NoPermissionError:
         return [f"{place}: may not be asked (INFO) whether it evicts keys; see that maxmemory-policy is noeviction"]
-    found: list[str] = []
     for info in told:
         _check_version(info, place)
         if info.get("cluster_enabled") and not isinstance(client, redis.RedisCluster):
@@ -45,10 +47,15 @@ def _doubts(info: dict[str, Any], wait: int) -> Iterator[str]:
         yield f"has {info['connected_slaves']} replicas and wait={wait} asks for more: no claim will count"
 
 
-def _told(client: Any) -> list[dict[str, Any]]:
-    if isinstance(client, redis.RedisCluster):
-        return list(client.info(target_nodes=redis.RedisCluster.PRIMARIES).values())
-    return [client.info()]
+def _masters(client: Any, place: str, found: list[str]) -> list[dict[str, Any]]:
+    """What each master of a cluster says of itself. One that is away must not keep us from the keys of the others."""
+    told = []
+    for node in client.get_primaries():
+        try:
+            told.append(client.get_redis_connection(node).info())
+        except (NoConnection, Late) as error:
+            found.append(f"{place}: the master {node.name} does not answer: {error}")
+    return told
 
 
 def _check_version(info: dict[str, Any], place: str) -> None:

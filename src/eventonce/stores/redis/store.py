@@ -18,17 +18,19 @@ import redis
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.exceptions import ConnectionError as NoConnection
-from redis.exceptions import NoScriptError, ReadOnlyError, RedisClusterException, RedisError
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 from redis.retry import Retry
 
 from eventonce.claim import Answer, Claim, Finish, Record, Release, Token, Want
 from eventonce.clock import Clock, SystemClock
-from eventonce.errors import StoreError
+from eventonce.errors import StoreError, StorePartly
 from eventonce.forks import tell_of_forks
 from eventonce.key import Key
 from eventonce.ports import Swept
 from eventonce.stores.patience import GIVING_BACK, ask
+from eventonce.stores.redis import cluster as masters
 from eventonce.stores.redis import record
+from eventonce.stores.redis.cluster import TROUBLE
 from eventonce.stores.redis.server import warnings
 from eventonce.stores.redis.trouble import trouble
 from eventonce.stores.url import count, flag, options, patience, shown, without, wrong
@@ -186,12 +188,23 @@ class RedisStore:
         calls = [Call(places, _at(names, places), arguments(places)) for places in self._groups(names)]
         wait = self._wait if verb in _AWAITED else 0
         replies = self._send(script(verb), calls, wait)
-        if len(calls) == 1:
+        if len(calls) == 1 and not isinstance(replies[0], Exception):
             return read(replies[0])
         told: dict[int, Told] = {}
         for call, reply in zip(calls, replies, strict=True):
-            told.update(zip(call.places, read(reply), strict=True))
+            if not isinstance(reply, Exception):
+                told.update(zip(call.places, read(reply), strict=True))
+        if len(told) < len(keys):
+            raise self._partly(replies, [told.get(at) for at in range(len(keys))])
         return [told[at] for at in range(len(keys))]
+
+    def _partly(self, replies: list[Any], told: list[Told | None]) -> StoreError:
+        """Some masters of a cluster did not answer."""
+        errors = [self._trouble(reply) for reply in replies if isinstance(reply, Exception)]
+        unusable = next((error for error in errors if not error.retryable), None)
+        if unusable is not None or not any(isinstance(reply, bytes | list) for reply in replies):
+            return unusable or errors[0]
+        return StorePartly(str(errors[0]), told)
 
     def _groups(self, names: list[bytes]) -> Iterator[Sequence[int]]:
         """Which keys go into one script: all of them, or in a cluster those of one bucket."""
@@ -206,7 +219,7 @@ class RedisStore:
 
     def _send(self, script: Script, calls: list[Call], wait: int) -> list[Any]:
         client = self._ready()
-        if len(calls) == 1 and not wait:
+        if len(calls) == 1 and not wait and not self._cluster:
             return [_one(client, script, calls[0])]
         replies = self._together(client, calls, wait, "EVALSHA", script.digest)
         unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
@@ -215,7 +228,7 @@ class RedisStore:
             for at, reply in zip(unknown, again, strict=False):
                 replies[at] = reply
             replies[len(calls) :] = again[len(unknown) :]
-        for reply in replies:
+        for reply in () if self._cluster else replies:
             if isinstance(reply, Exception):
                 raise reply
         if wait:
@@ -229,9 +242,12 @@ class RedisStore:
         repeated over a new connection writes nothing, nor does the answer that an event is done; so a mark is written
         behind them, and what a replica has of that it has of all before it.
         """
-        with client.pipeline() if self._cluster else client.pipeline(transaction=False) as pipeline:
-            for call in calls:
-                pipeline.execute_command(*words, len(call.names), *call.names, *call.arguments)
+        commands = [(*words, len(call.names), *call.names, *call.arguments) for call in calls]
+        if self._cluster:
+            return masters.together(client, [call.names[0] for call in calls], commands)
+        with client.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
             if wait:
                 pipeline.execute_command("SET", *_MARK)
                 pipeline.execute_command("WAIT", wait, self._wait_for)
@@ -277,10 +293,13 @@ class RedisStore:
     def _answered(self, act: Callable[[], Result]) -> Result:
         try:
             return act()
-        except (RedisError, RedisClusterException, OSError) as error:
-            if isinstance(error, ReadOnlyError):  # it was the master; its name may lead to the new one by now
-                self.close()
-            raise trouble(error, self._place, cluster=self._cluster) from error
+        except TROUBLE as error:
+            raise self._trouble(error) from error
+
+    def _trouble(self, error: Exception) -> StoreError:
+        if isinstance(error, ReadOnlyError):  # it was the master; its name may lead to the new one by now
+            self.close()
+        return trouble(error, self._place, cluster=self._cluster)
 
     # --- forks: the connections are the parent's ---
 
