@@ -24,7 +24,7 @@ with_apt() {  # PROGRAM PACKAGE [SUITE]: by root, or by whoever may become root 
     echo "Installing $2 with apt ..."
     local install=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$2")
     "${install[@]}" >/dev/null 2>&1 || { "${root[@]}" apt-get update -qq; "${install[@]}" >/dev/null 2>&1; } ||
-        { [ -n "${3:-}" ] && add_suite "$3" && "${install[@]}" >/dev/null; } ||
+        { [ -z "${3:-}" ] || add_suite "$3"; "${install[@]}" >/dev/null; } ||
         report "$2 could not be installed; its tests are skipped"
 }
 
