@@ -22,7 +22,7 @@ from tests.until import until
 
 from eventonce import ConfigError, Event, EventOnceError, Kind, LeaseLost, Once, Outcome, StoreError, open_store
 from eventonce.claim import Busy, Claim, Done, Finish, Record, Release, Want, Won
-from eventonce.errors import StoreBusy, StoreUnusable
+from eventonce.errors import EventRejected, StoreBusy, StoreUnusable
 from eventonce.key import Key
 from eventonce.ports import Checkable, Transactional
 from eventonce.stores.postgres import schema
@@ -404,6 +404,56 @@ def test_a_server_that_keeps_all_is_not_warned_of(syncing_server: Postgres) -> N
     store.close()
 
 
+@pytest.fixture
+def waiting(servers: Path) -> Iterator[tuple[Place, PostgresStore, PostgresStore]]:
+    """A server whose synchronous standby is away; a store that does not wait for it, and one that does."""
+    for server in running(lambda: Postgres(servers, "synchronous_standby_names=away", "synchronous_commit=local")):
+        place = Place(server)
+        strict = open_store(place.url().replace("?options=", "?options=-csynchronous_commit%3Don%20"))
+        assert isinstance(strict, PostgresStore)
+        lax = place.store()
+        yield place, lax, strict
+        lax.close()
+        strict.close()
+
+
+def test_what_the_synchronous_standby_does_not_have_does_not_count(
+    waiting: tuple[Place, PostgresStore, PostgresStore],
+) -> None:
+    """A commit that waits for a standby ends well when it is stopped, and is seen by all, though it may be lost."""
+    _, lax, strict = waiting
+    for number in (1, 2):
+        assert claim(lax, number, lease=2000) == Won(1)
+    strict._lease = 2000
+    for act in (
+        lambda: finish(strict, 1),
+        lambda: claim(strict, 1, b"token--2", lease=2000),  # a copy, though it stands there as done
+        lambda: give_back(strict, 2, error="E"),
+        lambda: claim(strict, 3, lease=2000),
+    ):
+        with pytest.raises(StoreError, match="did not answer within 1 s"):
+            act()
+    assert isinstance(claim(lax, 1, b"token--2"), Done)
+    assert finish(lax, 1)
+
+
+def test_a_transaction_that_the_synchronous_standby_does_not_have_does_not_count(
+    waiting: tuple[Place, PostgresStore, PostgresStore],
+) -> None:
+    place, lax, strict = waiting
+    place.sql("CREATE TABLE effects (number integer)")
+    assert claim(lax, 1, lease=2000) == Won(1)
+    strict._lease = 2000
+    transaction = strict.begin(MINE)
+    transaction.handle.execute("INSERT INTO effects VALUES (1)")
+    with pytest.raises(StoreError, match="did not answer within 1 s"):
+        transaction.commit(Finish(*MINE, LONG))
+    with pytest.raises(StoreError, match="did not answer within 1 s"):
+        claim(strict, 1, b"token--2", lease=2000)
+    assert effects(place) == [1]
+    assert isinstance(claim(lax, 1, b"token--2"), Done)
+
+
 def test_a_read_only_server_may_be_one_that_fails_over(place: Place, role: str, store: PostgresStore) -> None:
     claim(store, 9)
     place.sql(f"GRANT ALL ON SCHEMA {place.name} TO {role}")
@@ -765,12 +815,12 @@ def test_a_handle_that_is_kept_ends_with_its_handler(place: Place, store: Postgr
             lambda: cursor.executemany("INSERT INTO effects VALUES (%s)", [(98,), (99,)]),
             lambda: cursor.copy("COPY effects FROM STDIN").__enter__(),
             lambda: next(cursor.stream("SELECT 1")),
-            lambda: named.fetchone(),
+            named.fetchone,
             lambda: tx.cursor().execute(insert),
             lambda: tx.transaction().__enter__(),
             lambda: tx.pipeline().__enter__(),
             lambda: next(tx.notifies()),
-            lambda: tx.__enter__(),
+            tx.__enter__,
             lambda: setattr(tx, "autocommit", True),
             tx.cancel,
             tx.cancel_safe,
@@ -778,7 +828,7 @@ def test_a_handle_that_is_kept_ends_with_its_handler(place: Place, store: Postgr
             tx.rollback,
             tx.close,
         ):
-            with pytest.raises(EventOnceError, match="ctx.tx has ended with its handler; use it inside the handler"):
+            with pytest.raises(EventOnceError, match="has ended with its handler; use it inside the handler"):
                 act()
         named.close()
         assert tx.closed

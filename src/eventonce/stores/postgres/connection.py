@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import psycopg
 from psycopg.abc import PQGen
@@ -55,7 +55,7 @@ class Connection(psycopg.Connection[Any]):
         try:
             return _await(gen, self.pgconn.socket, self.patience)
         except _Late:
-            return self._stop(gen, self.patience)
+            self._stop(gen, self.patience)
         except psycopg.Error:
             raise
         except BaseException:  # an interrupt: nobody will read the answer
@@ -63,17 +63,21 @@ class Connection(psycopg.Connection[Any]):
             self.close()
             raise
 
-    def _stop(self, gen: PQGen[Result], waited: float) -> Result:
-        """Have the server stop, so that it does nothing later on; it may still answer at the last moment."""
+    def _stop(self, gen: PQGen[Any], waited: float) -> NoReturn:
+        """Have the server stop, so that it does nothing later on.
+
+        What it answers then does not count: a commit that waits for a synchronous standby ends well when it is
+        stopped, though this server alone has it.
+        """
         late = NoAnswer(f"the server did not answer within {waited:g} s")
         try:
             self._cancel()
-            return _await(gen, self.pgconn.socket, _GRACE)
+            _await(gen, self.pgconn.socket, _GRACE)
         except psycopg.errors.QueryCanceled:
-            raise late from None
+            pass
         except _Late:
             self.close()
-            raise late from None
+        raise late
 
     def _cancel(self) -> None:
         if psycopg.capabilities.has_cancel_safe():  # the older way may itself wait for ever

@@ -13,7 +13,7 @@ from eventonce.claim import Claim, Finish
 from eventonce.errors import ConfigError, EventOnceError, LeaseLost, StoreError
 from eventonce.stores.postgres.connection import Connection, Result
 from eventonce.stores.postgres.schema import statement
-from eventonce.stores.postgres.trouble import blameless, inside, lost
+from eventonce.stores.postgres.trouble import NoAnswer, blameless, inside, lost
 
 _AS_BEFORE = "SELECT set_config('search_path', %s, true), set_config('role', %s, true)"
 _BEGIN, _FINISH = statement("begin"), statement("finish")
@@ -135,7 +135,7 @@ class PostgresTransaction:
         try:
             connection.commit()
         except psycopg.OperationalError as error:
-            if not lost(error, connection):
+            if not isinstance(error, NoAnswer) and not lost(error, connection):
                 raise
             connection.close()
             done = self._home.settled(self._claim)

@@ -84,6 +84,11 @@ WITH m AS MATERIALIZED (
             FROM look l, LATERAL (SELECT FROM eventonce_claims WHERE key = l.wanted FOR UPDATE SKIP LOCKED) c
             WHERE l.state = 'done' AND l.how & 2 = 2
         ))
+), mark AS MATERIALIZED (  -- what is there may not have reached a synchronous standby: then this answer waits for it
+    SELECT pg_logical_emit_message(true, 'eventonce', '')
+    FROM look
+    WHERE state IN ('done', 'stale') AND current_setting('synchronous_standby_names') <> ''
+    LIMIT 1
 )
 -- New rows are plain first attempts, and not answered.
 SELECT l.place, l.now, CASE WHEN t.key IS NULL THEN l.state ELSE 'won' END, t.tries, t.flags & 2 = 2, t.error,
@@ -91,3 +96,4 @@ SELECT l.place, l.now, CASE WHEN t.key IS NULL THEN l.state ELSE 'won' END, t.tr
     l.expires
 FROM look l
 LEFT JOIN taken t ON t.key = l.wanted
+LEFT JOIN mark ON true
