@@ -16,7 +16,7 @@ from eventonce.key import Key
 Token = bytes
 TOKEN_BYTES = 8
 FAILURES_FOR = 86_400_000  # a day: failed attempts are remembered at least so long, however short the window
-LONGEST_LEASE = 86_400_000  # a day: what lives extends its lease, so a longer one would only hold up what follows a death
+LONGEST_LEASE = 86_400_000  # a day: what lives extends its lease, so a longer one only holds up what follows a death
 # What ends further off was claimed by a clock that was ahead. The hour is for clocks that differ, or are set back.
 FURTHEST_LEASE = LONGEST_LEASE + 3_600_000
 

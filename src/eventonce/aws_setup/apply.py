@@ -29,9 +29,7 @@ def look(plan: Plan, account: Account) -> Iterator[Step]:
     for stream in (plan.stream, plan.sink):
         if isinstance(stream, Stream):
             yield _stream(stream, account)
-    for queue in plan.queues:
-        if not _replaced(queue, plan, account):
-            yield _queue(queue, plan.rule, account)
+    yield from (_queue(queue, plan.rule, account) for queue in plan.queues if not _replaced(queue, plan, account))
     for bus in plan.buses:
         yield _bus(bus, account)
     if isinstance(plan.sink, Topic) and not foreign(plan.sink):
@@ -214,10 +212,11 @@ def _target(rule: EventRule, targets: Sequence[Target], account: Account) -> Ste
     if has is not None and all(has.get(name) == value for name, value in want.items()):
         return Step("keep", told if own is None else f"{told}; {own}")
     arn = account.arn(place, "sqs", rule.target.name)
+    end = f"; {own}" if own else f", and then in queue {rule.undelivered.name}"
     target = {"Id": _free_id({each["Id"] for each in targets}), "Arn": arn, **(has or {}), **want}
     return Step(
         "create" if has is None else "change",
-        f"{told}, tried for 24 h and up to 185 times" + (f"; {own}" if own else f", and then in queue {rule.undelivered.name}"),
+        f"{told}, tried for 24 h and up to 185 times{end}",
         lambda: _put_target(rule, target, account),
     )
 

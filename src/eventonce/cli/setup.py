@@ -22,7 +22,7 @@ def setup(pipeline: str, *, dry_run: bool, yes: bool) -> None:
     Queues with their dead-letter queues, the bus, the rule and its target as [aws] in the pipeline says, the sink, and
     the table with its time to live. The plan is shown first. Nothing is ever deleted, what is there keeps settings that
     are more generous, and nothing is pointed away from a dead-letter queue of your own. It may be repeated, and goes on
-    where it was stopped. AWS_PROFILE, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL and the like count as everywhere. Exit 0 when
+    where it was stopped. AWS_PROFILE, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL and the like count as everywhere. Exit 0 if
     all is well, 1 when something failed or you said no, 2 when something is to be mended first.
 
     \b

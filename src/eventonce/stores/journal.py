@@ -5,7 +5,8 @@
 A frame is on the disk before the next one begins, so a crash can only tear the last one, which was never answered:
 opening the file cuts it off. A frame that was torn ends behind the file, or some of it still has the zeros that were
 there before, since a disk writes its sectors in any order and each of them whole. One of which nothing is missing was
-answered and has been damaged since, and is refused like any other damage. When most of the file is out of date it is written anew, and put in its own place.
+answered and has been damaged since, and is refused like any other damage. When most of the file is out of date it is
+written anew, and put in its own place.
 """
 
 import errno
@@ -303,7 +304,7 @@ class Journal:
         """Whether this would be a frame if its mark and its length were right."""
         if len(frame) < _FRAME.size:
             return False
-        *_, checksum = _FRAME.unpack_from(frame)
+        checksum: int = _FRAME.unpack_from(frame)[2]
         return self._checksum(self._end, frame[_FRAME.size :]) == checksum
 
     def _damaged(self, at: int, how: str, remedy: str = "name another one") -> StoreUnusable:
