@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, MissingDriver
 
+_SLOW_DOWN = ("LimitExceededException", "RequestLimitExceeded", "TooManyRequestsException", "PriorRequestNotComplete")
 _TIMEOUT = "10s"  # beyond the longest poll of a queue, a client adds this
 
 
@@ -79,3 +80,20 @@ def client(
         return session.client(service, endpoint_url=endpoint, config=config)
     except Exception as error:  # no region, no such profile, a URL that is none
         raise ConfigError(f"{service}: {error}") from error
+
+
+def code(error: BaseException | None) -> str:
+    """The code of an error that a service answered with. A connection that was cut has None for an answer."""
+    answer = getattr(error, "response", None) or {}
+    return str(answer.get("Error", {}).get("Code", ""))
+
+
+def is_away(error: Exception) -> bool:
+    """Whether a service did not answer, or not now, which passes; what it refuses, and what is not asked, does not."""
+    from botocore import exceptions
+
+    if not isinstance(error, exceptions.ClientError):
+        unanswered = isinstance(error, exceptions.ConnectionError | exceptions.HTTPClientError)
+        return unanswered and not isinstance(error, exceptions.SSLError)
+    said, status = code(error), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status >= 500 or "Throttl" in said or "ThroughputExceeded" in said or said in _SLOW_DOWN

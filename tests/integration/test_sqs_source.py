@@ -33,7 +33,7 @@ from eventonce.sinks.dead_file import DeadFile
 from eventonce.sources import check_source, open_source
 from eventonce.sources.sqs import SqsSource
 from eventonce.stores.memory import MemoryStore
-from eventonce.testing import ManualClock
+from eventonce.testing import FaultProxy, ManualClock
 from eventonce.testing.servers import Ministack, Redis
 from eventonce.worker import Crew
 from eventonce.worker.apart import apart
@@ -588,6 +588,24 @@ def test_a_server_that_is_gone_for_a_while(
         queue.send({"id": "b"})
         running.until_ended(2)
         running.crew.stop()
+        running.stop()
+    assert running.ran == ["a", "b"]
+
+
+def test_connections_that_are_cut_are_an_outage_too(
+    ministack: Ministack, queue: Queue, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """botocore has other errors for them, whose answer is there and empty."""
+    with FaultProxy(ministack.port) as proxy:
+        running = run(queue.source(f"http://127.0.0.1:{proxy.port}"))
+        queue.send({"id": "a"})
+        running.until_ended(1)
+        proxy.refusing = True
+        proxy.cut_all()
+        running.until(lambda: len(outages(caplog)) == 1)
+        proxy.refusing = False
+        queue.send({"id": "b"})
+        running.until_ended(2)
         running.stop()
     assert running.ran == ["a", "b"]
 

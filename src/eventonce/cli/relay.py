@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from eventonce.publish import Outbox, Publisher, Relay
 from eventonce.publish.plain import PlainPublisher
 from eventonce.publish.relay import BATCH, THREADS
 from eventonce.sinks import open_sink
+from eventonce.sources.outage import awaited
 
 if TYPE_CHECKING:
     from eventonce.observe.prometheus import PrometheusHook
@@ -101,13 +103,16 @@ def relay(  # one for each option
             hooks=[] if metrics is None else [metrics],
         )
         stack.callback(made.close)
-        if create:
+        if create and drain:
             outbox.create()
         if listen is not None:
             host, port = listen_place(listen)
             render = None if metrics is None else metrics.render
             stack.enter_context(Health(Status("relay"), outbox.table.backlog, host=host, port=port, metrics=render))
-        good = _drain(made, as_json=as_json) if drain else _run(made, as_json=as_json)
+        if drain:
+            good = _drain(made, as_json=as_json)
+        else:
+            good = _run(made, outbox.create if create else None, as_json=as_json)
     sys.exit(0 if good else 1)
 
 
@@ -136,9 +141,11 @@ def _drain(made: Relay, *, as_json: bool) -> bool:
     return not left and not made.counts["refused"]
 
 
-def _run(made: Relay, *, as_json: bool) -> bool:
+def _run(made: Relay, create: Callable[[], None] | None, *, as_json: bool) -> bool:
     stop = threading.Event()
     with stopping(stop.set):
+        if create is not None:
+            awaited(create, stop)
         made.run(stop)
     _close(made, None, as_json=as_json)
     return True

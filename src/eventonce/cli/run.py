@@ -3,6 +3,8 @@
 import json
 import logging
 import sys
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,8 @@ from eventonce.cli.progress import Progress
 from eventonce.cli.repeats import Repeats
 from eventonce.cli.signals import Say, stopping
 from eventonce.clock import duration
-from eventonce.errors import MissingDriver, describe
+from eventonce.engine import Once
+from eventonce.errors import EventOnceError, MissingDriver, StoreError, describe
 from eventonce.event import Delivery
 from eventonce.key import KEY_BYTES, Key
 from eventonce.observe import log
@@ -24,6 +27,7 @@ from eventonce.outcome import Action, Outcome
 from eventonce.pipeline import Pipeline, Settings
 from eventonce.ports import Hook
 from eventonce.sources import FileSource, Requests
+from eventonce.sources.outage import awaited
 from eventonce.worker import Crew, Tally, Worker
 from eventonce.worker.crew import THREADS
 
@@ -82,7 +86,9 @@ def run(
     a duplicate, 1 when any was dead-lettered, failed or unknown.
 
     On a queue, a stream or for requests it runs until SIGTERM or Ctrl-C: it then begins nothing new, and exits 0 when
-    what was in hand is settled within --grace, else 1; what was not comes again. A second signal stops at once.
+    what was in hand is settled within --grace, else 1; what was not comes again. A second signal stops at once. If the
+    source or the store does not answer when it starts, it says so and waits; a wrong name or right ends it with exit 2.
+    A run of a file waits for nothing: exit 1 when the store does not answer, and nothing was read.
 
     \b
       eventonce run pipeline.toml
@@ -104,14 +110,17 @@ def run(
     with ExitStack() as stack:
         settings = read_settings(pipeline or config, **given)
         telling = in_json or (level in _OF_EVENTS and not as_json)
-        seen = Seeing(settings, listening=listen is not None, logging=telling, tracing=opentelemetry)
-        parts = Pipeline(settings, seen.hooks)
-        stack.callback(parts.close)
-        seen.check()
-        if listen is not None:
-            stack.enter_context(seen.health(parts, listen))
-        progress = stack.enter_context(Progress(parts.source))
         say = _log_it if in_json else _print_it
+        seen = Seeing(settings, listening=listen is not None, logging=telling, tracing=opentelemetry)
+        if listen is not None:
+            stack.enter_context(seen.health(listen))
+        parts = _open(settings, seen.hooks, say)
+        if parts is None:
+            _close(Tally(), settings.dead_letter, as_json=as_json or in_json)
+            return
+        stack.callback(parts.close)
+        stack.callback(seen.begins(parts))
+        progress = stack.enter_context(Progress(parts.source))
         worker = _worker(parts, settings, _Watcher(progress, quiet=as_json or telling))
         try:
             good = _run(worker) if isinstance(worker, Worker) else _serve(worker, patience, say)
@@ -119,6 +128,22 @@ def run(
             progress.done()
             _close(worker.tally, parts.dead_letters.name, as_json=as_json or in_json)
     sys.exit(0 if good else 1)
+
+
+def _open(settings: Settings, hooks: Sequence[Hook], say: Say) -> Pipeline | None:
+    """The pipeline. What is away is waited for, unless a signal comes, or the run is of a file and ends with it."""
+    try:
+        return Pipeline(settings, hooks)
+    except EventOnceError as error:
+        if not error.retryable or "://" not in settings.source:
+            raise
+    stop = threading.Event()
+    with stopping(stop.set, say):
+        parts = awaited(lambda: Pipeline(settings, hooks), stop)
+    if parts is not None and stop.is_set():
+        parts.close()
+        return None
+    return parts
 
 
 def _print_it(text: str) -> None:
@@ -140,14 +165,19 @@ class Seeing:
             self.hooks.append(self._status)
         if self._metrics is not None:
             self.hooks.append(self._metrics)
+        self._once: Once | None = None
         self._tracing = tracing
         if tracing:
             from eventonce.observe.opentelemetry import OpenTelemetryHook
 
             self.hooks.append(OpenTelemetryHook())
 
-    def check(self) -> None:
-        """Warn of spans that go nowhere. The module of a handler may have said where to, so look when it is loaded."""
+    def begins(self, parts: Pipeline) -> Callable[[], None]:
+        """From now on its store is asked; what this returns ends that.
+
+        Spans that go nowhere are warned of here: the module of a handler may have said where to, and is loaded now.
+        """
+        self._once = parts.once
         if self._tracing:
             from eventonce.observe.opentelemetry import goes_nowhere
 
@@ -155,12 +185,21 @@ class Seeing:
                 _log.warning(
                     "--opentelemetry: no provider is set up, so spans go nowhere; start with opentelemetry-instrument"
                 )
+        return self._end
 
-    def health(self, parts: Pipeline, place: str) -> Health:
+    def _end(self) -> None:
+        self._once = None
+
+    def _probe(self) -> object:
+        if self._once is None:
+            raise StoreError("it has not started yet")
+        return self._once.peek([_NOBODY])
+
+    def health(self, place: str) -> Health:
         """Serves `/healthz`, `/readyz`, `/status.json` and, where the client of Prometheus is installed, `/metrics`."""
         host, port = listen_place(place)
         render = None if self._metrics is None else self._metrics.render
-        return Health(self._status, lambda: parts.once.peek([_NOBODY]), host=host, port=port, metrics=render)
+        return Health(self._status, self._probe, host=host, port=port, metrics=render)
 
 
 def _metrics(settings: Settings) -> "PrometheusHook | None":

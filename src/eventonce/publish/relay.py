@@ -16,6 +16,7 @@ from eventonce.publish.loop import Desk, Loop, Sender
 from eventonce.publish.outbox import Outbox
 from eventonce.publish.table_feed import TableFeed
 from eventonce.sinks import DeadLetters, open_dead_letters
+from eventonce.sources.outage import awaited
 
 if TYPE_CHECKING:
     from eventonce.publish.stream import Streamed
@@ -79,8 +80,13 @@ class Relay:
         return self._desk.counts
 
     def run(self, stop: threading.Event) -> None:
-        """Publish until told to stop; what is in hand then is published and settled first."""
-        self._outbox.table.check()
+        """Publish until told to stop; what is in hand then is published and settled first.
+
+        An outbox that is away when this begins is waited for, as it is later.
+        """
+        awaited(self._outbox.table.check, stop)
+        if stop.is_set():
+            return
 
         def work(loop: Loop) -> None:
             try:

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from eventonce.aws import Place
+from eventonce.aws import Place, code, is_away
 from eventonce.clock import Clock, duration
 from eventonce.errors import SourceError
 from eventonce.sources.outage import Outage
@@ -67,10 +67,10 @@ class AwsStream:
         try:
             answer: dict[str, Any] = call(**asked)
         except Exception as error:  # of the network, of credentials, of an answer that is none: botocore has many
-            trouble = _TROUBLES.get(_code(error), StreamAway)(f"{self.name}: {error}")
+            trouble = _TROUBLES.get(code(error), StreamAway)(f"{self.name}: {error}")
             if type(trouble) is StreamAway:
                 self._outage.failed(trouble)
-            if _code(error) in _EXPIRED:
+            if code(error) in _EXPIRED:
                 self._connect()  # where the credentials come from, there may be new ones
             raise trouble from error
         self._outage.worked()
@@ -82,12 +82,10 @@ class AwsStream:
         except Exception as error:
             remedy = (
                 "check its name, region and account"
-                if _code(error) == _NOT_THERE
+                if code(error) == _NOT_THERE
                 else "check network, credentials and rights"
             )
-            raise SourceError(f"{self.name}: cannot be read: {error}; {remedy}") from error
+            self.close()
+            kind = StreamAway if is_away(error) else SourceError
+            raise kind(f"{self.name}: cannot be read: {error}; {remedy}") from error
         return answer
-
-
-def _code(error: BaseException) -> str:
-    return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))

@@ -2,10 +2,14 @@
 
 import logging
 import threading
+from collections.abc import Callable
+from typing import TypeVar
 
+from eventonce.backoff import backoff
 from eventonce.clock import Clock
-from eventonce.errors import describe
+from eventonce.errors import EventOnceError, describe
 
+Result = TypeVar("Result")
 _CALM = 5000  # milliseconds without a failure before it is over: what fails now and then is still one outage
 _log = logging.getLogger("eventonce.outage")
 
@@ -40,3 +44,26 @@ class Outage:
                 return
             self.lasts, seconds = False, (now - self._began) // 1000
         _log.warning("%s answers again, after %d seconds", self._name, seconds)
+
+
+def awaited(act: Callable[[], Result], stop: threading.Event) -> Result | None:
+    """What it returns as soon as it is answered; None where it is to stop before that.
+
+    What cannot pass, such as a name or a right that is wrong, is raised at once.
+    """
+    failures, said = 0, ""
+    while not stop.is_set():
+        try:
+            answer = act()
+        except EventOnceError as error:
+            if not error.retryable:
+                raise
+            failures += 1
+            if said != (said := describe(error)):  # it may be another that is away now
+                _log.warning("what is needed to start does not answer, trying again until it does: %s", said)
+            stop.wait(backoff(failures) / 1000)
+        else:
+            if failures:
+                _log.warning("what is needed to start answers now")
+            return answer
+    return None

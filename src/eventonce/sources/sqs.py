@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from eventonce.aws import Place
+from eventonce.aws import Place, code, is_away
 from eventonce.clock import Clock, SystemClock, duration, moment
 from eventonce.errors import SourceError
 from eventonce.event import Delivery
@@ -48,9 +48,14 @@ class SqsSource:
         self._fifo = self._place.name.endswith(".fifo")
         self._lock = threading.Lock()  # for new clients
         self._connect()
-        self._url = self._find()
-        self._arn = self._named()
-        self._timeout = visibility or self._own_timeout()
+        try:
+            self._url = self._find()
+            self._arn = self._named()
+            self._timeout = visibility or self._own_timeout()
+        except SourceError:
+            self._polls.close()
+            self._calls.close()
+            raise
         self._outage = Outage(self._name, self._clock)
         self._visibility = Visibility(self._change, self._timeout, self._clock)
 
@@ -93,7 +98,7 @@ class SqsSource:
         try:
             return self._poll(limit, self._wait)
         except QueueAway as error:
-            if _code(error.__cause__) in _EXPIRED:
+            if code(error.__cause__) in _EXPIRED:
                 self._renew(client)
             raise
 
@@ -206,10 +211,11 @@ class SqsSource:
         except Exception as error:
             remedy = (
                 "check its name, region and account, or have eventonce setup make it"
-                if _code(error) in _NO_QUEUE
+                if code(error) in _NO_QUEUE
                 else "check network, credentials and rights"
             )
-            raise SourceError(f"{self._name}: cannot be read: {error}; {remedy}") from error
+            kind = QueueAway if is_away(error) else SourceError
+            raise kind(f"{self._name}: cannot be read: {error}; {remedy}") from error
         return answer
 
 
@@ -234,10 +240,6 @@ def _said(message: Mapping[str, Any]) -> dict[str, str]:
     if "SentTimestamp" in system:
         said["sent"] = moment(int(system["SentTimestamp"])).isoformat(timespec="milliseconds")
     return {name: value for name, value in said.items() if value}
-
-
-def _code(error: BaseException | None) -> str:
-    return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
 
 
 def _entries(failed: Iterable[Any]) -> str:
