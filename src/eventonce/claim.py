@@ -105,7 +105,7 @@ class Done(NamedTuple):
 
 
 class Busy(NamedTuple):
-    """Another owner runs it, at least until then unless it dies."""
+    """Another owner runs it, at least until then, by the clock of whoever asked, unless it dies."""
 
     until: int
 

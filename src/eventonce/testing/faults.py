@@ -323,6 +323,20 @@ class StoreFaults:
         for store in (ahead, behind, right):
             store.close()
 
+    @pytest.mark.parametrize("skew", [-365 * 86_400_000, -SKEW, 0, SKEW])
+    def test_a_worker_whose_clock_is_wrong_waits_no_longer_for_another(
+        self, opener: StoreAt, server: Server, skew: int
+    ) -> None:
+        """It compares the end of the other's lease with its own clock: an hour behind is not an hour more to wait."""
+        clock = Skewed(skew)
+        right, wrong = opener(server.port, SystemClock()), opener(server.port, clock)
+        assert claim(right, 1, lease=LEASE) == Won(1)
+        answer = claim(wrong, 1, b"token--2")
+        assert isinstance(answer, Busy)
+        assert 0 < answer.until - clock.utc() <= LEASE + 5000
+        for store in (right, wrong):
+            store.close()
+
 
 def _ids(count: int) -> list[str]:
     return [f"e{number:04}" for number in range(count)]

@@ -124,7 +124,7 @@ class PostgresStore:
             if looks > 1:
                 self._clock.sleep(_PAUSE)
             rows, looks = self._look(left, token, lease, tries), looks + 1
-            known |= {left[row[0] - 1].key: _answer(row) for row in rows}
+            known |= {left[row[0] - 1].key: _answer(row, self._clock.utc()) for row in rows}
             # What others are changing is looked at again; with more patience where it may have been ourselves, at an
             # earlier try whose answer was lost.
             most = _LOOKS if tries.count == looks else _MORE_LOOKS
@@ -402,7 +402,7 @@ def _encoded(error: str | None) -> bytes | None:
     return None if error is None else error.encode("utf-8", "backslashreplace")
 
 
-def _answer(row: tuple[Any, ...]) -> Answer:
+def _answer(row: tuple[Any, ...], ours: int) -> Answer:
     _, now, state, tries, suspect, error, *record = row
     if state == "won":
         return Won(tries, _decoded(error), suspect)
@@ -410,7 +410,8 @@ def _answer(row: tuple[Any, ...]) -> Answer:
         return Done(_record(record))
     if state == "stale":
         return Stale(_record(record).version or 0)
-    return Busy(_record(record).lease if state == "busy" else now + _HELD_FOR)
+    lasts = _record(record).lease - now if state == "busy" else _HELD_FOR
+    return Busy(ours + lasts)  # callers compare it with their own clock
 
 
 def _decoded(error: bytes | None) -> str | None:

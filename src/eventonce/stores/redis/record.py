@@ -55,22 +55,22 @@ def texts(values: Sequence[bytes | str | None], places: Sequence[int]) -> list[b
     return [_text(values[at]) for at in places]
 
 
-def answers(reply: bytes | list[bytes]) -> list[Answer]:
-    """What the script of claims has said."""
+def answers(reply: bytes | list[bytes], now: int) -> list[Answer]:
+    """What the script of claims has said. It says how long a lease still lasts; `now` is by the clock of who asks."""
     if isinstance(reply, bytes):  # all are won as new
         return [_NEW] * len(reply)
     new, *others = reply
-    known = {other: _answer(other) for other in set(others)}  # what was done together comes again together
+    known = {other: _answer(other, now) for other in set(others)}  # what was done together comes again together
     told = map(known.__getitem__, others)
     return [_NEW if each == _ONE else next(told) for each in new]
 
 
-def _answer(reply: bytes) -> Answer:
+def _answer(reply: bytes, now: int) -> Answer:
     kind = reply[:1]
     if kind == b"D":
         return Done(read(reply[1:]))
     if kind == b"B":
-        return Busy(_number(reply[1:]))
+        return Busy(now + _number(reply[1:]))
     if kind == b"S":
         return Stale(_version(reply[1:]))
     error = reply[5:].decode() if reply[4:5] == b"1" else None

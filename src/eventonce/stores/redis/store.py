@@ -125,7 +125,8 @@ class RedisStore:
         self._lease = lease
         packed = record.wants(wants)
         keys = [want.key for want in wants]
-        return self._patiently("claim", keys, lambda places: [token, lease, packed.of(places)], record.answers)
+        read = lambda reply: record.answers(reply, self.clock.utc())  # noqa: E731
+        return self._patiently("claim", keys, lambda places: [token, lease, packed.of(places)], read)
 
     def extend(self, claims: Sequence[Claim], lease: int) -> list[bool]:
         packed = record.tokens(claims)

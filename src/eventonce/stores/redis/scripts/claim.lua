@@ -1,7 +1,7 @@
 -- KEYS: what to claim. ARGV: token, lease, and for each key (or once for all) window 6, flags 1, version 8;
 -- flags: 1 version  2 refresh  4 shared.
 -- Answers with a string that has 1 for each key that was won as new and 0 for each other; and in an array behind it,
--- if there are others, a string for each: W won, D done, B busy, S stale.
+-- if there are others, a string for each: W won, D done, B busy and how long its lease still lasts, S stale.
 
 local token, lease = ARGV[1], tonumber(ARGV[2])
 local WANT = 15
@@ -66,7 +66,7 @@ local function contend(key, want)
   end
   local r = read(value)
   if r.lease > 0 and r.token == token then return again(key, r, want) end
-  if r.lease > now and r.lease <= now + FURTHEST_LEASE then return remembered(value, want, 'B' .. struct.pack('>I6', r.lease)) end
+  if r.lease > now and r.lease <= now + FURTHEST_LEASE then return remembered(value, want, 'B' .. struct.pack('>I6', r.lease - now)) end
   local answer = r.done_at > 0 and r.ends > now and seen(key, r, want, value)
   if not answer then return take(key, r, want) end
   return want.refresh and answer or remembered(value, want, answer)
