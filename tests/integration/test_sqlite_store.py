@@ -93,6 +93,33 @@ def test_nothing_is_begun_in_a_file_that_was_deleted(file: Path, replaced: bool)
     assert file.exists() == replaced
 
 
+def test_nothing_is_begun_without_its_log(file: Path) -> None:
+    """Somebody takes the files beside it for leftovers; others would then find it as it was before."""
+    ran: list[str] = []
+    SQLiteStore(file).close()
+    with Once(f"sqlite:///{file}") as worker:
+        worker.run([EVENT], lambda event: ran.append("worker"))
+        for each in ("store.db-wal", "store.db-shm"):
+            file.with_name(each).unlink()
+        (outcome,) = worker.run([{"id": "2"}], lambda event: ran.append("worker"))
+        assert (outcome.kind, type(outcome.error)) == (Kind.UNKNOWN, StoreUnusable)
+        assert "store.db-wal: was moved or deleted while it is open" in str(outcome.error)
+    assert ran == ["worker"]
+
+
+def test_its_log_comes_and_goes_with_its_last_connection(file: Path) -> None:
+    first, second = SQLiteStore(file), SQLiteStore(file)
+    for number in range(3):
+        first.claim([Want(key(number), 60_000)], b"token--1", 60_000)
+        second.close()
+        second.claim([Want(key(number + 10), 60_000)], b"token--2", 60_000)
+        first.close()
+        second.claim([Want(key(number + 20), 60_000)], b"token--2", 60_000)
+        second.close()
+        assert not file.with_name("store.db-wal").exists()
+    first.close()
+
+
 def test_what_was_claimed_is_committed_while_the_file_is_somewhere_else(file: Path, store: SQLiteStore) -> None:
     store.claim([Want(key(1), 60_000)], b"token--1", 60_000)
     away = file.rename(file.with_name("away"))
