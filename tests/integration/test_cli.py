@@ -486,13 +486,13 @@ def in_store(event, ctx):
 def waits(event):
     if "FAST" not in os.environ and event.id == "2":
         pathlib.Path("waiting").touch()
-        time.sleep(120)
+        time.sleep(600)
     note(event)
 
 async def waits_async(event):
     if "FAST" not in os.environ and event.id == "2":
         pathlib.Path("waiting").touch()
-        await asyncio.sleep(120)
+        await asyncio.sleep(600)
     note(event)
 """
 

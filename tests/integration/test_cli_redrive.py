@@ -6,7 +6,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import boto3
 import pytest
+from tests.until import until
 
 from eventonce.testing.servers import Ministack, Postgres
 
@@ -216,13 +216,9 @@ def test_a_redrive_that_is_killed_and_run_again_loses_nothing_and_does_nothing_t
     write(tmp_path, *names)
     cli("run", place, BROKEN="1")
 
-    for victim in ("e010", "e025", "e061"):
-        killed = cli("redrive", place, "--yes", DEADLY=victim)
-        assert killed.returncode == -signal.SIGKILL
-
-    give_up = time.monotonic() + 60
-    while cli("redrive", place, "--yes").returncode != 0:  # some may be busy until their leases are over
-        assert time.monotonic() < give_up
+    for victim in ("e010", "e025", "e061"):  # some may be busy until their leases are over
+        until(lambda victim=victim: cli("redrive", place, "--yes", DEADLY=victim).returncode == -signal.SIGKILL)  # type: ignore[misc]
+    until(lambda: cli("redrive", place, "--yes").returncode == 0)
 
     with sqlite3.connect(tmp_path / "store.db") as connection:
         effects = [name for (name,) in connection.execute("SELECT id FROM effects ORDER BY id")]
@@ -287,10 +283,8 @@ def test_a_redrive_of_a_queue_that_is_killed_and_run_again(cli: Command, tmp_pat
     assert cli("run", name, BROKEN="1").returncode == 1
     again = ("redrive", name, "--from", f"{queue.place}&visibility=2s")
 
-    assert cli(*again, "--yes", DEADLY="e010").returncode == -signal.SIGKILL
-    give_up = time.monotonic() + 60
-    while cli(*again, "--yes").returncode != 0 or queue.counted():
-        assert time.monotonic() < give_up
+    until(lambda: cli(*again, "--yes", DEADLY="e010").returncode == -signal.SIGKILL)
+    until(lambda: cli(*again, "--yes").returncode == 0 and not queue.counted())
 
     with sqlite3.connect(tmp_path / "store.db") as connection:
         effects = [name for (name,) in connection.execute("SELECT id FROM effects ORDER BY id")]

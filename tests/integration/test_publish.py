@@ -128,9 +128,9 @@ def test_put_events_that_times_out_after_accepting_runs_once(cloud: Cloud, tmp_p
     def mend() -> None:
         cloud.proxy.delay = 0
 
-    with Publisher(f"events://{bus}?timeout=500ms&{cloud.options}", clock=Between(mend)) as publisher:
+    with Publisher(f"events://{bus}?timeout=3s&{cloud.options}", clock=Between(mend)) as publisher:
         assert kinds(publisher.send([order(0)])) == {"published"}
-        cloud.proxy.delay = 5000
+        cloud.proxy.delay = 60_000
         found = publisher.send(map(order, range(1, 4)))
 
     assert kinds(found) == {"published"}
@@ -207,7 +207,7 @@ def test_a_second_run_of_the_whole_program_changes_nothing_on_a_fifo_queue(cloud
 
 def test_nobody_there_is_failed_and_may_be_sent_again(cloud: Cloud) -> None:
     queue = cloud.queue()
-    url = f"sqs://{queue}?timeout=300ms&{cloud.options}"
+    url = f"sqs://{queue}?timeout=60s&{cloud.options}"
     with Publisher(url, max_attempts=2, clock=ManualClock()) as publisher:
         cloud.proxy.refusing = True
         (failed,) = publisher.send([order(1)])
@@ -284,7 +284,7 @@ def test_a_wrong_option_is_exit_2(tmp_path: Path, arguments: list[str], why: str
 
 
 def test_a_new_bus_drops_what_a_lost_answer_makes_the_publisher_repeat() -> None:
-    with NewBus() as bus, Publisher(bus.url("&timeout=500ms"), clock=Between(lambda: None)) as publisher:
+    with NewBus() as bus, Publisher(bus.url("&timeout=60s"), clock=Between(lambda: None)) as publisher:
         bus.trouble.append("lost")
         found = publisher.send(map(order, range(3)))
 

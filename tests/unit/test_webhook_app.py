@@ -519,11 +519,15 @@ def test_a_batch_larger_than_the_bound_passes_when_nothing_else_waits(hooks: Hoo
 
 
 def test_what_waits_is_run_together(hooks: Hooks) -> None:
-    store = Faulty()
-    app = hooks.make(once=Once(store), threads=1)
+    store, slow = Faulty(), Slow()
+    app = hooks.make(slow, once=Once(store), threads=1)
 
     async def crowd() -> list[Told]:
-        return await asyncio.gather(*(ask(app, {**BRIDGE, "id": f"{number}"}) for number in range(50)))
+        asked = [asyncio.create_task(ask(app, {**BRIDGE, "id": f"{number}"})) for number in range(50)]
+        while app.in_hand < 50:
+            await asyncio.sleep(0.01)
+        slow.go.set()
+        return await asyncio.gather(*asked)
 
     assert {told.status for told in asyncio.run(crowd())} == {200}
     assert store.calls.count("claim") < 10
