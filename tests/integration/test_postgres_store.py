@@ -22,7 +22,7 @@ from tests.until import until
 
 from eventonce import ConfigError, Event, EventOnceError, Kind, LeaseLost, Once, Outcome, StoreError, open_store
 from eventonce.claim import Busy, Claim, Done, Finish, Record, Release, Want, Won
-from eventonce.errors import EventRejected, StoreBusy, StoreUnusable
+from eventonce.errors import StoreBusy, StoreUnusable
 from eventonce.key import Key
 from eventonce.ports import Checkable, Transactional
 from eventonce.stores.postgres import schema

@@ -373,15 +373,15 @@ class Pair:
         self.link = stack.enter_context(FaultProxy(self.master.port))
         self.name = stack.enter_context(FaultProxy(self.master.port))
         self.replica = stack.enter_context(kind(servers, "--replicaof", "127.0.0.1", str(self.link.port)))
-        _until(lambda: "master_link_status:up" in self.replica.cli("info", "replication"))
-        _until(lambda: "state=online" in self.master.cli("info", "replication"))
+        until(lambda: "master_link_status:up" in self.replica.cli("info", "replication"))
+        until(lambda: "state=online" in self.master.cli("info", "replication"))
 
     def store(self) -> Store:
         return open_store(f"redis://127.0.0.1:{self.name.port}?wait=1&timeout=2s")
 
     def cut_while_it_waits(self) -> None:
         """Break the worker's connection while the server waits for the replica."""
-        _until(lambda: "cmd=wait" in self.master.cli("client", "list"))
+        until(lambda: "cmd=wait" in self.master.cli("client", "list"))
         self.name.cut_all()
 
     def promoted(self) -> Store:

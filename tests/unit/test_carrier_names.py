@@ -11,13 +11,13 @@ import pytest
 from eventonce import Event, EventRejected, Once, Rule
 from eventonce.event import Delivery
 from eventonce.formats import read_events
+from eventonce.formats.requests import deliveries
 from eventonce.outcome import Kind, Outcome
 from eventonce.publish.identity import Identities
 from eventonce.publish.row import make_row
 from eventonce.redrive import open_box
 from eventonce.rules import Rulebook, identity
 from eventonce.sinks import open_dead_letters
-from eventonce.formats.requests import deliveries
 from eventonce.worker.apart import apart
 
 QUEUE = "arn:aws:sqs:eu-west-1:111122223333:orders"

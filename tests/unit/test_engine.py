@@ -430,38 +430,44 @@ def test_an_interrupted_claim_is_given_back(bench: Bench) -> None:
     assert store.peek([once.key(A), once.key(B)]) == [None, None]
 
 
+class Held(MemoryStore):
+    """One of its verbs answers when it may."""
+
+    def __init__(self, verb: str) -> None:
+        super().__init__()
+        self.verb, self.reached, self.go_on = verb, threading.Event(), threading.Event()
+
+    def claim(self, *args: Any) -> Any:
+        return self._held("claim", super().claim(*args))
+
+    def commit(self, *args: Any) -> Any:
+        return self._held("commit", super().commit(*args))
+
+    def _held(self, verb: str, answer: Any) -> Any:
+        if verb == self.verb:
+            self.reached.set()
+            self.go_on.wait()
+        return answer
+
+
 @pytest.mark.parametrize("slow", ["claim", "commit", "handler"])
 def test_a_cancelled_run_gives_back_its_claims(bench: Bench, slow: str) -> None:
-    class Slow(MemoryStore):
-        def claim(self, *args: Any) -> Any:
-            return self._slow("claim", super().claim(*args))
-
-        def commit(self, *args: Any) -> Any:
-            return self._slow("commit", super().commit(*args))
-
-        def _slow(self, verb: str, answer: Any) -> Any:
-            if verb == slow:
-                reached.set()
-                go_on.wait()
-            return answer
-
-    reached, go_on = threading.Event(), threading.Event()
-    store = Slow()
+    store = Held(slow)
     once = bench.once(store, clock=ManualClock())  # which stands still, so that nothing is done in the background
 
     async def handle(event: Event) -> None:
         if slow == "handler":
-            reached.set()
+            store.reached.set()
             await asyncio.sleep(60)
 
     async def main() -> None:
         task = asyncio.ensure_future(once.run([A, B], handle))
-        await asyncio.to_thread(reached.wait)
+        await asyncio.to_thread(store.reached.wait)
         task.cancel()
         for _ in range(10):  # it has heard of that, and waits for the store
             await asyncio.sleep(0)
         assert task.done() is (slow == "handler")
-        go_on.set()
+        store.go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await task
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from eventonce.webhook.incoming import deliveries
 
 from eventonce import Rule, path
 from eventonce.errors import EventRejected
@@ -18,7 +19,6 @@ from eventonce.formats import MAX_BYTES, Carried, read_carried, read_event, read
 from eventonce.formats.text import read_json
 from eventonce.path import ignored_path
 from eventonce.rules.book import CompiledRule
-from eventonce.webhook.incoming import deliveries
 
 Make = Callable[[int], bytes]
 

@@ -55,10 +55,13 @@ def of_request(event: Event, headers: Mapping[str, str], part: str = "") -> Even
     return structs.replace(event, attributes=attributes, raw=event.raw or event.line())
 
 
-def named(event: Event, name: str) -> Event:
-    """Return the event under the name of its delivery, unless it has an envelope with an id."""
+def named(event: Event, name: str, by: tuple[str, ...] = ()) -> Event:
+    """Return the event under the name of its delivery, unless it has an envelope with an id.
+
+    `by` says what gave the name, where its sender did not.
+    """
     if event.form != "plain":
         return event
     attributes = {key: value for key, value in event.attributes.items() if key != "id"}
     raw = event.raw or event.line()  # written before anything is added to it
-    return structs.replace(event, id=name, named_by=(), attributes=attributes, raw=raw)
+    return structs.replace(event, id=name, named_by=by, attributes=attributes, raw=raw)

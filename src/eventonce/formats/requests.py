@@ -104,7 +104,9 @@ def _is_json(media: str) -> bool:
 
 
 def _named(found: Event | EventRejected, name: str, number: int, count: int) -> Event | EventRejected:
-    return named(found, name if count == 1 else f"{name}/{number}") if isinstance(found, Event) else found
+    if isinstance(found, EventRejected):
+        return found
+    return named(found, name if count == 1 else f"{name}/{number}", ("signed body",))
 
 
 def _delivery(found: Event | EventRejected, where: dict[str, Any], body: bytes) -> Delivery:

@@ -23,8 +23,8 @@ from eventonce.ports import Sink
 from eventonce.refusal import RETRY_AFTER, Refusal
 from eventonce.response import refused
 from eventonce.sinks import DeadLetters
-from eventonce.webhook.asgi import answer_of
 from eventonce.webhook.app import BATCH, DEADLINE, PATIENCE, THREADS, Watcher, Webhook
+from eventonce.webhook.asgi import answer_of
 from eventonce.webhook.linger import Lingering
 from eventonce.webhook.url import Place, read_url
 
