@@ -41,6 +41,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def answer(folder: Path) -> str:
+    if not (folder / "bin" / "python").exists():
+        return ""
     command = [str(folder / "bin" / "python"), "-c", "import tiny; print(tiny.answer)"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 

@@ -329,7 +329,7 @@ class StoreFaults:
     ) -> None:
         """It compares the end of the other's lease with its own clock: an hour behind is not an hour more to wait."""
         clock = Skewed(skew)
-        right, wrong = opener(server.port, SystemClock()), opener(server.port, clock)
+        right, wrong = opener(server.port, SystemClock(), "60s"), opener(server.port, clock, "60s")
         assert claim(right, 1, lease=LEASE) == Won(1)
         answer = claim(wrong, 1, b"token--2")
         assert isinstance(answer, Busy)
