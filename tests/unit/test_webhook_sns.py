@@ -12,6 +12,7 @@ from typing import Any
 from urllib.error import URLError
 
 import pytest
+from botocore.loaders import Loader
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
@@ -192,8 +193,7 @@ def test_a_topic_is_signed_and_confirmed_by_the_server_of_its_region_alone(arn: 
 
 
 def test_partitions_are_those_of_aws() -> None:
-    loader = pytest.importorskip("botocore.loaders").Loader()
-    known = loader.load_data("partitions")["partitions"]
+    known = Loader().load_data("partitions")["partitions"]
     assert {each["id"]: each["outputs"]["dnsSuffix"] for each in known}.items() <= sns.PARTITIONS.items()
 
 

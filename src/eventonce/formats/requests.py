@@ -66,7 +66,7 @@ def _check(headers: Mapping[str, str], shown: Mapping[str, str]) -> None:
     if headers.get("content-encoding", "").lower() not in _ENCODINGS:
         raise Refusal(415, "the body is packed in a way that is not known here; send it plain or as gzip")
     media = _media(headers)
-    if not (media in _PERHAPS_JSON or _is_json(media) or recognises_headers(headers)):
+    if not (media in _PERHAPS_JSON or _names_json(media) or recognises_headers(headers)):
         raise Refusal(415, f"{media[:100]} is not read here; send application/json or application/cloudevents+json")
     if headers.get("x-amz-sns-message-type", "Notification") != "Notification":
         raise Refusal(400, "this is about a subscription to a topic of SNS, which needs auth=sns&topic=ARN here")
@@ -87,7 +87,7 @@ def _events(
             return []
         if not raw.strip():
             raise EventRejected("is empty")
-        if _is_json(media) and raw.lstrip()[:1] not in (b"{", b"["):  # text can be an event, but not by mistake
+        if _names_json(media) and raw.lstrip()[:1] not in (b"{", b"["):  # text can be an event, but not by mistake
             raise EventRejected(f"is {kind_of(read_json(raw, max_bytes))}, not a JSON object")
     except EventRejected as error:
         return [error]
@@ -99,7 +99,7 @@ def _media(headers: Mapping[str, str]) -> str:
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def _is_json(media: str) -> bool:
+def _names_json(media: str) -> bool:
     return media.endswith(("/json", "+json"))
 
 
