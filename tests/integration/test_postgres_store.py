@@ -410,7 +410,7 @@ def waiting(servers: Path) -> Iterator[tuple[Place, PostgresStore, PostgresStore
     """A server whose synchronous standby is away; a store that does not wait for it, and one that does."""
     for server in running(lambda: Postgres(servers, "synchronous_standby_names=away", "synchronous_commit=local")):
         place = Place(server)
-        strict = open_store(place.url().replace("?options=", "?options=-csynchronous_commit%3Don%20"))
+        strict = open_store(place.url(more="timeout=1s").replace("?options=", "?options=-csynchronous_commit%3Don%20"))
         assert isinstance(strict, PostgresStore)
         lax = place.store()
         yield place, lax, strict

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from eventonce.webhook.incoming import deliveries
 
 from eventonce import Rule, path
 from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.formats import MAX_BYTES, Carried, read_carried, read_event, read_events, read_message, text, unpack
+from eventonce.formats.requests import deliveries
 from eventonce.formats.text import read_json
 from eventonce.path import ignored_path
 from eventonce.rules.book import CompiledRule
