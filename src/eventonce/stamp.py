@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from eventonce.decoding import decode
 from eventonce.event import Event
 
 FIELD = "_eventonce"
@@ -18,7 +19,7 @@ def stamped(event: Event, identity: str, attempt: int) -> Event:
     """
     stamp = {"id": identity, "attempt": attempt}
     if event.form == "cloudevents":
-        raw = msgspec.json.encode({**msgspec.json.decode(event.line()), FIELD: stamp})
+        raw = msgspec.json.encode({**decode(event.line()), FIELD: stamp})
         return structs.replace(event, attributes={**event.attributes, FIELD: stamp}, raw=raw)
     data = event.data if isinstance(event.data, dict) else {"data": event.data}
     return structs.replace(event, data={**data, FIELD: stamp}, raw=b"")
@@ -27,7 +28,7 @@ def stamped(event: Event, identity: str, attempt: int) -> Event:
 def unstamped(event: Event) -> Event:
     """The event without the stamp of whoever published it before."""
     if event.form == "cloudevents" and FIELD in event.attributes:
-        own = {name: value for name, value in msgspec.json.decode(event.line()).items() if name != FIELD}
+        own = {name: value for name, value in decode(event.line()).items() if name != FIELD}
         attributes = {name: value for name, value in event.attributes.items() if name != FIELD}
         return structs.replace(event, attributes=attributes, raw=msgspec.json.encode(own))
     if not isinstance(event.data, dict) or FIELD not in event.data:

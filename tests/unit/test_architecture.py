@@ -12,7 +12,7 @@ SRC = Path(eventonce.__file__).parent
 FLOORS = [
     {"errors", "forks"},
     {"clock", "backoff", "files"},
-    {"key", "path", "aws", "libpq", "refusal"},
+    {"key", "path", "aws", "libpq", "refusal", "decoding"},
     {"event", "rule", "difference"},
     {"claim", "outcome", "stamp"},
     {"ports", "response"},

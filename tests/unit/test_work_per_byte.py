@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from eventonce import Rule, path
+from eventonce import Rule, decoding, path
 from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.formats import MAX_BYTES, Carried, read_carried, read_event, read_events, read_message, text, unpack
@@ -133,8 +133,8 @@ def decoders_used(body: bytes, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     ordinary = text._ordinary_decoder()
     monkeypatch.setattr(text, "_ordinary_decoder", lambda: Spy("ordinary", ordinary.decode))
-    monkeypatch.setattr(text, "_decode", Spy("quick", text._decode))
-    monkeypatch.setattr(text, "_decode_steadily", Spy("steady", text._decode_steadily))
+    monkeypatch.setattr(decoding, "_quickly", Spy("quick", decoding._quickly))
+    monkeypatch.setattr(decoding, "_steadily", Spy("steady", decoding._steadily))
     read_json(body)
     return used
 
@@ -164,13 +164,13 @@ def test_ordinary_documents_are_read_as_ever(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_many_small_events_in_one_message_are_looked_through_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     steady: list[bytes] = []
-    decode = text._decode_steadily
+    decode = decoding._steadily
 
     def noted(raw: bytes) -> Any:
         steady.append(raw)
         return decode(raw)
 
-    monkeypatch.setattr(text, "_decode_steadily", noted)
+    monkeypatch.setattr(decoding, "_steadily", noted)
     hidden = r'{"d":[' + ",".join([r"5e-324"] * 50) + "]}"
     bodies = [{"eventSource": "aws:sqs", "messageId": str(n), "body": hidden} for n in range(5)]
     batch = json.dumps({"Records": bodies}).replace("e-324", r"\u0065-324").encode()
@@ -222,13 +222,13 @@ def test_every_door_reads_slow_numbers_steadily(
     read: Callable[[bytes], object], number: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bytes] = []
-    decode = text._decode_steadily
+    decode = decoding._steadily
 
     def noted(raw: bytes) -> Any:
         seen.append(raw)
         return decode(raw)
 
-    monkeypatch.setattr(text, "_decode_steadily", noted)
+    monkeypatch.setattr(decoding, "_steadily", noted)
     body = filled(number)(10_000)
     read(body)
     assert seen
@@ -248,7 +248,7 @@ def test_both_ways_to_read_numbers_agree() -> None:
         if not number[-1].isdigit():
             number += str(dice.choice([0, 5, 22, 23, 290, 300, 308, 309, 324, 345, 400]))
         body = f'{{"n":{number}}}'.encode()
-        assert _value_or_none(text._decode, body) == _value_or_none(text._decode_steadily, body), number
+        assert _value_or_none(decoding._quickly, body) == _value_or_none(decoding._steadily, body), number
 
 
 def _value_or_none(decode: Callable[[bytes], Any], body: bytes) -> str | None:

@@ -4,6 +4,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from eventonce.decoding import decode
 from eventonce.errors import EventRejected, MissingDriver, describe
 from eventonce.event import Event
 from eventonce.stamp import FIELD
@@ -31,7 +32,7 @@ def to_sdk(event: Event) -> Any:
     """The event as an object of the SDK, whose attributes it checks; `EventRejected` where one of them is wrong."""
     if event.form != "cloudevents":
         raise EventRejected("is no CloudEvent")
-    given = {name: value for name, value in msgspec.json.decode(event.line()).items() if name != FIELD}
+    given = {name: value for name, value in decode(event.line()).items() if name != FIELD}
     for name in ("id", "source", "type"):  # the SDK would make an id up, another one for each copy
         if not given.get(name):
             raise EventRejected(f"is no valid CloudEvent: it has no {name}")

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Union
 
 import msgspec
 
+from eventonce.decoding import decode
 from eventonce.errors import EventRejected
 from eventonce.formats.spelling import LARGEST, odd
 from eventonce.key import MAX_DEPTH
@@ -23,7 +24,6 @@ _MOST_GLIMPSES = 32
 LEVELS = 7  # of an ordinary document
 _FEW_VALUES = 64 * 1024
 _BYTES_OF_A_VALUE = 8  # of the bytes that an event may have; ordinary ones have more than 10 for each value
-_FEW_EXPONENTS = 16
 _LONE = rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
 
 
@@ -105,9 +105,8 @@ def _glimpses(raw: bytes) -> bytes:
 
 def _read_any(raw: bytes) -> Any:
     odd()
-    exponents = raw.translate(_NUMBERS, b"+-").count(b"0e0")  # those in hexadecimal digits as well, which does no harm
     try:
-        value = (_decode if exponents <= _FEW_EXPONENTS else _decode_steadily)(raw)
+        value = decode(raw)
     except _UNREADABLE as error:
         raise _unreadable(raw, error) from None
     # Counting brackets is far cheaper than walking, and few events have so many.
@@ -152,16 +151,6 @@ def _ordinary_decoder() -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(ordinary(LEVELS))
 
 
-def _number(digits: str) -> float:
-    number = float(digits)
-    if number - number != 0:
-        raise msgspec.ValidationError("Number out of range")
-    return number
-
-
-_decode = msgspec.json.Decoder().decode
-_decode_steadily = msgspec.json.Decoder(float_hook=_number).decode
-_NUMBERS = bytes.maketrans(b"123456789E", b"000000000e")
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"{[")
 _TEXTS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', re.DOTALL)  # the last one may have no end
 _tiny = re.compile(rb"e-(?<=[0-9]e-)0*[1-9][0-9]{2}(?=[,\]}\s])").search  # letters at the beginning are quickly found

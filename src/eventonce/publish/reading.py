@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from eventonce.decoding import decode
 from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.formats import read_event, to_sdk
@@ -17,7 +18,7 @@ def read(item: object) -> Event:
     """The event in an item, or `EventRejected`. Keys are made of what it reads as on the other side."""
     if isinstance(item, Event):
         event = read_event(item)
-        event = structs.replace(event, data=msgspec.json.decode(_json(event.data)))
+        event = structs.replace(event, data=decode(_json(event.data)))
     else:
         event = read_event(_json(dict(item)) if isinstance(item, Mapping) else item)
     if event.form == "cloudevents":

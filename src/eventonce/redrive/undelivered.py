@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from eventonce.clock import moment
+from eventonce.decoding import decode
 from eventonce.event import Delivery
 from eventonce.redrive.letter import Letter
 from eventonce.sinks.dead_letter import OUTCOME
@@ -52,10 +53,11 @@ def _new_bus(body: bytes) -> dict[str, Any] | None:
     if b'"failedMessages"' not in body:
         return None
     try:
-        found = msgspec.json.decode(body, type=dict[str, Any])
+        found = decode(body)
     except (msgspec.MsgspecError, RecursionError):
         return None
-    return found if "busArn" in found and isinstance(found.get("failedMessages"), list) else None
+    whole = isinstance(found, dict) and "busArn" in found and isinstance(found.get("failedMessages"), list)
+    return found if whole else None
 
 
 def _record(letter: Letter, record: Mapping[str, Any]) -> Letter:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from eventonce.decoding import decode
 from eventonce.difference import differences
 from eventonce.errors import EventRejected
 from eventonce.event import Event
@@ -240,7 +241,7 @@ def _said(book: Rulebook, seen: Seen) -> dict[str, Any]:
 
 def _data(rule: CompiledRule, event: Event) -> Any:
     try:
-        return msgspec.json.decode(rule.content(event))
+        return decode(rule.content(event))
     except EventRejected:
         return event.data
 
