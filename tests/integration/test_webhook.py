@@ -371,6 +371,23 @@ def test_a_request_whose_body_has_two_lengths_is_refused_and_nothing_behind_it_i
     assert house.seen == []
 
 
+@pytest.mark.parametrize(("size", "status"), [(1, 400), (10, 400), (100, 200), (5_000, 200)])
+def test_a_body_in_tiny_chunks_is_refused_when_there_are_a_great_many(size: int, status: int, house: House) -> None:
+    place = house.start()
+    whole = json.dumps({**EVENT, "detail": {"x": "x" * 100_000}}).encode()
+    chunks = [
+        b"%x\r\n%s\r\n" % (len(part), part) for part in (whole[at : at + size] for at in range(0, len(whole), size))
+    ]
+    made = connected(place)
+    with suppress(ConnectionError):
+        made.sendall(
+            HEAD + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n" + b"".join(chunks) + b"0\r\n\r\n"
+        )
+    assert everything(made).startswith(b"HTTP/1.1 %d" % status)
+    assert len(house.seen) == (status == 200)
+    assert post(place, {**EVENT, "id": "e-2"}).status_code == 200
+
+
 def test_a_body_that_never_ends_is_given_up(house: House) -> None:
     place = house.start(query="patience=100ms")
     stuck = [connected(place, HEAD + b"content-length: 100\r\n\r\n{") for _ in range(50)]

@@ -45,6 +45,8 @@ _SENDING = 10.0  # seconds to take an answer
 _MAX_HEADERS = 32 * 1024
 _AT_ONCE = 32 * 1024  # of what has arrived
 _END_OF_HEADERS = re.compile(rb"\n\r?\n").search  # as h11 finds it
+_FEW_CHUNKS = 1000
+_BYTES_OF_A_CHUNK = 16  # at least, of the others
 _TWO_LENGTHS = {b"content-length", b"transfer-encoding"}
 _MOST_AHEAD = 512 * 1024  # that a client may send of requests behind the one that is being answered
 _TICK = 0.1  # seconds, as uvicorn ticks
@@ -113,11 +115,14 @@ class Server:
 
 
 class _Requests(h11.Connection):
-    """Refuses headers beyond the limit before it reads any of them, however they arrive, and a body of two lengths.
+    """Refuses headers beyond the limit before it reads any of them, however they arrive, and bodies that are no bodies.
 
     By itself h11 looks at the size of headers only while they are not whole. Of two lengths it takes one, and a proxy
-    in front may take the other: what is the end of a body to one is another request to the other then.
+    in front may take the other: what is the end of a body to one is another request to the other then. A body in chunks
+    of one byte takes it a hundred times as long as others.
     """
+
+    _chunks = _of_body = 0
 
     def next_event(self) -> Any:
         if self.their_state is h11.IDLE:
@@ -125,8 +130,15 @@ class _Requests(h11.Connection):
             if len(arrived) > _MAX_HEADERS and not _END_OF_HEADERS(arrived, 0, _MAX_HEADERS):
                 raise h11.RemoteProtocolError("the headers are too large", error_status_hint=431)
         event = super().next_event()
-        if isinstance(event, h11.Request) and {name for name, _ in event.headers} >= _TWO_LENGTHS:
-            raise h11.RemoteProtocolError("there are two lengths of a body")
+        if isinstance(event, h11.Data):
+            self._chunks += event.chunk_start
+            self._of_body += len(event.data)
+            if self._chunks > _FEW_CHUNKS + self._of_body // _BYTES_OF_A_CHUNK:
+                raise h11.RemoteProtocolError("the chunks are too small")
+        elif isinstance(event, h11.Request):
+            self._chunks = self._of_body = 0
+            if {name for name, _ in event.headers} >= _TWO_LENGTHS:
+                raise h11.RemoteProtocolError("there are two lengths of a body")
         return event
 
 
@@ -157,7 +169,10 @@ class _Connection(H11Protocol):
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        """Uvicorn calls it while it handles the error."""
+        """Uvicorn calls it while it handles the error, and leaves an application to wait for the rest of the body."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         error = sys.exc_info()[1]
         if not isinstance(error, h11.RemoteProtocolError) or error.error_status_hint != 431:
             super().send_400_response(msg)
