@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Self
 
 import eventonce
@@ -12,13 +12,19 @@ from eventonce import Context, Event, Kind, Once
 _CODE = Path(eventonce.__file__).parent
 
 
+Where = Callable[[CodeType], bool]
+
+
+def in_the_engine(code: CodeType) -> bool:
+    """Leave stores out: they have many lines, and each costs a test several commits to the disk."""
+    return Path(code.co_filename).parent == _CODE
+
+
 class Interrupt:
-    """Raises an error at the nth line of the engine's code that this thread runs while it is armed.
+    """Raises an error at the nth line of some of eventonce's code that this thread runs while it is armed."""
 
-    The lines inside a store are left out: there are many, and each costs a test several commits to the disk.
-    """
-
-    def __init__(self, nth: int, error: type[BaseException]) -> None:
+    def __init__(self, nth: int, error: type[BaseException], where: Where = in_the_engine) -> None:
+        self._where = where
         self.armed = False
         self.raised = False
         self._left = nth
@@ -34,7 +40,7 @@ class Interrupt:
         sys.settrace(self._before)
 
     def _trace(self, frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
-        if Path(frame.f_code.co_filename).parent != _CODE:
+        if not self._where(frame.f_code):
             return None
         if event == "line" and self.armed and not self.raised:
             self._left -= 1
@@ -45,7 +51,7 @@ class Interrupt:
 
 
 def interrupt_before_the_commit(
-    once: Once, write: Callable[[Event, Context], None], written: Callable[[str], int]
+    once: Once, write: Callable[[Event, Context], None], written: Callable[[str], int], where: Where = in_the_engine
 ) -> int:
     """Interrupt a batch at each line between the return of a handler that used `ctx.tx` and the run of the next one.
 
@@ -53,16 +59,16 @@ def interrupt_before_the_commit(
     Returns at how many lines it was interrupted.
     """
     nth = 0
-    while _interrupted_at(nth := nth + 1, once, write, written):
+    while _interrupted_at(nth := nth + 1, once, write, written, where):
         pass
     return nth - 1
 
 
 def _interrupted_at(
-    nth: int, once: Once, write: Callable[[Event, Context], None], written: Callable[[str], int]
+    nth: int, once: Once, write: Callable[[Event, Context], None], written: Callable[[str], int], where: Where
 ) -> bool:
     _, two, three = events = [{"id": f"{name}-{nth}"} for name in ("one", "two", "three")]
-    interrupt = Interrupt(nth, KeyboardInterrupt)
+    interrupt = Interrupt(nth, KeyboardInterrupt, where)
 
     def handle(event: Event, ctx: Context) -> None:
         interrupt.armed = event.id == two["id"]

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import psycopg
@@ -17,7 +18,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session
 from tests.conftest import running
-from tests.interrupts import interrupt_before_the_commit
+from tests.interrupts import in_the_engine, interrupt_before_the_commit
 from tests.until import until
 
 from eventonce import ConfigError, Event, EventOnceError, Kind, LeaseLost, Once, Outcome, StoreError, open_store
@@ -1180,7 +1181,14 @@ time.sleep(600)
 """
 
 
-def test_an_interrupt_anywhere_before_the_commit_strands_nothing(place: Place, store: PostgresStore) -> None:
+def in_the_end_of_a_transaction(code: CodeType) -> bool:
+    return code.co_filename.endswith("postgres/transaction.py") and code.co_name in ("rollback", "take_back", "clean")
+
+
+@pytest.mark.parametrize("where", [in_the_engine, in_the_end_of_a_transaction])
+def test_an_interrupt_anywhere_before_the_commit_strands_nothing(
+    place: Place, store: PostgresStore, where: Callable[[CodeType], bool]
+) -> None:
     place.sql("CREATE TABLE names (name text)")
 
     def insert(event: Event, ctx: Any) -> None:
@@ -1190,7 +1198,7 @@ def test_an_interrupt_anywhere_before_the_commit_strands_nothing(place: Place, s
         return len(place.sql("SELECT 1 FROM names WHERE name = %s", name))
 
     with Once(store) as once:
-        assert interrupt_before_the_commit(once, insert, written) > 20
+        assert interrupt_before_the_commit(once, insert, written, where) > 15
 
 
 # --- processes ---

@@ -171,7 +171,7 @@ class PostgresTransaction:
 
     def rollback(self) -> None:
         """Undo what was not committed, and end. May be called again."""
-        connection, self._connection = self._connection, None
+        connection = self._connection
         if connection is None:
             return
         self.handle.end()
@@ -183,7 +183,12 @@ class PostgresTransaction:
                 _clean(connection)
         except (psycopg.Error, StoreError):  # closing undoes it too
             connection.close()
+        except BaseException:  # interrupted: who knows how it would be handed to the next handler
+            connection.lent = False
+            connection.close()
+            raise
         finally:
+            self._connection = None
             self._home.leave(self._claim, connection)
 
 
