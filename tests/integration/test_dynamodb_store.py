@@ -15,9 +15,10 @@ from typing import Any
 
 import boto3
 import pytest
+from tests.interrupts import interrupt_before_the_commit
 from tests.meddler import Answer, Meddler, error, times
 
-from eventonce import Once, Rule, open_store
+from eventonce import Event, Once, Rule, open_store
 from eventonce import claim as protocol
 from eventonce.claim import Busy, Claim, Done, Finish, Release, Want, Won
 from eventonce.errors import ConfigError, LeaseLost, StoreError, StoreUnusable, TransactionRefused
@@ -1229,3 +1230,22 @@ def test_a_digest_of_powertools_needs_paths() -> None:
     ):
         with pytest.raises(ConfigError, match="digest"):
             Rule(name="r", **{"digest": "powertools", **wrong})  # type: ignore[arg-type]
+
+
+def test_an_interrupt_anywhere_before_the_commit_strands_nothing(
+    store: DynamoDBStore, client: Any, ledger: str
+) -> None:
+    def insert(event: Event, ctx: Any) -> None:
+        ctx.tx.update_item(
+            TableName=ledger,
+            Key={"account": event.id},
+            UpdateExpression="ADD written :one",
+            ExpressionAttributeValues={":one": 1},
+        )
+
+    def written(name: str) -> int:
+        item = client.get_item(TableName=ledger, Key={"account": {"S": name}}).get("Item", {})
+        return int(item.get("written", {"N": "0"})["N"])
+
+    with Once(store) as once:
+        assert interrupt_before_the_commit(once, insert, written) > 15
