@@ -10,7 +10,7 @@ from typing import Any
 from eventonce import memo
 from eventonce.claim import Finish
 from eventonce.context import Handler, idempotency_key, is_async, wants_context
-from eventonce.errors import ConfigError, LeaseLost, SinkError
+from eventonce.errors import ConfigError, EventOnceError, LeaseLost, SinkError, StoreError
 from eventonce.flow import Call, Each
 from eventonce.job import Job, lanes
 from eventonce.keeper import Batch
@@ -19,6 +19,7 @@ from eventonce.observe.watched import told
 from eventonce.ports import Attempt, Sink, Transaction
 
 _log = logging.getLogger("eventonce")
+_CAUSES = 10  # how far back to look
 _NOT_RUN = (Awaitable, AsyncGenerator, Generator, map, filter)  # has only been made
 _LISTS = (list, tuple, set, frozenset)
 
@@ -297,8 +298,19 @@ def _still_held(job: Job) -> bool:
 
 
 def _failed(job: Job, error: Exception) -> None:
-    job.error = error
+    inside = job.context is not None and job.context.transaction is not None
+    job.error = _trouble_behind(error) if inside else error
     _roll_back(job)
+
+
+def _trouble_behind(error: Exception) -> Exception:
+    """Trouble of ctx.tx with the store, where a library such as SQLAlchemy has made an error of its own of it."""
+    cause: BaseException | None = error
+    for _ in range(_CAUSES):  # an error may be its own cause
+        if cause is None or isinstance(cause, EventOnceError):
+            break
+        cause = cause.__cause__
+    return cause if isinstance(cause, StoreError) else error
 
 
 def _roll_back(job: Job) -> None:

@@ -1322,6 +1322,54 @@ def test_a_session_of_sqlalchemy_binds_to_the_transaction(place: Place, store: P
         assert once.run([{"id": "1", "n": 1}], handle)[0].kind is Kind.DUPLICATE
 
 
+@pytest.mark.parametrize("isolation", ["repeatable read"])
+def test_trouble_with_the_database_is_no_attempt_through_sqlalchemy(strict: Place) -> None:
+    lent = threading.local()
+    engine = sqlalchemy.create_engine(
+        "postgresql+psycopg://", creator=lambda: lent.tx, poolclass=sqlalchemy.NullPool, pool_reset_on_return=None
+    )
+    for end in ("do_commit", "do_rollback", "do_close"):
+        setattr(engine.dialect, end, lambda connection: None)
+    strict.sql("CREATE TABLE accounts (number integer PRIMARY KEY, cents integer)")
+    strict.sql("INSERT INTO accounts VALUES (1, 0)")
+    attempts = []
+
+    def handle(event: Event, ctx: Any) -> None:
+        lent.tx = ctx.tx
+        attempts.append(ctx.attempt)
+        with engine.begin() as connection, Session(connection, join_transaction_mode="create_savepoint") as session:
+            if attempts == [1]:
+                strict.sql("UPDATE accounts SET cents = 1 WHERE number = 1")
+            session.execute(sqlalchemy.text("UPDATE accounts SET cents = 2 WHERE number = 1"))
+            session.commit()
+
+    store = strict.store()
+    (outcome,) = transact(strict, store, handle)
+    assert outcome.kind is Kind.UNKNOWN
+    assert isinstance(outcome.error, psycopg.errors.SerializationFailure)
+    assert transact(strict, store, handle)[0].kind is Kind.PROCESSED
+    assert (attempts, strict.sql("SELECT cents FROM accounts")) == ([1, 1], [(2,)])
+    store.close()
+
+
+def test_an_error_of_the_handlers_own_stays_its_own(place: Place, store: PostgresStore) -> None:
+    mine = ValueError("no")
+
+    def handle(event: Event, ctx: Any) -> None:
+        write(ctx)
+        raise mine from mine
+
+    def refuse(event: Event, ctx: Any) -> None:
+        try:
+            ctx.tx.execute("DO $$ BEGIN RAISE 'gave up' USING ERRCODE = 'deadlock_detected'; END $$")
+        except psycopg.Error as error:
+            raise EventRejected("cannot be") from error
+
+    (outcome,) = transact(place, store, handle)
+    assert (outcome.kind, outcome.error) == (Kind.FAILED, mine)
+    assert transact(place, store, refuse)[0].kind is Kind.REJECTED
+
+
 @pytest.mark.parametrize("change", ["SET LOCAL search_path TO pg_catalog", "SET LOCAL ROLE pg_monitor"])
 def test_a_handler_may_change_how_names_are_looked_up(postgres_server: Postgres, change: str) -> None:
     with Once(postgres_server.url()) as once:
