@@ -29,6 +29,7 @@ from eventonce.errors import (
     SinkDown,
     StoreBusy,
     StoreError,
+    StorePartly,
     TooManyAttempts,
     describe,
 )
@@ -331,8 +332,10 @@ class Once:
         except StoreError as error:  # of the claim: the other steps deal with theirs
             if error.retryable and not isinstance(error, StoreBusy):  # it may have claimed, with only its answer lost
                 yield from self._give_back(asked, token)
-            yield from self._without_store(batch, asked, run, error)
-            return [], []
+            unanswered = _unanswered(asked, error)
+            yield from self._without_store(batch, unanswered, run, error)
+            answered = _not_behind({*unanswered} | {*jobs} - {*asked}, jobs)
+            return (yield from self._claim_and_run(batch, answered, run)) if answered else ([], [])
         except BaseException:  # whatever the claim did, the token undoes it
             yield from self._interrupted(batch, jobs, token, run.work)
             raise
@@ -444,7 +447,10 @@ class Once:
         bounded = [job for job in jobs if job.rule.ahead_of_last is not None] if self._bounds_counts else []
         if not bounded:
             return jobs
-        records = yield Call(self._told.peek, [key for job in bounded for key in job.keys])
+        try:
+            records = yield Call(self._told.peek, [key for job in bounded for key in job.keys])
+        except StorePartly as error:  # its answers are of these keys, and not of all that would be claimed
+            raise StoreError(str(error)) from error
         found = iter(records)
         for job in bounded:
             self._check_count(job, [next(found) for _ in job.keys])
@@ -626,6 +632,28 @@ def _body(delivery: Delivery) -> bytes | Event:
     if delivery.trouble is not None:
         raise EventRejected(delivery.trouble)
     return delivery.body if delivery.event is None else delivery.event
+
+
+def _unanswered(jobs: list[Job], error: StoreError) -> list[Job]:
+    """The jobs of which some key was not answered; that is all of them, unless some servers of the store did answer."""
+    if not isinstance(error, StorePartly):
+        return jobs
+    answers = iter(error.answers)
+    return [job for job in jobs if None in [next(answers) for _ in job.keys]] or jobs
+
+
+def _not_behind(ended: set[Job], jobs: list[Job]) -> list[Job]:
+    """The other jobs; those behind one in their group that has not ended well wait."""
+    stopped: set[str] = set()
+    others: list[Job] = []
+    for job in jobs:
+        if job in ended:
+            stopped |= {job.group} if job.group is not None and not job.ended_well else set()
+        elif job.group in stopped:
+            job.wait()
+        else:
+            others.append(job)
+    return others
 
 
 def _behind_failure(job: Job, jobs: list[Job]) -> bool:
