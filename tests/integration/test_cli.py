@@ -144,7 +144,7 @@ def test_completion_completes(tmp_path: Path) -> None:
         ["run", "a.toml", "-c", "b.toml"],
         ["run", "no-such.toml"],
         ["run", "--source", "no-such.jsonl"],
-        ["run", "--source", "sqs://queue"],
+        ["run", "--source", "sqs://"],
         ["run", "--sink", "ftp://example.com"],
         ["run", "--sink", "python:nothing"],
         ["run", "--sink", "python:no_such_module:function"],

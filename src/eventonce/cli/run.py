@@ -137,9 +137,10 @@ def _open(settings: Settings, hooks: Sequence[Hook], say: Say) -> Pipeline | Non
     except EventOnceError as error:
         if not error.retryable or "://" not in settings.source:
             raise
+        failed = error
     stop = threading.Event()
     with stopping(stop.set, say):
-        parts = awaited(lambda: Pipeline(settings, hooks), stop)
+        parts = awaited(lambda: Pipeline(settings, hooks), stop, failed)
     if parts is not None and stop.is_set():
         parts.close()
         return None

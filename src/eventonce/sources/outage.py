@@ -46,24 +46,27 @@ class Outage:
         _log.warning("%s answers again, after %d seconds", self._name, seconds)
 
 
-def awaited(act: Callable[[], Result], stop: threading.Event) -> Result | None:
-    """What it returns as soon as it is answered; None where it is to stop before that.
+def awaited(act: Callable[[], Result], stop: threading.Event, failed: EventOnceError | None = None) -> Result | None:
+    """What it returns as soon as it is answered; None where it is to stop before that. It may have `failed` already.
 
     What cannot pass, such as a name or a right that is wrong, is raised at once.
     """
     failures, said = 0, ""
     while not stop.is_set():
-        try:
-            answer = act()
-        except EventOnceError as error:
-            if not error.retryable:
-                raise
-            failures += 1
-            if said != (said := describe(error)):  # it may be another that is away now
-                _log.warning("what is needed to start does not answer, trying again until it does: %s", said)
-            stop.wait(backoff(failures) / 1000)
-        else:
-            if failures:
-                _log.warning("what is needed to start answers now")
-            return answer
+        if failed is None:
+            try:
+                answer = act()
+            except EventOnceError as error:
+                if not error.retryable:
+                    raise
+                failed = error
+            else:
+                if failures:
+                    _log.warning("what is needed to start answers now")
+                return answer
+        failures += 1
+        if said != (said := describe(failed)):  # it may be another that is away now
+            _log.warning("what is needed to start does not answer, trying again until it does: %s", said)
+        failed = None
+        stop.wait(backoff(failures) / 1000)
     return None
