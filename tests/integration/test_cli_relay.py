@@ -141,7 +141,7 @@ def test_it_runs_until_it_is_told_to_stop_and_tells_its_lag(shop: Path) -> None:
 
 
 def page(port: int, name: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=60) as answer:
         text: str = answer.read().decode()
         return text
 

@@ -36,12 +36,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def ask(url: str, body: bytes | None = None, **headers: str) -> str:
     """The answer, as soon as somebody listens."""
-    give_up = time.monotonic() + 30
+    give_up = time.monotonic() + 120
     while True:
         try:
             given = {"Content-Type": "application/json", **headers}
             request = urllib.request.Request(url, body, {name.replace("_", "-"): each for name, each in given.items()})
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return str(answer.read().decode())
         except urllib.error.HTTPError:
             raise

@@ -407,7 +407,7 @@ def deployed(aws: Callable[[str], Any], template: str) -> str:
     stacks.create_stack(
         StackName="eventonce", TemplateBody=template, Capabilities=["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"]
     )
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + 120
     while time.monotonic() < give_up:
         stack = stacks.describe_stacks(StackName="eventonce")["Stacks"][0]
         if not stack["StackStatus"].endswith("IN_PROGRESS"):
@@ -453,7 +453,7 @@ def test_a_function_is_deployed_and_fed(cli: Command, aws: Callable[[str], Any])
     url = aws("sqs").get_queue_url(QueueName="orders")["QueueUrl"]
     for body in ("good", "bad"):
         aws("sqs").send_message(QueueUrl=url, MessageBody=body)
-    give_up = time.monotonic() + 30
+    give_up = time.monotonic() + 120
     left = ("2", "0")
     while left != ("0", "1") and time.monotonic() < give_up:
         found = attributes(aws, "orders")

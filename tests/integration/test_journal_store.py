@@ -195,8 +195,8 @@ def test_what_was_answered_survives_kills(file: Path) -> None:
         command = [sys.executable, "-c", KILLED, str(file), str(turn * 10**6 + 1)]
         worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert worker.stdout is not None
-        lines = [worker.stdout.readline()]  # it has begun
-        time.sleep(dice.uniform(0, 0.2))
+        lines = [worker.stdout.readline() for _ in range(dice.randrange(1, 40))]
+        time.sleep(dice.uniform(0, 0.02))
         worker.send_signal(signal.SIGKILL)
         lines += worker.communicate()[0].splitlines()
         numbers = [int(line) for line in lines]

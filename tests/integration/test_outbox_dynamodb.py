@@ -17,10 +17,17 @@ from eventonce import ConfigError, EventRejected, Once
 from eventonce.aws import client
 from eventonce.errors import StoreError, StoreUnusable, TransactionRefused
 from eventonce.publish import Kind, Outbox, Relay, stream, verdict
+from eventonce.sources import shard_source
 from eventonce.testing.proxy import FaultProxy
 from eventonce.testing.servers import Dynoxide, Ministack
 
 from .outboxes import PATIENCE, Receiver, event, running
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases of a minute are renewed, shared and given up as often as if they lasted for a second."""
+    monkeypatch.setattr(shard_source, "_BEATS", 360)
 
 
 class Bench:
@@ -56,7 +63,7 @@ class Bench:
         return sorted(key.identity for key in self.outbox.table.scan())
 
     def relay(self, receiver: Receiver, **settings: Any) -> Relay:
-        return Relay(self.outbox, receiver, dead_letter=str(self.folder / "dead.jsonl"), lease="1s", **settings)
+        return Relay(self.outbox, receiver, dead_letter=str(self.folder / "dead.jsonl"), lease="60s", **settings)
 
     def letters(self) -> list[dict[str, Any]]:
         file = self.folder / "dead.jsonl"
@@ -405,6 +412,7 @@ def test_a_table_that_does_not_answer_brings_the_whole_batch_again(
             handler(batch, None)
         assert receiver.sent == []
         proxy.refusing = False
+        table.place.timeout = 60_000
         assert handler(batch, None) == failures()
         assert receiver.numbers() == [1]
         bench.close()

@@ -193,7 +193,7 @@ def test_a_lost_answer_is_asked_for_again_under_the_same_key(account: Account) -
 def test_a_service_that_is_away_is_an_answer_and_comes_back(account: Account) -> None:
     queue = account.queue()
     with FaultProxy(account.server.port) as proxy:
-        sink = open_sink(f"sqs://{queue}?region=us-east-1&timeout=200ms&endpoint=http://127.0.0.1:{proxy.port}")
+        sink = open_sink(f"sqs://{queue}?region=us-east-1&timeout=60s&endpoint=http://127.0.0.1:{proxy.port}")
         assert isinstance(sink, Sink)
         proxy.refusing = True
         answers = sink.send(orders(3), keys(3))

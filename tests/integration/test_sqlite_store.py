@@ -6,13 +6,13 @@ import random
 import re
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.interrupts import interrupt_before_the_commit
+from tests.until import until
 
 from eventonce import ConfigError, Event, Kind, LeaseLost, Once, StoreError, open_store
 from eventonce.claim import FAILURES_FOR, Busy, Claim, Done, Finish, Record, Release, Want, Won
@@ -348,11 +348,12 @@ def test_a_worker_sweeps_by_itself(file: Path) -> None:
         store = SQLiteStore(file)
         store.claim([Want(KEY, 1)], b"token--1", 1)
         store.commit([Finish(KEY, b"token--1", 1)])
-        deadline = time.monotonic() + 30
-        while query(file, f"SELECT 1 FROM eventonce_done WHERE key = x'{KEY.hex()}'") and time.monotonic() < deadline:
+
+        def swept() -> bool:
             once.run([EVENT], lambda event: None)
-            time.sleep(0.05)
-        assert query(file, f"SELECT 1 FROM eventonce_done WHERE key = x'{KEY.hex()}'") == []
+            return query(file, f"SELECT 1 FROM eventonce_done WHERE key = x'{KEY.hex()}'") == []
+
+        until(swept)
         store.close()
 
 

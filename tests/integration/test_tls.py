@@ -83,7 +83,7 @@ def redis(servers: Path, pair: Pair) -> Iterator[TlsRedis]:
 
 def postgres_url(server: Postgres, password: str, trusted: Path, mode: str = "verify-full") -> str:
     where = f"worker:{password}@127.0.0.1:{server.port}/postgres"
-    return f"postgresql://{where}?sslmode={mode}&sslrootcert={trusted}&timeout=2s"
+    return f"postgresql://{where}?sslmode={mode}&sslrootcert={trusted}&timeout=60s"
 
 
 def redis_url(server: TlsRedis, password: str, trusted: Path) -> str:
