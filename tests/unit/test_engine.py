@@ -450,6 +450,11 @@ class Held(MemoryStore):
         return answer
 
 
+async def turns_of_the_loop() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize("slow", ["claim", "commit", "handler"])
 def test_a_cancelled_run_gives_back_its_claims(bench: Bench, slow: str) -> None:
     store = Held(slow)
@@ -464,8 +469,7 @@ def test_a_cancelled_run_gives_back_its_claims(bench: Bench, slow: str) -> None:
         task = asyncio.ensure_future(once.run([A, B], handle))
         await asyncio.to_thread(store.reached.wait)
         task.cancel()
-        for _ in range(10):  # it has heard of that, and waits for the store
-            await asyncio.sleep(0)
+        await turns_of_the_loop()  # it has heard of that, and waits for the store
         assert task.done() is (slow == "handler")
         store.go_on.set()
         with pytest.raises(asyncio.CancelledError):
