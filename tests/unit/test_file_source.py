@@ -383,7 +383,7 @@ def test_what_it_is_can_be_seen_even_when_it_comes_byte_by_byte(data: bytes) -> 
 def test_gzip_through_a_pipe_hands_over_what_is_there(pipe: tuple[FileSource, io.FileIO]) -> None:
     source, end = pipe
     packer = zlib.compressobj(wbits=31)
-    unblock = threading.Timer(10, end.close)  # so that a reader that waits for more fails, and does not hang
+    unblock = threading.Timer(60, end.close)  # so that a reader that waits for more fails, and does not hang
     unblock.start()
 
     # given a writer that flushes after each line and goes on living
