@@ -184,7 +184,6 @@ class PostgresTransaction:
         except (psycopg.Error, StoreError):  # closing undoes it too
             connection.close()
         except BaseException:  # interrupted: who knows how it would be handed to the next handler
-            connection.lent = False
             connection.close()
             raise
         finally:
