@@ -980,7 +980,7 @@ def disk_full(place: Place, tx: Any) -> None:
         (skewed_at_the_commit, "serializable", StoreError),
         (deadlocked, "read committed", psycopg.errors.DeadlockDetected),
         (idle_too_long, "read committed", StoreError),
-        (idle_too_long_between_statements, "read committed", psycopg.errors.IdleInTransactionSessionTimeout),
+        (idle_too_long_between_statements, "read committed", psycopg.Error),
         (disk_full, "read committed", psycopg.errors.DiskFull),
     ],
 )
