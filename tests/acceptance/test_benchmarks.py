@@ -4,11 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from eventonce.testing.servers import Ministack
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
+@pytest.mark.long
 def test_the_benchmark_of_the_sqs_worker(ministack: Ministack) -> None:
     program = [sys.executable, str(BENCHMARKS / "sqs.py"), "ratio", "memory", "--quick"]
     done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=240)

@@ -54,6 +54,7 @@ class TestDynamoDBOnDynoxide(DynamoDBContract):
         return dynoxide_in_memory  # only clients are killed here
 
 
+@pytest.mark.long
 class TestDynamoDBOnMinistack(DynamoDBContract):
     @pytest.fixture
     def server(self, ministack: Ministack) -> Dynoxide:
@@ -73,6 +74,7 @@ class TestDynamoDBUnderFaults(StoreFaults):
         return lambda port, clock, timeout: open_store(f"{server.url(table, port)}&timeout={timeout}", clock)
 
 
+@pytest.mark.long
 class TestDynamoDBOnMinistackUnderFaults(StoreFaults):
     """Ministack keeps nothing when it is killed, so it is restarted in order."""
 

@@ -333,6 +333,7 @@ class TestDynoxideRefuses(DynamoDBRefusals):
         return dynoxide_in_memory
 
 
+@pytest.mark.long
 class TestMinistackRefuses(DynamoDBRefusals):
     @pytest.fixture
     def server(self, ministack: Ministack) -> Dynoxide:
