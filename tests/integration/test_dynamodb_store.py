@@ -787,6 +787,20 @@ def run_one(
         return outcome
 
 
+def test_a_transaction_that_was_not_made_is_never_taken_for_one_that_was(
+    dynoxide: Dynoxide, table: str, client: Any, ledger: str
+) -> None:
+    """Where its own condition does not hold though the claim is ours still, nothing was written."""
+    store = at(dynoxide, table)
+    assert claim(store, 1) == Won(1)
+    transaction = store.begin(Claim(key(1), b"token--1"))
+    transaction.handle.put_item(TableName=ledger, Item={"account": "a"})
+    store._server.time.offset = 20 * 86_400_000  # the answer puts it right
+    assert not transaction.commit(Finish(key(1), b"token--1", LONG))
+    assert items(client, ledger) == []
+    store.close()
+
+
 @BOTH
 def test_a_condition_that_does_not_hold_fails_the_event(store: DynamoDBStore, client: Any, ledger: str) -> None:
     client.put_item(TableName=ledger, Item={"account": {"S": "a"}})

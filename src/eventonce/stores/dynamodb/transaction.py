@@ -196,7 +196,8 @@ class DynamoDBTransaction:
             item = ours.get("Item")
             now = self._server.time.now()
             record = self._layout.record(item, now) if item else None
-            return protocol.commit(record, finish, now) is not None
+            # One that still runs was not done by this, whatever its condition failed of.
+            return record is not None and not record.lease and protocol.commit(record, finish, now) is not None
         reasons = list(zip(self.handle.actions, theirs, strict=False))
         for action, reason in reasons:
             if reason.get("Code") not in (None, "None", *PASSING):
