@@ -21,6 +21,7 @@ from tests.meddler import Answer, Meddler, error, times
 from eventonce import Event, Once, Rule, open_store
 from eventonce import claim as protocol
 from eventonce.claim import Busy, Claim, Done, Finish, Release, Want, Won
+from eventonce.clock import SystemClock
 from eventonce.errors import ConfigError, LeaseLost, StoreError, StoreUnusable, TransactionRefused
 from eventonce.key import Key
 from eventonce.outcome import Kind
@@ -669,14 +670,14 @@ def test_an_event_costs_two_write_units_and_a_duplicate_one(store: DynamoDBStore
 def test_the_servers_time_is_learned_from_its_answers() -> None:
     clock = ManualClock()
     known = ServerTime(clock)
-    known.learn(None, 0, 0)
-    known.learn("no date", 0, 0)
+    known.learn(None, 0)
+    known.learn("no date", 0)
     assert known.offset == 0
 
     def answer(ahead: int) -> None:
         at_server = (clock.utc() + ahead) // 1000
         date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(at_server))
-        known.learn(date, clock.utc(), clock.utc())
+        known.learn(date, 0)
 
     for step in range(20):
         answer(300)
@@ -690,6 +691,52 @@ def test_the_servers_time_is_learned_from_its_answers() -> None:
     assert abs(known.offset + 45_000) < 2000
     answer(0)
     assert known.offset == 0
+
+
+class Jumping(SystemClock):
+    """A clock that somebody sets."""
+
+    def __init__(self) -> None:
+        self.ahead = 0
+
+    def utc(self) -> int:
+        return super().utc() + self.ahead
+
+
+@pytest.mark.parametrize("jump", [-3_600_000, 3_600_000])
+def test_a_clock_that_is_set_between_two_calls_is_known_before_anything_is_written(
+    dynoxide: Dynoxide, table: str, jump: int
+) -> None:
+    right = at(dynoxide, table)
+
+    def set_after_an_answer() -> DynamoDBStore:
+        clock = Jumping()
+        store = at(dynoxide, table, clock=clock)
+        assert isinstance(claim(store, 99), Won | Done)  # an answer, which told the time
+        finish(store, 99)
+        clock.ahead = jump
+        return store
+
+    one, many = set_after_an_answer(), set_after_an_answer()
+    assert claim(one, 1) == Won(1)
+    first, second, third = claim_all(many, 3, b"token--2")
+    assert first == third == Won(1)
+    assert isinstance(second, Busy)
+    for number in range(3):
+        assert isinstance(claim(right, number, b"token--3"), Busy), "a lease that was over when it was written"
+
+    late = set_after_an_answer()
+    assert late.extend([Claim(key(1), b"token--1")], LONG) == [True]
+    assert isinstance(claim(right, 1, b"token--3"), Busy)
+
+    done = set_after_an_answer()
+    now = SystemClock().utc()
+    assert finish(done, 1, window=LONG)
+    (record,) = right.peek([key(1)])
+    assert record is not None
+    assert abs(record.until - now - LONG) < 60_000
+    for store in (right, one, many, late, done):
+        store.close()
 
 
 def test_a_busy_key_comes_back_by_our_own_clock(dynoxide: Dynoxide, table: str) -> None:
@@ -785,6 +832,26 @@ def run_one(
     with Once(store, lease=lease, clock=clock) as once:
         (outcome,) = once.run([{"id": name}], lambda event, ctx: handle(ctx.tx))
         return outcome
+
+
+@pytest.mark.parametrize("jump", [-86_400_000, 20 * 86_400_000])
+def test_a_clock_that_is_set_inside_a_transaction_loses_nothing(
+    dynoxide: Dynoxide, table: str, client: Any, ledger: str, jump: int
+) -> None:
+    clock = Jumping()
+
+    def handle(event: Any, ctx: Any) -> None:
+        ctx.tx.put_item(TableName=ledger, Item={"account": "a"})
+        clock.ahead = jump  # by more than the claim, which is kept for its window, would last
+
+    began = SystemClock().utc()
+    with Once(at(dynoxide, table, clock=clock)) as once:
+        (outcome,) = once.run([{"id": "1"}], handle)
+        (record,) = once.peek([once.key({"id": "1"})])
+    assert outcome.kind is Kind.PROCESSED
+    assert items(client, ledger) == [{"account": {"S": "a"}}]
+    assert record is not None
+    assert abs(record.until - began - 14 * 86_400_000) < 600_000
 
 
 def test_a_transaction_that_was_not_made_is_never_taken_for_one_that_was(

@@ -110,7 +110,7 @@ class Server:
         `tells` is what the answer must have: botocore takes one that was cut short for an empty one.
         """
         try:
-            client, sent = self.client(), self.clock.utc()
+            client, sent = self.client(), self.clock.steady()
             if operation == "transact_write_items":  # which has what a handler wrote
                 validate_parameters(
                     arguments, client.meta.service_model.operation_model("TransactWriteItems").input_shape
@@ -148,7 +148,7 @@ class Server:
 
     def _learn(self, answer: Any, sent: int) -> None:
         headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-        self.time.learn(headers.get("date"), sent, self.clock.utc())
+        self.time.learn(headers.get("date"), self.clock.steady() - sent)
 
     # --- throttling ---
 

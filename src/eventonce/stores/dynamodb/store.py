@@ -133,7 +133,7 @@ class DynamoDBStore:
         if not wants:
             return []
         self._patience = lease // 2
-        self._meet()
+        self._ask_the_time(self._patience)
         first = {want.key: want for want in reversed(wants)}  # a key that stands twice is claimed once
         if len(first) == 1:
             answers = [self._patiently(lambda: self._claim_one(wants[0], token, lease))]
@@ -205,7 +205,9 @@ class DynamoDBStore:
 
     def begin(self, claim: Claim) -> DynamoDBTransaction:
         """Collect a handler's writes, to be sent together with the record of them."""
-        return DynamoDBTransaction(self._server, self._layout, claim, self._patience, self._commit_alone)
+        return DynamoDBTransaction(
+            self._server, self._layout, claim, self._patience, self._ask_the_time, self._commit_alone
+        )
 
     def check(self) -> list[str]:
         """What to warn of in how the table is set up."""
@@ -220,10 +222,12 @@ class DynamoDBStore:
 
     # --- claims ---
 
-    def _meet(self) -> None:
-        """Before the first claim, see how far our clock is from the server's, and whether the table fits."""
-        if not self._met:
-            self._items.read([Key(bytes(16))], self._patience)
+    def _ask_the_time(self, within: int) -> None:
+        """See how far our clock is from the server's: at first, which also shows whether the table fits, and when ours
+        was set. A lease that is written by a wrong clock may be over at once, and one that lasts seem to be over.
+        """
+        if not (self._met and self._server.time.known()):
+            self._items.read([Key(bytes(16))], within)
             self._met = True
 
     def _claim_one(self, want: Want, token: Token, lease: int) -> Answer:
@@ -286,6 +290,7 @@ class DynamoDBStore:
     def _change(
         self, asked: Sequence[Held], change: Callable[[Held, int], Change], within: int
     ) -> list[Fate | StoreError]:
+        self._ask_the_time(within)
         now = self._server.time.now()
         statements = [statement(self._server.table, change(each, now)) for each in asked]
         return self._items.execute([each.key for each in asked], statements, within)
@@ -307,6 +312,7 @@ class DynamoDBStore:
         raise self._fought_over(asked.key)
 
     def _remove(self, given: Release) -> bool:
+        self._ask_the_time(GIVING_BACK)
         change = self._layout.removal(given, self._server.time.now())
         return self._settle(given, self._items.delete(expression(change)), protocol.release)
 

@@ -8,6 +8,7 @@ from eventonce.clock import Clock
 
 _RESOLUTION = 1000
 _SLACK = 1000  # an answer's date may have been written a little earlier than the answer
+_SET = 500  # by so much our clock has been set, and does not merely run a little faster or slower
 
 
 class ServerTime:
@@ -15,23 +16,33 @@ class ServerTime:
 
     Where they allow that there is no difference our own clock is used; so one that is right to a second or two is
     never touched. Bounds that an answer contradicts are dropped: a clock has been set.
+
+    Where ours was set since the last answer, only the next one tells what time it is; `known` says so.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._bounds: tuple[int, int] | None = None
+        self._apart: int | None = None  # our clock minus the steady one, at the last answer
         self.offset = 0
+
+    def known(self) -> bool:
+        """Whether there was an answer, and nobody has set our clock since."""
+        return self._apart is not None and abs(self._clock.utc() - self._clock.steady() - self._apart) < _SET
 
     def now(self) -> int:
         return self._clock.utc() + self.offset
 
-    def learn(self, date: str | None, sent: int, received: int) -> None:
-        """An answer to what was sent and received at these times of ours carries this date."""
+    def learn(self, date: str | None, waited: int) -> None:
+        """An answer that we have waited for so long carries this date."""
+        received = self._clock.utc()
+        self._apart = received - self._clock.steady()
         at = _millis(date or "")
         if at is None:
             return
-        least, most = at - _SLACK - received, at + _RESOLUTION + _SLACK - sent
+        # Not by our clock when it was sent: that may have been set meanwhile.
+        least, most = at - _SLACK - received, at + _RESOLUTION + _SLACK - (received - waited)
         with self._lock:
             old = self._bounds or (least, most)
             bounds = max(old[0], least), min(old[1], most)

@@ -152,11 +152,18 @@ class DynamoDBTransaction:
     holds = False  # nothing is locked: who loses the lease cannot commit
 
     def __init__(
-        self, server: Server, layout: Layout, claim: Claim, within: int, plainly: Callable[[Finish], bool]
+        self,
+        server: Server,
+        layout: Layout,
+        claim: Claim,
+        within: int,
+        ask_the_time: Callable[[int], None],
+        plainly: Callable[[Finish], bool],
     ) -> None:
         self._server = server
         self._layout = layout
         self._within = within
+        self._ask_the_time = ask_the_time
         self._plainly = plainly  # how to commit where there is nothing to write
         self.handle = Writes()
         self.handle.touch(server.table, layout.key(claim.key))
@@ -166,6 +173,7 @@ class DynamoDBTransaction:
         self.handle.end()
         if not self.handle.actions:
             return self._plainly(finish)
+        self._ask_the_time(self._within)
         request = self._request(finish)  # once: with its token it may be repeated, but only if it says the same
         return ask(lambda: self._send(request, finish), self._server.clock, self._within)
 
