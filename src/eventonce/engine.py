@@ -388,7 +388,7 @@ class Once:
         """The store did not answer: retry later, or run unclaimed where the rule says so."""
         unclaimed = [job for job in jobs if job.rule.store_trouble == "process"]
         for job in jobs:
-            job.attempt = 1
+            job.attempt, job.error, job.waits = 1, None, False
             self._admit(job, None, run.work)
             job.end(Kind.UNKNOWN, error)
         if unclaimed:

@@ -203,3 +203,20 @@ def test_what_is_to_run_alone_waits_for_a_failure_before_it() -> None:
 
     assert ran == ["1"]
     assert kinds == [Kind.FAILED, Kind.BUSY]
+
+
+def test_what_waited_and_then_runs_without_a_claim_has_run() -> None:
+    """It waits for the one before it, which is busy; when the store goes away meanwhile both run and are done with."""
+    store, handler = Faulty(), Handler()
+
+    class Clock(ManualClock):
+        def sleep(self, duration: int) -> None:  # between two looks at what is busy
+            store.before = ["claim"]
+            super().sleep(duration)
+
+    with Once(store, store_trouble="process", busy_wait="5s", clock=Clock()) as once:
+        first, _ = events = deliver("a1 a2")
+        store.claim([Want(once.key(first.body), 60_000)], b"another!", 60_000)
+        outcomes = once.run(events, handler)
+    assert handler.ran == ["a1", "a2"]
+    assert kinds(outcomes) == ["processed", "processed"]
