@@ -332,9 +332,9 @@ class Once:
         except StoreError as error:  # of the claim: the other steps deal with theirs
             if error.retryable and not isinstance(error, StoreBusy):  # it may have claimed, with only its answer lost
                 yield from self._give_back(asked, token)
-            unanswered = _unanswered(asked, error)
-            yield from self._without_store(batch, unanswered, run, error)
-            answered = _not_behind({*unanswered} | {*jobs} - {*asked}, jobs)
+            unanswered = {*_unanswered(asked, error)}
+            yield from self._without_store(batch, _not_overtaking(unanswered, asked), run, error)
+            answered = _not_behind(unanswered | {*jobs} - {*asked}, jobs)
             return (yield from self._claim_and_run(batch, answered, run)) if answered else ([], [])
         except BaseException:  # whatever the claim did, the token undoes it
             yield from self._interrupted(batch, jobs, token, run.work)
@@ -640,6 +640,20 @@ def _unanswered(jobs: list[Job], error: StoreError) -> list[Job]:
         return jobs
     answers = iter(error.answers)
     return [job for job in jobs if None in [next(answers) for _ in job.keys]] or jobs
+
+
+def _not_overtaking(unanswered: set[Job], jobs: list[Job]) -> list[Job]:
+    """Those without an answer; but one that would run now, and ahead of others in its group that have one, waits."""
+    answered: set[str] = set()
+    first: list[Job] = []
+    for job in jobs:
+        if job not in unanswered:
+            answered |= {job.group} if job.group is not None else set()
+        elif job.group in answered and job.rule.store_trouble == "process":
+            job.wait()
+        else:
+            first.append(job)
+    return first
 
 
 def _not_behind(ended: set[Job], jobs: list[Job]) -> list[Job]:

@@ -284,6 +284,30 @@ def test_events_of_living_masters_go_on_while_another_stands_still(
         assert len(ran) == len(set(ran)) == 40
 
 
+def test_what_runs_without_a_claim_overtakes_nothing_of_its_group(
+    redis_cluster: RedisCluster, one_stands_still: tuple[list[Key], list[Key]]
+) -> None:
+    with Once(f"{redis_cluster.url()}&timeout=200ms", lease="2s", store_trouble="process") as once:
+        events = [{"id": f"event-{number}"} for number in range(40)]
+        client: Any = redis.RedisCluster.from_url(redis_cluster.url())
+        dead = [
+            client.get_node_from_key(name).port == redis_cluster.nodes[2].port
+            for name in _bucketed([once.key(each) for each in events])
+        ]
+        client.close()
+        living, late = ([each for each, is_so in zip(events, dead, strict=True) if is_so is so] for so in (False, True))
+        named = [("g", living), ("g", late), ("g", living), ("h", late), ("h", living), ("h", late)]
+        group = [Delivery(json.dumps(some.pop()).encode(), group=name) for name, some in named]
+        ran: list[bytes] = []
+        redis_cluster.nodes[2].freeze()
+        outcomes = once.run(group, lambda event: ran.append(event.raw))
+        for name in ("g", "h"):
+            bodies = [each.body for each in group if each.group == name]
+            assert [body for body in ran if body in bodies] == bodies[: sum(body in ran for body in bodies)]
+        kinds = [outcome.kind for outcome in outcomes]
+        assert kinds == [Kind.PROCESSED, Kind.BUSY, Kind.BUSY, Kind.PROCESSED, Kind.PROCESSED, Kind.BUSY]
+
+
 # --- what it may forget ---
 
 
