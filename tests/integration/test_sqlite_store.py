@@ -603,6 +603,29 @@ def test_an_interrupted_transaction_is_undone(once: Once, file: Path) -> None:
     assert once.run([EVENT], insert)[0].kind is Kind.PROCESSED
 
 
+def test_an_interrupt_on_the_way_into_a_transaction_strands_nothing(
+    once: Once, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter = module.SQLiteStore.enter
+
+    def interrupted(store: module.SQLiteStore, transaction: module.SQLiteTransaction) -> None:
+        enter(store, transaction)
+        raise KeyboardInterrupt
+
+    def handle(event: Event, ctx: Any) -> None:
+        if event.id == "two":
+            insert(event, ctx)
+
+    events = [{"id": name} for name in ("one", "two", "three")]
+    monkeypatch.setattr(module.SQLiteStore, "enter", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        once.run(events, handle)
+    monkeypatch.undo()
+    kinds = [outcome.kind for outcome in once.run(events, handle)]
+    assert kinds == [Kind.DUPLICATE, Kind.PROCESSED, Kind.PROCESSED]
+    assert rows(file) == ["two"]
+
+
 def test_an_interrupt_anywhere_before_the_commit_strands_nothing(once: Once, file: Path) -> None:
     assert interrupt_before_the_commit(once, insert, lambda name: rows(file).count(name)) > 20
 

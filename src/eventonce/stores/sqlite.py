@@ -100,13 +100,21 @@ class SQLiteStore(Ledger):
     def begin(self, claim: Claim) -> SQLiteTransaction:
         """Begin the transaction that will hold a handler's writes and the record of them."""
         # Opened under the lock, so that no fork comes between.
-        transaction = self._use(lambda _: SQLiteTransaction(self, self._open(LentConnection)))
+        transaction = self._use(lambda _: self._entered(SQLiteTransaction(self, self._open(LentConnection))))
         try:
             transaction.begin(claim)
         except sqlite3.Error as error:
             transaction.rollback()
             raise self.trouble(error) from error
         except BaseException:
+            transaction.rollback()
+            raise
+        return transaction
+
+    def _entered(self, transaction: SQLiteTransaction) -> SQLiteTransaction:
+        try:
+            self.enter(transaction)
+        except BaseException:  # interrupted: this thread still has to give its claims back
             transaction.rollback()
             raise
         return transaction
@@ -345,7 +353,6 @@ class SQLiteTransaction:
         self._store = store
         self._connection: Any = connection
         self.handle: Any = connection
-        store.enter(self)
 
     def begin(self, claim: Claim) -> None:
         """Take the write lock; from here on nobody can take the claim over."""
