@@ -93,6 +93,19 @@ def test_nothing_is_begun_in_a_file_that_was_deleted(file: Path, replaced: bool)
     assert file.exists() == replaced
 
 
+def test_the_log_is_watched_where_the_name_is_a_symbolic_link(tmp_path: Path) -> None:
+    """SQLite puts it beside what the link leads to."""
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "link.db"
+    link.symlink_to(tmp_path / "real" / "store.db")
+    with Once(f"sqlite:///{link}") as once:
+        once.run([{"id": "1"}], lambda event: None)
+        (tmp_path / "real" / "store.db-wal").unlink()
+        (outcome,) = once.run([{"id": "2"}], lambda event: None)
+    assert outcome.kind is Kind.UNKNOWN
+    assert "store.db-wal: was moved or deleted while it is open" in str(outcome.error)
+
+
 def test_nothing_is_begun_without_its_log(file: Path) -> None:
     """Somebody takes the files beside it for leftovers; others would then find it as it was before."""
     ran: list[str] = []

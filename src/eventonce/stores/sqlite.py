@@ -66,6 +66,7 @@ class SQLiteStore(Ledger):
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._identity: os.stat_result | None = None  # of the file that was opened first
+        self._log_file = f"{self._file}-wal"
         self._log: os.stat_result | None = None  # of its log, which is there for as long as a connection is
         # By thread. Weak: one that an interrupt lost on its way to the handler must not stay.
         self._lent: weakref.WeakValueDictionary[int, SQLiteTransaction] = weakref.WeakValueDictionary()
@@ -191,7 +192,8 @@ class SQLiteStore(Ledger):
         connection = self._open()
         _or_closed(connection, lambda: self._prepare(connection))
         self._identity = self._identity or identity(self._file)
-        log = Path(f"{self._file}-wal")
+        self._log_file = f"{os.path.realpath(self._file)}-wal"  # SQLite puts it beside what a symbolic link leads to
+        log = Path(self._log_file)
         self._log = log.stat() if log.exists() else None  # a file system without shared memory has none
         return connection
 
@@ -199,8 +201,8 @@ class SQLiteStore(Ledger):
         """What is open is no longer what others find: they would run again what is done here."""
         if self._identity is not None and not is_in_place(self._identity, self._file):
             raise moved(self._file)
-        if self._log is not None and not is_in_place(self._log, f"{self._file}-wal"):
-            raise moved(f"{self._file}-wal")  # what was committed last is in it, and others begin a new one
+        if self._log is not None and not is_in_place(self._log, self._log_file):
+            raise moved(self._log_file)  # what was committed last is in it, and others begin a new one
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         known = _migrations()
