@@ -774,6 +774,23 @@ def test_a_file_that_has_taken_its_place_is_not_written_over(
     again.close()
 
 
+def test_a_symbolic_link_that_leads_elsewhere_now_begins_nothing(tmp_path: Path) -> None:
+    """Whoever opens it meanwhile begins with another file."""
+    link = tmp_path / "link.journal"
+    link.symlink_to(tmp_path / "one.journal")
+    ran: list[str] = []
+    with Once(f"journal:///{link}") as worker:
+        worker.run([{"id": "1"}], lambda event: ran.append("worker"))
+        link.unlink()
+        link.symlink_to(tmp_path / "two.journal")
+        with Once(f"journal:///{link}") as other:
+            other.run([{"id": "1"}, {"id": "2"}], lambda event: ran.append("other"))
+        (outcome,) = worker.run([{"id": "2"}], lambda event: ran.append("worker"))
+    assert outcome.kind is Kind.UNKNOWN
+    assert "was moved or deleted while it is open" in str(outcome.error)
+    assert ran == ["worker", "other", "other"]
+
+
 def test_a_link_is_followed_and_stays(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SLACK", 0)
     link = file.with_name("link")

@@ -66,14 +66,15 @@ class JournalStore(MemoryStore):
 
     def __init__(self, file: str | Path, max_keys: int = MAX_KEYS, clock: Clock | None = None) -> None:
         super().__init__(max_keys, clock)
-        self._path = Path(os.path.realpath(file))  # the same file, wherever the process goes
+        self._name = Path(file).absolute()  # by which others find it; the same, wherever the process goes
+        self._path = Path(os.path.realpath(file))  # to be written anew in its place, though the name be a link
         self._journal: Journal | None = None
         self._use()
 
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
         with self._lock:
-            if not self._use().in_place():  # commits may go on: it may be put back
-                raise moved(self._path)
+            if not is_in_place(self._use().opened(), self._name):  # commits may go on: it may be put back
+                raise moved(self._name)
             return super().claim(wants, token, lease)
 
     def sweep(self, limit: int, cursor: bytes = b"") -> Swept:
@@ -166,9 +167,13 @@ class Journal:
         self._number = int.from_bytes(os.urandom(8), "little")
         self._end = self._size = _HEADER.size
 
+    def opened(self) -> os.stat_result:
+        """What tells this file from one that takes its place."""
+        return os.fstat(self.file.fileno())
+
     def in_place(self) -> bool:
-        """Whether who looks for the file finds this one."""
-        return is_in_place(os.fstat(self.file.fileno()), self._path)
+        """Whether it is this file that would be written anew."""
+        return is_in_place(self.opened(), self._path)
 
     def append(self, groups: Groups) -> None:
         """Put a frame at the end, and on the disk."""
