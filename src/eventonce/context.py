@@ -32,6 +32,7 @@ class Context(msgspec.Struct, eq=False):
     _is_async: bool
     _thread: int = field(default_factory=threading.get_ident)
     transaction: Transaction | None = None
+    ended: bool = False  # its handler has returned
 
     @property
     def claim(self) -> Claim | None:
@@ -64,6 +65,8 @@ class Context(msgspec.Struct, eq=False):
     @property
     def tx(self) -> Any:
         """The store's own transaction: what is written through it commits together with the record of it."""
+        if self.ended:  # kept for later; what it began now nobody would commit
+            raise ConfigError("ctx.tx has ended with its handler; use it inside the handler only")
         if self.transaction is None:
             self.transaction = self._begin()
         return self.transaction.handle

@@ -119,6 +119,7 @@ class Work:
 
     def _done(self, batch: Batch, job: Job, result: Any) -> None:
         """The handler has returned."""
+        _end(job)
         job.finished = True
         if result is not None:
             _check_result(job, result)
@@ -297,7 +298,13 @@ def _still_held(job: Job) -> bool:
     return True
 
 
+def _end(job: Job) -> None:
+    if job.context is not None:
+        job.context.ended = True
+
+
 def _failed(job: Job, error: Exception) -> None:
+    _end(job)
     inside = job.context is not None and job.context.transaction is not None
     job.error = _trouble_behind(error) if inside else error
     _roll_back(job)

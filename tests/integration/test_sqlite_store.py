@@ -605,6 +605,23 @@ def test_what_a_handler_does_to_the_connection_ends_with_it(once: Once, file: Pa
     assert rows(file) == ["1", "2"]
 
 
+def test_a_context_ends_with_its_handler(once: Once, file: Path) -> None:
+    """What another handler wrote through one that was kept would belong to no event, and be undone unseen."""
+    kept: list[Any] = []
+
+    def handle(event: Event, ctx: Any) -> None:
+        kept.append(ctx)
+        if event.id == "2":
+            insert(event, kept[0])
+
+    outcomes = once.run([{"id": "1"}, {"id": "2"}, {"id": "3"}], handle)
+    assert [outcome.kind for outcome in outcomes] == [Kind.PROCESSED, Kind.FAILED, Kind.PROCESSED]
+    assert "ended with its handler" in str(outcomes[1].error)
+    kept.clear()
+    assert once.run([{"id": "2"}], insert)[0].kind is Kind.PROCESSED
+    assert rows(file) == ["2"]
+
+
 def test_an_interrupted_transaction_is_undone(once: Once, file: Path) -> None:
     def handle(event: Event, ctx: Any) -> None:
         insert(event, ctx)
