@@ -99,6 +99,10 @@ def _deep_copy(value: Any) -> Any:
     except RecursionError:
         raise
     except Exception as error:  # whatever such an object raises
+        if isinstance(value, Mapping):  # such as a MappingProxyType, which only shows another mapping
+            return _copied(dict(value))
+        if isinstance(value, memoryview):
+            return bytes(value)
         raise EventRejected(
             f"holds a {type(value).__name__} that cannot be copied; give an event plain data"
         ) from error

@@ -1253,6 +1253,14 @@ def test_what_cannot_be_copied_is_no_event(bench: Bench) -> None:
     assert "holds itself" in str(loop.error)
 
 
+def test_what_only_shows_other_data_is_copied_as_that(bench: Bench) -> None:
+    lines = ["book"]
+    shown = {"id": "1", "lines": MappingProxyType({"of": lines}), "bytes": memoryview(b"ab")}
+    handle = lambda event: (event.data["lines"]["of"].append("shipping"), event.data["bytes"])[1]  # noqa: E731
+    (outcome,) = bench.once(key="id").run([shown], handle)
+    assert (outcome.kind, outcome.result, lines) == (Kind.PROCESSED, b"ab", ["book"])
+
+
 # --- what reviews found ---
 
 

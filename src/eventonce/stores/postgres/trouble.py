@@ -56,7 +56,7 @@ def trouble(error: psycopg.Error, place: str) -> StoreError:
 
 def lost(error: psycopg.Error, connection: psycopg.Connection[object]) -> bool:
     """Whether the server has gone away, or is about to."""
-    return connection.closed or (error.sqlstate or "").startswith(("08", "57P", "25P03"))
+    return connection.closed or (error.sqlstate or "").startswith(("08", "57P", "25P03", "25P04"))
 
 
 def blameless(error: psycopg.Error, connection: psycopg.Connection[object]) -> bool:
