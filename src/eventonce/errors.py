@@ -96,6 +96,14 @@ class SinkDown(SinkError):
     """The sink did not answer, whatever it was sent."""
 
 
+class LettersNotKept(SinkError):
+    """The place for dead letters can never take some of them. It has kept all others of the same call."""
+
+    def __init__(self, message: str, numbers: Sequence[int]) -> None:
+        super().__init__(message)
+        self.numbers = numbers  # their places in the call
+
+
 class EventRejected(EventOnceError):
     """This event can never be processed. A handler may raise it to dead-letter an event at once."""
 

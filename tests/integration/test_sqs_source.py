@@ -1,5 +1,6 @@
 """The worker on real queues: standard and FIFO, with faults between it and them."""
 
+import base64
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -1005,6 +1007,24 @@ def test_a_sink_that_vanishes_ends_the_worker_and_nothing_is_acked(cli: Cli, min
     assert "nothing is lost" in told
     assert "Traceback" not in told
     assert sum(cli.queue.counts()) == 20
+
+
+def test_a_letter_that_is_too_large_for_its_queue_ends_no_worker(cli: Cli, ministack: Ministack) -> None:
+    """Whoever may send to the queue could stop all of its workers with one message else."""
+    dead = Queue(ministack)
+    noise = "{" + "".join(base64.b85encode(sha256(b"%d" % each).digest()).decode() for each in range(26_000))
+    cli.queue.send(noise)
+    worker = cli.start("--dead-letter", f"sqs://{dead.name}?region=us-east-1&endpoint={dead.endpoint}")
+    wait_for_line(worker, "even when packed")
+    cli.queue.send({"id": "a"}, '{"id": ', {"id": "b"})
+    wait_until(lambda: dead.counts() == (1, 0) or worker.poll() is not None)
+    wait_until(lambda: sorted(cli.effects()) == ["a", "b"] or worker.poll() is not None)
+    assert worker.poll() is None
+    wait_until(lambda: cli.queue.counts() == (0, 1))  # it was not acked, and rests before it comes again
+    worker.send_signal(signal.SIGTERM)
+    _, told = worker.communicate(timeout=60)
+    assert worker.returncode == 0, told
+    assert "Traceback" not in told
 
 
 def test_kills_in_the_middle_of_sending_lose_nothing_and_keep_the_key(cli: Cli, receiver: Slow) -> None:

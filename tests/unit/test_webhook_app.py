@@ -6,6 +6,7 @@ import json
 import threading
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from eventonce.formats.text import read_json
 from eventonce.refusal import Refusal, Refusals
 from eventonce.rules.book import CompiledRule
 from eventonce.sinks.dead_file import DeadFile
+from eventonce.sinks.dead_queue import DeadQueue
 from eventonce.testing import ManualClock
 from eventonce.webhook import Bearer, IdempotencyMiddleware, Webhook, body
 from eventonce.webhook.asgi import App, Message
@@ -613,6 +615,39 @@ def test_a_sink_that_cannot_go_on_is_trouble_for_all(hooks: Hooks) -> None:
     told = tell(hooks.make(Broken()), BRIDGE)
     assert (told.status, told.headers["retry-after"]) == (503, "5")
     assert "queue" not in str(told.body)
+
+
+def test_a_letter_that_its_queue_cannot_hold_is_no_trouble_for_others(
+    hooks: Hooks, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They run in one batch; only the sender of what cannot be kept is to send it again."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def handle(event: Event) -> None:
+        begun.set()
+        assert go_on.wait(60)
+
+    letters = DeadQueue("sqs://dead?region=eu-west-1")
+    app = hooks.make(handle, threads=1, dead_letters=letters)
+    noise = b"{" + b"".join(sha256(b"%d" % each).digest() for each in range(30_000))
+
+    async def together() -> list[Told]:
+        first = asyncio.create_task(ask(app, BRIDGE))
+        await asyncio.to_thread(begun.wait)
+        others = [asyncio.create_task(ask(app, each)) for each in (noise, {**BRIDGE, "id": "e-2"})]
+        while app.in_hand < 3:
+            await asyncio.sleep(0.01)
+        go_on.set()
+        return list(await asyncio.gather(first, *others))
+
+    told = asyncio.run(together())
+    letters.close()
+    assert [(each.status, each.body["outcome"]) for each in told] == [
+        (200, "processed"),
+        (503, "unknown"),
+        (200, "processed"),
+    ]
+    assert "bytes even when packed, over the 1,047,552 of a message" in caplog.text
 
 
 def test_a_handler_that_wants_to_end_the_process_only_ends_its_batch(hooks: Hooks) -> None:

@@ -1,25 +1,43 @@
 """Dead letters: events that cannot be processed, kept with the reason."""
 
+import logging
 from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from eventonce.clock import moment
-from eventonce.errors import describe
+from eventonce.errors import LettersNotKept, describe
 from eventonce.event import Delivery, Event
 from eventonce.outcome import Outcome
 
 OUTCOME, RULE = "eventonce-outcome", "eventonce-rule"  # attributes of a message, to tell letters apart unread
 Dead = Sequence[tuple[Delivery, Outcome]]
+_log = logging.getLogger("eventonce")
 
 
 class DeadLetters(Protocol):
-    """A place for dead letters. What is written is kept for good when `write` returns; else it raises `SinkError`."""
+    """A place for dead letters. What is written is kept for good when `write` returns; else it raises `SinkError`.
+
+    Where some letters can never be kept there, such as those that are too large, it raises `LettersNotKept`.
+    """
 
     @property
     def name(self) -> str: ...
     def write(self, dead: Dead, now: int) -> None: ...
     def close(self) -> None: ...
+
+
+def keep(place: DeadLetters, dead: Dead, now: int) -> Dead:
+    """Keep these; return those that can never be kept there, which must not be settled.
+
+    Whoever may send events decides how large they are, so that one of them must not be the end of all others.
+    """
+    try:
+        place.write(dead, now)
+    except LettersNotKept as error:
+        _log.error("%s", describe(error))
+        return [dead[number] for number in error.numbers]
+    return ()
 
 
 def letter(delivery: Delivery, outcome: Outcome, now: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from eventonce.errors import SinkError
+from eventonce.errors import EventRejected, LettersNotKept, SinkError
 from eventonce.event import Event
 from eventonce.sinks.dead_letter import OUTCOME, RULE, Dead, letter
 from eventonce.sinks.parcel import Entry, Parcel
@@ -30,29 +30,45 @@ class DeadQueue:
         self.send([letter(delivery, outcome, now) for delivery, outcome in dead])
 
     def send(self, letters: Sequence[Mapping[str, Any]]) -> None:
-        """Send letters as they are."""
-        events = [Event(data=each, raw=self._encoded(each)) for each in letters]
+        """Send letters as they are, all that the queue takes; raises `LettersNotKept` for the others."""
+        raws = [self._encoded(each) for each in letters]
+        refused = {number: why for number, raw in enumerate(raws) if (why := self._excess(raw))}
+        fitting = [number for number in range(len(raws)) if number not in refused]
+        events = [Event(data=letters[number], raw=raws[number]) for number in fitting]
         names = [hashlib.sha256(event.raw).hexdigest() for event in events]
-        for answer in self._sink.send(events, names) if events else ():
-            if isinstance(answer, SinkError):
+        for number, answer in zip(fitting, self._sink.send(events, names) if events else (), strict=True):
+            if isinstance(answer, EventRejected):
+                refused[number] = str(answer)
+            elif isinstance(answer, SinkError):
                 raise answer
-            if answer is not None:
-                raise SinkError(f"{self.name}: cannot keep a dead letter: {answer}; mend that and run again")
+            elif answer is not None:
+                raise SinkError(
+                    f"{self.name}: cannot keep a dead letter: {answer}; mend that and run again, nothing is lost"
+                )
+        if refused:
+            why = refused[min(refused)]
+            raise LettersNotKept(
+                f"{self.name}: cannot keep a dead letter, and its event stays where it was: {why}; keep dead letters "
+                "in a file or in a table of the store, nothing is lost",
+                sorted(refused),
+            )
 
     def close(self) -> None:
         self._sink.close()
 
     def _encoded(self, told: Mapping[str, Any]) -> bytes:
         raw = _encode(told)
-        most = self._sink.limits.alone - _ROOM
-        if len(raw) > most:
-            raw = _encode(packed(told))
-        if len(raw) > most:
-            raise SinkError(
-                f"{self.name}: a dead letter has {len(raw):,} bytes even when packed, over the {most:,} of a message; "
-                "keep dead letters in a file or in a table of the store, nothing is lost"
-            )
-        return raw
+        return _encode(packed(told)) if len(raw) > self._most else raw
+
+    def _excess(self, raw: bytes) -> str:
+        """Why a letter is too large, or nothing where it is not."""
+        if len(raw) <= self._most:
+            return ""
+        return f"it has {len(raw):,} bytes even when packed, over the {self._most:,} of a message"
+
+    @property
+    def _most(self) -> int:
+        return self._sink.limits.alone - _ROOM
 
 
 class _Letters(SqsSink):

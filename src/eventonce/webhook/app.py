@@ -11,16 +11,16 @@ from eventonce.auth import Auth, cautions
 from eventonce.clock import SystemClock, duration
 from eventonce.context import is_async
 from eventonce.engine import Once
-from eventonce.errors import ConfigError, describe
+from eventonce.errors import ConfigError, SinkError, describe
 from eventonce.event import Delivery
 from eventonce.formats.headers import IDEMPOTENCY_KEY, from_api_destination
 from eventonce.formats.requests import Admitted, deliveries, size
 from eventonce.formats.text import GZIP
-from eventonce.outcome import Action, Outcome
+from eventonce.outcome import Action, Kind, Outcome
 from eventonce.ports import Sink
 from eventonce.refusal import Refusal, Refusals
 from eventonce.response import Response, noted, refused, respond, unfinished
-from eventonce.sinks import DeadLetters
+from eventonce.sinks import DeadLetters, keep
 from eventonce.sinks.file import FileSink
 from eventonce.webhook.asgi import Receive, Scope, Send, answer_of, headers_of
 from eventonce.webhook.batches import Batches
@@ -172,25 +172,29 @@ class Webhook:
             return await self._lanes.run(partial(self._run, batch))
         outcomes: list[Outcome] = await cast(Any, self._once.run(batch, self._handler))
         if any(outcome.action is not Action.ACK for outcome in outcomes):
-            await self._lanes.run(partial(self._settle, batch, outcomes))
-        else:
-            self._settle(batch, outcomes)
-        return outcomes
+            return await self._lanes.run(partial(self._settle, batch, outcomes))
+        return self._settle(batch, outcomes)
 
     def _run(self, batch: Sequence[Delivery]) -> list[Outcome]:
-        outcomes = self._once.run(batch, self._handler)
-        self._settle(batch, outcomes)
-        return outcomes
+        return self._settle(batch, self._once.run(batch, self._handler))
 
-    def _settle(self, batch: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
+    def _settle(self, batch: Sequence[Delivery], outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Keep and log what has to be; what each sender is told."""
         pairs = list(zip(batch, outcomes, strict=True))
         with self._lock:  # first: nothing is told to be done with that is not kept
             if self._dead_letters is not None:
-                dead = [pair for pair in pairs if pair[1].action is Action.DEAD_LETTER]
-                self._dead_letters.write(dead, self._clock.utc())
+                pairs = self._kept(pairs, self._dead_letters)
             for delivery, outcome in pairs:
                 if outcome.action is not Action.RETRY:
                     self._watch(delivery, outcome)
         for _, outcome in pairs:
             if outcome.action is Action.RETRY:
                 _log.warning("http: %s: %s", outcome.kind, describe(outcome.error))
+        return [outcome for _, outcome in pairs]
+
+    def _kept(self, pairs: Sequence[tuple[Delivery, Outcome]], place: DeadLetters) -> list[tuple[Delivery, Outcome]]:
+        """Keep the dead among these. What became of one that cannot be kept stays unknown: its sender still has it."""
+        dead = [pair for pair in pairs if pair[1].action is Action.DEAD_LETTER]
+        unkept = {id(delivery) for delivery, _ in keep(place, dead, self._clock.utc())}
+        unknown = Outcome(kind=Kind.UNKNOWN, error=SinkError("its dead letter could not be kept"))
+        return [(delivery, unknown if id(delivery) in unkept else outcome) for delivery, outcome in pairs]

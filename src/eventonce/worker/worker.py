@@ -11,7 +11,7 @@ from eventonce.errors import SinkDown, StoreUnusable
 from eventonce.event import Delivery
 from eventonce.outcome import Action, Kind, Outcome
 from eventonce.ports import Sink, Source
-from eventonce.sinks import DeadLetters
+from eventonce.sinks import DeadLetters, keep
 from eventonce.worker.apart import apart
 from eventonce.worker.tally import Tally
 
@@ -110,17 +110,22 @@ class Worker:
 
     def _settle(self, pairs: Sequence[Pair]) -> None:
         self._stop_if_hopeless(pairs)
-        ended: list[Pair] = []
+        messages: list[list[Pair]] = []
         retries: list[tuple[Delivery, int]] = []
         for message in _messages(pairs):
             again = [pair for pair in message if self._action(*pair) is Action.RETRY]
             if again:  # the parts of a message that are done are duplicates then
                 retries.append((again[0][0], max(self._delay(*pair) for pair in again)))
             else:
+                messages.append(message)
+        unkept = self._unkept([pair for message in messages for pair in message])
+        ended: list[Pair] = []
+        for message in messages:
+            first = message[0][0]
+            if unkept.isdisjoint(id(delivery) for delivery, _ in message):
                 ended += message
-        with self._lock:  # first: nothing is acked that is not kept
-            dead = [pair for pair in ended if pair[1].action is not Action.ACK]
-            self._dead_letters.write(dead, self._clock.utc())
+            else:
+                retries.append((first, backoff(first.offers, _FIRST_REST, _LONGEST_REST)))
         self._source.ack([delivery for delivery, _ in ended])
         for delivery, delay in retries:
             self._source.retry(delivery, delay)
@@ -128,6 +133,15 @@ class Worker:
             for delivery, outcome in ended:
                 self.tally.add(outcome, dead=outcome.action is not Action.ACK)
                 self._watch(delivery, outcome)
+
+    def _unkept(self, ended: Sequence[Pair]) -> set[int]:
+        """Keep the dead among these; which deliveries (by `id`) must not be acked, as they could not be kept."""
+        with self._lock:
+            dead = [pair for pair in ended if pair[1].action is not Action.ACK]
+            if self._endless:
+                return {id(delivery) for delivery, _ in keep(self._dead_letters, dead, self._clock.utc())}
+            self._dead_letters.write(dead, self._clock.utc())  # a file offers nothing again
+            return set()
 
     @staticmethod
     def _stop_if_hopeless(pairs: Sequence[Pair]) -> None:
