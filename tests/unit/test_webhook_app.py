@@ -193,6 +193,27 @@ def test_the_room_of_bodies_counts_what_becomes_of_them(hooks: Hooks) -> None:
     assert requests.size(requests.deliveries({}, body, 1024 * 1024, "http")) > 60 * 20_000
 
 
+HIDDEN = b"[" + b",".join([b"[]"] * 15_000) + b"]"
+
+
+@pytest.mark.parametrize("large", [True, False], ids=["many", "none"])
+@pytest.mark.parametrize("where", ["data_base64", "data_base64 of 0.3", "binary", "text with escapes"])
+def test_the_room_of_bodies_counts_values_that_are_hidden(where: str, large: bool) -> None:
+    """In base64, or where brackets are escaped in a text that is JSON, nothing of the body shows them."""
+    raw = HIDDEN if large else json.dumps("x" * len(HIDDEN)).encode()
+    headers = {"content-type": "application/cloudevents+json"}
+    body = json.dumps({**CLOUD, "data": None, "data_base64": b64encode(raw).decode()}).encode()
+    if where == "data_base64 of 0.3":
+        body = json.dumps({**CLOUD, "data": b64encode(raw).decode(), "datacontentencoding": "base64"}).encode()
+    elif where == "binary":
+        headers, body = {f"ce-{name}": str(value) for name, value in CLOUD.items() if name != "data"}, raw
+    elif where == "text with escapes":
+        escaped = "".join(f"\\u{byte:04x}" for byte in b'{"a":' + raw + b"}")
+        body = b'{"id": "1", "source": "s", "detail-type": "t", "detail": "%s"}' % escaped.encode()
+    size = requests.size(requests.deliveries(headers, body, 1024 * 1024, "http"))
+    assert (size > 60 * 15_000) == large
+
+
 def test_done_and_duplicate_are_both_fine_and_told_apart(hooks: Hooks) -> None:
     app = hooks.make()
     first, second = tell(app, BRIDGE), tell(app, BRIDGE)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from eventonce.errors import EventRejected, describe
 from eventonce.event import Delivery, Event
 from eventonce.formats import Carried, read_binary, read_message
@@ -14,6 +16,7 @@ from eventonce.refusal import Refusal
 
 _LONGEST_KEY = 255  # characters
 _BYTES_OF_A_VALUE = 64  # as an object
+_HIDES = (b"base64", b"\\u")  # a field of CloudEvents, and an escape
 _ENCODINGS = ("", "identity", "gzip")
 _PERHAPS_JSON = ("", "text/plain", "application/octet-stream")  # SNS sends its JSON as text/plain
 
@@ -58,8 +61,15 @@ def idempotency_key(given: Sequence[str]) -> str | None:
 
 def size(found: Sequence[Delivery]) -> int:
     """How many bytes these hold: gzip unpacks to far more than it took, and a value to far more than its text."""
-    raws = [each.event.raw if each.event and len(each.event.raw) > len(each.body) else each.body for each in found]
-    return sum(len(raw) + _BYTES_OF_A_VALUE * values_in(raw) for raw in raws)
+    return sum(_size(each.body, each.event) for each in found)
+
+
+def _size(body: bytes, event: Event | None) -> int:
+    raw = event.raw if event and len(event.raw) > len(body) else body
+    hidden = event.data if event and any(sign in raw for sign in _HIDES) else None
+    # Written anew, since what is in base64, or escaped in a text that is JSON, cannot be counted where it stands.
+    values = values_in(msgspec.json.encode(hidden)) if isinstance(hidden, dict | list) else 0
+    return len(raw) + _BYTES_OF_A_VALUE * max(values_in(raw), values)
 
 
 def _check(headers: Mapping[str, str], shown: Mapping[str, str]) -> None:
