@@ -261,6 +261,16 @@ def test_a_replay_of_the_new_bus_has_no_name() -> None:
     assert read_event({"Data": plain, "SystemMetadata": METADATA}).replay is None
 
 
+def test_a_replay_that_the_new_bus_does_not_confirm_is_none() -> None:
+    """Also where the envelope holds a CloudEvent: under a rule with replay = "reprocess" that one would run again."""
+    source, kind = CLOUDEVENT["source"], CLOUDEVENT["type"]
+    data = {"source": source, "detail-type": kind, "detail": CLOUDEVENT, "replay-name": "monday"}
+    proven = {**METADATA, "aws:Source": source, "aws:DetailType": kind}
+    assert read_event({"Data": data, "SystemMetadata": RAW}).replay is None
+    assert read_event({"Data": data, "SystemMetadata": {**RAW, "aws:DeliveryType": "REPLAY"}}).replay == "REPLAY"
+    assert read_event({"Data": data, "SystemMetadata": proven}).replay == "monday"
+
+
 def test_a_cloudevent_on_the_new_bus_stays_one() -> None:
     event = read_event({"Data": CLOUDEVENT, "SystemMetadata": RAW})
     assert (event.form, event.id, event.source) == ("cloudevents", "c-1", "/shop")

@@ -34,8 +34,9 @@ def read(body: dict[str, Any], max_bytes: int) -> Event:
     confirmed = _confirmed(event, system)
     extra = {name: body[name] for name in ("Metadata", "SystemMetadata") if name in body}
     event = structs.replace(event, id=event.id or text(system.get(_ID)), attributes={**event.attributes, **extra})
-    if event.form == "eventbridge" and inner is not None and not confirmed:
-        event = structs.replace(event, form="plain", replay=None)
+    if inner is not None and not confirmed:
+        form = "plain" if event.form == "eventbridge" else event.form
+        event = structs.replace(event, form=form, replay=None)
     if event.form == "plain":  # what it is depends on the metadata, so whoever reads it again needs them
         event = structs.replace(event, raw=msgspec.json.encode(body))
     replayed = "REPLAY" if system.get("aws:DeliveryType") == "REPLAY" else None  # the bus gives a replay no name
