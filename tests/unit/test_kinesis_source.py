@@ -2,16 +2,19 @@
 
 import json
 import threading
+from base64 import b85encode
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from typing import Any
 
 import pytest
 
-from eventonce import Once
+from eventonce import Once, Rule
 from eventonce.claim import Answer, Claim, Finish, Token, Want
 from eventonce.errors import ConfigError, StoreError, StoreUnusable
 from eventonce.event import Delivery
 from eventonce.outcome import Kind
+from eventonce.sinks.dead_queue import DeadQueue
 from eventonce.sources import check_source, open_source
 from eventonce.sources.shard_leases import ShardLeases
 from eventonce.sources.shard_reader import SHARD_END, ShardReader
@@ -203,6 +206,29 @@ def test_a_checkpoint_stays_before_what_is_not_done(stream: Stream, opened: Open
     other = opened()
     other.beat()
     assert rest(other, clock) == ["b", "c"]
+
+
+def test_a_record_whose_letter_cannot_be_kept_holds_up_its_own_shard(
+    stream: Stream, opened: Open, clock: ManualClock
+) -> None:
+    stream.reshard([], "s1")
+    noise = "!" + "".join(b85encode(sha256(b"%d" % each).digest()).decode() for each in range(26_000))
+    stream.put("s0", "a", noise, "b")
+    stream.put("s1", "c")
+    source, ran, letters = opened(), [], DeadQueue("sqs://dead?region=eu-west-1")
+    rules = Rule(name="noise", match={"id": [{"prefix": "!"}]}, key=["detail.nothing"])
+    with Once(MemoryStore(clock=clock), rules=rules, clock=clock) as once:
+        worker = Worker(once, source, lambda event: ran.append(event.id), letters, batch=10, endless=True, clock=clock)
+        source.beat()
+        for _ in range(3):
+            clock.sleep(1000)
+            worker.work(source.receive(10))
+    letters.close()
+    assert sorted(ran) == ["a", "c"]
+    assert {shard: each.position for shard, each in source._readers.items()} == {"s0": "0", "s1": "0"}
+    for _ in range(60_000 // BEAT):
+        beat(clock, source)
+    assert [name for _ in range(4) for name in names(source.receive(10))] == [noise, "b"]
 
 
 def test_shards_take_turns(stream: Stream, opened: Open, clock: ManualClock) -> None:
