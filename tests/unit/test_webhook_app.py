@@ -187,6 +187,18 @@ def test_large_bodies_are_read_and_keyed_beside_the_loop(
     assert (at["read"] is loop, at["key"] is loop) == (not (large or packed), not large)
 
 
+def test_a_body_that_is_whole_is_in_memory_once() -> None:
+    """While its event runs, and as long as that takes."""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"x" * 100_000, "more_body": False}
+
+    bodies = body.Bodies(1024 * 1024, 10.0)
+    with bodies.open() as one:
+        assert len(asyncio.run(bodies.read(one, "", receive))) == 100_000
+        assert (len(one.held), one.room) == (0, 100_000 - 64 * 1024)
+
+
 def test_the_room_of_bodies_counts_what_becomes_of_them(hooks: Hooks) -> None:
     """A list of a few bytes becomes an object of dozens."""
     body = json.dumps({**BRIDGE, "detail": {"x": [[]] * 20_000}}).encode()

@@ -43,7 +43,9 @@ class Bodies:
         except TimeoutError:
             body.over = True
             raise Refusal(408, f"the body did not arrive within {self._patience:g} s", connection="close") from None
-        return bytes(body.held)
+        whole = bytes(body.held)
+        body.held.clear()  # its room is for one of it
+        return whole
 
     async def _more(self, body: "Body", receive: Receive) -> bool:
         body.held += await body.part(receive)
