@@ -9,7 +9,8 @@ EventOnceError
 │   └── StoreUnusable        it will not answer until someone acts       exit 2
 ├── SourceError              a way in cannot be read                     exit 2
 ├── SinkError                a way out cannot be written                 exit 2
-│   └── SinkDown             it did not answer at all: no fault of the event
+│   ├── SinkDown             it did not answer at all: no fault of the event
+│   └── LettersNotKept       a place for dead letters can never take some of them, and has kept the others
 ├── EventRejected            this event can never be processed
 ├── EventBusy                another worker is running this event now
 ├── EventStale               a newer version of it has been processed
