@@ -91,9 +91,9 @@ def test_an_environment_of_somebody_else_keeps_what_it_has(tmp_path: Path, wheel
 
 @pytest.mark.parametrize("python", ["/nowhere/python3", "/bin/false", ""])
 def test_without_a_python_that_is_new_enough_make_names_the_remedy(python: str) -> None:
-    done = subprocess.run(
-        ["make", "demo", f"PYTHON={python}"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
-    )
+    own = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    command = ["make", "demo", f"PYTHON={python}"]
+    done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert "eventonce needs Python 3.11 or newer; install it, or name one: make PYTHON=/path/to/python3" in done.stderr
     assert done.stdout == ""
