@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 from harness import IGNORED, Traffic
 
-from eventonce.formats import read_event
-from eventonce.rule import Rule
+from eventonce.event.formats import read_event
 from eventonce.rules import Rulebook, identity
+from eventonce.rules.rule import Rule
 from eventonce.sources.file import FileSource
-from eventonce.study import traffic
-from eventonce.study.audit import audit
+from eventonce.traffic import recorded as traffic
+from eventonce.traffic.audit import audit
 
 EVENTS = int(sys.argv[1]) if len(sys.argv) > 1 else 120_000
 ROUNDS = 3

@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 from harness import IGNORED, Row, Scale, Traffic, compare, costs
 
-from eventonce import key
-from eventonce.formats import eventbridge, read_event
-from eventonce.rule import Rule
+from eventonce.event import keys as key
+from eventonce.event.formats import eventbridge, read_event
 from eventonce.rules import Rulebook, identity
+from eventonce.rules.rule import Rule
 
 SUBJECT = "keying"
 PARSE, CONTENT, HUNDRED = "one orjson.loads", "by content, 1 rule", "by content, 100 rules"

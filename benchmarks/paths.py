@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from harness import IGNORED, batches
 
 from eventonce import Once, Rule
-from eventonce.claim import Finish, Want, Won
-from eventonce.formats import eventbridge
-from eventonce.key import Digester, Key, canonical_parsed
-from eventonce.path import Ignored, ignored_path
+from eventonce.claims.protocol import Finish, Want, Won
+from eventonce.event.formats import eventbridge
+from eventonce.event.keys import Digester, Key, canonical_parsed
+from eventonce.event.paths import Ignored, ignored_path
 from eventonce.ports import Store
 
 Act = Callable[[Sequence[bytes]], None]

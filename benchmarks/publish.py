@@ -15,10 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.servers import Ministack
+
 from eventonce import Rule
-from eventonce.aws import client
-from eventonce.publish import Publisher
-from eventonce.testing.servers import Ministack
+from eventonce.clients.aws import client
+from eventonce.outbox import Publisher
 
 EVENTS, ROUNDS = (200, 2) if "--quick" in sys.argv else (2000, 7)
 _SERVERS = Path(__file__).parents[1] / ".servers" / "bin"

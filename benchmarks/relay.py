@@ -22,11 +22,11 @@ from typing import Any
 
 import psycopg
 from publish import events  # which also says where the emulator is found
+from tests.servers import Ministack, Postgres
 
-from eventonce.aws import client
-from eventonce.publish import Outbox, Publisher, Relay
+from eventonce.clients.aws import client
+from eventonce.outbox import Outbox, Publisher, Relay
 from eventonce.testing.proxy import FaultProxy
-from eventonce.testing.servers import Ministack, Postgres
 
 EVENTS, ROUNDS = (300, 2) if "--quick" in sys.argv else (2000, 7)
 DELAY = 5  # milliseconds; EventBridge takes longer than that, and an emulator on the same machine does not
@@ -146,8 +146,8 @@ class Nowhere:
     """Takes everything at once, so that the database is what is measured."""
 
     def send(self, found: Any) -> Any:
-        from eventonce.publish import Kind
-        from eventonce.publish import Published as Answer
+        from eventonce.outbox import Kind
+        from eventonce.outbox import Published as Answer
 
         return [Answer(kind=Kind.PUBLISHED, identity=each.identity) for each in found]
 

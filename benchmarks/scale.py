@@ -27,9 +27,9 @@ RULES = {
 KEYING = """
 import sys
 from pathlib import Path
-from eventonce.pipeline import load, rulebook
-from eventonce.scale import keys_arrow
-from eventonce.scale.parts import Archive
+from eventonce.wire import load, rulebook
+from eventonce.traffic import keys_arrow
+from eventonce.traffic.archive import Archive
 book = rulebook(load(sys.argv[1]))
 for part in Archive([sys.argv[2]]).parts:
     batch = []

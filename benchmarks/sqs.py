@@ -22,14 +22,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.servers import Ministack
+
 from eventonce import Once
-from eventonce.aws import client
+from eventonce.clients.aws import client
+from eventonce.dead_letters.file_sink import DeadFile
 from eventonce.event import Delivery
 from eventonce.ports import Called, Hook
-from eventonce.sinks.dead_file import DeadFile
 from eventonce.sources.sqs import SqsSource
 from eventonce.sources.visibility import Change
-from eventonce.testing.servers import Ministack
 from eventonce.worker import Crew
 
 QUICK = "--quick" in sys.argv

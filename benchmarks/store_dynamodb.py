@@ -14,10 +14,10 @@ from aws_lambda_powertools.utilities.idempotency.persistence.dynamodb import Dyn
 from harness import Row, Scale, Traffic, compare, costs, counted, faster, keys
 from paths import BARE, OURS, RULE, WINDOW, Act, bare, fill, singly, whole
 from powertools import NAME, powertools
+from tests.servers import Dynoxide
 
 from eventonce import Once
 from eventonce.stores import open_store
-from eventonce.testing.servers import Dynoxide
 
 SUBJECT = "dynamodb"
 NAIVE = "naive get + put + update"

@@ -7,7 +7,7 @@ from paths import BARE, OURS, RULE, bare, fill, singly, store_only, whole
 from powertools import NAME, OnDict, powertools
 
 from eventonce import Once
-from eventonce.key import Key
+from eventonce.event.keys import Key
 from eventonce.stores.memory import MemoryStore
 
 SUBJECT = "memory"

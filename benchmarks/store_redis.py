@@ -16,11 +16,11 @@ from aws_lambda_powertools.utilities.idempotency.persistence.redis import RedisC
 from harness import Row, Scale, Traffic, batches, compare, copies, counted, faster, keys
 from paths import BARE, OURS, RULE, WINDOW, Act, bare, fill, singly, store_only, whole
 from powertools import NAME, powertools
+from tests.servers import Redis
 
 from eventonce import Once
-from eventonce.key import Key
+from eventonce.event.keys import Key
 from eventonce.stores import open_store
-from eventonce.testing.servers import Redis
 
 SUBJECT = "redis"
 LIMIT, NAIVE = "limit: packed keys", "naive SET NX"

@@ -18,7 +18,7 @@ from harness import Row, Scale, Traffic, batches, compare, counted, faster, keys
 from paths import BARE, OURS, RULE, WINDOW, Act, bare, store_only, whole
 
 from eventonce import Once
-from eventonce.key import Key
+from eventonce.event.keys import Key
 from eventonce.stores import open_store
 
 SUBJECT = "sqlite"

@@ -9,9 +9,9 @@ from typing import Any
 
 from harness import Rounds, Row, Scale, Spent, Traffic, faster
 from paths import RULE, whole
+from tests.servers import Redis
 
 from eventonce import Once
-from eventonce.testing.servers import Redis
 
 SUBJECT = "workers"
 ONE, TWO = "one process", "two processes"

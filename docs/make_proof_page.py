@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from eventonce.proof.mutants import MUTANTS
-from eventonce.proof.simulation import MEMORY, TRANSACTIONAL, shrunk, simulate
+from lab.mutants import MUTANTS
+from lab.simulation import MEMORY, TRANSACTIONAL, shrunk, simulate
 
 HERE = Path(__file__).parent
 FIGURES, PAGE, FINDINGS = HERE / "proof.json", HERE / "proof.md", HERE / "proof-findings.toml"

@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from eventonce.claim import Answer, Busy, Claim, Done, Finish, Release, Stale, Token, Want, Won
-from eventonce.key import Key
+from eventonce.claims.protocol import Answer, Busy, Claim, Done, Finish, Release, Stale, Token, Want, Won
+from eventonce.event.keys import Key
 
 _SOON = 1000  # milliseconds in which an effect is committed
 Owner = tuple[Key, Token]

@@ -8,21 +8,21 @@ from typing import Any, ClassVar
 
 from msgspec import structs
 
-from eventonce.claim import Answer, Busy, Claim, Done, Finish, Record, Release, Stale, Token, Want, Won
+from eventonce.claims.outcome import Kind, Outcome
+from eventonce.claims.protocol import Answer, Busy, Claim, Done, Finish, Record, Release, Stale, Token, Want, Won
 from eventonce.engine import Once
 from eventonce.errors import StoreError
 from eventonce.event import Delivery
+from eventonce.event.keys import Key
 from eventonce.job import Job
 from eventonce.keeper import Batch
-from eventonce.key import Key
-from eventonce.outcome import Kind, Outcome
 from eventonce.ports import Swept
-from eventonce.proof.simulation import LEASE, Kit, StoreClock, TaskKeeper
-from eventonce.proof.store import TransactionalMemory
-from eventonce.proof.world import NEVER, World
 from eventonce.stores.memory import MemoryStore
 from eventonce.work import Work
 from eventonce.worker import Worker
+from lab.simulation import LEASE, Kit, StoreClock, TaskKeeper
+from lab.store import TransactionalMemory
+from lab.world import NEVER, World
 
 
 class _NoTokenCheck(MemoryStore):

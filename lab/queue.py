@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from eventonce.event import Delivery, Event
-from eventonce.proof.world import World
+from lab.world import World
 
 
 class Message:

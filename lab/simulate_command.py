@@ -10,7 +10,7 @@ import click
 from eventonce.errors import MissingDriver
 
 if TYPE_CHECKING:
-    from eventonce.proof.simulation import Kit
+    from lab.simulation import Kit
 
 
 @click.command()
@@ -37,8 +37,8 @@ def simulate(schedules: int, seed: int, effects: str, story: bool, as_json: bool
     """
     kit = _kit(effects)
     counts: Counter[str] = Counter()
-    from eventonce.proof.simulation import shrunk
-    from eventonce.proof.simulation import simulate as run
+    from lab.simulation import shrunk
+    from lab.simulation import simulate as run
 
     with click.progressbar(
         range(seed, seed + schedules), label="schedules", file=sys.stderr, hidden=not sys.stderr.isatty()
@@ -57,7 +57,7 @@ def simulate(schedules: int, seed: int, effects: str, story: bool, as_json: bool
 
 def _kit(effects: str) -> "Kit":
     try:
-        from eventonce.proof.simulation import MEMORY, TRANSACTIONAL
+        from lab.simulation import MEMORY, TRANSACTIONAL
     except ModuleNotFoundError as error:
         raise MissingDriver(
             f"simulate needs the Python package {error.name}; install it with pip install 'eventonce[proof]'"

@@ -12,22 +12,22 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from eventonce.claim import Claim
+from eventonce.claims.protocol import Claim
 from eventonce.context import Context
+from eventonce.dead_letters.writing import Dead
 from eventonce.engine import Once
 from eventonce.event import Event
+from eventonce.event.keys import Key
 from eventonce.keeper import Keeper
-from eventonce.key import Key
 from eventonce.ports import Store
-from eventonce.proof.choices import Choices, shrink
-from eventonce.proof.model import Effect, Model
-from eventonce.proof.queue import Message, Queue
-from eventonce.proof.store import Line, TransactionalLine, TransactionalMemory
-from eventonce.proof.world import NEVER, Endless, Killed, Process, Task, World
-from eventonce.rule import Rule
-from eventonce.sinks.dead_letter import Dead
+from eventonce.rules.rule import Rule
 from eventonce.stores.memory import MemoryStore
 from eventonce.worker import Worker
+from lab.choices import Choices, shrink
+from lab.model import Effect, Model
+from lab.queue import Message, Queue
+from lab.store import Line, TransactionalLine, TransactionalMemory
+from lab.world import NEVER, Endless, Killed, Process, Task, World
 
 LEASE, VISIBILITY = 1000, 3000  # milliseconds
 ATTEMPTS = 4

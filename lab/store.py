@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from eventonce import claim as protocol
-from eventonce.claim import Answer, Claim, Finish, Record, Release, Token, Want
+from eventonce.claims import protocol
+from eventonce.claims.protocol import Answer, Claim, Finish, Record, Release, Token, Want
 from eventonce.errors import LeaseLost, StoreError
-from eventonce.key import Key
+from eventonce.event.keys import Key
 from eventonce.ports import Store, Swept, Transaction
-from eventonce.proof.model import Model
-from eventonce.proof.world import Killed, Process, World
 from eventonce.stores.memory import MemoryStore
+from lab.model import Model
+from lab.world import Killed, Process, World
 
 Result = TypeVar("Result")
 Write = tuple[str, Sequence[Key]]  # an event whose effect is written in a transaction, and its keys

@@ -11,7 +11,7 @@ import msgspec
 from eventonce.errors import ConfigError, MissingDriver
 
 if TYPE_CHECKING:
-    from eventonce.proof.torture import Verdict
+    from lab.torture import Verdict
 
 _STEP = 10  # of the progress bar in a second
 _MOST = 10  # explanations to show
@@ -44,8 +44,9 @@ def torture(
       eventonce torture --store redis://localhost:6379/9 --minutes 1
     """
     try:
-        from eventonce.proof.torture import Plan, Torture
-        from eventonce.testing.servers import Missing
+        from tests.servers import Missing
+
+        from lab.torture import Plan, Torture
     except ModuleNotFoundError as error:
         raise MissingDriver(
             f"torture needs the Python package {error.name}; install it with pip install 'eventonce[proof,aws]'"

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from greenlet import getcurrent, greenlet
 
-from eventonce.proof.choices import Choices
+from lab.choices import Choices
 
 MOST_POINTS = 20_000  # of one run; more than that is no progress
 NEVER = 1 << 62

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from eventonce.testing.servers import Dynoxide, Ministack, Missing, Postgres, Redis, RedisCluster, Valkey
 from tests.missing import missing
+from tests.servers import Dynoxide, Ministack, Missing, Postgres, Redis, RedisCluster, Valkey
 
 _SERVERS = Path(__file__).parents[1] / ".servers" / "bin"
 os.environ["PATH"] = f"{_SERVERS}{os.pathsep}{os.environ['PATH']}"

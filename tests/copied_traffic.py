@@ -4,7 +4,7 @@ import random
 
 import msgspec
 
-from eventonce.rule import Rule
+from eventonce.rules.rule import Rule
 
 BOOKS = {
     "by id": [],

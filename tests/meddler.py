@@ -7,7 +7,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from eventonce.testing.servers import Dynoxide
+from tests.servers import Dynoxide
 
 Answer = tuple[int, dict[str, Any]]
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from eventonce.clock import Clock, SystemClock
-from eventonce.testing import cbor
+from tests import cbor
 
 ARN = "arn:aws:events:us-east-1:123456789012:event-busv2/orders/abcdefghijklmnopqrstuvwxy"
 WINDOW = 300_000

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from eventonce.publish import Outbox
+from eventonce.outbox import Outbox
 
 FILE = "rides.db"
 NEXT = {

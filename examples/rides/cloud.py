@@ -11,8 +11,8 @@ import boto3
 from check import rows
 from parts import EVENTONCE, HERE, finish, until
 
-from eventonce.demo.emulator import Emulator
-from eventonce.publish import Outgoing, Publisher
+from eventonce.cli.tour.emulator import Emulator
+from eventonce.outbox import Outgoing, Publisher
 
 CONSUMERS = ("billing", "readmodel")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from eventonce.aws import client
+from eventonce.clients.aws import client
 from eventonce.context import Context
-from eventonce.proof.torture.history import now
+from lab.torture.history import now
 
 _TABLE = "torture_effects"
 _CREATE = f"CREATE TABLE IF NOT EXISTS {_TABLE} (event TEXT, token TEXT, pid INTEGER, at BIGINT)"

@@ -9,8 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from eventonce.proof.torture.history import History
-from eventonce.proof.torture.place import Fault
+from lab.torture.history import History
+from lab.torture.place import Fault
 
 _SHORTEST, _LONGEST = 0.2, 1.5  # seconds between two faults
 

@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.servers import Dynoxide, Postgres, Process, Redis
+
 from eventonce.errors import ConfigError
-from eventonce.proof.torture.effects import (
+from eventonce.stores.url import without
+from eventonce.testing.proxy import FaultProxy
+from lab.torture.effects import (
     DynamoEffects,
     Effects,
     FileEffects,
     PostgresEffects,
     SqliteEffects,
 )
-from eventonce.stores.url import without
-from eventonce.testing.proxy import FaultProxy
-from eventonce.testing.servers import Dynoxide, Postgres, Process, Redis
 
 Fault = Callable[[], None]  # begins, lasts and heals
 _DISK = 64  # megabytes of a disk that may be filled

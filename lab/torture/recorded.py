@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from eventonce.claim import Answer, Claim, Finish, Record, Release, Token, Want
-from eventonce.key import Key
+from eventonce.claims.protocol import Answer, Claim, Finish, Record, Release, Token, Want
+from eventonce.event.keys import Key
 from eventonce.ports import Store, Swept, Transaction, Transactional
-from eventonce.proof.torture.history import History, now
+from lab.torture.history import History, now
 
 Result = TypeVar("Result")
 

@@ -12,19 +12,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from eventonce.aws import client
+from tests.servers import Ministack
+
+from eventonce.clients.aws import client
 from eventonce.engine import Once
-from eventonce.key import KEY_BYTES, Key
-from eventonce.proof.torture.effects import Effects
-from eventonce.proof.torture.history import History, read
-from eventonce.proof.torture.nemesis import Nemesis, worker_faults
-from eventonce.proof.torture.place import Place, effects_at, place
-from eventonce.proof.torture.sender import Sender
-from eventonce.proof.torture.verdict import Checker, Verdict
-from eventonce.proof.torture.worker import CONSUMER
+from eventonce.event.keys import KEY_BYTES, Key
 from eventonce.stores import open_store
 from eventonce.stores.url import shown
-from eventonce.testing.servers import Ministack
+from lab.torture.effects import Effects
+from lab.torture.history import History, read
+from lab.torture.nemesis import Nemesis, worker_faults
+from lab.torture.place import Place, effects_at, place
+from lab.torture.sender import Sender
+from lab.torture.verdict import Checker, Verdict
+from lab.torture.worker import CONSUMER
 
 LEASE = 2.0  # seconds: short, so that many are lost
 _QUEUE = "torture"
@@ -125,7 +126,7 @@ class Torture:
                     if each.poll() is not None:
                         del self._workers[pid]
                 while len(self._workers) < self._plan.workers and not self._stopping.is_set():
-                    command = [sys.executable, "-m", "eventonce.proof.torture.worker", str(self._folder)]
+                    command = [sys.executable, "-m", "lab.torture.worker", str(self._folder)]
                     each = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
                     self._workers[each.pid] = each
                 time.sleep(0.1)

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any
 
-from eventonce.proof.torture.history import History
+from lab.torture.history import History
 
 _COPIES = (1, 1, 2, 3)  # each as likely
 _SPREAD = 5.0  # seconds between the first and the last

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from eventonce.proof.torture.effects import Effect
+from lab.torture.effects import Effect
 
 Line = Mapping[str, Any]
 Owner = tuple[str, str]  # an event and a token

@@ -13,17 +13,17 @@ from typing import Any
 
 from eventonce.clock import SystemClock
 from eventonce.context import Context
+from eventonce.dead_letters import open_dead_letters
 from eventonce.engine import Once
 from eventonce.event import Delivery, Event
 from eventonce.ports import Source
-from eventonce.proof.torture.effects import effect_of
-from eventonce.proof.torture.history import History
-from eventonce.proof.torture.place import effects_at
-from eventonce.proof.torture.recorded import recorded
-from eventonce.sinks import open_dead_letters
 from eventonce.sources import open_source
 from eventonce.stores import open_store
 from eventonce.worker import Crew
+from lab.torture.effects import effect_of
+from lab.torture.history import History
+from lab.torture.place import effects_at
+from lab.torture.recorded import recorded
 
 CONSUMER = "torture"
 ATTEMPTS = 50  # a worker that is killed in the middle has used one up

@@ -1,5 +1,6 @@
 """eventonce: every event takes effect once, whichever way it arrives and however often."""
 
+from eventonce.claims.outcome import Action, Kind, Outcome
 from eventonce.context import Context
 from eventonce.engine import Once
 from eventonce.errors import (
@@ -15,8 +16,7 @@ from eventonce.errors import (
     TooManyAttempts,
 )
 from eventonce.event import Event
-from eventonce.outcome import Action, Kind, Outcome
-from eventonce.rule import Rule
+from eventonce.rules.rule import Rule
 from eventonce.stores import open_store
 
 __version__ = "0.1.0"

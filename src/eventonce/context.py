@@ -8,11 +8,11 @@ from typing import Any, Literal
 import msgspec
 from msgspec import field
 
-from eventonce.claim import Claim
+from eventonce.claims.protocol import Claim
 from eventonce.clock import Clock, moment
 from eventonce.errors import ConfigError, StoreError
+from eventonce.event.keys import Key
 from eventonce.keeper import Hold
-from eventonce.key import Key
 from eventonce.ports import Store, Transaction, Transactional
 
 Handler = Callable[..., Any]

@@ -14,9 +14,21 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from eventonce import claim as protocol
-from eventonce import memo
-from eventonce.claim import LONGEST_LEASE, TOKEN_BYTES, Answer, Busy, Done, Record, Release, Stale, Token, Want, Won
+from eventonce.claims import memo, protocol
+from eventonce.claims.outcome import Kind, Outcome
+from eventonce.claims.protocol import (
+    LONGEST_LEASE,
+    TOKEN_BYTES,
+    Answer,
+    Busy,
+    Done,
+    Record,
+    Release,
+    Stale,
+    Token,
+    Want,
+    Won,
+)
 from eventonce.clock import LONGEST, Clock, SystemClock, duration, moment
 from eventonce.context import AsyncHandler, Context, Handler
 from eventonce.errors import (
@@ -34,17 +46,16 @@ from eventonce.errors import (
     describe,
 )
 from eventonce.event import Delivery, Event
+from eventonce.event.formats import MAX_BYTES, read_event
+from eventonce.event.keys import Key
 from eventonce.flow import Call, Flow, Pause, drive, drive_async
-from eventonce.formats import MAX_BYTES, read_event
 from eventonce.job import Job, split
 from eventonce.keeper import Batch, Hold, Keeper
-from eventonce.key import Key
 from eventonce.observe.hooks import Hooks
 from eventonce.observe.watched import Watched
-from eventonce.outcome import Kind, Outcome
 from eventonce.ports import Checkable, Hook, Seen, Sink, Store
-from eventonce.rule import DEFAULT_WINDOW, Remember, Rule, Trouble
 from eventonce.rules import Rulebook, given_rules, identity
+from eventonce.rules.rule import DEFAULT_WINDOW, Remember, Rule, Trouble
 from eventonce.stores import open_store
 from eventonce.work import Run, Work
 

@@ -4,13 +4,13 @@ from typing import Any, cast
 
 import msgspec
 
-from eventonce.claim import Done
+from eventonce.claims.outcome import Action, First, Kind, Outcome
+from eventonce.claims.protocol import Done
 from eventonce.context import Context
 from eventonce.errors import EventBusy
 from eventonce.event import Event
+from eventonce.event.keys import Key
 from eventonce.keeper import Hold
-from eventonce.key import Key
-from eventonce.outcome import Action, First, Kind, Outcome
 from eventonce.rules import CompiledRule, Keyed
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from eventonce.claim import Claim, Finish, Token
+from eventonce.claims.protocol import Claim, Finish, Token
 from eventonce.clock import Clock
 from eventonce.errors import ConfigError, LeaseLost, StoreError, StorePartly
+from eventonce.event.keys import Key
 from eventonce.forks import tell_of_forks
-from eventonce.key import Key
 from eventonce.ports import Store
 
 GROUP_FOR = 700  # commits wait this long for company; with the tick below, never longer than a second

@@ -14,19 +14,19 @@ import msgspec
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventRejected, StoreError
 from eventonce.event import Event
-from eventonce.key import canonical
-from eventonce.path import Ignored, constant, ignored_path
-from eventonce.pipeline import Settings
+from eventonce.event.keys import canonical
+from eventonce.event.paths import Ignored, constant, ignored_path
 from eventonce.ports import Checkable
-from eventonce.rule import DEFAULT_WINDOW, Rule
 from eventonce.rules import CompiledRule, Rulebook, identity
-from eventonce.rules.file import explain, toml_text, unknown
-from eventonce.rules.lines import Lines
+from eventonce.rules.files import explain, toml_text, unknown
+from eventonce.rules.line_index import Lines
 from eventonce.rules.preset import rules_of
+from eventonce.rules.rule import DEFAULT_WINDOW, Rule
 from eventonce.sinks import open_sink
 from eventonce.sources import check_source
 from eventonce.stores import check_url, has_server, open_store
-from eventonce.study.gaps import DAY, spelled
+from eventonce.traffic.gap_histogram import DAY, spelled
+from eventonce.wire import Settings
 
 _DEFAULTS = ("window", "store_trouble", "remember")  # what rules take from above them
 _CROSS = ("name", "key", "otherwise", "version")  # what other fields of a rule depend on

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from eventonce.claim import Answer, Claim, Finish, Record, Release, Token, Want
+from eventonce.claims.outcome import Outcome
+from eventonce.claims.protocol import Answer, Claim, Finish, Record, Release, Token, Want
 from eventonce.event import Delivery, Event
-from eventonce.key import Key
-from eventonce.outcome import Outcome
+from eventonce.event.keys import Key
 
 
 class Swept(NamedTuple):

@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 
 from eventonce.clock import duration
+from eventonce.dead_letters import open_dead_letters
 from eventonce.engine import Once, lease_of
 from eventonce.errors import ConfigError, StoreError
 from eventonce.ports import Hook, Sink
-from eventonce.rule import DEFAULT_WINDOW, Remember, Rule, Trouble
 from eventonce.rules import Rulebook, identity, read_all
-from eventonce.rules.file import check_names, explain, read_toml
-from eventonce.sinks import open_dead_letters, open_sink
+from eventonce.rules.files import check_names, explain, read_toml
+from eventonce.rules.rule import DEFAULT_WINDOW, Remember, Rule, Trouble
+from eventonce.sinks import open_sink
 from eventonce.sources import open_source
 from eventonce.stores import open_store, store_file
 

@@ -7,8 +7,8 @@ from functools import partial
 from types import CoroutineType
 from typing import Any
 
-from eventonce import memo
-from eventonce.claim import Finish
+from eventonce.claims import memo
+from eventonce.claims.protocol import Finish
 from eventonce.context import Handler, idempotency_key, is_async, wants_context
 from eventonce.errors import ConfigError, EventOnceError, LeaseLost, SinkError, StoreError
 from eventonce.flow import Call, Each

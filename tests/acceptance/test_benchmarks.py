@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from eventonce.testing.servers import Ministack
+from tests.servers import Ministack
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

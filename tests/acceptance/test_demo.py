@@ -5,8 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from eventonce.demo import stream
-from eventonce.testing.servers import Ministack
+from tests.servers import Ministack
+
+from eventonce.cli.tour import traffic as stream
 
 
 def demo(*options: str) -> "subprocess.CompletedProcess[str]":
@@ -30,7 +31,7 @@ def test_the_tour_ends_well_and_leaves_what_it_counted(tmp_path: Path) -> None:
 def test_the_tour_notices_what_is_wrong(tmp_path: Path) -> None:
     """Its verdict comes from the table of charges: a charge too many must turn it."""
     from eventonce.cli.demo import _conclude
-    from eventonce.demo.tour import Charges
+    from eventonce.cli.tour.tour import Charges
 
     made = stream.make(30)
     assert _conclude(Charges(orders=30, twice=0, rows=30), made)

@@ -12,8 +12,7 @@ from typing import Any
 
 import boto3
 import pytest
-
-from eventonce.testing.servers import Ministack
+from tests.servers import Ministack
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -15,16 +15,16 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.servers import Ministack, Postgres
 
-from eventonce.aws import client
-from eventonce.publish import Outbox
-from eventonce.testing.servers import Ministack, Postgres
+from eventonce.clients.aws import client
+from eventonce.outbox import Outbox
 
 # A relay whose receiver is a file. It may die at a given place: between the sending and the settling, or the taking and
 # the sending.
 RELAY = """
 import os, signal, sys, threading
-from eventonce.publish import Kind, Outbox, Published, Relay
+from eventonce.outbox import Kind, Outbox, Published, Relay
 
 url, place, store, mode = sys.argv[1:5]
 file = os.open("published.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -11,8 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-
-from eventonce.testing.servers import Ministack
+from tests.servers import Ministack
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "rides"
 WELL = "Every completed ride was charged once, and the read model shows every ride as it is."

@@ -12,9 +12,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from tests.missing import missing
-
-from eventonce.testing.servers import Missing
-from eventonce.testing.servers.process import find
+from tests.servers import Missing
+from tests.servers.process import find
 
 PROGRAMS = {"sqlite": "ministack", "redis": "redis-server", "postgresql": "pgrep", "dynamodb": "dynoxide"}
 

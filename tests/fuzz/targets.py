@@ -16,24 +16,25 @@ from click.testing import CliRunner
 
 from eventonce import Once
 from eventonce.auth import Bearer, Sns, Stripe, github
+from eventonce.claims.outcome import Kind
 from eventonce.cli.main import cli
 from eventonce.clock import duration
+from eventonce.dead_letters import open_dead_letters
+from eventonce.dead_letters.letter import read_letter
 from eventonce.errors import ConfigError, EventOnceError, EventRejected
 from eventonce.event import Event
-from eventonce.formats import Carried, gateway, read_binary, read_event, read_events, read_message
-from eventonce.key import KEY_BYTES
-from eventonce.outcome import Kind
-from eventonce.path import getter, ignored_path
-from eventonce.pipeline import rulebook, settings
-from eventonce.redrive.letter import read_letter
-from eventonce.refusal import Refusal
-from eventonce.rule import Rule
+from eventonce.event.formats import Carried, gateway, read_binary, read_event, read_events, read_message
+from eventonce.event.keys import KEY_BYTES
+from eventonce.event.paths import getter, ignored_path
+from eventonce.requests.refusal import Refusal
 from eventonce.rules import Rulebook, identity
 from eventonce.rules.pattern import Pattern, PatternError
-from eventonce.sinks import open_dead_letters, open_sink
+from eventonce.rules.rule import Rule
+from eventonce.sinks import open_sink
 from eventonce.sources.documents import Splitter
 from eventonce.stores import open_store
 from eventonce.webhook import Webhook
+from eventonce.wire import rulebook, settings
 
 MAX_BYTES = 65_536
 STATUSES = {200, 400, 401, 404, 405, 409, 413, 415, 422, 503}

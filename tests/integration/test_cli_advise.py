@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from eventonce.lint import Lint
 from eventonce.rules import load_rules
-from eventonce.study.lint import Lint
 
 Finished = subprocess.CompletedProcess[str]
 Command = Callable[..., Finished]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from eventonce.claim import Want
+from eventonce.claims.protocol import Want
 from eventonce.engine import Once
-from eventonce.key import Key
+from eventonce.event.keys import Key
 from eventonce.stores import open_store
 
 PIPELINE = """

@@ -13,9 +13,8 @@ from typing import Any
 
 import boto3
 import pytest
+from tests.servers import Ministack, Postgres
 from tests.until import until
-
-from eventonce.testing.servers import Ministack, Postgres
 
 Finished = subprocess.CompletedProcess[str]
 Command = Callable[..., Finished]

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from eventonce.testing.servers.process import free_port
+from tests.servers.process import free_port
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

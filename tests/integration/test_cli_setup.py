@@ -17,8 +17,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 from tests.missing import missing
-
-from eventonce.testing.servers import Ministack
+from tests.servers import Ministack
 
 Finished = subprocess.CompletedProcess[str]
 Command = Callable[..., Finished]

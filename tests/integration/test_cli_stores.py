@@ -10,9 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from eventonce.testing.servers import Dynoxide, Redis
-from eventonce.testing.servers.process import free_port
+from tests.servers import Dynoxide, Redis
+from tests.servers.process import free_port
 
 Finished = subprocess.CompletedProcess[str]
 Command = Callable[..., Finished]

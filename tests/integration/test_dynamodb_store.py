@@ -17,14 +17,16 @@ import boto3
 import pytest
 from tests.interrupts import interrupt_before_the_commit
 from tests.meddler import Answer, Meddler, error, times
+from tests.servers import Dynoxide
+from tests.servers.process import free_port
 
 from eventonce import Event, Once, Rule, open_store
-from eventonce import claim as protocol
-from eventonce.claim import Busy, Claim, Done, Finish, Release, Want, Won
+from eventonce.claims import protocol
+from eventonce.claims.outcome import Kind
+from eventonce.claims.protocol import Busy, Claim, Done, Finish, Release, Want, Won
 from eventonce.clock import SystemClock
 from eventonce.errors import ConfigError, LeaseLost, StoreError, StoreUnusable, TransactionRefused
-from eventonce.key import Key
-from eventonce.outcome import Kind
+from eventonce.event.keys import Key
 from eventonce.stores.dynamodb.layout import Layout
 from eventonce.stores.dynamodb.store import DynamoDBStore
 from eventonce.stores.dynamodb.time import ServerTime
@@ -32,8 +34,6 @@ from eventonce.stores.dynamodb.transaction import Writes, size
 from eventonce.testing import FaultProxy, ManualClock
 from eventonce.testing.contract import LONG, SHORT, claim, finish, give_back, key, keys
 from eventonce.testing.faults import Skewed
-from eventonce.testing.servers import Dynoxide
-from eventonce.testing.servers.process import free_port
 
 
 def statement_error(code: str) -> dict[str, Any]:

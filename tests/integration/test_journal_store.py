@@ -21,9 +21,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eventonce import Kind, Once, StoreError, open_store
-from eventonce.claim import FAILURES_FOR, Claim, Done, Finish, Record, Release, Want, Won
+from eventonce.claims.protocol import FAILURES_FOR, Claim, Done, Finish, Record, Release, Want, Won
 from eventonce.errors import StoreUnusable
-from eventonce.key import Key
+from eventonce.event.keys import Key
 from eventonce.ports import Transactional
 from eventonce.stores import journal as module
 from eventonce.stores.journal import Journal, JournalStore
@@ -171,8 +171,8 @@ def test_it_has_no_transactions(store: JournalStore) -> None:
 
 KILLED = """
 import os, sys
-from eventonce.claim import Finish, Want
-from eventonce.key import Key
+from eventonce.claims.protocol import Finish, Want
+from eventonce.event.keys import Key
 from eventonce.stores import journal
 
 journal._SLACK = 500  # so that it is written anew now and then

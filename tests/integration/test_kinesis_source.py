@@ -13,21 +13,22 @@ from typing import Any
 import boto3
 import pytest
 from tests.conftest import running
+from tests.servers import Dynoxide, Ministack, Postgres, Process, Redis
+from tests.servers.process import find
 
 from eventonce import Once
 from eventonce.clock import SystemClock
+from eventonce.dead_letters import open_dead_letters
 from eventonce.errors import SourceError, StoreError
 from eventonce.event import Event
-from eventonce.pipeline import Pipeline, load
 from eventonce.ports import Store
-from eventonce.sinks import open_dead_letters, open_sink
+from eventonce.sinks import open_sink
 from eventonce.sources import open_source, shard_source
 from eventonce.sources.shard_leases import ShardLeases
 from eventonce.stores import open_store
 from eventonce.stores.dynamodb.store import DynamoDBStore
 from eventonce.stores.memory import MemoryStore
-from eventonce.testing.servers import Dynoxide, Ministack, Postgres, Process, Redis
-from eventonce.testing.servers.process import find
+from eventonce.wire import Pipeline, load
 from eventonce.worker import Crew
 
 GRACE = 60_000

@@ -12,10 +12,10 @@ from typing import Any
 import jmespath
 import msgspec
 import pytest
+from tests.servers import Ministack
 
 import eventonce
-from eventonce.aws import client
-from eventonce.testing.servers import Ministack
+from eventonce.clients.aws import client
 
 APP = """
 from pathlib import Path

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 from tests.integration.outboxes import PATIENCE, Database, postgres_database, running, sqlite_database
+from tests.servers import Ministack
 
 from eventonce import Event, Once, Rule
-from eventonce.aws import client
-from eventonce.publish import Publisher, Relay
-from eventonce.sinks.dead_file import DeadFile
+from eventonce.clients.aws import client
+from eventonce.dead_letters.file_sink import DeadFile
+from eventonce.outbox import Publisher, Relay
 from eventonce.sources import open_source
-from eventonce.testing.servers import Ministack
 from eventonce.worker import Crew
 
 RIDES = [f"r-{number}" for number in range(6)]

@@ -13,18 +13,20 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.servers import Postgres
 from tests.until import until
 
 from eventonce import ConfigError, Event, EventRejected, Once, Rule
 from eventonce.clock import moment
 from eventonce.errors import SinkDown, StoreUnusable
-from eventonce.publish import Kind, Outbox, Outgoing, Published, Relay, loop, verdict
-from eventonce.publish.feed import Back
-from eventonce.publish.row import make_row
-from eventonce.publish.table_feed import TableFeed
+from eventonce.outbox import Kind, Outbox, Outgoing, Published, Relay
+from eventonce.outbox import decision as verdict
+from eventonce.outbox import relay_loop as loop
+from eventonce.outbox.feed import Back
+from eventonce.outbox.row import make_row
+from eventonce.outbox.table_feed import TableFeed
 from eventonce.testing.clock import ManualClock
 from eventonce.testing.proxy import FaultProxy
-from eventonce.testing.servers import Postgres
 
 from .outboxes import PATIENCE, Database, Receiver, event, postgres_database, running, sqlite_database
 

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.servers import Dynoxide, Ministack
 
 import eventonce
 from eventonce import ConfigError, EventRejected, Once
-from eventonce.aws import client
+from eventonce.clients.aws import client
 from eventonce.errors import StoreError, StoreUnusable, TransactionRefused
-from eventonce.publish import Kind, Outbox, Relay, stream, verdict
+from eventonce.outbox import Kind, Outbox, Relay, stream
+from eventonce.outbox import decision as verdict
 from eventonce.sources import shard_source
 from eventonce.testing.proxy import FaultProxy
-from eventonce.testing.servers import Dynoxide, Ministack
 
 from .outboxes import PATIENCE, Receiver, event, running
 
@@ -419,8 +420,8 @@ def test_a_table_that_does_not_answer_brings_the_whole_batch_again(
 
 
 APP = """
-from eventonce.publish import Outbox, Relay
-from eventonce.publish.plain import PlainPublisher
+from eventonce.outbox import Outbox, Relay
+from eventonce.outbox.plain import PlainPublisher
 from eventonce.sinks import open_sink
 
 relay = Relay(Outbox({url!r}), PlainPublisher(open_sink({file!r})), dead_letter={dead!r})

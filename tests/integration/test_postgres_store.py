@@ -19,6 +19,8 @@ import sqlalchemy
 from sqlalchemy.orm import Session
 from tests.conftest import running
 from tests.interrupts import in_the_engine, interrupt_before_the_commit
+from tests.servers import Postgres
+from tests.servers.process import free_port
 from tests.until import until
 
 from eventonce import (
@@ -33,10 +35,10 @@ from eventonce import (
     StoreError,
     open_store,
 )
-from eventonce.claim import Busy, Claim, Done, Finish, Record, Release, Want, Won
+from eventonce.claims.protocol import Busy, Claim, Done, Finish, Record, Release, Want, Won
 from eventonce.clock import SystemClock
 from eventonce.errors import StoreBusy, StoreUnusable
-from eventonce.key import Key
+from eventonce.event.keys import Key
 from eventonce.ports import Checkable, Transactional
 from eventonce.stores.postgres import schema
 from eventonce.stores.postgres.batch import byte_strings, longs
@@ -44,8 +46,6 @@ from eventonce.stores.postgres.store import _COMMIT_LARGE, PostgresStore
 from eventonce.testing import ManualClock
 from eventonce.testing.contract import LONG, OVER, SHORT, claim, finish, give_back, key, keys
 from eventonce.testing.proxy import FaultProxy
-from eventonce.testing.servers import Postgres
-from eventonce.testing.servers.process import free_port
 
 MINE = Claim(key(1), b"token--1")
 SECRET = "hunter2-%40secret"
@@ -1181,7 +1181,7 @@ def test_a_worker_killed_inside_a_transaction_leaves_nothing(place: Place, store
 _DIES = """
 import sys, time
 from eventonce import open_store
-from eventonce.claim import Claim
+from eventonce.claims.protocol import Claim
 from eventonce.testing.contract import claim, key
 store = open_store(sys.argv[1])
 claim(store, 1, lease=200)

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.new_bus import NewBus
+from tests.servers import Ministack
 
 from eventonce import Once
-from eventonce.aws import client
+from eventonce.clients.aws import client
 from eventonce.clock import SystemClock
 from eventonce.event import Event
-from eventonce.pipeline import Pipeline, settings
-from eventonce.publish import Kind, Outgoing, Published, Publisher
+from eventonce.outbox import Kind, Outgoing, Published, Publisher
 from eventonce.testing.clock import ManualClock
-from eventonce.testing.new_bus import NewBus
 from eventonce.testing.proxy import FaultProxy
-from eventonce.testing.servers import Ministack
+from eventonce.wire import Pipeline, settings
 from eventonce.worker import Worker
 
 

@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.new_bus import NewBus
+from tests.servers import Ministack
 
 from eventonce import Once, Rule
-from eventonce.aws import client
+from eventonce.claims.outcome import Kind
+from eventonce.clients.aws import client
 from eventonce.errors import SinkDown, SinkError
 from eventonce.event import Event
-from eventonce.formats import read_event
-from eventonce.outcome import Kind
-from eventonce.pipeline import Pipeline, settings
+from eventonce.event.formats import read_event
 from eventonce.ports import Sink
 from eventonce.sinks import open_sink
 from eventonce.sinks.sns import SnsSink
-from eventonce.testing.new_bus import NewBus
 from eventonce.testing.proxy import FaultProxy
-from eventonce.testing.servers import Ministack
+from eventonce.wire import Pipeline, settings
 from eventonce.worker import Worker
 
 

@@ -15,12 +15,12 @@ from tests.interrupts import interrupt_before_the_commit
 from tests.until import until
 
 from eventonce import ConfigError, Event, Kind, LeaseLost, Once, StoreError, open_store
-from eventonce.claim import FAILURES_FOR, Busy, Claim, Done, Finish, Record, Release, Want, Won
+from eventonce.claims.protocol import FAILURES_FOR, Busy, Claim, Done, Finish, Record, Release, Want, Won
 from eventonce.clock import SystemClock
 from eventonce.errors import StoreUnusable
-from eventonce.key import Key
+from eventonce.event.keys import Key
 from eventonce.stores import sqlite as module
-from eventonce.stores.ledger import Ledger, Records, Result
+from eventonce.stores.embedded import Ledger, Records, Result
 from eventonce.stores.sqlite import SQLiteStore
 from eventonce.testing import ManualClock
 

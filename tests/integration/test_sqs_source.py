@@ -22,23 +22,23 @@ from typing import Any
 
 import boto3
 import pytest
+from tests.servers import Ministack, Redis
 from tests.unit.test_sinks_http import Answer, Receiver, Request
 
 from eventonce import Once
-from eventonce.claim import Want
+from eventonce.claims.protocol import Want
+from eventonce.dead_letters.file_sink import DeadFile
 from eventonce.errors import ConfigError, SourceError
 from eventonce.event import Delivery, Event
+from eventonce.event.reading import apart
 from eventonce.observe.trace_context import trace_context
 from eventonce.ports import Source
 from eventonce.sinks import open_sink
-from eventonce.sinks.dead_file import DeadFile
 from eventonce.sources import check_source, open_source
 from eventonce.sources.sqs import SqsSource
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import FaultProxy, ManualClock
-from eventonce.testing.servers import Ministack, Redis
 from eventonce.worker import Crew
-from eventonce.worker.apart import apart
 
 GRACE = 60_000
 _TARGET = "X-Amz-Target"

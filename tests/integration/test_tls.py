@@ -10,11 +10,11 @@ import psycopg
 import pytest
 from tests.conftest import running
 from tests.missing import need
+from tests.servers import Postgres, Redis
+from tests.servers.process import free_port
 
 from eventonce import StoreError, open_store
 from eventonce.testing.contract import claim, keys
-from eventonce.testing.servers import Postgres, Redis
-from eventonce.testing.servers.process import free_port
 
 SECRET = "hunter2"
 

@@ -20,12 +20,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from eventonce import Event, Once, Rule
+from eventonce.dead_letters import open_dead_letters
 from eventonce.errors import SourceError
-from eventonce.sinks import open_dead_letters
 from eventonce.webhook import IdempotencyMiddleware, Webhook, body, linger, serve
+from eventonce.webhook.address import Place
 from eventonce.webhook.asgi import Receive, Scope, Send
 from eventonce.webhook.serve import Server
-from eventonce.webhook.url import Place
 
 EVENT = {"id": "e-1", "source": "shop", "detail-type": "Order", "detail": {"n": 1}, "time": "2026-01-05T09:00:00Z"}
 PATIENCE = 60.0

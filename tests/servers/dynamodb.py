@@ -5,7 +5,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from eventonce.testing.servers.process import Process, find
+from tests.servers.process import Process, find
 
 
 class Dynoxide(Process):

@@ -7,7 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from eventonce.testing.servers.process import Missing, Process, find
+from tests.servers.process import Missing, Process, find
 
 _DEBIAN = "/usr/lib/postgresql"
 

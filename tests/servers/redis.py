@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from eventonce.testing.servers.process import Process, find, free_port
+from tests.servers.process import Process, find, free_port
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 

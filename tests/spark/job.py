@@ -5,7 +5,7 @@ import sys
 from pyspark.sql import SparkSession
 
 from eventonce.rules import Rulebook, identity
-from eventonce.scale.stream import dedup_stream, watch
+from eventonce.traffic.spark.stream import dedup_stream, watch
 
 if __name__ == "__main__":
     given, out, checkpoint = sys.argv[1:]

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from eventonce.errors import ConfigError
-from eventonce.formats import read_event
-from eventonce.rule import Rule
+from eventonce.event.formats import read_event
 from eventonce.rules import Rulebook, identity
-from eventonce.scale import recipe
-from eventonce.scale import spark as on_spark
-from eventonce.scale.recipe import Recipe, check_workers
-from eventonce.scale.stream import dedup_stream, watch
-from eventonce.study.audit import audit
-from eventonce.study.report import Report
-from eventonce.study.traffic import Traffic
+from eventonce.rules.rule import Rule
+from eventonce.traffic import recipe
+from eventonce.traffic import spark as on_spark
+from eventonce.traffic.audit import audit
+from eventonce.traffic.recipe import Recipe, check_workers
+from eventonce.traffic.recorded import Traffic
+from eventonce.traffic.report import Report
+from eventonce.traffic.spark.stream import dedup_stream, watch
 from tests.copied_traffic import COPIES, copy
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")

@@ -13,13 +13,13 @@ import pytest
 
 from eventonce.clock import duration
 from eventonce.errors import EventRejected
-from eventonce.formats import read_event
-from eventonce.rule import Rule
+from eventonce.event.formats import read_event
 from eventonce.rules import Rulebook, load_rules
-from eventonce.study import fields, sample
-from eventonce.study.advise import Advice, advise, put_to_test
-from eventonce.study.proposal import Totals, as_json, toml
-from eventonce.study.reasons import evidence, warnings
+from eventonce.rules.rule import Rule
+from eventonce.traffic import fields, sample
+from eventonce.traffic.advise import Advice, advise, put_to_test
+from eventonce.traffic.proposal import Totals, as_json, toml
+from eventonce.traffic.reasons import evidence, warnings
 
 Raw = dict[str, Any]
 BEGIN = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)

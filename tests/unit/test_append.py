@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
+from eventonce.claims.outcome import Kind, Outcome
+from eventonce.dead_letters import open_dead_letters
+from eventonce.dead_letters.file_sink import DeadFile
+from eventonce.dead_letters.writing import letter
 from eventonce.errors import ConfigError, EventRejected, SinkError
 from eventonce.event import Delivery, Event
-from eventonce.formats import read_event
-from eventonce.key import Key
-from eventonce.outcome import Kind, Outcome
-from eventonce.sinks import open_dead_letters, open_sink
+from eventonce.event.formats import read_event
+from eventonce.event.keys import Key
+from eventonce.sinks import open_sink
 from eventonce.sinks.append import AppendFile
-from eventonce.sinks.dead_file import DeadFile
-from eventonce.sinks.dead_letter import letter
 from eventonce.sinks.file import FileSink
 
 NOW = 1_767_225_600_000  # 2026-01-01

@@ -20,19 +20,20 @@ from eventonce import Once
 from eventonce.clock import duration
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.key import canonical
-from eventonce.rule import Rule
+from eventonce.event.keys import canonical
+from eventonce.event.stamp import stamped
 from eventonce.rules import Rulebook
-from eventonce.stamp import stamped
-from eventonce.study import fingerprint, pieces
-from eventonce.study.audit import audit
-from eventonce.study.content import of_content
-from eventonce.study.gaps import DAY, EDGES, HOUR, MINUTE, SECOND, Gaps, readable, spelled
-from eventonce.study.ledger import NO_VERSION, Entries, Index, Known, Ledger, Taken, Verdict
-from eventonce.study.report import Counts, Group, Report
-from eventonce.study.report_html import html
-from eventonce.study.report_text import printable, text
-from eventonce.study.traffic import Seen, Traffic, read
+from eventonce.rules.rule import Rule
+from eventonce.traffic import file_ranges as pieces
+from eventonce.traffic import fingerprint
+from eventonce.traffic.audit import audit
+from eventonce.traffic.content import of_content
+from eventonce.traffic.gap_histogram import DAY, EDGES, HOUR, MINUTE, SECOND, Gaps, readable, spelled
+from eventonce.traffic.ledger import NO_VERSION, Entries, Index, Known, Ledger, Taken, Verdict
+from eventonce.traffic.recorded import Seen, Traffic, read
+from eventonce.traffic.report import Counts, Group, Report
+from eventonce.traffic.report_html import html
+from eventonce.traffic.report_text import printable, text
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ORDERS = Rule(name="orders", key=["detail.order"], window="1d")

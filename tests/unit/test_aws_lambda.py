@@ -13,10 +13,10 @@ import pytest
 
 from eventonce import EventRejected, Once, Rule
 from eventonce.auth import Auth, Bearer, Hmac, Sns, Stripe, github, shopify
-from eventonce.claim import Want
+from eventonce.claims.protocol import Want
 from eventonce.errors import ConfigError, EventBusy, StoreError
 from eventonce.event import Event
-from eventonce.formats import read_event
+from eventonce.event.formats import read_event
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
 from eventonce.webhook import Webhook

@@ -12,7 +12,6 @@ import pytest
 from botocore.stub import Stubber
 
 from eventonce import ConfigError
-from eventonce.aws import Place
 from eventonce.aws_setup.account import Account
 from eventonce.aws_setup.apply import look
 from eventonce.aws_setup.cloudformation import cloudformation, sam
@@ -20,8 +19,9 @@ from eventonce.aws_setup.hcl import Block, Reference, block, encoded
 from eventonce.aws_setup.plan import Bus, Plan, Queue, Topic, make_plan
 from eventonce.aws_setup.queue import changes, wanted
 from eventonce.aws_setup.terraform import terraform
+from eventonce.clients.aws import Place
 from eventonce.errors import EventOnceError
-from eventonce.pipeline import settings
+from eventonce.wire import settings
 from tests.missing import need
 
 ORDERS = {"name": "orders", "match": {"source": ["com.example.orders"]}}

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from eventonce import Event, EventRejected, Once, Rule
+from eventonce.claims.outcome import Kind, Outcome
+from eventonce.dead_letters import open_dead_letters
 from eventonce.event import Delivery
-from eventonce.formats import read_events
-from eventonce.formats.requests import deliveries
-from eventonce.outcome import Kind, Outcome
-from eventonce.publish.identity import Identities
-from eventonce.publish.row import make_row
+from eventonce.event.formats import read_events
+from eventonce.event.formats.requests import deliveries
+from eventonce.event.reading import apart
+from eventonce.outbox.identity import Identities
+from eventonce.outbox.row import make_row
 from eventonce.redrive import open_box
 from eventonce.rules import Rulebook, identity
-from eventonce.sinks import open_dead_letters
-from eventonce.worker.apart import apart
 
 QUEUE = "arn:aws:sqs:eu-west-1:111122223333:orders"
 TOPIC = "arn:aws:sns:eu-west-1:111122223333:orders"

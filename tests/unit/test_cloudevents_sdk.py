@@ -17,10 +17,10 @@ from cloudevents.v1.http import CloudEvent as FirstCloudEvent
 from eventonce import Once, Rule
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.formats import read_event, to_sdk
-from eventonce.publish import Kind, Outgoing, Publisher
+from eventonce.event.formats import read_event, to_sdk
+from eventonce.event.stamp import identity_of, stamped
+from eventonce.outbox import Kind, Outgoing, Publisher
 from eventonce.rules import Rulebook, identity
-from eventonce.stamp import identity_of, stamped
 from eventonce.testing.clock import ManualClock
 
 NAMED = {"source": "/shop", "type": "com.example.order.placed"}

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 
 from eventonce import Once, Rule
+from eventonce.claims.outcome import Kind, Outcome
 from eventonce.clock import moment
+from eventonce.dead_letters import open_dead_letters
+from eventonce.dead_letters.letter import read_letter
+from eventonce.dead_letters.queue_sink import DeadQueue, packed
+from eventonce.dead_letters.undelivered import read_undelivered
+from eventonce.dead_letters.writing import letter
 from eventonce.errors import ConfigError, EventRejected, SinkError, SourceError
 from eventonce.event import Delivery, Event
-from eventonce.formats.requests import deliveries
-from eventonce.key import Key
-from eventonce.outcome import Kind, Outcome
-from eventonce.pipeline import Pipeline, dead_letter_url, load
+from eventonce.event.formats.requests import deliveries
+from eventonce.event.keys import Key
+from eventonce.event.reading import apart
 from eventonce.redrive import Choice, Letter, groups, open_box, plan
-from eventonce.redrive.letter import read_letter
-from eventonce.redrive.undelivered import read_undelivered
-from eventonce.sinks import open_dead_letters
-from eventonce.sinks.dead_letter import letter
-from eventonce.sinks.dead_queue import DeadQueue, packed
-from eventonce.worker.apart import apart
+from eventonce.wire import Pipeline, dead_letter_url, load
 
 NOW = 1_767_225_600_000
 EVENT = b'{"id":"1"}'
@@ -226,7 +226,7 @@ def test_a_choice() -> None:
 
 
 def test_a_plan_holds_no_more_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eventonce.redrive.choice.MOST", 3)
+    monkeypatch.setattr("eventonce.redrive.selection.MOST", 3)
     letters = [
         Letter(id=str(n), reason="even" if n % 2 == 0 else "odd", trouble="x" if n == 4 else None) for n in range(10)
     ]

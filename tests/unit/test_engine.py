@@ -42,11 +42,11 @@ from eventonce import (
     StoreError,
     TooManyAttempts,
 )
-from eventonce.claim import Claim, Want
+from eventonce.claims.protocol import Claim, Want
 from eventonce.errors import SinkDown
 from eventonce.event import Delivery
-from eventonce.formats import read_event
-from eventonce.key import Key
+from eventonce.event.formats import read_event
+from eventonce.event.keys import Key
 from eventonce.stores import open_store
 from eventonce.stores.memory import MemoryStore
 from eventonce.stores.sqlite import SQLiteStore

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from eventonce.sources.file import FileSource
-from eventonce.study import pieces
-from eventonce.study.pieces import Pieces
+from eventonce.traffic import file_ranges as pieces
+from eventonce.traffic.file_ranges import Pieces
 
 
 def messy(dice: random.Random) -> str:

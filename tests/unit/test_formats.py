@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eventonce import Event, EventRejected
-from eventonce.formats import read_binary, read_event, read_events
+from eventonce.event.formats import read_binary, read_event, read_events
 from eventonce.rules import Rulebook, identity
 
 EVENTBRIDGE = {

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventonce import Event, EventRejected
-from eventonce.formats import read_carried, read_event, read_events, unpack
+from eventonce.event.formats import read_carried, read_event, read_events, unpack
 
 # The names that decide how a document is read, so that the odd paths are taken often.
 NAMES = st.sampled_from(

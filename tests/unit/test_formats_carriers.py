@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eventonce import Event, EventRejected
-from eventonce.formats import Carried, read_carried, read_events, read_message, unpack
+from eventonce.event.formats import Carried, read_carried, read_events, read_message, unpack
 
 EVENT = {"id": "e-1", "source": "shop", "detail-type": "Order Placed", "detail": {"orderId": "o-1"}}
 CLOUDEVENT = {"specversion": "1.0", "id": "c-1", "source": "/shop", "type": "order.placed", "data": {"orderId": "o-1"}}
@@ -375,7 +375,7 @@ def test_an_aggregate_of_the_producer_library_is_named() -> None:
 
 
 def test_small_bombs_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eventonce.formats.reader.MAX_BATCH", 5000)
+    monkeypatch.setattr("eventonce.event.formats.reader.MAX_BATCH", 5000)
     bomb = b64encode(gzip.compress(json.dumps({"a": "x" * 2000}).encode())).decode()
     kinds = [type(each) for each in read_events([flat(bomb)] * 4, max_bytes=3000)]
     assert kinds == [Event, Event, EventRejected, EventRejected]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from eventonce import Event, Rule
-from eventonce.formats import read_binary, read_events
-from eventonce.rules.book import Rulebook, identity
+from eventonce.event.formats import read_binary, read_events
+from eventonce.rules.rulebook import Rulebook, identity
 
 EVENT = {
     "version": "0",

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from eventonce import Event, EventRejected, Rule
-from eventonce.formats import read_event, read_events
-from eventonce.formats.eventbridge import read_written
+from eventonce.event.formats import read_event, read_events
+from eventonce.event.formats.eventbridge import read_written
 from eventonce.rules import Rulebook, identity
 from tests.unit.test_formats import EVENTBRIDGE
 

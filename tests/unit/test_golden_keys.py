@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventonce.event import Event
-from eventonce.formats import read_event
-from eventonce.key import Digester, canonical, part
-from eventonce.rule import Rule
+from eventonce.event.formats import read_event
+from eventonce.event.keys import Digester, canonical, part
 from eventonce.rules import Rulebook, identity
 from eventonce.rules.pattern import Pattern
+from eventonce.rules.rule import Rule
 
 RULES = {
     "id": Rule(name="r"),

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from eventonce import Once, Rule
-from eventonce.claim import Want
+from eventonce.claims.outcome import Kind
+from eventonce.claims.protocol import Want
 from eventonce.event import Delivery, Event
-from eventonce.outcome import Kind
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
 from tests.unit.conftest import Bench, Faulty

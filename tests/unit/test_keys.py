@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventonce.errors import EventRejected
-from eventonce.key import Digester, canonical, canonical_parsed, part
+from eventonce.event.keys import Digester, canonical, canonical_parsed, part
 
 # The number samples published with RFC 8785 (appendix B): the bits of a double and how it is written.
 NUMBERS = {

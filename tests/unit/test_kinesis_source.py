@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from eventonce import Once, Rule
-from eventonce.claim import Answer, Claim, Finish, Token, Want
+from eventonce.claims.outcome import Kind
+from eventonce.claims.protocol import Answer, Claim, Finish, Token, Want
+from eventonce.dead_letters.queue_sink import DeadQueue
 from eventonce.errors import ConfigError, StoreError, StoreUnusable
 from eventonce.event import Delivery
-from eventonce.outcome import Kind
-from eventonce.sinks.dead_queue import DeadQueue
 from eventonce.sources import check_source, open_source
 from eventonce.sources.shard_leases import ShardLeases
 from eventonce.sources.shard_reader import SHARD_END, ShardReader

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from eventonce import Once
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.formats import Carried, kpl, read_events, read_message
+from eventonce.event.formats import Carried, kpl, read_events, read_message
 
 MAGIC = b"\xf3\x89\x9a\xc2"
 

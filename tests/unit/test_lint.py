@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from eventonce import ConfigError
-from eventonce.formats import read_event
-from eventonce.pipeline import load
-from eventonce.rules.lines import Lines
-from eventonce.study.gaps import spelled
-from eventonce.study.lint import Lint, covers
+from eventonce.event.formats import read_event
+from eventonce.lint import Lint, covers
+from eventonce.rules.line_index import Lines
+from eventonce.traffic.gap_histogram import spelled
+from eventonce.wire import load
 
 
 def lint(folder: Path, text: str) -> Lint:

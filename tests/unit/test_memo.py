@@ -2,7 +2,8 @@
 
 import pytest
 
-from eventonce import ResultNotKept, memo
+from eventonce import ResultNotKept
+from eventonce.claims import memo
 
 DAMAGED = [b"garbage", b"[1]", b"\xff", b'{"result":{"$":"nope","v":1}}', b'{"result":{"$":"decimal","v":[]}}']
 

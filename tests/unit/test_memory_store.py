@@ -3,8 +3,8 @@
 import pytest
 
 from eventonce import ConfigError, StoreError, open_store
-from eventonce.claim import Finish, Record, Want
-from eventonce.key import Key
+from eventonce.claims.protocol import Finish, Record, Want
+from eventonce.event.keys import Key
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
 

@@ -3,8 +3,8 @@
 from itertools import count
 from typing import Any
 
-from eventonce.proof.torture.effects import Effect
-from eventonce.proof.torture.verdict import Checker
+from lab.torture.effects import Effect
+from lab.torture.verdict import Checker
 
 KEYS = {"e1": "k1", "e2": "k2"}
 LEASE = 1000  # milliseconds

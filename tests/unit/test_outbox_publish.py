@@ -17,13 +17,13 @@ from botocore.exceptions import ReadTimeoutError
 from botocore.stub import Stubber
 
 from eventonce import Once, Rule
+from eventonce.dead_letters.letter import read_letter
 from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError
 from eventonce.event import Event
-from eventonce.formats import read_event
-from eventonce.publish import Kind, Outgoing, Published, Publisher
-from eventonce.publish.publisher import MAX_ATTEMPTS
-from eventonce.redrive.letter import read_letter
-from eventonce.stamp import identity_of
+from eventonce.event.formats import read_event
+from eventonce.event.stamp import identity_of
+from eventonce.outbox import Kind, Outgoing, Published, Publisher
+from eventonce.outbox.publisher import MAX_ATTEMPTS
 from eventonce.testing.clock import ManualClock
 
 NEW_BUS = "arn:aws:events:eu-west-1:123456789012:event-busv2/orders/abcdefghijklmnopqrstuvwxy"
@@ -209,7 +209,7 @@ def test_an_identity_is_given_or_made_by_a_rule_or_the_events_own(scripted: Any)
 def test_identities_are_the_same_in_every_process() -> None:
     """They are remembered by consumers, so they may never change; these are of the first release."""
     code = (
-        "from eventonce import Rule; from eventonce.publish.identity import Identities; "
+        "from eventonce import Rule; from eventonce.outbox.identity import Identities; "
         "from eventonce.formats import read_event; event = read_event({'source': 's', 'detail-type': 't', "
         "'detail': {'order': 1, 'n': 2}}); print(Identities([]).of(event), "
         "Identities([Rule(name='r', key=['detail.order'], version='detail.n')]).of(event))"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eventonce.outcome import Action, Kind, Outcome, settle
+from eventonce.claims.outcome import Action, Kind, Outcome, settle
 
 TABLE = {
     "processed": "ack",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventonce.errors import ConfigError
-from eventonce.path import (
+from eventonce.event.paths import (
     Ignored,
     Step,
     constant,

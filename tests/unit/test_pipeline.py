@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from eventonce.errors import ConfigError
-from eventonce.key import KEY_BYTES
-from eventonce.pipeline import Pipeline, Settings, load, open_once, rulebook, settings
-from eventonce.rule import Rule
+from eventonce.event.keys import KEY_BYTES
+from eventonce.rules.rule import Rule
+from eventonce.wire import Pipeline, Settings, load, open_once, rulebook, settings
 
 
 @pytest.fixture

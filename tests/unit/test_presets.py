@@ -13,12 +13,12 @@ from click.testing import CliRunner, Result
 from eventonce.cli.presets import presets
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventRejected
-from eventonce.formats import read_event
-from eventonce.key import Key
-from eventonce.rule import Rule
+from eventonce.event.formats import read_event
+from eventonce.event.keys import Key
 from eventonce.rules import Rulebook
-from eventonce.rules.file import read_rules
+from eventonce.rules.files import read_rules
 from eventonce.rules.preset import load_preset, preset_names, rules_of
+from eventonce.rules.rule import Rule
 
 NAMES = preset_names()
 BOOK = Rulebook("test", rules_of(NAMES), Rule(name="id"))

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from eventonce import Once
+from eventonce.claims.outcome import Kind
+from eventonce.dead_letters import open_dead_letters
+from eventonce.dead_letters.letter import read_letter
 from eventonce.errors import EventRejected, SinkDown, SinkError, StoreUnusable
 from eventonce.event import Event
-from eventonce.outcome import Kind
-from eventonce.pipeline import load, open_once
 from eventonce.redrive import Letter, Redrive, groups, open_box, redrive_settings
-from eventonce.redrive.letter import read_letter
-from eventonce.sinks import open_dead_letters
 from eventonce.sources import open_source
+from eventonce.wire import load, open_once
 from eventonce.worker import Worker
 
 from .conftest import Faulty

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from eventonce.errors import EventRejected, SinkDown, SinkError
 from eventonce.event import Event
-from eventonce.publish.outgoing import Outgoing
-from eventonce.publish.parcels import Publishing, StampedParcel
+from eventonce.outbox.message import Outgoing
+from eventonce.outbox.publish_jobs import Publishing, StampedParcel
 from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken
 from eventonce.sinks.rounds import Rounds, Spoilt
 from eventonce.sinks.tries import Hopeless

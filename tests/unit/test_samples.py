@@ -16,11 +16,12 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 import pytest
 
-from eventonce import Event, EventRejected, Once, Rule, formats
-from eventonce.aws_lambda import envelope
-from eventonce.aws_lambda.envelope import Reply
-from eventonce.formats import carriers, read_event, read_events, unpack
-from eventonce.key import Key
+from eventonce import Event, EventRejected, Once, Rule
+from eventonce.aws_lambda import invocation as envelope
+from eventonce.aws_lambda.invocation import Reply
+from eventonce.event import formats
+from eventonce.event.formats import carriers, read_event, read_events, unpack
+from eventonce.event.keys import Key
 from eventonce.rules import Rulebook
 from eventonce.rules.pattern import Pattern
 from eventonce.rules.preset import preset_names, rules_of

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from eventonce import Event, EventRejected, Once
-from eventonce.formats import read_events
-from eventonce.formats.eventbridge import read_written
+from eventonce.event.formats import read_events
+from eventonce.event.formats.eventbridge import read_written
 from eventonce.rules.pattern import Pattern
 from tests.unit.test_formats_written import by_both
 from tests.unit.test_pattern import BROAD

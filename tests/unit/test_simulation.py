@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from lab.choices import Choices, shrink
+from lab.mutants import MUTANTS
+from lab.simulation import MEMORY, TRANSACTIONAL, Kit, StoreClock, shrunk, simulate
+from lab.world import Process, World
 
+from eventonce.claims.outcome import Outcome
 from eventonce.cli.main import cli
 from eventonce.event import Delivery
-from eventonce.outcome import Outcome
 from eventonce.ports import Store
-from eventonce.proof.choices import Choices, shrink
-from eventonce.proof.mutants import MUTANTS
-from eventonce.proof.simulation import MEMORY, TRANSACTIONAL, Kit, StoreClock, shrunk, simulate
-from eventonce.proof.world import Process, World
 from eventonce.stores import open_store
 from eventonce.worker import Worker
 
@@ -149,7 +149,7 @@ def test_the_command_tells_the_story_of_a_seed() -> None:
 
 
 def test_the_command_fails_with_a_story(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eventonce.proof.simulation.MEMORY", MUTANTS["mark before effect"])
+    monkeypatch.setattr("lab.simulation.MEMORY", MUTANTS["mark before effect"])
 
     result = CliRunner().invoke(cli, ["simulate"])
 

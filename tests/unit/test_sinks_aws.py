@@ -16,7 +16,7 @@ from botocore.stub import Stubber
 
 from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError
 from eventonce.event import Event
-from eventonce.formats import read_event
+from eventonce.event.formats import read_event
 from eventonce.sinks import open_sink
 from eventonce.sinks.entries import EntrySink
 from eventonce.sinks.events import ClassicSink, NewBusSink

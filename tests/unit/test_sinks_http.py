@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from eventonce.claims.outcome import Kind
 from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError
 from eventonce.event import Event
-from eventonce.formats import read_event
-from eventonce.outcome import Kind
+from eventonce.event.formats import read_event
 from eventonce.sinks import open_sink
 from eventonce.sinks.http import HttpSink
 from eventonce.sinks.tries import TRIES

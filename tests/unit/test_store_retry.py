@@ -3,7 +3,7 @@
 import pytest
 
 from eventonce.errors import StoreBusy, StoreError, StoreUnusable
-from eventonce.stores.patience import ask
+from eventonce.stores.retry import ask
 from eventonce.testing.clock import ManualClock
 
 

@@ -9,17 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from eventonce.errors import EventOnceError, MissingDriver
-from eventonce.rule import Rule
 from eventonce.rules import Rulebook, identity
-from eventonce.scale import parts
-from eventonce.scale.audit import audit
-from eventonce.scale.drivers import need
-from eventonce.scale.fold import Fold, Rows
-from eventonce.scale.parts import Archive
-from eventonce.study import pieces
-from eventonce.study.audit import audit as audit_in_memory
-from eventonce.study.ledger import Verdict
-from eventonce.study.traffic import Traffic
+from eventonce.rules.rule import Rule
+from eventonce.traffic import archive as parts
+from eventonce.traffic import file_ranges as pieces
+from eventonce.traffic.archive import Archive
+from eventonce.traffic.audit import audit as audit_in_memory
+from eventonce.traffic.database_audit import audit
+from eventonce.traffic.drivers import need
+from eventonce.traffic.fold import Fold, Rows
+from eventonce.traffic.ledger import Verdict
+from eventonce.traffic.recorded import Traffic
 from tests.copied_traffic import BOOKS, COPIES, copy
 
 

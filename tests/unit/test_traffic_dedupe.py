@@ -10,17 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from eventonce.dead_letters.letter import read_letter
 from eventonce.errors import ConfigError
-from eventonce.redrive.letter import read_letter
-from eventonce.rule import Rule
 from eventonce.rules import Rulebook, identity
-from eventonce.scale import parts
-from eventonce.scale.copy import Copied, Copy, OneMachine
-from eventonce.scale.parts import Archive
-from eventonce.scale.plan import Format, Plan
-from eventonce.study import pieces
-from eventonce.study.audit import audit
-from eventonce.study.traffic import Traffic
+from eventonce.rules.rule import Rule
+from eventonce.traffic import archive as parts
+from eventonce.traffic import file_ranges as pieces
+from eventonce.traffic.archive import Archive
+from eventonce.traffic.audit import audit
+from eventonce.traffic.dedupe import Copied, Copy, OneMachine
+from eventonce.traffic.dedupe_plan import Format, Plan
+from eventonce.traffic.recorded import Traffic
 
 BOOK = Rulebook("c", [], identity("14d", "retry"))
 

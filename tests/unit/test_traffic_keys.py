@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from eventonce.errors import EventRejected
-from eventonce.formats import read_event
-from eventonce.rule import Rule
+from eventonce.event.formats import read_event
 from eventonce.rules import Rulebook, identity
-from eventonce.scale import keys_arrow
+from eventonce.rules.rule import Rule
+from eventonce.traffic import keys_arrow
 
 BOOK = Rulebook(
     "golden",

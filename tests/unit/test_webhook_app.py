@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from eventonce import Event, EventRejected, Once, Rule
+from eventonce.dead_letters.file_sink import DeadFile
+from eventonce.dead_letters.queue_sink import DeadQueue
 from eventonce.errors import ConfigError, SinkError
-from eventonce.formats import requests
-from eventonce.formats.text import read_json
-from eventonce.refusal import Refusal, Refusals
-from eventonce.rules.book import CompiledRule
-from eventonce.sinks.dead_file import DeadFile
-from eventonce.sinks.dead_queue import DeadQueue
+from eventonce.event.formats import requests
+from eventonce.event.formats.text import read_json
+from eventonce.requests.refusal import Refusal, Refusals
+from eventonce.rules.rulebook import CompiledRule
 from eventonce.testing import ManualClock
 from eventonce.webhook import Bearer, IdempotencyMiddleware, Webhook, body
 from eventonce.webhook.asgi import App, Message
@@ -179,7 +179,7 @@ def test_large_bodies_are_read_and_keyed_beside_the_loop(
 
     async def handle(event: Event) -> None: ...
 
-    monkeypatch.setattr("eventonce.formats.reader.read_json", reading)
+    monkeypatch.setattr("eventonce.event.formats.reader.read_json", reading)
     monkeypatch.setattr(CompiledRule, "key", keying)
     body = json.dumps({**BRIDGE, "detail": {"x": "x" * (100_000 if large else 1_000)}}).encode()
     assert tell(hooks.make(handle), gzip.compress(body) if packed else body).status == 200

@@ -14,11 +14,11 @@ import pytest
 from eventonce import Event, Once, Rule
 from eventonce.auth import Admitted
 from eventonce.errors import ConfigError
-from eventonce.formats.headers import NAMING
-from eventonce.refusal import Refusal
+from eventonce.event.formats.headers import NAMING
+from eventonce.requests.refusal import Refusal
 from eventonce.testing import ManualClock
 from eventonce.webhook import Auth, Bearer, Hmac, Stripe, Webhook, github, shopify
-from eventonce.webhook.url import read_url
+from eventonce.webhook.address import read_url
 from tests.unit.test_webhook_app import Told, ask
 
 BODY = b'{"n": 1}'

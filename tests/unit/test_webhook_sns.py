@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from eventonce import Event, Once
 from eventonce.auth import sns
 from eventonce.errors import ConfigError
-from eventonce.formats import text
-from eventonce.refusal import Refusal
+from eventonce.event.formats import text
+from eventonce.requests.refusal import Refusal
 from eventonce.webhook import Sns, Webhook
 from tests.unit.test_webhook_app import ask
 

@@ -11,14 +11,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from eventonce import Rule, decoding, path
+from eventonce import Rule
 from eventonce.errors import EventRejected
-from eventonce.event import Event
-from eventonce.formats import MAX_BYTES, Carried, read_carried, read_event, read_events, read_message, text, unpack
-from eventonce.formats.requests import deliveries
-from eventonce.formats.text import read_json
-from eventonce.path import ignored_path
-from eventonce.rules.book import CompiledRule
+from eventonce.event import Event, decoding
+from eventonce.event import paths as path
+from eventonce.event.formats import (
+    MAX_BYTES,
+    Carried,
+    read_carried,
+    read_event,
+    read_events,
+    read_message,
+    text,
+    unpack,
+)
+from eventonce.event.formats.requests import deliveries
+from eventonce.event.formats.text import read_json
+from eventonce.event.paths import ignored_path
+from eventonce.rules.rulebook import CompiledRule
 
 Make = Callable[[int], bytes]
 

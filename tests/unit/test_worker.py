@@ -14,21 +14,21 @@ from msgspec import structs
 
 from eventonce import Context, EventRejected, Once
 from eventonce.backoff import backoff
-from eventonce.claim import Want
-from eventonce.cli.repeats import Repeats
+from eventonce.claims.protocol import Want
+from eventonce.cli.log_filter import Repeats
 from eventonce.clock import SystemClock
+from eventonce.dead_letters.file_sink import DeadFile
 from eventonce.errors import SinkError, SourceError, StoreUnusable
 from eventonce.event import Delivery, Event
-from eventonce.sinks.dead_file import DeadFile
+from eventonce.event.reading import apart
+from eventonce.observe.outage import Outage
 from eventonce.sinks.file import FileSink
 from eventonce.sources.file import FileSource
-from eventonce.sources.outage import Outage
 from eventonce.sources.visibility import LONGEST, Change, Visibility
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
 from eventonce.worker import Crew
-from eventonce.worker.apart import apart
-from eventonce.worker.guard import guard
+from eventonce.worker.stop_guard import guard
 from eventonce.worker.worker import Worker
 from tests.unit.conftest import Bench, Faulty
 

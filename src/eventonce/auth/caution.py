@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from eventonce.auth.signers import Auth, Hmac
-from eventonce.formats.headers import READABLE
-from eventonce.rule import Rule
+from eventonce.event.formats.headers import READABLE
+from eventonce.rules.rule import Rule
 
 _LOOKED_AT = re.compile(r"""(?<![\w."\]])headers\.(?:"([^"]+)"|([A-Za-z_]\w*))""")
 

@@ -12,10 +12,10 @@ from typing import Any, Literal, Protocol
 
 from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import ConfigError
-from eventonce.formats.cloudevents import recognises_headers
-from eventonce.formats.headers import NAMING, READABLE
-from eventonce.formats.requests import Admitted
-from eventonce.refusal import Refusal
+from eventonce.event.formats.cloudevents import recognises_headers
+from eventonce.event.formats.headers import NAMING, READABLE
+from eventonce.event.formats.requests import Admitted
+from eventonce.requests.refusal import Refusal
 
 TOLERANCE = "5m"  # how old a signature with a time may be, as Stripe's own libraries have it
 CONTENT = ("content-type", "content-encoding")  # how a body is to be read

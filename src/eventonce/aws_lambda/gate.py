@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from eventonce.clock import Clock
 from eventonce.errors import EventRejected
-from eventonce.formats import gateway
-from eventonce.formats.headers import IDEMPOTENCY_KEY
-from eventonce.formats.requests import Admitted, idempotency_key
-from eventonce.refusal import Refusal, Refusals
-from eventonce.rule import Rule
+from eventonce.event.formats import gateway
+from eventonce.event.formats.headers import IDEMPOTENCY_KEY
+from eventonce.event.formats.requests import Admitted, idempotency_key
+from eventonce.requests.refusal import Refusal, Refusals
+from eventonce.rules.rule import Rule
 
 if TYPE_CHECKING:
     from eventonce.auth import Auth

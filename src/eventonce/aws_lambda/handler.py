@@ -5,20 +5,20 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from eventonce.aws_lambda.answers import Settled, answer, as_response, enriched, to_request
-from eventonce.aws_lambda.envelope import Envelope, Message, Reply, is_of_aws, recognise, unknown
 from eventonce.aws_lambda.gate import Gate
-from eventonce.claim import LONGEST_LEASE
+from eventonce.aws_lambda.invocation import Envelope, Message, Reply, is_of_aws, recognise, unknown
+from eventonce.aws_lambda.responses import Settled, answer, as_response, enriched, to_request
+from eventonce.claims.outcome import Action, Outcome
+from eventonce.claims.protocol import LONGEST_LEASE
 from eventonce.clock import Clock
 from eventonce.errors import describe
 from eventonce.event import Delivery, Event
-from eventonce.formats import gateway, read_message
-from eventonce.formats.headers import IDEMPOTENCY_KEY, from_api_destination
-from eventonce.formats.requests import deliveries
+from eventonce.event.formats import gateway, read_message
+from eventonce.event.formats.headers import IDEMPOTENCY_KEY, from_api_destination
+from eventonce.event.formats.requests import deliveries
 from eventonce.observe import emf
-from eventonce.outcome import Action, Outcome
-from eventonce.refusal import Refusal
-from eventonce.response import noted, refused
+from eventonce.requests.refusal import Refusal
+from eventonce.requests.response import noted, refused
 
 Runner = Callable[[Sequence[Delivery], int | None], list[Outcome]]
 _BEYOND = 1000  # milliseconds by which a claim outlives the function, whose end is not as punctual as its start

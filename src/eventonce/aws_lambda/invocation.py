@@ -5,7 +5,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from eventonce.errors import EventRejected
-from eventonce.formats import Carried, gateway, unpack
+from eventonce.event.formats import Carried, gateway, unpack
 
 Document = Mapping[str, Any]
 EXPECTED = (

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from eventonce.aws_lambda.envelope import Envelope, Message, Reply, unknown
+from eventonce.aws_lambda.invocation import Envelope, Message, Reply, unknown
+from eventonce.claims.outcome import Action, Kind, Outcome
 from eventonce.errors import EventOnceError, EventRejected, describe
-from eventonce.formats.text import to_base64
-from eventonce.outcome import Action, Kind, Outcome
-from eventonce.response import Response, respond
+from eventonce.event.formats.text import to_base64
+from eventonce.requests.response import Response, respond
 
 _OF_CONNECTIONS = ("connection",)  # headers that only a server may send
 _log = logging.getLogger("eventonce")

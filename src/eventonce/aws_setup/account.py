@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from eventonce.aws import Place
+from eventonce.clients.aws import Place
 from eventonce.errors import ConfigError, EventOnceError
 
 _ABSENT = {

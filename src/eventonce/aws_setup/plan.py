@@ -9,13 +9,13 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
-from eventonce.aws import Place
+from eventonce.clients.aws import Place
 from eventonce.clock import duration
 from eventonce.errors import ConfigError
-from eventonce.pipeline import Feed, Settings
-from eventonce.rule import Rule
+from eventonce.rules.rule import Rule
 from eventonce.stores import check_url
 from eventonce.stores.dynamodb.layout import Layout
+from eventonce.wire import Feed, Settings
 
 RETENTION = 14 * 86_400  # seconds; as long as SQS keeps anything
 RETRY = {"MaximumRetryAttempts": 185, "MaximumEventAgeInSeconds": 86_400}  # as often and as long as EventBridge does

@@ -9,11 +9,11 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from eventonce.claims.outcome import First
 from eventonce.clock import moment
 from eventonce.errors import ResultNotKept, describe
 from eventonce.event import Event
-from eventonce.outcome import First
-from eventonce.rule import Remember
+from eventonce.rules.rule import Remember
 
 MAX_RESULT = 32 * 1024
 _FINGERPRINT = 12  # characters

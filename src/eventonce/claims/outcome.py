@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from eventonce.key import Key
+from eventonce.event.keys import Key
 
 
 class Kind(StrEnum):

@@ -11,7 +11,7 @@ Every store acts as if it applied these to one key at a time; the embedded store
 
 from typing import NamedTuple
 
-from eventonce.key import Key
+from eventonce.event.keys import Key
 
 Token = bytes
 TOKEN_BYTES = 8

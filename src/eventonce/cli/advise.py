@@ -9,10 +9,10 @@ import click
 from eventonce.cli.progress import Progress
 from eventonce.clock import duration
 from eventonce.errors import EventRejected, describe
-from eventonce.study.advise import advise_on
-from eventonce.study.proposal import Totals, as_json, toml
-from eventonce.study.sample import Sample
-from eventonce.study.traffic import Seen, Traffic
+from eventonce.traffic.advise import advise_on
+from eventonce.traffic.proposal import Totals, as_json, toml
+from eventonce.traffic.recorded import Seen, Traffic
+from eventonce.traffic.sample import Sample
 
 _MOST_COMPLAINTS = 5
 _FROM_SQS = b"eceiptHandle"  # however the recorder spelled its first letter

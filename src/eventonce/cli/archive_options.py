@@ -7,7 +7,7 @@ import click
 
 from eventonce.cli.options import Command
 from eventonce.errors import ConfigError
-from eventonce.scale.parts import Archive
+from eventonce.traffic.archive import Archive
 
 LARGE = 1 << 30  # bytes of traffic beyond which DuckDB counts, where it is installed
 _SPARK = ("spark://", "local[", "sc://", "yarn", "k8s://")

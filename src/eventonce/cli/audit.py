@@ -8,18 +8,18 @@ from pathlib import Path
 import click
 import msgspec
 
-from eventonce.cli.engine import choose, engine_options
+from eventonce.cli.archive_options import choose, engine_options
 from eventonce.cli.options import read_settings
 from eventonce.cli.progress import Progress
 from eventonce.errors import ConfigError
-from eventonce.pipeline import rulebook
 from eventonce.rules import Rulebook
-from eventonce.scale.audit import audit as audit_on_duckdb
-from eventonce.scale.parts import Archive
-from eventonce.study.audit import audit as audit_traffic
-from eventonce.study.report import Report
-from eventonce.study.report_html import html
-from eventonce.study.report_text import text
+from eventonce.traffic.archive import Archive
+from eventonce.traffic.audit import audit as audit_traffic
+from eventonce.traffic.database_audit import audit as audit_on_duckdb
+from eventonce.traffic.report import Report
+from eventonce.traffic.report_html import html
+from eventonce.traffic.report_text import text
+from eventonce.wire import rulebook
 
 
 @click.command()
@@ -81,8 +81,8 @@ def _audit(recorded: Archive, book: Rulebook, progress: Progress, engine: str | 
         return audit_traffic(recorded, book, progress.step)
     if chosen == "duckdb":
         return audit_on_duckdb(recorded, book, progress.step, work=work)
-    from eventonce.scale.spark_audit import audit_archive
-    from eventonce.scale.spark_session import session
+    from eventonce.traffic.spark.audit import audit_archive
+    from eventonce.traffic.spark.session import session
 
     with session(chosen) as spark:
         return audit_archive(spark, recorded, book, work)

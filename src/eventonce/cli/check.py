@@ -11,12 +11,12 @@ import click
 from eventonce.auth import cautions
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
-from eventonce.formats import read_event
-from eventonce.formats.text import kind_of
+from eventonce.event.formats import read_event
+from eventonce.event.formats.text import kind_of
+from eventonce.lint import Case, Finding, Lint
 from eventonce.rules import Keyed, Rulebook
-from eventonce.study.lint import Case, Finding, Lint
-from eventonce.study.traffic import Traffic
-from eventonce.webhook.url import read_url
+from eventonce.traffic.recorded import Traffic
+from eventonce.webhook.address import read_url
 
 _DATE = re.compile(r"holds a (datetime|date|time),")  # which TOML has and JSON has not
 

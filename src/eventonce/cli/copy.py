@@ -9,13 +9,13 @@ from typing import get_args
 import click
 import msgspec
 
-from eventonce.cli.engine import engine_options
+from eventonce.cli.archive_options import engine_options
 from eventonce.cli.options import read_settings
 from eventonce.cli.progress import Progress
-from eventonce.pipeline import rulebook
-from eventonce.scale.copy import Copied, Copy, Engine, OneMachine
-from eventonce.scale.parts import Archive
-from eventonce.scale.plan import Format, Plan
+from eventonce.traffic.archive import Archive
+from eventonce.traffic.dedupe import Copied, Copy, Engine, OneMachine
+from eventonce.traffic.dedupe_plan import Format, Plan
+from eventonce.wire import rulebook
 
 
 @click.command()
@@ -73,8 +73,8 @@ def _engine(engine: str | None) -> Iterator[Engine]:
     elif engine == "memory":
         raise click.UsageError("--engine: a copy is made by duckdb or by Spark; leave it out for duckdb")
     else:
-        from eventonce.scale.spark_engine import Cluster
-        from eventonce.scale.spark_session import session
+        from eventonce.traffic.spark.engine import Cluster
+        from eventonce.traffic.spark.session import session
 
         with session(str(engine)) as spark:
             yield Cluster(spark)

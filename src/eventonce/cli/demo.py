@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventonce.demo import stream
-from eventonce.demo.tour import Charges, Tour
+from eventonce.cli.tour import traffic as stream
+from eventonce.cli.tour.tour import Charges, Tour
 
 if TYPE_CHECKING:
-    from eventonce.demo.cloud import CloudTour
+    from eventonce.cli.tour.cloud import CloudTour
 
 
 @click.command()
@@ -47,8 +47,8 @@ def demo(orders: int, keep: Path | None, *, on_aws: bool) -> None:
 def _tour_of(folder: Path, made: stream.Stream, stack: ExitStack, *, on_aws: bool) -> "Tour | CloudTour":
     if not on_aws:
         return Tour(folder, made)
-    from eventonce.demo.cloud import CloudTour
-    from eventonce.demo.emulator import Emulator
+    from eventonce.cli.tour.cloud import CloudTour
+    from eventonce.cli.tour.emulator import Emulator
 
     stack.enter_context(Emulator(folder))
     return CloudTour(folder, made)

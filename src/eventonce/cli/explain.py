@@ -8,21 +8,21 @@ from typing import Any
 
 import click
 
-from eventonce.claim import Record
+from eventonce.claims.outcome import Kind, Outcome
+from eventonce.claims.protocol import Record
 from eventonce.cli.key import told_of
 from eventonce.cli.options import events_or_keys, keys_of, open_existing, pipeline_options, read_settings
 from eventonce.cli.peek import shown
 from eventonce.engine import Once
 from eventonce.errors import ConfigError, EventRejected, describe
 from eventonce.event import Delivery, Event
-from eventonce.formats import read_event
-from eventonce.key import Key
+from eventonce.event.formats import read_event
+from eventonce.event.keys import Key
+from eventonce.event.reading import apart
 from eventonce.observe.text import one_line
-from eventonce.outcome import Kind, Outcome
-from eventonce.pipeline import rulebook
 from eventonce.rules import Rulebook
 from eventonce.sources import FileSource
-from eventonce.worker.apart import apart
+from eventonce.wire import rulebook
 
 _LONGEST = 160  # characters of a part
 _DROPPED_AGAIN = "a dead letter of it would be dropped as well; with --again it runs once more"

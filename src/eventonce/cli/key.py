@@ -9,13 +9,13 @@ from typing import Any
 import click
 
 from eventonce.cli.options import pipeline_options, read_settings
-from eventonce.difference import differences
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
-from eventonce.formats import MAX_BYTES, read_events
-from eventonce.pipeline import rulebook
+from eventonce.event.difference import differences
+from eventonce.event.formats import MAX_BYTES, read_events
 from eventonce.rules import CompiledRule, Rulebook
 from eventonce.sources import FileSource
+from eventonce.wire import rulebook
 
 
 @click.command()

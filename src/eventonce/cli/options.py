@@ -10,13 +10,13 @@ import msgspec
 from eventonce.engine import Once
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Delivery
-from eventonce.key import KEY_BYTES, Key
-from eventonce.pipeline import Settings, load, open_once, remembered
+from eventonce.event.keys import KEY_BYTES, Key
+from eventonce.event.reading import apart
 from eventonce.ports import Checkable, Store
-from eventonce.rule import Rule
+from eventonce.rules.rule import Rule
 from eventonce.sources import open_source
 from eventonce.stores import open_store
-from eventonce.worker.apart import apart
+from eventonce.wire import Settings, load, open_once, remembered
 
 Command = Callable[..., Any]
 _BATCH = 500

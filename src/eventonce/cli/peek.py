@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from eventonce.claim import Record, running
+from eventonce.claims.protocol import Record, running
 from eventonce.cli.options import events_or_keys, keys_of, open_existing, pipeline_options, read_settings
 from eventonce.clock import SystemClock, moment
-from eventonce.key import Key
+from eventonce.event.keys import Key
 
 
 @click.command()

@@ -9,8 +9,8 @@ from typing import Any
 import click
 import msgspec
 
-from eventonce.rule import Rule
 from eventonce.rules.preset import Preset, Reasoned, load_preset, preset_names
+from eventonce.rules.rule import Rule
 
 _WIDTH = 100
 

@@ -12,10 +12,10 @@ import msgspec
 from eventonce.cli.progress import Progress
 from eventonce.errors import ConfigError, describe
 from eventonce.event import Event
-from eventonce.pipeline import load
-from eventonce.publish import Kind, Published, Publisher
-from eventonce.publish.publisher import MAX_ATTEMPTS
-from eventonce.study.traffic import Seen, Traffic
+from eventonce.outbox import Kind, Published, Publisher
+from eventonce.outbox.publisher import MAX_ATTEMPTS
+from eventonce.traffic.recorded import Seen, Traffic
+from eventonce.wire import load
 
 _BATCH = 500
 _MOST_COMPLAINTS = 5

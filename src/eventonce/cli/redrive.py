@@ -10,16 +10,16 @@ from typing import Any
 
 import click
 
+from eventonce.claims.outcome import Kind, Outcome
 from eventonce.cli.options import parse_key, pipeline_options, read_settings
 from eventonce.cli.progress import Progress
 from eventonce.clock import SystemClock, duration, moment
 from eventonce.errors import describe
 from eventonce.observe.text import one_line
-from eventonce.outcome import Kind, Outcome
-from eventonce.pipeline import Settings, dead_letter_url, open_once
 from eventonce.ports import Sink
 from eventonce.redrive import DONE, Box, Choice, Letter, Plan, Redrive, groups, open_box, plan, redrive_settings
 from eventonce.sinks import open_sink
+from eventonce.wire import Settings, dead_letter_url, open_once
 
 _MOST_GROUPS = 20
 _MOST_COMPLAINTS = 20

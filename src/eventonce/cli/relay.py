@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eventonce.cli.repeats import Repeats
+from eventonce.cli.log_filter import Repeats
 from eventonce.cli.signals import stopping
 from eventonce.errors import ConfigError, MissingDriver
 from eventonce.observe import log
 from eventonce.observe.health import Health, listen_place
+from eventonce.observe.outage import awaited
 from eventonce.observe.status import Status
+from eventonce.outbox import Outbox, Publisher, Relay
+from eventonce.outbox.plain import PlainPublisher
+from eventonce.outbox.relay import BATCH, THREADS
 from eventonce.ports import Sink
-from eventonce.publish import Outbox, Publisher, Relay
-from eventonce.publish.plain import PlainPublisher
-from eventonce.publish.relay import BATCH, THREADS
 from eventonce.sinks import open_sink
-from eventonce.sources.outage import awaited
 
 if TYPE_CHECKING:
     from eventonce.observe.prometheus import PrometheusHook

@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from eventonce.claims.outcome import Action, Outcome
+from eventonce.cli.log_filter import Repeats
 from eventonce.cli.options import pipeline_options, read_settings
 from eventonce.cli.progress import Progress
-from eventonce.cli.repeats import Repeats
 from eventonce.cli.signals import Say, stopping
 from eventonce.clock import duration
 from eventonce.engine import Once
 from eventonce.errors import EventOnceError, MissingDriver, StoreError, describe
 from eventonce.event import Delivery
-from eventonce.key import KEY_BYTES, Key
+from eventonce.event.keys import KEY_BYTES, Key
 from eventonce.observe import log
 from eventonce.observe.health import Health, listen_place
 from eventonce.observe.log import LogHook
+from eventonce.observe.outage import awaited
 from eventonce.observe.status import Status
-from eventonce.outcome import Action, Outcome
-from eventonce.pipeline import Pipeline, Settings
 from eventonce.ports import Hook
 from eventonce.sources import FileSource, Requests
-from eventonce.sources.outage import awaited
+from eventonce.wire import Pipeline, Settings
 from eventonce.worker import Crew, Tally, Worker
-from eventonce.worker.crew import THREADS
+from eventonce.worker.pool import THREADS
 
 if TYPE_CHECKING:
     from eventonce.observe.prometheus import PrometheusHook

@@ -15,10 +15,10 @@ from eventonce.cli.progress import Progress
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, describe
 from eventonce.event import Event
-from eventonce.formats import read_event
+from eventonce.event.formats import read_event
 from eventonce.ports import Sink
 from eventonce.sinks import open_sink
-from eventonce.study.traffic import Traffic
+from eventonce.traffic.recorded import Traffic
 
 _BATCH = 100
 _MOST_COMPLAINTS = 5

@@ -6,7 +6,7 @@ from eventonce.aws_setup.cloudformation import cloudformation, sam
 from eventonce.aws_setup.plan import Plan, make_plan
 from eventonce.aws_setup.terraform import terraform
 from eventonce.errors import ConfigError
-from eventonce.pipeline import load
+from eventonce.wire import load
 
 
 @click.command()

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import click
 import msgspec
 
+from eventonce.claims.outcome import Kind
 from eventonce.errors import ConfigError, SourceError
 from eventonce.observe.status import Snapshot
 from eventonce.observe.text import one_line
-from eventonce.outcome import Kind
 
 _EVERY = 1.0  # seconds
 _PATIENCE = 5.0

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from eventonce.dead_letters.letter import Letter
 from eventonce.errors import ConfigError
-from eventonce.redrive.letter import Letter
 
 
 class Box(Protocol):
@@ -24,11 +24,11 @@ def open_box(url: str) -> Box:
     if url == "-":
         raise ConfigError("dead_letter: stdout cannot be read back; name the file they went to with --from FILE")
     if url.startswith("sqs://"):
-        from eventonce.redrive.queue import QueueBox
+        from eventonce.dead_letters.queue_box import QueueBox
 
         return QueueBox(url)
     if url.startswith(("sqlite://", "postgresql://")):
-        from eventonce.redrive.table import TableBox
+        from eventonce.dead_letters.table_box import TableBox
 
         return TableBox(url)
     if "://" in url:
@@ -36,6 +36,6 @@ def open_box(url: str) -> Box:
             f"--from: {url.partition('://')[0]}:// holds no dead letters; use a file, sqs://QUEUE, "
             "sqlite:///FILE or postgresql://HOST/DATABASE"
         )
-    from eventonce.redrive.file import FileBox
+    from eventonce.dead_letters.file_box import FileBox
 
     return FileBox(url)

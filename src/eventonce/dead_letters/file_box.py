@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from eventonce.dead_letters.letter import Letter, from_told, read_letter, without_body
 from eventonce.errors import SourceError
-from eventonce.redrive.letter import Letter, from_told, read_letter, without_body
 from eventonce.sinks.append import AppendFile
 
 

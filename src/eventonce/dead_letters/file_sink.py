@@ -2,8 +2,8 @@
 
 import msgspec
 
+from eventonce.dead_letters.writing import Dead, letter
 from eventonce.sinks.append import AppendFile
-from eventonce.sinks.dead_letter import Dead, letter
 
 
 class DeadFile:

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from eventonce.claims.outcome import Outcome
+from eventonce.dead_letters.writing import fate
 from eventonce.event import Delivery
-from eventonce.outcome import Outcome
-from eventonce.path import read_time
-from eventonce.sinks.dead_letter import fate
-from eventonce.worker.apart import apart
+from eventonce.event.paths import read_time
+from eventonce.event.reading import apart
 
 _FATE = ("outcome", "reason", "error", "attempts", "rule", "key", "time")
 _NAMES = ("letter", "event_id", "named_by")

@@ -4,15 +4,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from eventonce.dead_letters.letter import Letter, read_letter
+from eventonce.dead_letters.undelivered import read_undelivered
+from eventonce.dead_letters.writing import OUTCOME
 from eventonce.event import Delivery
-from eventonce.redrive.choice import MOST
-from eventonce.redrive.letter import Letter, read_letter
-from eventonce.redrive.undelivered import read_undelivered
-from eventonce.sinks.dead_letter import OUTCOME
+from eventonce.redrive.selection import MOST
 from eventonce.sources.sqs import MOVED_FROM, SqsSource
 
 if TYPE_CHECKING:
-    from eventonce.sinks.dead_queue import DeadQueue
+    from eventonce.dead_letters.queue_sink import DeadQueue
 
 _BATCH = 100
 _LOOKS = 2  # polls that bring nothing, before the queue counts as empty
@@ -48,7 +48,7 @@ class QueueBox:
         if not ours:
             return
         if self._sink is None:
-            from eventonce.sinks.dead_queue import DeadQueue  # which needs its driver
+            from eventonce.dead_letters.queue_sink import DeadQueue  # which needs its driver
 
             self._sink = DeadQueue(self._source.plain_url)
         self._sink.send([letter.told for letter in ours])

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from eventonce.dead_letters.writing import OUTCOME, RULE, Dead, letter
 from eventonce.errors import EventRejected, LettersNotKept, SinkError
 from eventonce.event import Event
-from eventonce.sinks.dead_letter import OUTCOME, RULE, Dead, letter
 from eventonce.sinks.parcel import Entry, Parcel
 from eventonce.sinks.sqs import SqsSink
 

@@ -7,10 +7,10 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from eventonce.dead_letters import open_dead_letters
+from eventonce.dead_letters.letter import Letter, read_letter
+from eventonce.dead_letters.table_sink import DeadTable
 from eventonce.errors import SourceError
-from eventonce.redrive.letter import Letter, read_letter
-from eventonce.sinks import open_dead_letters
-from eventonce.sinks.dead_table import DeadTable
 
 _PAGE = 500
 

@@ -9,9 +9,9 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from eventonce import libpq
+from eventonce.clients import libpq
+from eventonce.dead_letters.writing import Dead, letter
 from eventonce.errors import ConfigError, SinkError
-from eventonce.sinks.dead_letter import Dead, letter
 
 TABLE = "eventonce_dead_letters"
 _PATIENCE = 10  # seconds

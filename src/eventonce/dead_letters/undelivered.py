@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 
 from eventonce.clock import moment
-from eventonce.decoding import decode
+from eventonce.dead_letters.letter import Letter
+from eventonce.dead_letters.writing import OUTCOME
 from eventonce.event import Delivery
-from eventonce.redrive.letter import Letter
-from eventonce.sinks.dead_letter import OUTCOME
+from eventonce.event.decoding import decode
 from eventonce.sources.sqs import MOVED_FROM
 
 _UNSURE = (

@@ -5,10 +5,10 @@ from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from eventonce.claims.outcome import Outcome
 from eventonce.clock import moment
 from eventonce.errors import LettersNotKept, describe
 from eventonce.event import Delivery, Event
-from eventonce.outcome import Outcome
 
 OUTCOME, RULE = "eventonce-outcome", "eventonce-rule"  # attributes of a message, to tell letters apart unread
 Dead = Sequence[tuple[Delivery, Outcome]]

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from eventonce.key import canonical
-from eventonce.path import quoted
+from eventonce.event.keys import canonical
+from eventonce.event.paths import quoted
 
 
 def differences(left: Any, right: Any, path: str = "") -> Iterator[str]:

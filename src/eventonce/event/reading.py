@@ -12,9 +12,9 @@ from msgspec import structs
 
 from eventonce.errors import EventRejected
 from eventonce.event import Delivery, Event
-from eventonce.formats import MAX_BYTES, Carried, read_events, read_message
-from eventonce.formats.carriers import TRACE_NAMES
-from eventonce.formats.headers import readable
+from eventonce.event.formats import MAX_BYTES, Carried, read_events, read_message
+from eventonce.event.formats.carriers import TRACE_NAMES
+from eventonce.event.formats.headers import readable
 
 # What such a document has in it. To look is far cheaper than to parse every body twice.
 _MARKS = (b'"Records"', b'"records"', b'"Messages"', b'"Entries"')

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from eventonce.decoding import decode
 from eventonce.event import Event
+from eventonce.event.decoding import decode
 
 FIELD = "_eventonce"
 LONGEST = 256  # characters of an identity

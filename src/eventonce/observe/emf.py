@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from eventonce.outcome import Kind, Outcome
+from eventonce.claims.outcome import Kind, Outcome
 
 NAMESPACE = "eventonce"
 

@@ -1,6 +1,6 @@
 """How far behind an event is."""
 
-from eventonce.path import read_time
+from eventonce.event.paths import read_time
 from eventonce.ports import Seen
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
+from eventonce.claims.outcome import Action, Kind, Outcome
 from eventonce.clock import Clock, SystemClock, moment
 from eventonce.errors import describe
 from eventonce.observe.text import one_line
-from eventonce.outcome import Action, Kind, Outcome
 from eventonce.ports import Called, Hook, Seen
 
 _log = logging.getLogger("eventonce.events")

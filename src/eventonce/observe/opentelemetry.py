@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
+from eventonce.claims.outcome import Kind
 from eventonce.errors import MissingDriver
 from eventonce.event import Event
-from eventonce.key import Key
+from eventonce.event.keys import Key
 from eventonce.observe.trace_context import trace_context
-from eventonce.outcome import Kind
 from eventonce.ports import Attempt, Hook, Seen
 
 try:

@@ -5,11 +5,11 @@ from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from eventonce.claims.outcome import Action
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import MissingDriver
 from eventonce.observe.lag import lag
 from eventonce.observe.status import NO_RULE, lost
-from eventonce.outcome import Action
 from eventonce.ports import Attempt, Called, Hook, Relayed, Seen
 
 try:

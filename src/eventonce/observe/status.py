@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import msgspec
 
+from eventonce.claims.outcome import Action, Outcome
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import LeaseLost, describe
 from eventonce.observe.lag import lag
 from eventonce.observe.text import one_line
-from eventonce.outcome import Action, Outcome
 from eventonce.ports import Attempt, Called, Hook, Seen
 
 NO_RULE = "-"  # of an event that could not be read

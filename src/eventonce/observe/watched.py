@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
-from eventonce.claim import Answer, Claim, Finish, Record, Release, Token, Want
-from eventonce.key import Key
+from eventonce.claims.protocol import Answer, Claim, Finish, Record, Release, Token, Want
+from eventonce.event.keys import Key
 from eventonce.observe.hooks import Hooks
 from eventonce.ports import Called, Store, Swept
 

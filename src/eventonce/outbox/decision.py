@@ -5,14 +5,14 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from eventonce.backoff import backoff
+from eventonce.claims.outcome import Kind as Ending
+from eventonce.claims.outcome import Outcome
 from eventonce.errors import EventOnceError, EventRejected, SinkDown, TooManyAttempts, describe
 from eventonce.event import Delivery
-from eventonce.outcome import Kind as Ending
-from eventonce.outcome import Outcome
-from eventonce.publish.feed import Back
-from eventonce.publish.published import Kind, Published
-from eventonce.publish.row import Pending
-from eventonce.stamp import stamped
+from eventonce.event.stamp import stamped
+from eventonce.outbox.feed import Back
+from eventonce.outbox.publish_result import Kind, Published
+from eventonce.outbox.row import Pending
 
 FIRST_REST, LONGEST_REST = 500, 300_000  # of a group, after a failure
 Answered = Sequence[tuple[Pending, Published]]

@@ -8,14 +8,14 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from eventonce.aws import Place
+from eventonce.clients.aws import Place
 from eventonce.clock import Clock
 from eventonce.errors import ConfigError, EventRejected, StoreError, StoreUnusable, TransactionRefused
-from eventonce.publish.feed import Backlog
-from eventonce.publish.row import Pending, Row
-from eventonce.stores.dynamodb.server import PASSING, Denied, Refused, Server
+from eventonce.outbox.feed import Backlog
+from eventonce.outbox.row import Pending, Row
+from eventonce.stores.dynamodb.client import PASSING, Denied, Refused, Server
 from eventonce.stores.dynamodb.transaction import MAX_ACTIONS, MAX_BYTES, MAX_ITEM, Writes, size
-from eventonce.stores.patience import ask
+from eventonce.stores.retry import ask
 
 _READ_AT_ONCE, _WRITTEN_AT_ONCE = 100, 25  # keys of one BatchGetItem and BatchWriteItem
 _COUNTED = 1000  # items that are looked at to say how much waits

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from eventonce.publish.row import Pending
+from eventonce.outbox.row import Pending
 
 
 class Back(NamedTuple):

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.key import Digester, part
-from eventonce.rule import DEFAULT_WINDOW, Rule
+from eventonce.event.keys import Digester, part
+from eventonce.event.stamp import LONGEST
 from eventonce.rules import CompiledRule, Keyed, Rulebook, identity
-from eventonce.stamp import LONGEST
+from eventonce.rules.rule import DEFAULT_WINDOW, Rule
 
 _SCOPE = "eventonce publisher"  # stands where a consumer's name does
 _deduplication = Digester(_SCOPE, "deduplication", "")

@@ -10,10 +10,10 @@ from typing import Any, Self
 
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import ConfigError, MissingDriver
-from eventonce.publish.identity import Identities
-from eventonce.publish.row import make_row
-from eventonce.rule import Rule
+from eventonce.outbox.identity import Identities
+from eventonce.outbox.row import make_row
 from eventonce.rules import given_rules
+from eventonce.rules.rule import Rule
 from eventonce.stores.url import shown
 
 _TABLES = {

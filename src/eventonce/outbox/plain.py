@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from eventonce.errors import EventRejected, SinkDown, SinkError
+from eventonce.event.stamp import stamped
+from eventonce.outbox.message import Outgoing
+from eventonce.outbox.publish_result import Kind, Published
 from eventonce.ports import Sink
-from eventonce.publish.outgoing import Outgoing
-from eventonce.publish.published import Kind, Published
-from eventonce.stamp import stamped
 
 _BEHIND = "was held back, because an event of its group before it could not be sent"
 

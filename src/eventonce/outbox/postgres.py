@@ -11,17 +11,17 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from eventonce import libpq
+from eventonce.clients import libpq
 from eventonce.clock import Clock
 from eventonce.errors import ConfigError, StoreError, StoreUnusable
 from eventonce.forks import tell_of_forks
-from eventonce.publish.connections import execute
-from eventonce.publish.feed import MOST_COUNTED, SWEPT, Back, Backlog
-from eventonce.publish.row import Pending, Row
-from eventonce.publish.schema import VERSIONS, Schema, absent
-from eventonce.stores.patience import ask
+from eventonce.outbox.connections import execute
+from eventonce.outbox.feed import MOST_COUNTED, SWEPT, Back, Backlog
+from eventonce.outbox.row import Pending, Row
+from eventonce.outbox.schema import VERSIONS, Schema, absent
 from eventonce.stores.postgres.connection import Connection, Pool
-from eventonce.stores.postgres.trouble import trouble
+from eventonce.stores.postgres.errors import trouble
+from eventonce.stores.retry import ask
 from eventonce.stores.url import patience
 
 _LOCK = 0x65766E74_6F757462  # "evntoutb": the advisory lock under which the tables are made

@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 from typing import Any, Self
 
+from eventonce.claims.outcome import Kind as OutcomeKind
+from eventonce.claims.outcome import Outcome
 from eventonce.clock import Clock
+from eventonce.dead_letters import DeadLetters
 from eventonce.errors import EventRejected, SinkError
 from eventonce.event import Delivery, Event
-from eventonce.outcome import Kind as OutcomeKind
-from eventonce.outcome import Outcome
-from eventonce.publish.identity import deduplication_id
-from eventonce.publish.outgoing import Outgoing
-from eventonce.publish.published import Kind, Published
-from eventonce.publish.reading import kept
-from eventonce.sinks import DeadLetters
+from eventonce.event.stamp import stamped
+from eventonce.outbox.identity import deduplication_id
+from eventonce.outbox.message import Outgoing
+from eventonce.outbox.publish_result import Kind, Published
+from eventonce.outbox.reading import kept
 from eventonce.sinks.parcel import Parcel, Refusal, Taken
 from eventonce.sinks.rounds import Carrier, Rounds
 from eventonce.sinks.tries import Hopeless
-from eventonce.stamp import stamped
 
 
 class StampedParcel(Parcel):

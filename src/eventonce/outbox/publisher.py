@@ -6,17 +6,18 @@ from types import TracebackType
 from typing import Any, Self
 
 from eventonce.clock import Clock, SystemClock
+from eventonce.dead_letters import open_dead_letters
 from eventonce.errors import ConfigError, EventRejected, describe
 from eventonce.event import Event
-from eventonce.formats.sdk import CloudEvent
-from eventonce.publish.identity import Identities, given_identity
-from eventonce.publish.outgoing import Outgoing
-from eventonce.publish.parcels import Publishing, StampedParcel
-from eventonce.publish.published import Published
-from eventonce.publish.reading import read
-from eventonce.rule import Rule
+from eventonce.event.formats.sdk import CloudEvent
+from eventonce.outbox.identity import Identities, given_identity
+from eventonce.outbox.message import Outgoing
+from eventonce.outbox.publish_jobs import Publishing, StampedParcel
+from eventonce.outbox.publish_result import Published
+from eventonce.outbox.reading import read
 from eventonce.rules import given_rules
-from eventonce.sinks import open_carrier, open_dead_letters
+from eventonce.rules.rule import Rule
+from eventonce.sinks import open_carrier
 
 MAX_ATTEMPTS = 15  # with the pauses between, between one and a half and three minutes
 

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from eventonce.decoding import decode
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.formats import read_event, to_sdk
-from eventonce.stamp import unstamped
+from eventonce.event.decoding import decode
+from eventonce.event.formats import read_event, to_sdk
+from eventonce.event.stamp import unstamped
 
 
 def read(item: object) -> Event:

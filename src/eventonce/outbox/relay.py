@@ -8,18 +8,18 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from eventonce.clock import Clock, SystemClock, duration
+from eventonce.dead_letters import DeadLetters, open_dead_letters
 from eventonce.errors import ConfigError
 from eventonce.observe.hooks import Hooks
+from eventonce.observe.outage import awaited
+from eventonce.outbox.feed import Feed
+from eventonce.outbox.outbox import Outbox
+from eventonce.outbox.relay_loop import Desk, Loop, Sender
+from eventonce.outbox.table_feed import TableFeed
 from eventonce.ports import Hook
-from eventonce.publish.feed import Feed
-from eventonce.publish.loop import Desk, Loop, Sender
-from eventonce.publish.outbox import Outbox
-from eventonce.publish.table_feed import TableFeed
-from eventonce.sinks import DeadLetters, open_dead_letters
-from eventonce.sources.outage import awaited
 
 if TYPE_CHECKING:
-    from eventonce.publish.stream import Streamed
+    from eventonce.outbox.stream import Streamed
 
 BATCH, THREADS = 100, 2
 # How many groups are tried in a row where nothing gets through; a function has little time.
@@ -133,7 +133,7 @@ class Relay:
     def _streamed(self) -> "Streamed":
         if not self._outbox.table.streamed:
             raise ConfigError(f"relay: {self._outbox.table.name} has no stream; use run or drain")
-        from eventonce.publish.stream import Streamed
+        from eventonce.outbox.stream import Streamed
 
         return Streamed(self._outbox.table, self._lease)
 

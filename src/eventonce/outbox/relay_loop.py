@@ -10,16 +10,16 @@ from typing import Protocol
 
 from eventonce.backoff import backoff
 from eventonce.clock import Clock
+from eventonce.dead_letters import DeadLetters
 from eventonce.errors import EventRejected, StoreError, StoreUnusable
 from eventonce.observe.hooks import Hooks
+from eventonce.observe.outage import Outage
+from eventonce.outbox.decision import Answered, Dead, Verdict, letter
+from eventonce.outbox.feed import Feed
+from eventonce.outbox.message import Outgoing
+from eventonce.outbox.publish_result import Kind, Published
+from eventonce.outbox.row import Pending
 from eventonce.ports import Relayed
-from eventonce.publish.feed import Feed
-from eventonce.publish.outgoing import Outgoing
-from eventonce.publish.published import Kind, Published
-from eventonce.publish.row import Pending
-from eventonce.publish.verdict import Answered, Dead, Verdict, letter
-from eventonce.sinks import DeadLetters
-from eventonce.sources.outage import Outage
 
 LONGEST_PAUSE = 5000  # between two tries while nothing gets through
 _TOLD_EVERY = 5000  # how much waits

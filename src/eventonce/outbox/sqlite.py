@@ -15,10 +15,10 @@ from eventonce.clock import Clock
 from eventonce.errors import ConfigError, StoreUnusable
 from eventonce.files import identity, is_in_place, moved
 from eventonce.forks import tell_of_forks
-from eventonce.publish.connections import execute
-from eventonce.publish.feed import MOST_COUNTED, SWEPT, Back, Backlog
-from eventonce.publish.row import Pending, Row
-from eventonce.publish.schema import VERSIONS, Schema, absent
+from eventonce.outbox.connections import execute
+from eventonce.outbox.feed import MOST_COUNTED, SWEPT, Back, Backlog
+from eventonce.outbox.row import Pending, Row
+from eventonce.outbox.schema import VERSIONS, Schema, absent
 from eventonce.stores.sqlite import PATIENCE, in_transaction, trouble
 from eventonce.stores.url import options
 

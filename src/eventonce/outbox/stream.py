@@ -11,9 +11,9 @@ import msgspec
 from eventonce.clock import Clock
 from eventonce.errors import EventRejected
 from eventonce.event import Delivery
-from eventonce.publish.dynamodb import DynamoDBTable, Key
-from eventonce.publish.feed import Back, Backlog, Feed
-from eventonce.publish.row import Pending
+from eventonce.outbox.dynamodb import DynamoDBTable, Key
+from eventonce.outbox.feed import Back, Backlog, Feed
+from eventonce.outbox.row import Pending
 
 LEFT_BEHIND = 300_000  # milliseconds after which an item is read from the table, whatever the stream tells
 LOOK_EVERY = 60_000

@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Sequence
 from typing import Protocol
 
-from eventonce.publish.feed import SWEPT, Back, Backlog
-from eventonce.publish.row import Pending
+from eventonce.outbox.feed import SWEPT, Back, Backlog
+from eventonce.outbox.row import Pending
 
 _log = logging.getLogger("eventonce")
 

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import structs
 
+from eventonce.claims.outcome import Kind, Outcome
 from eventonce.clock import Clock, SystemClock
+from eventonce.dead_letters.box import Box
+from eventonce.dead_letters.letter import Letter
 from eventonce.engine import Once
 from eventonce.errors import EventRejected, StoreUnusable
 from eventonce.event import Delivery
-from eventonce.formats import read_event
-from eventonce.outcome import Kind, Outcome
-from eventonce.pipeline import Settings
+from eventonce.event.formats import read_event
 from eventonce.ports import Sink
-from eventonce.redrive.box import Box
-from eventonce.redrive.letter import Letter
-from eventonce.rule import Rule
+from eventonce.rules.rule import Rule
+from eventonce.wire import Settings
 
 if TYPE_CHECKING:
     from asyncio import Runner

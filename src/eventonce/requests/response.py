@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from eventonce.claims.outcome import Action, Kind, Outcome
 from eventonce.errors import describe
-from eventonce.outcome import Action, Kind, Outcome
-from eventonce.refusal import RETRY_AFTER, Refusal
+from eventonce.requests.refusal import RETRY_AFTER, Refusal
 
 # From what must come again to what need not. The first that is among the outcomes of a request is told.
 _STATUS = {

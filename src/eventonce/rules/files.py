@@ -8,7 +8,7 @@ from typing import Any, get_args
 import msgspec
 
 from eventonce.errors import ConfigError
-from eventonce.rule import Rule
+from eventonce.rules.rule import Rule
 
 
 def read_rules(table: Mapping[str, Any], where: str) -> list[Rule]:

@@ -5,12 +5,12 @@ from os import PathLike
 from typing import Any
 
 from eventonce.errors import ConfigError
-from eventonce.rule import Rule
+from eventonce.rules.rule import Rule
 
 
 def load_rules(file: str | PathLike[str]) -> list[Rule]:
     """The rules of a pipeline file."""
-    from eventonce.rules.file import read_toml  # only where rules are in a file, as presets are
+    from eventonce.rules.files import read_toml  # only where rules are in a file, as presets are
 
     return read_all(read_toml(file), str(file))
 
@@ -27,7 +27,7 @@ def given_rules(rules: Rule | Sequence[Rule] | str | PathLike[str]) -> Sequence[
 
 def read_all(table: Mapping[str, Any], where: str) -> list[Rule]:
     """The `[[rule]]` tables, and behind them the rules of the presets in `use`."""
-    from eventonce.rules.file import read_rules
+    from eventonce.rules.files import read_rules
     from eventonce.rules.preset import rules_of
 
     used = table.get("use", [])

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from eventonce.errors import ConfigError
-from eventonce.rule import Rule
-from eventonce.rules.file import check_names, read_rules, read_toml
+from eventonce.rules.files import check_names, read_rules, read_toml
+from eventonce.rules.rule import Rule
 
 _FOLDER = Path(__file__).with_name("presets")
 

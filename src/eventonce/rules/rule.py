@@ -10,7 +10,7 @@ from msgspec import structs
 
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventRejected
-from eventonce.path import getter, ignored_path, read_time
+from eventonce.event.paths import getter, ignored_path, read_time
 
 DEFAULT_WINDOW = "14d"  # as long as SQS can keep a message, dead-letter queue included
 MAX_VERSION = 2**63 - 1

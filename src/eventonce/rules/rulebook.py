@@ -8,10 +8,10 @@ import msgspec
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
-from eventonce.key import Digester, Key, Part, canonical, canonical_parsed, carrier_part, part, powertools_key
-from eventonce.path import Getter, Ignored, getter, ignored_path, unread_times
-from eventonce.rule import CLOCKS_DIFFER, Remember, Rule, Trouble, Version, read_version
-from eventonce.stamp import FIELD, identity_of
+from eventonce.event.keys import Digester, Key, Part, canonical, canonical_parsed, carrier_part, part, powertools_key
+from eventonce.event.paths import Getter, Ignored, getter, ignored_path, unread_times
+from eventonce.event.stamp import FIELD, identity_of
+from eventonce.rules.rule import CLOCKS_DIFFER, Remember, Rule, Trouble, Version, read_version
 
 if TYPE_CHECKING:
     from eventonce.rules.pattern import Pattern

@@ -4,15 +4,14 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, cast
 
-from eventonce.errors import ConfigError, MissingDriver
+from eventonce.clients.drivers import from_extra
+from eventonce.errors import ConfigError
 from eventonce.ports import Sink
-from eventonce.sinks.dead_file import DeadFile
-from eventonce.sinks.dead_letter import DeadLetters, keep
 from eventonce.sinks.file import FileSink
 from eventonce.sinks.function import load_function
 from eventonce.sinks.rounds import Carrier
 
-__all__ = ["Carrier", "DeadLetters", "keep", "open_carrier", "open_dead_letters", "open_sink"]
+__all__ = ["Carrier", "open_carrier", "open_sink"]
 
 # The module of each scheme, whose `open_url(url)` opens the sink; and the extra that brings its driver.
 _MODULES = {
@@ -29,15 +28,6 @@ _FORMS = (
 )
 _CARRIERS = ("events", "sns", "sqs", "kinesis")
 _CARRIER_FORMS = "events://BUS, sns://TOPIC, sqs://QUEUE or kinesis://STREAM"
-# The same for dead letters.
-_DEAD = {
-    "sqs": ("dead_queue", "aws"),
-    "sqlite": ("dead_table", ""),
-    "postgresql": ("dead_table", "postgres"),
-}
-_DEAD_FORMS = (
-    "a file, - for stdout, sqs://QUEUE, sqlite:///FILE, postgresql://HOST/DATABASE, or store for a table of it"
-)
 
 
 def open_sink(url: str) -> Sink | Callable[..., Any]:
@@ -47,44 +37,25 @@ def open_sink(url: str) -> Sink | Callable[..., Any]:
     """
     if url.startswith("python:"):
         return load_function(url)
-    scheme, found, _ = url.partition("://")
-    if found and scheme in _MODULES:
-        return cast(Sink, _open_url(url, "sink", *_MODULES[scheme]))
-    return FileSink(_file(url, "sink", f"use {_FORMS}"))
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        return FileSink(url)
+    if scheme not in _MODULES:
+        raise ConfigError(f"sink: {scheme}:// is not a known way out; use {_FORMS}")
+    return cast(Sink, _open_url(url, "sink", *_MODULES[scheme]))
 
 
 def open_carrier(url: str) -> Carrier:
     """Open a service that takes several events in a call, for one who numbers every try: it makes each call once."""
-    scheme, found, _ = url.partition("://")
-    if not found or scheme not in _CARRIERS:
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme not in _CARRIERS:
         raise ConfigError(f"publisher: {url!r:.60} is no place to publish to; use {_CARRIER_FORMS}")
     carrier = cast(Carrier, _open_url(url, "publisher", *_MODULES[scheme]))
     carrier.tries = 1
     return carrier
 
 
-def open_dead_letters(url: str) -> DeadLetters:
-    """Open a place for dead letters: a file, `-` for standard output, a queue or a table of a database."""
-    scheme, found, _ = url.partition("://")
-    if found and scheme in _DEAD:
-        return cast(DeadLetters, _open_url(url, "dead_letter", *_DEAD[scheme]))
-    return DeadFile(_file(url, "dead_letter", f"use {_DEAD_FORMS}"))
-
-
-def _open_url(url: str, what: str, module: str, extra: str) -> object:
-    try:
+def _open_url(url: str, setting: str, module: str, extra: str) -> object:
+    with from_extra(extra, f"{setting}: {url.partition(':')[0]}"):
         opener: Callable[[str], object] = import_module(f"eventonce.sinks.{module}").open_url
         return opener(url)
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("eventonce"):
-            raise
-        raise MissingDriver(
-            f"{what}: {url.partition(':')[0]}: needs the Python package {error.name}; "
-            f"install it with pip install 'eventonce[{extra}]'"
-        ) from error
-
-
-def _file(url: str, what: str, remedy: str) -> str:
-    if "://" in url:
-        raise ConfigError(f"{what}: {url.partition('://')[0]}:// is not a known way out; {remedy}")
-    return url

@@ -13,7 +13,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
-from eventonce.aws import Place
+from eventonce.clients.aws import Place
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError
 from eventonce.event import Event

@@ -7,7 +7,7 @@ import msgspec
 from botocore.exceptions import ClientError
 from botocore.session import Session
 
-from eventonce.aws import Place
+from eventonce.clients.aws import Place
 from eventonce.clock import Clock
 from eventonce.errors import EventRejected, MissingDriver
 from eventonce.event import Event

@@ -4,11 +4,11 @@ import hashlib
 import re
 from typing import Any
 
-from eventonce.aws import Place
+from eventonce.clients.aws import Place
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.key import canonical
-from eventonce.path import getter
+from eventonce.event.keys import canonical
+from eventonce.event.paths import getter
 
 _PLAIN = re.compile(r"[!-~]{1,128}")  # what AWS takes: letters, digits and punctuation
 

@@ -3,12 +3,12 @@
 import hashlib
 from typing import Any
 
-from eventonce.aws import Place
+from eventonce.clients.aws import Place
 from eventonce.clock import Clock
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.key import canonical
-from eventonce.path import getter
+from eventonce.event.keys import canonical
+from eventonce.event.paths import getter
 from eventonce.sinks.entries import MIB, EntrySink
 from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken, in_place
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from eventonce.aws import Place
+from eventonce.clients.aws import Place
 from eventonce.event import Event
 from eventonce.sinks.group import Group, group_name
 from eventonce.sinks.parcel import NO_ANSWER, Entry, Parcel, Refusal, Taken

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from eventonce.aws import Place
+from eventonce.clients.aws import Place
 from eventonce.clock import Clock
 from eventonce.event import Event
 from eventonce.sinks.entries import MIB, EntrySink

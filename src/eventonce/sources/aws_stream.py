@@ -2,10 +2,10 @@
 
 from typing import Any, NamedTuple
 
-from eventonce.aws import Place, code, is_away
+from eventonce.clients.aws import Place, code, is_away
 from eventonce.clock import Clock, duration
 from eventonce.errors import SourceError
-from eventonce.sources.outage import Outage
+from eventonce.observe.outage import Outage
 from eventonce.sources.stream import IteratorOver, StreamAway, Trimmed
 
 _CONNECTIONS = 50

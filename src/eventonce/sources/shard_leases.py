@@ -15,9 +15,9 @@ import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from eventonce.claim import TOKEN_BYTES, Claim, Done, Finish, Record, Release, Token, Want, Won, running
+from eventonce.claims.protocol import TOKEN_BYTES, Claim, Done, Finish, Record, Release, Token, Want, Won, running
 from eventonce.clock import Clock
-from eventonce.key import Digester, Key, part
+from eventonce.event.keys import Digester, Key, part
 from eventonce.ports import Store
 
 _KEPT = 366 * 86_400_000  # a stream keeps nothing for longer than a year

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import StoreError
 from eventonce.event import Delivery
+from eventonce.observe.outage import Outage
 from eventonce.ports import Store
-from eventonce.sources.outage import Outage
 from eventonce.sources.shard_leases import ShardLeases
 from eventonce.sources.shard_reader import SHARD_END, ShardReader
 from eventonce.sources.stream import Shard, Stream, StreamAway

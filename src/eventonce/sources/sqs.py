@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from eventonce.aws import Place, code, is_away
+from eventonce.clients.aws import Place, code, is_away
 from eventonce.clock import Clock, SystemClock, duration, moment
 from eventonce.errors import SourceError
 from eventonce.event import Delivery
-from eventonce.sources.outage import Outage
+from eventonce.observe.outage import Outage
 from eventonce.sources.visibility import BATCH, LONGEST, Change, Visibility
 
 _LONGEST_WAIT = "20s"  # that a queue lets a poll wait

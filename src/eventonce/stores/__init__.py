@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from importlib import import_module
 
+from eventonce.clients.drivers import from_extra
 from eventonce.clock import Clock
-from eventonce.errors import ConfigError, MissingDriver
+from eventonce.errors import ConfigError
 from eventonce.ports import Store
 from eventonce.stores.url import shown
 
@@ -29,18 +30,8 @@ def open_store(url: str, clock: Clock | None = None, *, create: bool = True) -> 
     check_url(url)
     scheme = url.partition(":")[0]
     module, extra = _MODULES[scheme]
-    try:
+    with from_extra(extra, f"store: {scheme}"):
         opener: Callable[[str, Clock | None, bool], Store] = import_module(f"eventonce.stores.{module}").open_url
-    except ImportError as error:
-        if not extra or (error.name or "").startswith("eventonce"):
-            raise
-        missing = isinstance(error, ModuleNotFoundError)  # or it is there and lacks something, such as libpq
-        needs = (
-            f"the Python package {error.name}" if missing else f"its driver whole ({str(error).partition(chr(10))[0]})"
-        )
-        raise MissingDriver(
-            f"store: {scheme}: needs {needs}; install it with pip install 'eventonce[{extra}]'"
-        ) from error
     return opener(url, clock, create)
 
 

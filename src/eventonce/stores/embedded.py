@@ -4,10 +4,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import TypeVar
 
-from eventonce import claim as protocol
-from eventonce.claim import Answer, Claim, Finish, Record, Release, Token, Want
+from eventonce.claims import protocol
+from eventonce.claims.protocol import Answer, Claim, Finish, Record, Release, Token, Want
 from eventonce.clock import Clock
-from eventonce.key import Key
+from eventonce.event.keys import Key
 
 Records = MutableMapping[Key, Record]
 Result = TypeVar("Result")

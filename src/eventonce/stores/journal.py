@@ -24,13 +24,13 @@ from zlib import crc32
 
 import msgspec
 
-from eventonce.claim import Answer, Record, Token, Want
+from eventonce.claims.protocol import Answer, Record, Token, Want
 from eventonce.clock import Clock
 from eventonce.errors import StoreUnusable
+from eventonce.event.keys import Key
 from eventonce.files import is_in_place, moved
-from eventonce.key import Key
 from eventonce.ports import Swept
-from eventonce.stores.ledger import Records, Result
+from eventonce.stores.embedded import Records, Result
 from eventonce.stores.memory import MAX_KEYS, MemoryStore
 from eventonce.stores.url import count, options
 

@@ -7,13 +7,13 @@ from itertools import groupby
 from operator import attrgetter
 from urllib.parse import urlsplit
 
-from eventonce.claim import Answer, Record, Token, Want
+from eventonce.claims.protocol import Answer, Record, Token, Want
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import StoreError
+from eventonce.event.keys import Key
 from eventonce.forks import tell_of_forks
-from eventonce.key import Key
 from eventonce.ports import Swept
-from eventonce.stores.ledger import Ledger, Records, Result
+from eventonce.stores.embedded import Ledger, Records, Result
 from eventonce.stores.url import count, options, wrong
 
 MAX_KEYS = 10_000_000

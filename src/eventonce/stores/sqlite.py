@@ -17,15 +17,15 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from urllib.parse import unquote, urlsplit
 
-from eventonce.claim import Answer, Claim, Finish, Token, Want
+from eventonce.claims.protocol import Answer, Claim, Finish, Token, Want
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import ConfigError, EventOnceError, LeaseLost, StoreBusy, StoreError, StoreUnusable
+from eventonce.event.keys import Key
 from eventonce.files import identity, is_in_place, moved
 from eventonce.forks import tell_of_forks
-from eventonce.key import Key
 from eventonce.ports import Swept
 from eventonce.stores import sqlite_rows as rows
-from eventonce.stores.ledger import Ledger, Records, Result
+from eventonce.stores.embedded import Ledger, Records, Result
 from eventonce.stores.url import flag, options
 
 PATIENCE = 10.0  # seconds to wait for another process's transaction

@@ -11,11 +11,11 @@ from math import nan
 from operator import itemgetter
 from typing import Any
 
-from eventonce import claim as protocol
-from eventonce.claim import Answer, Claim, Finish, Record, Token, Want, live
-from eventonce.key import Key
-from eventonce.stores import ledger
-from eventonce.stores.ledger import Records, Result
+from eventonce.claims import protocol
+from eventonce.claims.protocol import Answer, Claim, Finish, Record, Token, Want, live
+from eventonce.event.keys import Key
+from eventonce.stores import embedded as ledger
+from eventonce.stores.embedded import Records, Result
 
 Row = tuple[Any, ...]
 Change = tuple[Record | None, Record | None, list[Key]]  # before, after

@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from eventonce.claim import (
+from eventonce.claims.outcome import Action, Kind
+from eventonce.claims.protocol import (
     FURTHEST_LEASE,
     LONGEST_LEASE,
     Answer,
@@ -42,10 +43,9 @@ from eventonce.claim import (
 )
 from eventonce.engine import Once
 from eventonce.errors import LeaseLost
-from eventonce.key import Key
-from eventonce.outcome import Action, Kind
+from eventonce.event.keys import Key
 from eventonce.ports import Store, Transactional
-from eventonce.rule import Rule
+from eventonce.rules.rule import Rule
 from eventonce.stores.memory import MemoryStore
 
 LONG, SHORT = 60_000, 40  # leases and windows, in milliseconds

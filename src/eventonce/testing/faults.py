@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import pytest
+from tests.servers.process import free_port
 
-from eventonce.claim import Busy, Claim, Done, Finish, Release, Token, Want, Won
+from eventonce.claims.outcome import Kind, Outcome
+from eventonce.claims.protocol import Busy, Claim, Done, Finish, Release, Token, Want, Won
 from eventonce.clock import Clock, SystemClock
 from eventonce.engine import Once
 from eventonce.event import Event
-from eventonce.outcome import Kind, Outcome
 from eventonce.ports import Store
 from eventonce.testing.clock import ManualClock
 from eventonce.testing.contract import LONG, OVER, SHORT, claim, finish, keys
 from eventonce.testing.proxy import FaultProxy
-from eventonce.testing.servers.process import free_port
 
 SKEW = 30_000
 LEASE = 20_000  # shorter than the skew

@@ -20,15 +20,15 @@ from uuid import uuid4
 
 from msgspec import structs
 
-from eventonce.claim import Claim, Finish, Release
+from eventonce.claims.outcome import Kind, Outcome
+from eventonce.claims.protocol import Claim, Finish, Release
 from eventonce.context import Handler, is_async
 from eventonce.engine import Once
 from eventonce.errors import LeaseLost, StoreError, StoreUnusable
 from eventonce.event import Event
-from eventonce.formats import read_event
-from eventonce.outcome import Kind, Outcome
+from eventonce.event.formats import read_event
 from eventonce.ports import Store, Transaction, Transactional
-from eventonce.rule import Rule
+from eventonce.rules.rule import Rule
 from eventonce.stores import open_store
 
 Effects = Callable[[], Iterable[Hashable]]

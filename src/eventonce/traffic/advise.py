@@ -25,16 +25,16 @@ import msgspec
 from eventonce.clock import duration
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.path import ITEM
-from eventonce.rule import Rule
+from eventonce.event.paths import ITEM
 from eventonce.rules import Rulebook
-from eventonce.study import names
-from eventonce.study.copies import Copies, Record, find
-from eventonce.study.fields import Column, Table
-from eventonce.study.identity import Fields, choose
-from eventonce.study.judge import Moment
-from eventonce.study.lateness import ENOUGH, Lateness, lateness
-from eventonce.study.sample import Kind, Sample
+from eventonce.rules.rule import Rule
+from eventonce.traffic import names
+from eventonce.traffic.copies import Copies, Record, find
+from eventonce.traffic.fields import Column, Table
+from eventonce.traffic.identity import Fields, choose
+from eventonce.traffic.judge import Moment
+from eventonce.traffic.lateness import ENOUGH, Lateness, lateness
+from eventonce.traffic.sample import Kind, Sample
 
 Confidence = Literal["high", "medium", "low"]
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from eventonce.errors import SourceError
 from eventonce.event import Delivery
-from eventonce.scale.parquet import ParquetLines, is_parquet
 from eventonce.sources.file import FileSource
-from eventonce.study.pieces import Piece, Pieces, Placed, delivered
-from eventonce.study.traffic import NTH_BITS, SUFFIXES, Seen, Traffic, unpack
+from eventonce.traffic.file_ranges import Piece, Pieces, Placed, delivered
+from eventonce.traffic.parquet import ParquetLines, is_parquet
+from eventonce.traffic.recorded import NTH_BITS, SUFFIXES, Seen, Traffic, unpack
 
 SIZE = 32 * 1024 * 1024  # of a part, where a file can be cut
 _BATCH = 500

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from eventonce.decoding import decode
-from eventonce.difference import differences
 from eventonce.errors import EventRejected
 from eventonce.event import Event
+from eventonce.event.decoding import decode
+from eventonce.event.difference import differences
 from eventonce.rules import CompiledRule, Rulebook
-from eventonce.study import report
-from eventonce.study.facts import Facts
-from eventonce.study.gaps import EDGES, Gaps, readable, spelled
-from eventonce.study.ledger import NEW, Known, Ledger, Taken, Verdict
-from eventonce.study.shares import all_facts
-from eventonce.study.traffic import Seen, Traffic
+from eventonce.traffic import report
+from eventonce.traffic.facts import Facts
+from eventonce.traffic.gap_histogram import EDGES, Gaps, readable, spelled
+from eventonce.traffic.ledger import NEW, Known, Ledger, Taken, Verdict
+from eventonce.traffic.processes import all_facts
+from eventonce.traffic.recorded import Seen, Traffic
 
 OTHERS = "(others)"
 _MOST_GROUPS = 1000  # sources and types told apart; the rest is one group

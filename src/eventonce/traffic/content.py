@@ -12,9 +12,9 @@ from struct import Struct
 import msgspec
 
 from eventonce.event import Event
-from eventonce.key import Key
-from eventonce.rules.book import CompiledRule, Keyed
-from eventonce.study import fingerprint
+from eventonce.event.keys import Key
+from eventonce.rules.rulebook import CompiledRule, Keyed
+from eventonce.traffic import fingerprint
 
 # 0xCB stands before the eight bytes of each float, and rarely elsewhere. Those that equal integers are from 2^33 on, or
 # have zeros at their end; so have some others.

@@ -15,16 +15,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from eventonce.study import names
-from eventonce.study.dependence import Dependence, depend
-from eventonce.study.excuse import Excuses, belongs_to_delivery
-from eventonce.study.fields import Column, Table
-from eventonce.study.fresh import fresh_columns
-from eventonce.study.gaps import MINUTE
-from eventonce.study.groups import agree, differing, grouped, only
-from eventonce.study.judge import MANY, Moment, Question, Verdict, judge, runs
-from eventonce.study.pace import in_step
-from eventonce.study.series import between, objection
+from eventonce.traffic import names
+from eventonce.traffic.dependence import Dependence, depend
+from eventonce.traffic.excuse import Excuses, belongs_to_delivery
+from eventonce.traffic.fields import Column, Table
+from eventonce.traffic.fresh import fresh_columns
+from eventonce.traffic.gap_histogram import MINUTE
+from eventonce.traffic.groups import agree, differing, grouped, only
+from eventonce.traffic.judge import MANY, Moment, Question, Verdict, judge, runs
+from eventonce.traffic.pace import in_step
+from eventonce.traffic.series import between, objection
 
 _LOOK_BACK = 4  # neighbours in time that an event is compared with
 _OFTEN = 3

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventonce.errors import EventOnceError
-from eventonce.scale.drivers import need
+from eventonce.traffic.drivers import need
 
 if TYPE_CHECKING:
     import duckdb

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from eventonce.rules import Rulebook
-from eventonce.scale.database import Database
-from eventonce.scale.drivers import need
-from eventonce.scale.facts import Header, PartFacts
-from eventonce.scale.fold import NOTHING, Fold, Rows, windows
-from eventonce.scale.parts import Archive, Part
-from eventonce.scale.plan import Places
-from eventonce.scale.pool import shared_out
-from eventonce.scale.tally import Tally
-from eventonce.study.audit import Judged, conclude
-from eventonce.study.report import Report
-from eventonce.study.traffic import NTH_BITS
+from eventonce.traffic.archive import Archive, Part
+from eventonce.traffic.audit import Judged, conclude
+from eventonce.traffic.database import Database
+from eventonce.traffic.dedupe_plan import Places
+from eventonce.traffic.drivers import need
+from eventonce.traffic.fold import NOTHING, Fold, Rows, windows
+from eventonce.traffic.part_facts import Header, PartFacts
+from eventonce.traffic.pool import shared_out
+from eventonce.traffic.recorded import NTH_BITS
+from eventonce.traffic.report import Report
+from eventonce.traffic.tally import Tally
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,13 +11,13 @@ import msgspec
 
 from eventonce.errors import EventOnceError
 from eventonce.rules import Rulebook
-from eventonce.scale.keyed import Header, key_part
-from eventonce.scale.lists import Judged, judge
-from eventonce.scale.parts import Archive, printable
-from eventonce.scale.plan import Plan
-from eventonce.scale.pool import shared_out
-from eventonce.scale.write import Written, write_file
-from eventonce.study.report import Unreadable
+from eventonce.traffic.archive import Archive, printable
+from eventonce.traffic.dedupe_plan import Plan
+from eventonce.traffic.drop_lists import Judged, judge
+from eventonce.traffic.keyed import Header, key_part
+from eventonce.traffic.pool import shared_out
+from eventonce.traffic.report import Unreadable
+from eventonce.traffic.write import Written, write_file
 
 _FIRST, _SECOND = 3, 1  # what a byte costs in each pass
 

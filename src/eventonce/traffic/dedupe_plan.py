@@ -19,8 +19,8 @@ import msgspec
 
 from eventonce.errors import ConfigError
 from eventonce.rules import Rulebook
-from eventonce.scale.parquet import is_parquet
-from eventonce.scale.parts import Archive, Part, absolute, printable
+from eventonce.traffic.archive import Archive, Part, absolute, printable
+from eventonce.traffic.parquet import is_parquet
 
 Format = Literal["same", "jsonl", "gzip", "parquet"]
 _GZIP = b"\x1f\x8b"

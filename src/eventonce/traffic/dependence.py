@@ -25,11 +25,11 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from eventonce.path import ITEM
-from eventonce.study import names
-from eventonce.study.excuse import belongs_to_delivery
-from eventonce.study.fields import Column, Table
-from eventonce.study.groups import differing, grouped, only
+from eventonce.event.paths import ITEM
+from eventonce.traffic import names
+from eventonce.traffic.excuse import belongs_to_delivery
+from eventonce.traffic.fields import Column, Table
+from eventonce.traffic.groups import differing, grouped, only
 
 _CHANCE = -4.0  # the logarithm of one in ten thousand
 _ALIKE = 0.5

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from eventonce.rules import Rulebook
-from eventonce.scale.database import Database
-from eventonce.scale.drivers import need
-from eventonce.scale.fold import DROPPED, Fold, Rows
-from eventonce.scale.keyed import Header
-from eventonce.scale.plan import Places, Plan
-from eventonce.study.ledger import Verdict
-from eventonce.study.traffic import NTH_BITS
+from eventonce.traffic.database import Database
+from eventonce.traffic.dedupe_plan import Places, Plan
+from eventonce.traffic.drivers import need
+from eventonce.traffic.fold import DROPPED, Fold, Rows
+from eventonce.traffic.keyed import Header
+from eventonce.traffic.ledger import Verdict
+from eventonce.traffic.recorded import NTH_BITS
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,8 +13,8 @@ never called copies, however close they are.
 
 from collections.abc import Iterable, Sequence
 
-from eventonce.study import names
-from eventonce.study.fields import Cells, Column
+from eventonce.traffic import names
+from eventonce.traffic.fields import Cells, Column
 
 MOST_JITTER = 1000  # milliseconds
 

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.formats import MAX_BYTES, read_events
-from eventonce.rule import Rule
+from eventonce.event.formats import MAX_BYTES, read_events
 from eventonce.rules import CompiledRule, Rulebook
-from eventonce.study import fingerprint
-from eventonce.study.content import of_content
-from eventonce.study.ledger import NO_TIME, NO_VERSION, Entries
-from eventonce.study.pieces import Placed
-from eventonce.study.traffic import NTH_BITS, millis
+from eventonce.rules.rule import Rule
+from eventonce.traffic import fingerprint
+from eventonce.traffic.content import of_content
+from eventonce.traffic.file_ranges import Placed
+from eventonce.traffic.ledger import NO_TIME, NO_VERSION, Entries
+from eventonce.traffic.recorded import NTH_BITS, millis
 
 _NO_ID = 0  # which is never taken for known
 _LONGEST_NAME = 200

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from eventonce.event import Event
-from eventonce.key import canonical
-from eventonce.path import ITEM, quoted, read_time
-from eventonce.rules.book import VOLATILE
-from eventonce.study import names
+from eventonce.event.keys import canonical
+from eventonce.event.paths import ITEM, quoted, read_time
+from eventonce.rules.rulebook import VOLATILE
+from eventonce.traffic import names
 
 Steps = tuple[str, ...]
 Looks = Literal["time", "opaque", "text", "number", "other"]

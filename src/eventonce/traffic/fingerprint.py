@@ -9,9 +9,9 @@ from typing import Any
 
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.key import part
-from eventonce.rules.book import CompiledRule, Keyed
-from eventonce.stamp import FIELD, identity_of
+from eventonce.event.keys import part
+from eventonce.event.stamp import FIELD, identity_of
+from eventonce.rules.rulebook import CompiledRule, Keyed
 
 _first = Struct(">Q").unpack_from
 

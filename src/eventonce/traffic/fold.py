@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from eventonce.errors import EventOnceError
 from eventonce.rules import Rulebook
-from eventonce.study.ledger import NO_TIME, NO_VERSION, Entries, Ledger, Taken, Verdict
+from eventonce.traffic.ledger import NO_TIME, NO_VERSION, Entries, Ledger, Taken, Verdict
 
 _UNSIGNED = 2**64 - 1
 NOTHING = f"CAST('{NO_TIME}' AS BIGINT)"  # in SQL: neither a time nor a version

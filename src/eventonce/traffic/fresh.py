@@ -7,9 +7,9 @@ the envelope has none, it rises along the recording.
 from collections.abc import Sequence
 from itertools import pairwise
 
-from eventonce.study.fields import Column, Table
-from eventonce.study.gaps import DAY
-from eventonce.study.judge import Moment
+from eventonce.traffic.fields import Column, Table
+from eventonce.traffic.gap_histogram import DAY
+from eventonce.traffic.judge import Moment
 
 _MOST = 0.9
 _RISES = 0.75

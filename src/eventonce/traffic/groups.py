@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
 
-from eventonce.study.fields import Cells
+from eventonce.traffic.fields import Cells
 
 
 def only(cells: Cells, numbers: set[int]) -> Hashable:

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from eventonce.path import ITEM
-from eventonce.study import names
-from eventonce.study.copies import Copies
-from eventonce.study.fields import Column, Table
+from eventonce.event.paths import ITEM
+from eventonce.traffic import names
+from eventonce.traffic.copies import Copies
+from eventonce.traffic.fields import Column, Table
 
 _EVENT_ID, _KIND_ID, _ID, _OPAQUE, _STATE, _TIME = 0, 1, 2, 3, 4, 5
 _ASKED = (60, 24, 14)  # candidates for one, two and three fields: bounds the work

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from eventonce.study.gaps import DAY, MINUTE, spelled
+from eventonce.traffic.gap_histogram import DAY, MINUTE, spelled
 
 Answer = Literal["copies", "repeats", "unclear"]
 

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
+from eventonce.claims.outcome import Kind, Outcome
+from eventonce.dead_letters.writing import letter
 from eventonce.errors import EventRejected, SourceError
 from eventonce.event import Delivery
-from eventonce.outcome import Kind, Outcome
 from eventonce.rules import Rulebook
-from eventonce.scale.drivers import need
-from eventonce.scale.keys import keys_arrow
-from eventonce.scale.parts import Part
-from eventonce.scale.plan import Places
-from eventonce.sinks.dead_letter import letter
-from eventonce.study.traffic import NTH_BITS
+from eventonce.traffic.archive import Part
+from eventonce.traffic.dedupe_plan import Places
+from eventonce.traffic.drivers import need
+from eventonce.traffic.keys import keys_arrow
+from eventonce.traffic.recorded import NTH_BITS
 
 if TYPE_CHECKING:
     import pyarrow as pa

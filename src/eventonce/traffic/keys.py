@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.formats import read_events
-from eventonce.pipeline import load, rulebook
+from eventonce.event.formats import read_events
 from eventonce.rules import Rulebook
-from eventonce.scale.drivers import need
 from eventonce.sources.documents import LONGEST
-from eventonce.study.traffic import millis
+from eventonce.traffic.drivers import need
+from eventonce.traffic.recorded import millis
+from eventonce.wire import load, rulebook
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,10 +5,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from eventonce.event import Event
-from eventonce.rule import Rule
-from eventonce.study.gaps import DAY, readable, spelled
-from eventonce.study.lint import horizon
-from eventonce.study.sample import Kind
+from eventonce.lint import horizon
+from eventonce.rules.rule import Rule
+from eventonce.traffic.gap_histogram import DAY, readable, spelled
+from eventonce.traffic.sample import Kind
 
 ENOUGH = 20  # events of a kind; below that nothing is learnt from them
 _SAFETY = 3

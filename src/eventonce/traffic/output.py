@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from eventonce.scale.drivers import need
+from eventonce.traffic.drivers import need
 
 _BUFFER = 1024 * 1024  # bytes of lines that are written at once
 _LEVEL = 1  # of gzip: the next ones take twice the time for a few percent

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from eventonce.path import ITEM
-from eventonce.study.fields import Column, Table
-from eventonce.study.judge import Moment
+from eventonce.event.paths import ITEM
+from eventonce.traffic.fields import Column, Table
+from eventonce.traffic.judge import Moment
 
 _SEVERAL = 5  # events about one thing
 _MOST_ASKED = 30  # bounds the work

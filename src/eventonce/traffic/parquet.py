@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from eventonce.errors import SourceError
-from eventonce.scale.drivers import need
+from eventonce.traffic.drivers import need
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,10 +11,10 @@ import msgspec
 
 from eventonce.errors import SourceError
 from eventonce.rules import Rulebook
-from eventonce.scale.drivers import need
-from eventonce.study.audit import OTHERS, alike
-from eventonce.study.facts import Facts
-from eventonce.study.pieces import Placed
+from eventonce.traffic.audit import OTHERS, alike
+from eventonce.traffic.drivers import need
+from eventonce.traffic.facts import Facts
+from eventonce.traffic.file_ranges import Placed
 
 if TYPE_CHECKING:
     import pyarrow as pa

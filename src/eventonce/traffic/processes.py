@@ -9,9 +9,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from eventonce.rules import Rulebook
-from eventonce.study.facts import Facts, Rows
-from eventonce.study.pieces import Lines, Piece, Pieces, Placed
-from eventonce.study.traffic import Seen, Traffic
+from eventonce.traffic.facts import Facts, Rows
+from eventonce.traffic.file_ranges import Lines, Piece, Pieces, Placed
+from eventonce.traffic.recorded import Seen, Traffic
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor

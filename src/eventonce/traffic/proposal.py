@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from eventonce.study.advise import Advice, ignorable
-from eventonce.study.reasons import count, evidence, warnings
+from eventonce.traffic.advise import Advice, ignorable
+from eventonce.traffic.reasons import count, evidence, warnings
 
 _WIDTH = 110
 

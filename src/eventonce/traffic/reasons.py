@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 
-from eventonce.study.advise import Advice
-from eventonce.study.fields import MOST_COLUMNS
-from eventonce.study.judge import Verdict
-from eventonce.study.lateness import ENOUGH
+from eventonce.traffic.advise import Advice
+from eventonce.traffic.fields import MOST_COLUMNS
+from eventonce.traffic.judge import Verdict
+from eventonce.traffic.lateness import ENOUGH
 
 _MOST_SHOWN = 12
 

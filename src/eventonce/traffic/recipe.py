@@ -9,9 +9,9 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from eventonce.errors import ConfigError
-from eventonce.formats import read_event
-from eventonce.rule import Rule
+from eventonce.event.formats import read_event
 from eventonce.rules import Rulebook, identity
+from eventonce.rules.rule import Rule
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -89,9 +89,9 @@ def _probe(batches: Iterator[Any]) -> Iterator[Any]:
     import pyarrow
 
     try:
-        import eventonce.scale.keys
+        import eventonce.traffic.keys
 
-        trouble = None if eventonce.scale.keys else "it is empty"
+        trouble = None if eventonce.traffic.keys else "it is empty"
     except Exception as error:
         trouble = str(error)
     for _ in batches:

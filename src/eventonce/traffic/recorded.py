@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from eventonce.errors import EventRejected, SourceError
 from eventonce.event import Delivery, Event
-from eventonce.formats import MAX_BYTES, read_events
+from eventonce.event.formats import MAX_BYTES, read_events
 from eventonce.sources.file import FileSource
-from eventonce.study.pieces import Piece
+from eventonce.traffic.file_ranges import Piece
 
 SUFFIXES = ("", ".json", ".jsonl", ".ndjson", ".gz", ".txt")  # what is read of a folder
 _BATCH = 500

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from eventonce.study.report import Bar, Between, Counts, Group, Reason, Report, Suspicious
-from eventonce.study.report_text import (
+from eventonce.traffic.report import Bar, Between, Counts, Group, Reason, Report, Suspicious
+from eventonce.traffic.report_text import (
     COLUMNS,
     SHARES,
     caught,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from textwrap import fill
 
-from eventonce.study.report import Bar, Between, Counts, Group, Reason, Report, Suspicious
+from eventonce.traffic.report import Bar, Between, Counts, Group, Reason, Report, Suspicious
 
 # The counts in their order, as they are headed, and what they say. Those that are 0 everywhere are left out.
 COLUMNS = {

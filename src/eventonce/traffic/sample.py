@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from eventonce.event import Event
-from eventonce.key import canonical
+from eventonce.event.keys import canonical
 
 MOST_EVENTS = 5_000  # of one kind, and as many copies of them
 MOST_KINDS = 200

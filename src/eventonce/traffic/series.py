@@ -12,11 +12,11 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 
-from eventonce.study import names
-from eventonce.study.excuse import belongs_to_delivery
-from eventonce.study.fields import Column, Table
-from eventonce.study.groups import only
-from eventonce.study.judge import Moment
+from eventonce.traffic import names
+from eventonce.traffic.excuse import belongs_to_delivery
+from eventonce.traffic.fields import Column, Table
+from eventonce.traffic.groups import only
+from eventonce.traffic.judge import Moment
 
 _FEW = 20
 _DEVIATIONS = 4.5

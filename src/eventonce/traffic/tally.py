@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from eventonce.rules import Rulebook
-from eventonce.scale.facts import Header
-from eventonce.study.audit import OTHERS, Audit, Group, Pair
-from eventonce.study.gaps import Gaps
-from eventonce.study.ledger import Taken, Verdict
+from eventonce.traffic.audit import OTHERS, Audit, Group, Pair
+from eventonce.traffic.gap_histogram import Gaps
+from eventonce.traffic.ledger import Taken, Verdict
+from eventonce.traffic.part_facts import Header
 
 _OTHERS = 0  # stands for all sources and types that are not told apart
 _MOST_PAIRS, _MOST_PAIRS_IN_ALL = 50, 1000  # as many as an audit compares

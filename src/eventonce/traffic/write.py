@@ -10,15 +10,15 @@ import msgspec
 
 from eventonce.errors import EventRejected, SourceError
 from eventonce.event import Delivery
-from eventonce.formats import read_events
+from eventonce.event.formats import read_events
 from eventonce.rules import Rulebook
-from eventonce.scale.drivers import need
-from eventonce.scale.lists import DROP, FLAG_BITS, SEVERAL, read_list
-from eventonce.scale.output import ParquetOutput, open_output
-from eventonce.scale.parquet import ParquetLines, is_parquet
-from eventonce.scale.plan import Places, Target
 from eventonce.sources.documents import LONGEST
-from eventonce.study.traffic import NTH_BITS
+from eventonce.traffic.dedupe_plan import Places, Target
+from eventonce.traffic.drivers import need
+from eventonce.traffic.drop_lists import DROP, FLAG_BITS, SEVERAL, read_list
+from eventonce.traffic.output import ParquetOutput, open_output
+from eventonce.traffic.parquet import ParquetLines, is_parquet
+from eventonce.traffic.recorded import NTH_BITS
 
 _LINES = 2000  # at once
 _DOCUMENT = NTH_BITS + FLAG_BITS  # a number of a list, shifted by this, is the number of its document

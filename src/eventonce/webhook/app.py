@@ -8,25 +8,25 @@ from functools import partial
 from typing import Any, cast
 
 from eventonce.auth import Auth, cautions
+from eventonce.claims.outcome import Action, Kind, Outcome
 from eventonce.clock import SystemClock, duration
 from eventonce.context import is_async
+from eventonce.dead_letters import DeadLetters, keep
 from eventonce.engine import Once
 from eventonce.errors import ConfigError, SinkError, describe
 from eventonce.event import Delivery
-from eventonce.formats.headers import IDEMPOTENCY_KEY, from_api_destination
-from eventonce.formats.requests import Admitted, deliveries, size
-from eventonce.formats.text import GZIP
-from eventonce.outcome import Action, Kind, Outcome
+from eventonce.event.formats.headers import IDEMPOTENCY_KEY, from_api_destination
+from eventonce.event.formats.requests import Admitted, deliveries, size
+from eventonce.event.formats.text import GZIP
 from eventonce.ports import Sink
-from eventonce.refusal import Refusal, Refusals
-from eventonce.response import Response, noted, refused, respond, unfinished
-from eventonce.sinks import DeadLetters, keep
+from eventonce.requests.refusal import Refusal, Refusals
+from eventonce.requests.response import Response, noted, refused, respond, unfinished
 from eventonce.sinks.file import FileSink
 from eventonce.webhook.asgi import Receive, Scope, Send, answer_of, headers_of
 from eventonce.webhook.batches import Batches
 from eventonce.webhook.body import Bodies, Body, Gone
 from eventonce.webhook.idempotency_key import idempotency_key
-from eventonce.webhook.lanes import Lanes
+from eventonce.webhook.threads import Lanes
 
 MAX_BODY = 1024 * 1024  # what EventBridge, SQS and SNS carry at most
 MAX_WAITING = 1000  # events

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, NamedTuple
 
-from eventonce.response import Response
+from eventonce.requests.response import Response
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]

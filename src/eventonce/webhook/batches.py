@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
+from eventonce.claims.outcome import Outcome
 from eventonce.errors import describe
 from eventonce.event import Delivery
-from eventonce.outcome import Outcome
-from eventonce.refusal import Refusal
+from eventonce.requests.refusal import Refusal
 
 _log = logging.getLogger("eventonce")
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Self
 
-from eventonce.refusal import Refusal
+from eventonce.requests.refusal import Refusal
 from eventonce.webhook.asgi import Receive
 
 _SMALL = 64 * 1024  # of a body; servers hold as much for each connection anyway

@@ -1,7 +1,7 @@
 """The header `Idempotency-Key`, as draft-ietf-httpapi-idempotency-key-header has it."""
 
-from eventonce.formats import requests
-from eventonce.formats.headers import IDEMPOTENCY_KEY
+from eventonce.event.formats import requests
+from eventonce.event.formats.headers import IDEMPOTENCY_KEY
 from eventonce.webhook.asgi import Scope
 
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from eventonce.claims.outcome import Kind, Outcome
 from eventonce.engine import Once
 from eventonce.errors import LeaseLost, ResultNotKept
 from eventonce.event import Event
-from eventonce.outcome import Kind, Outcome
 from eventonce.ports import Store
-from eventonce.refusal import RETRY_AFTER, Refusal
-from eventonce.rule import Rule
+from eventonce.requests.refusal import RETRY_AFTER, Refusal
+from eventonce.rules.rule import Rule
 from eventonce.webhook.app import MAX_BODY
 from eventonce.webhook.asgi import Answer, App, Receive, Scope, Send, headers_of
 from eventonce.webhook.body import Bodies, Gone

@@ -17,16 +17,16 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from eventonce.clock import duration
+from eventonce.dead_letters import DeadLetters
 from eventonce.engine import Once
 from eventonce.errors import MissingDriver, SourceError
 from eventonce.ports import Sink
-from eventonce.refusal import RETRY_AFTER, Refusal
-from eventonce.response import refused
-from eventonce.sinks import DeadLetters
+from eventonce.requests.refusal import RETRY_AFTER, Refusal
+from eventonce.requests.response import refused
+from eventonce.webhook.address import Place, read_url
 from eventonce.webhook.app import BATCH, DEADLINE, PATIENCE, THREADS, Watcher, Webhook
 from eventonce.webhook.asgi import answer_of
 from eventonce.webhook.linger import Lingering
-from eventonce.webhook.url import Place, read_url
 
 try:
     import h11

@@ -1,7 +1,7 @@
 """The worker: takes deliveries from a source, runs them once, and settles them."""
 
-from eventonce.worker.crew import Crew
-from eventonce.worker.tally import Tally
+from eventonce.worker.counts import Tally
+from eventonce.worker.pool import Crew
 from eventonce.worker.worker import Worker
 
 __all__ = ["Crew", "Tally", "Worker"]

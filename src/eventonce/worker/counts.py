@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from eventonce.outcome import Kind, Outcome
+from eventonce.claims.outcome import Kind, Outcome
 
 _GOOD = (Kind.PROCESSED, Kind.DUPLICATE, Kind.STALE, Kind.EXPIRED)
 

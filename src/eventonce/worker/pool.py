@@ -6,15 +6,15 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 from eventonce.backoff import backoff
+from eventonce.claims.outcome import Kind, Outcome
 from eventonce.clock import Clock, SystemClock
+from eventonce.dead_letters import DeadLetters
 from eventonce.engine import Once
 from eventonce.errors import SourceError
 from eventonce.event import Delivery
-from eventonce.outcome import Kind, Outcome
+from eventonce.observe.outage import Outage
 from eventonce.ports import Sink, Source
-from eventonce.sinks import DeadLetters
-from eventonce.sources.outage import Outage
-from eventonce.worker.guard import guard
+from eventonce.worker.stop_guard import guard
 from eventonce.worker.worker import Watcher, Worker
 
 THREADS = 4

@@ -5,15 +5,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from eventonce.backoff import backoff
+from eventonce.claims.outcome import Action, Kind, Outcome
 from eventonce.clock import Clock, SystemClock
+from eventonce.dead_letters import DeadLetters, keep
 from eventonce.engine import Once
 from eventonce.errors import SinkDown, StoreUnusable
 from eventonce.event import Delivery
-from eventonce.outcome import Action, Kind, Outcome
+from eventonce.event.reading import apart
 from eventonce.ports import Sink, Source
-from eventonce.sinks import DeadLetters, keep
-from eventonce.worker.apart import apart
-from eventonce.worker.tally import Tally
+from eventonce.worker.counts import Tally
 
 if TYPE_CHECKING:
     from asyncio import Runner

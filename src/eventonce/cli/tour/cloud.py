@@ -8,16 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from eventonce.aws import client
-from eventonce.demo.stream import Stream
-from eventonce.demo.tour import Charges
+from eventonce.cli.tour.tour import Charges
+from eventonce.cli.tour.traffic import Stream
+from eventonce.clients.aws import client
 from eventonce.errors import EventOnceError
 
 _PIPELINE = """\
 consumer    = "billing"
 store       = "dynamodb://billing-claims"
 source      = "sqs://billing?visibility=4s&wait=1s"
-sink        = "python:eventonce.demo.handler:charge_in_dynamodb"
+sink        = "python:eventonce.cli.tour.handler:charge_in_dynamodb"
 dead_letter = "dead.jsonl"
 lease       = "4s"                 # short, so that the killed worker's orders are soon free
 batch       = 10

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from eventonce.demo.stream import Stream
+from eventonce.cli.tour.traffic import Stream
 
 _PIPELINE = """\
 consumer    = "billing"
 store       = "sqlite:///shop.db"
-sink        = "python:eventonce.demo.handler:charge"
+sink        = "python:eventonce.cli.tour.handler:charge"
 dead_letter = "dead.jsonl"
 lease       = "2s"                 # short, so that the killed worker's orders are soon free
 batch       = 10

@@ -1,10 +1,10 @@
 """Ways to read a body: raw bytes, text or a mapping become an `Event`, through every envelope and carrier."""
 
-from eventonce.formats.carriers import Carried, unpack
-from eventonce.formats.cloudevents import read_binary
-from eventonce.formats.reader import read_carried, read_event, read_events, read_message
-from eventonce.formats.sdk import to_sdk
-from eventonce.formats.text import MAX_BYTES
+from eventonce.event.formats.carriers import Carried, unpack
+from eventonce.event.formats.cloudevents import read_binary
+from eventonce.event.formats.reader import read_carried, read_event, read_events, read_message
+from eventonce.event.formats.sdk import to_sdk
+from eventonce.event.formats.text import MAX_BYTES
 
 __all__ = [
     "MAX_BYTES",

@@ -12,11 +12,12 @@ import msgspec
 from eventonce.clock import moment
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.formats import bus, cloudevents, eventbridge, gateway
-from eventonce.formats.headers import readable
-from eventonce.formats.plain import text
-from eventonce.formats.text import content, from_base64, kind_of
-from eventonce.key import canonical
+from eventonce.event.formats import cloudevents, eventbridge, gateway
+from eventonce.event.formats import new_bus as bus
+from eventonce.event.formats.headers import readable
+from eventonce.event.formats.plain import text
+from eventonce.event.formats.text import content, from_base64, kind_of
+from eventonce.event.keys import canonical
 
 Document = dict[str, Any]
 TRACE_NAMES = ("traceparent", "tracestate", "AWSTraceHeader")

@@ -7,10 +7,10 @@ import msgspec
 
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.formats.plain import text
-from eventonce.formats.spelling import known, mark
-from eventonce.formats.text import MAX_BYTES, check_size, from_base64, read_json, to_base64
-from eventonce.path import read_time
+from eventonce.event.formats.numbers import known, mark
+from eventonce.event.formats.plain import text
+from eventonce.event.formats.text import MAX_BYTES, check_size, from_base64, read_json, to_base64
+from eventonce.event.paths import read_time
 
 _NAMED = frozenset(("id", "source", "type", "data", "data_base64"))
 _REQUIRED = ("specversion", "id", "source", "type")

@@ -6,10 +6,10 @@ from typing import Any
 
 from eventonce.clock import moment
 from eventonce.event import Event
-from eventonce.formats.plain import text
-from eventonce.formats.spelling import noticed
-from eventonce.formats.text import too_deep
-from eventonce.path import floor_time
+from eventonce.event.formats.numbers import noticed
+from eventonce.event.formats.plain import text
+from eventonce.event.formats.text import too_deep
+from eventonce.event.paths import floor_time
 
 _IMAGES = {"Keys": "keys", "NewImage": "new", "OldImage": "old"}
 _WHOLE = r"-?[0-9]{1,40}"

@@ -7,10 +7,10 @@ import msgspec
 from msgspec import structs
 
 from eventonce.event import Event
-from eventonce.formats import cloudevents
-from eventonce.formats.plain import text
-from eventonce.formats.text import LEVELS, MAX_BYTES, SMALL, is_dear, ordinary, read_object
-from eventonce.path import read_time
+from eventonce.event.formats import cloudevents
+from eventonce.event.formats.plain import text
+from eventonce.event.formats.text import LEVELS, MAX_BYTES, SMALL, is_dear, ordinary, read_object
+from eventonce.event.paths import read_time
 
 _BEGIN = b'{"version"'
 _ENTRY = {"Source": "source", "DetailType": "detail-type", "Detail": "detail", "Time": "time", "Resources": "resources"}

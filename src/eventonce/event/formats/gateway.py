@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from eventonce.errors import EventRejected
-from eventonce.formats.text import from_base64
+from eventonce.event.formats.text import from_base64
 
 _PROXIED = frozenset(("httpMethod", "isBase64Encoded", "rawPath"))
 _LATTICE = frozenset(("raw_path", "method", "headers"))  # VPC Lattice in the first version of its events

@@ -7,10 +7,10 @@ from msgspec import structs
 
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.formats import cloudevents, eventbridge
-from eventonce.formats.plain import text
-from eventonce.formats.text import content, read_json
-from eventonce.path import read_time
+from eventonce.event.formats import cloudevents, eventbridge
+from eventonce.event.formats.plain import text
+from eventonce.event.formats.text import content, read_json
+from eventonce.event.paths import read_time
 
 _ID, _SOURCE, _TYPE = "aws:EventId", "aws:Source", "aws:DetailType"
 _RESERVED = "aws."  # AWS takes such a source from nobody else

@@ -3,8 +3,8 @@
 from typing import Any
 
 from eventonce.event import Event
-from eventonce.key import canonical
-from eventonce.path import read_time
+from eventonce.event.keys import canonical
+from eventonce.event.paths import read_time
 
 
 def read(body: dict[str, Any], raw: bytes) -> Event:

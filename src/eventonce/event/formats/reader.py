@@ -8,11 +8,12 @@ from msgspec import structs
 
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.formats import bus, cloudevents, dynamodb, eventbridge, kpl, plain, records, sdk
-from eventonce.formats.carriers import Carried, unpack
-from eventonce.formats.headers import of_request
-from eventonce.formats.spelling import known, mark
-from eventonce.formats.text import GZIP, MAX_BYTES, SMALL, check_size, content, kind_of, read_json, to_base64
+from eventonce.event.formats import cloudevents, dynamodb, eventbridge, kpl, plain, records, sdk
+from eventonce.event.formats import new_bus as bus
+from eventonce.event.formats.carriers import Carried, unpack
+from eventonce.event.formats.headers import of_request
+from eventonce.event.formats.numbers import known, mark
+from eventonce.event.formats.text import GZIP, MAX_BYTES, SMALL, check_size, content, kind_of, read_json, to_base64
 
 MAX_BATCH = 64 * 1024 * 1024  # what a document with many events may have, and what is unpacked from all its records
 MAX_EVENTS = 10_000  # in one message: a list of empty objects takes few bytes, and each becomes a kilobyte here

@@ -3,8 +3,8 @@
 from typing import Any
 
 from eventonce.event import Event
-from eventonce.formats.plain import text
-from eventonce.path import read_time
+from eventonce.event.formats.plain import text
+from eventonce.event.paths import read_time
 
 
 def recognises(body: dict[str, Any]) -> bool:

@@ -7,12 +7,12 @@ import msgspec
 
 from eventonce.errors import EventRejected, describe
 from eventonce.event import Delivery, Event
-from eventonce.formats import Carried, read_binary, read_message
-from eventonce.formats.carriers import sns_names
-from eventonce.formats.cloudevents import recognises_headers
-from eventonce.formats.headers import NAMING, name_in, named, of_request, readable, unquoted
-from eventonce.formats.text import content, kind_of, read_json, values_in
-from eventonce.refusal import Refusal
+from eventonce.event.formats import Carried, read_binary, read_message
+from eventonce.event.formats.carriers import sns_names
+from eventonce.event.formats.cloudevents import recognises_headers
+from eventonce.event.formats.headers import NAMING, name_in, named, of_request, readable, unquoted
+from eventonce.event.formats.text import content, kind_of, read_json, values_in
+from eventonce.requests.refusal import Refusal
 
 _LONGEST_KEY = 255  # characters
 _BYTES_OF_A_VALUE = 64  # as an object

@@ -4,10 +4,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from eventonce.decoding import decode
 from eventonce.errors import EventRejected, MissingDriver, describe
 from eventonce.event import Event
-from eventonce.stamp import FIELD
+from eventonce.event.decoding import decode
+from eventonce.event.stamp import FIELD
 
 
 @runtime_checkable

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Union
 
 import msgspec
 
-from eventonce.decoding import decode
 from eventonce.errors import EventRejected
-from eventonce.formats.spelling import LARGEST, odd
-from eventonce.key import MAX_DEPTH
+from eventonce.event.decoding import decode
+from eventonce.event.formats.numbers import LARGEST, odd
+from eventonce.event.keys import MAX_DEPTH
 
 MAX_BYTES = 4 * 1024 * 1024  # four times what EventBridge, SQS and Lambda carry, for what wraps and escapes it
 BOM = b"\xef\xbb\xbf"

@@ -19,7 +19,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 from botocore.validate import validate_parameters
 
-from eventonce import aws
+from eventonce.clients import aws
 from eventonce.clock import Clock
 from eventonce.errors import ConfigError, StoreError, StoreUnusable
 from eventonce.forks import tell_of_forks

@@ -4,12 +4,12 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
-from eventonce.claim import Record
+from eventonce.claims.protocol import Record
 from eventonce.errors import StoreError
-from eventonce.key import Key
+from eventonce.event.keys import Key
+from eventonce.stores.dynamodb.client import PASSING, THROTTLES, Refused, Server
 from eventonce.stores.dynamodb.layout import Item, Layout
-from eventonce.stores.dynamodb.server import PASSING, THROTTLES, Refused, Server
-from eventonce.stores.patience import ask
+from eventonce.stores.retry import ask
 
 STATEMENTS = 25  # in one call
 _BYTES = 512 * 1024  # of memos in one call

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from eventonce import claim as protocol
-from eventonce.claim import LONGEST_LEASE, Claim, Finish, Record, Release, Token
+from eventonce.claims import protocol
+from eventonce.claims.protocol import LONGEST_LEASE, Claim, Finish, Record, Release, Token
 from eventonce.errors import StoreUnusable
-from eventonce.key import Key
+from eventonce.event.keys import Key
 
 Value = Any  # a DynamoDB value with its type: {"S": "text"}
 Item = Mapping[str, Value]

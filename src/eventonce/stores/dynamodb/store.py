@@ -10,18 +10,18 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-from eventonce import claim as protocol
-from eventonce.claim import Answer, Busy, Claim, Finish, Record, Release, Token, Want
+from eventonce.claims import protocol
+from eventonce.claims.protocol import Answer, Busy, Claim, Finish, Record, Release, Token, Want
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import StoreError
-from eventonce.key import Key
+from eventonce.event.keys import Key
 from eventonce.ports import Swept
+from eventonce.stores.dynamodb.client import Server
 from eventonce.stores.dynamodb.items import Fate, Items
 from eventonce.stores.dynamodb.layout import Change, Item, Layout, expression, insertion, statement
-from eventonce.stores.dynamodb.server import Server
 from eventonce.stores.dynamodb.table import check_table, create_command, create_table
 from eventonce.stores.dynamodb.transaction import DynamoDBTransaction
-from eventonce.stores.patience import GIVING_BACK
+from eventonce.stores.retry import GIVING_BACK
 from eventonce.stores.url import count, options, patience, wrong
 
 IN_FLIGHT = 8  # calls at a time

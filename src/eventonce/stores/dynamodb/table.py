@@ -3,8 +3,8 @@
 from typing import Any
 
 from eventonce.errors import StoreError, StoreUnusable
+from eventonce.stores.dynamodb.client import Denied, Server
 from eventonce.stores.dynamodb.layout import Layout
-from eventonce.stores.dynamodb.server import Denied, Server
 
 _LOW = 10  # write units a second: a few events
 _POLL = 200

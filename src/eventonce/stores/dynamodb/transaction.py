@@ -6,12 +6,12 @@ from typing import Any
 
 from boto3.dynamodb.types import TypeSerializer
 
-from eventonce import claim as protocol
-from eventonce.claim import Claim, Finish
+from eventonce.claims import protocol
+from eventonce.claims.protocol import Claim, Finish
 from eventonce.errors import ConfigError, StoreError, TransactionRefused
+from eventonce.stores.dynamodb.client import PASSING, THROTTLES, Refused, Server
 from eventonce.stores.dynamodb.layout import Item, Layout, Value, expression
-from eventonce.stores.dynamodb.server import PASSING, THROTTLES, Refused, Server
-from eventonce.stores.patience import ask
+from eventonce.stores.retry import ask
 
 MAX_ACTIONS = 99  # DynamoDB takes 100 in a transaction, and one of them is ours
 MAX_ITEM = 400 * 1024

@@ -15,7 +15,7 @@ import psycopg
 from psycopg.abc import PQGen
 
 from eventonce.errors import StoreBusy, StoreUnusable
-from eventonce.stores.postgres.trouble import NoAnswer, lost
+from eventonce.stores.postgres.errors import NoAnswer, lost
 
 _GRACE = 1.0  # seconds that a server has to say that it has stopped
 _IDLE_FOR = 240.0  # seconds; what lies between may forget a connection that is idle for longer

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from eventonce.errors import StoreUnusable
 from eventonce.stores.postgres.connection import Connection
-from eventonce.stores.postgres.trouble import GONE
+from eventonce.stores.postgres.errors import GONE
 
 FOLDER = Path(__file__).with_name("sql")
 _LOCK = 0x65766E746F6E6365  # "evntonce": the advisory lock under which the tables are made

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from eventonce import libpq
-from eventonce.claim import (
+from eventonce.claims.protocol import (
     FAILURES_FOR,
     FURTHEST_LEASE,
     Answer,
@@ -30,18 +29,19 @@ from eventonce.claim import (
     Want,
     Won,
 )
+from eventonce.clients import libpq
+from eventonce.clients.libpq import TIMEOUT
 from eventonce.clock import LONGEST, Clock, SystemClock
 from eventonce.errors import ConfigError, StoreBusy, StoreError, StoreUnusable
+from eventonce.event.keys import Key
 from eventonce.forks import tell_of_forks
-from eventonce.key import Key
-from eventonce.libpq import TIMEOUT
 from eventonce.ports import Swept
-from eventonce.stores.patience import GIVING_BACK, ask
 from eventonce.stores.postgres.batch import ADAPTERS, byte_strings, longs
 from eventonce.stores.postgres.connection import Connection, Pool
+from eventonce.stores.postgres.errors import READ_ONLY, trouble
 from eventonce.stores.postgres.schema import prepare, statement
 from eventonce.stores.postgres.transaction import PostgresTransaction
-from eventonce.stores.postgres.trouble import READ_ONLY, trouble
+from eventonce.stores.retry import GIVING_BACK, ask
 from eventonce.stores.url import patience
 
 _CONNECTIONS = 8  # for the verbs of one process; each holds one for one statement

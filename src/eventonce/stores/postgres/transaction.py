@@ -9,11 +9,11 @@ import psycopg
 from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
 
-from eventonce.claim import Claim, Finish
+from eventonce.claims.protocol import Claim, Finish
 from eventonce.errors import ConfigError, EventOnceError, LeaseLost, StoreError
 from eventonce.stores.postgres.connection import Connection, Result
+from eventonce.stores.postgres.errors import NoAnswer, blameless, inside, lost
 from eventonce.stores.postgres.schema import statement
-from eventonce.stores.postgres.trouble import NoAnswer, blameless, inside, lost
 
 _AS_BEFORE = "SELECT set_config('search_path', %s, true), set_config('role', %s, true)"
 _BEGIN, _FINISH = statement("begin"), statement("finish")

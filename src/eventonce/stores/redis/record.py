@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from eventonce.claim import Answer, Busy, Claim, Done, Finish, Record, Release, Stale, Want, Won
+from eventonce.claims.protocol import Answer, Busy, Claim, Done, Finish, Record, Release, Stale, Want, Won
 
 _SHIFT = 2**63  # makes versions unsigned
 _LONGEST_ERROR = 65_535

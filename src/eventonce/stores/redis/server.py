@@ -9,7 +9,7 @@ from redis.exceptions import NoPermissionError
 from redis.exceptions import TimeoutError as Late
 
 from eventonce.errors import StoreUnusable
-from eventonce.stores.redis.trouble import NO_CLUSTER, READ_ONLY
+from eventonce.stores.redis.errors import NO_CLUSTER, READ_ONLY
 
 _OLDEST = (6, 2)
 

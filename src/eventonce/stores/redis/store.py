@@ -21,18 +21,18 @@ from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 from redis.retry import Retry
 
-from eventonce.claim import Answer, Claim, Finish, Record, Release, Token, Want
+from eventonce.claims.protocol import Answer, Claim, Finish, Record, Release, Token, Want
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import StoreError, StorePartly
+from eventonce.event.keys import Key
 from eventonce.forks import tell_of_forks
-from eventonce.key import Key
 from eventonce.ports import Swept
-from eventonce.stores.patience import GIVING_BACK, ask
 from eventonce.stores.redis import cluster as masters
 from eventonce.stores.redis import record
 from eventonce.stores.redis.cluster import TROUBLE
+from eventonce.stores.redis.errors import trouble
 from eventonce.stores.redis.server import warnings
-from eventonce.stores.redis.trouble import trouble
+from eventonce.stores.retry import GIVING_BACK, ask
 from eventonce.stores.url import count, flag, options, patience, shown, without, wrong
 
 _PREFIX = b"eventonce:"  # with the key, it fills what Redis sets aside for a name of 16 bytes anyway

@@ -7,17 +7,17 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from eventonce.rules import Rulebook
-from eventonce.scale.audit import enter, headers, rows_of, take, write_facts
-from eventonce.scale.drivers import need
-from eventonce.scale.fold import NOTHING, Fold, windows
-from eventonce.scale.parts import Archive
-from eventonce.scale.plan import Places
-from eventonce.scale.recipe import Recipe
-from eventonce.scale.spark_engine import RANK, Cluster, ordered
-from eventonce.scale.tally import Tally
-from eventonce.study.audit import conclude
-from eventonce.study.report import Report
-from eventonce.study.traffic import NTH_BITS
+from eventonce.traffic.archive import Archive
+from eventonce.traffic.audit import conclude
+from eventonce.traffic.database_audit import enter, headers, rows_of, take, write_facts
+from eventonce.traffic.dedupe_plan import Places
+from eventonce.traffic.drivers import need
+from eventonce.traffic.fold import NOTHING, Fold, windows
+from eventonce.traffic.recipe import Recipe
+from eventonce.traffic.recorded import NTH_BITS
+from eventonce.traffic.report import Report
+from eventonce.traffic.spark.engine import RANK, Cluster, ordered
+from eventonce.traffic.tally import Tally
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,12 +14,12 @@ import msgspec
 
 from eventonce.errors import ConfigError
 from eventonce.rules import Rulebook
-from eventonce.scale.drivers import need
-from eventonce.scale.keyed import Header
-from eventonce.scale.lists import DROP, Judged, losers, shifts, write_lists
-from eventonce.scale.parts import Part
-from eventonce.scale.plan import Places, Plan, Target
-from eventonce.scale.recipe import Recipe
+from eventonce.traffic.archive import Part
+from eventonce.traffic.dedupe_plan import Places, Plan, Target
+from eventonce.traffic.drivers import need
+from eventonce.traffic.drop_lists import DROP, Judged, losers, shifts, write_lists
+from eventonce.traffic.keyed import Header
+from eventonce.traffic.recipe import Recipe
 
 if TYPE_CHECKING:
     import pyarrow as pa

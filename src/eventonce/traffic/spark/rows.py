@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from eventonce.event import Event
-from eventonce.formats import read_events
-from eventonce.scale.drivers import need
-from eventonce.scale.facts import PartFacts
-from eventonce.scale.fold import DROPPED, Fold, Rows
-from eventonce.scale.keys import keys_arrow
-from eventonce.scale.recipe import Recipe
-from eventonce.scale.spark_engine import RANK
+from eventonce.event.formats import read_events
 from eventonce.sources.documents import LONGEST
-from eventonce.study.pieces import Placed
-from eventonce.study.traffic import NTH_BITS
+from eventonce.traffic.drivers import need
+from eventonce.traffic.file_ranges import Placed
+from eventonce.traffic.fold import DROPPED, Fold, Rows
+from eventonce.traffic.keys import keys_arrow
+from eventonce.traffic.part_facts import PartFacts
+from eventonce.traffic.recipe import Recipe
+from eventonce.traffic.recorded import NTH_BITS
+from eventonce.traffic.spark.engine import RANK
 
 if TYPE_CHECKING:
     import pyarrow as pa

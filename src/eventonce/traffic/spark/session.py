@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from eventonce.errors import ConfigError, EventOnceError
-from eventonce.scale.drivers import need
-from eventonce.scale.recipe import check_workers
+from eventonce.traffic.drivers import need
+from eventonce.traffic.recipe import check_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,12 +18,12 @@ import msgspec
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, LateRows
 from eventonce.rules import Rulebook
-from eventonce.scale.drivers import need
-from eventonce.scale.keys import Rules, book_of
-from eventonce.scale.recipe import Recipe
-from eventonce.scale.spark import check_column, ddl
-from eventonce.scale.spark_rows import ADDED, KEYED, distinguishing
-from eventonce.study.gaps import spelled
+from eventonce.traffic.drivers import need
+from eventonce.traffic.gap_histogram import spelled
+from eventonce.traffic.keys import Rules, book_of
+from eventonce.traffic.recipe import Recipe
+from eventonce.traffic.spark import check_column, ddl
+from eventonce.traffic.spark.rows import ADDED, KEYED, distinguishing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,6 +1,6 @@
 """Keys, audits and copies of any DataFrame of Spark: what a column of JSON lines holds, wherever it came from.
 
-    from eventonce.scale import spark
+    from eventonce.traffic import spark
     keyed = spark.with_key(frame, "pipeline.toml", column="value")
 
 For folders that all workers see, `eventonce audit` and `eventonce copy` with `--engine` shuffle keys only; a copy of a
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from eventonce.errors import ConfigError
-from eventonce.scale.drivers import need
-from eventonce.scale.facts import Header
-from eventonce.scale.keys import Rules, book_of
-from eventonce.scale.parts import Archive
-from eventonce.scale.recipe import Recipe
-from eventonce.scale.spark_audit import count
-from eventonce.scale.spark_engine import ordered
-from eventonce.scale.spark_rows import ADDED, FACTS, KEYED, NTH, PLACE, RULE, TIE, keeping, keying, marking, studying
-from eventonce.scale.tally import Tally
-from eventonce.study.audit import conclude
-from eventonce.study.report import Report
+from eventonce.traffic.archive import Archive
+from eventonce.traffic.audit import conclude
+from eventonce.traffic.drivers import need
+from eventonce.traffic.keys import Rules, book_of
+from eventonce.traffic.part_facts import Header
+from eventonce.traffic.recipe import Recipe
+from eventonce.traffic.report import Report
+from eventonce.traffic.spark.audit import count
+from eventonce.traffic.spark.engine import ordered
+from eventonce.traffic.spark.rows import ADDED, FACTS, KEYED, NTH, PLACE, RULE, TIE, keeping, keying, marking, studying
+from eventonce.traffic.tally import Tally
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

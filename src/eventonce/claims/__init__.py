@@ -1,0 +1,1 @@
+"""The protocol of claims, what is remembered of a run, and what becomes of an event."""

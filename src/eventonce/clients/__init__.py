@@ -1,0 +1,1 @@
+"""Clients and addresses that several adapters share."""

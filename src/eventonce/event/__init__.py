@@ -1,0 +1,5 @@
+"""What came: events, how they are read, the paths into them, and what their keys are made of."""
+
+from eventonce.event.event import Delivery, Event
+
+__all__ = ["Delivery", "Event"]

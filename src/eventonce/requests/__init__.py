@@ -1,0 +1,1 @@
+"""What every door for requests needs: refusals, and how a sender is answered."""
