@@ -76,28 +76,28 @@ format: python
 
 docs: python
 	@$(INSTALL) .venv --extras all --groups test
-	$(BIN)/python docs/make_cli_page.py
-	$(BIN)/python docs/make_proof_page.py
+	$(BIN)/python tools/cli_page.py
+	$(BIN)/python -m lab.proof_page
 
 bench: python
 	@$(INSTALL) .venv --extras all --groups bench
 	@$(SERVERS)
-	$(BIN)/python benchmarks
+	$(BIN)/python -m benchmarks
 
 bench-quick: python
 	@$(INSTALL) .venv --extras redis,postgres,dynamodb --groups bench
 	@$(SERVERS) redis postgresql dynoxide
-	@$(BIN)/python benchmarks --quick
+	@$(BIN)/python -m benchmarks --quick
 
 bench-more: python
 	@$(INSTALL) .venv --extras all --groups bench
 	@$(SERVERS)
-	$(BIN)/python benchmarks/audit.py
-	$(BIN)/python benchmarks/scale.py
-	$(WITH_SERVERS) $(BIN)/python benchmarks/sqs.py
-	$(BIN)/python benchmarks/webhook.py
-	$(WITH_SERVERS) $(BIN)/python benchmarks/publish.py
-	$(WITH_SERVERS) $(BIN)/python benchmarks/relay.py
+	$(BIN)/python -m benchmarks.audit
+	$(BIN)/python -m benchmarks.scale
+	$(WITH_SERVERS) $(BIN)/python -m benchmarks.sqs
+	$(BIN)/python -m benchmarks.webhook
+	$(WITH_SERVERS) $(BIN)/python -m benchmarks.publish
+	$(WITH_SERVERS) $(BIN)/python -m benchmarks.relay
 
 audit: python
 	@$(INSTALL) .venv --extras all --groups test,lint
@@ -107,7 +107,7 @@ audit: python
 proof: python
 	@$(INSTALL) .venv --extras all --groups test
 	@$(SERVERS)
-	$(WITH_SERVERS) $(BIN)/python docs/make_proof_page.py --run $(MINUTES)
+	$(WITH_SERVERS) $(BIN)/python -m lab.proof_page --run $(MINUTES)
 
 fuzz: python
 	@$(INSTALL) .venv --extras all --groups test,fuzz

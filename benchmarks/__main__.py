@@ -1,6 +1,6 @@
 """All benchmarks: prints one table, and writes it to RESULTS.md beside this file.
 
-    python benchmarks [--quick] [SUBJECT ...]
+    python -m benchmarks [--quick] [SUBJECT ...]
 
 With subjects named, only those are run and nothing is written. Each has a process of its own. A quick run has too few
 keys for the targets to apply: it prints ratios alone, and writes nothing.
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from harness import FULL, QUICK, Row, Scale, measure
+from benchmarks.harness import FULL, QUICK, Row, Scale, measure
 
 HERE = Path(__file__).parent
 SUBJECTS = {
@@ -105,7 +105,7 @@ def _versioned(package: str) -> str:
 
 def main() -> int:
     """Measure, print, and return 1 if a target is missed."""
-    parser = argparse.ArgumentParser(prog="python benchmarks")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("--quick", action="store_true", help="under two minutes, with fewer keys and rounds")
     parser.add_argument("subject", nargs="*", choices=[[], *SUBJECTS], help=f"one of {', '.join(SUBJECTS)}")
     given = parser.parse_args()
@@ -122,6 +122,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(HERE))
     os.environ["PATH"] = f"{HERE.parent / '.servers' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     sys.exit(main())

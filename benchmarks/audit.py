@@ -1,6 +1,6 @@
 """What an audit costs: against keying the same file in one process, side by side in one run.
 
-    python benchmarks/audit.py [EVENTS]
+    python -m benchmarks.audit [EVENTS]
 
 The audit also takes each event's content and id, counts, and remembers; with several processes it shares that out.
 Rounds are interleaved, and the best round of each counts. Beside the time by the clock stands that of the busiest
@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from harness import IGNORED, Traffic
-
+from benchmarks.harness import IGNORED, Traffic
 from eventonce.event.formats import read_event
 from eventonce.rules import Rulebook, identity
 from eventonce.rules.rule import Rule

@@ -81,7 +81,7 @@ Rounds = dict[str, list[Spent]]
 def measure(module: str, scale: Scale, told: Connection) -> None:
     """Send all rows of a subject; in a process of its own, since what one leaves behind slows the next one down."""
     with told:
-        for row in importlib.import_module(module).rows(scale):
+        for row in importlib.import_module(f"benchmarks.{module}").rows(scale):
             told.send(row)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import orjson
-from harness import IGNORED, Row, Scale, Traffic, compare, costs
 
+from benchmarks.harness import IGNORED, Row, Scale, Traffic, compare, costs
 from eventonce.event import keys as key
 from eventonce.event.formats import eventbridge, read_event
 from eventonce.rules import Rulebook, identity

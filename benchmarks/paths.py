@@ -3,8 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 
-from harness import IGNORED, batches
-
+from benchmarks.harness import IGNORED, batches
 from eventonce import Once, Rule
 from eventonce.claims.protocol import Finish, Want, Won
 from eventonce.event.formats import eventbridge

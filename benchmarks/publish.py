@@ -1,6 +1,6 @@
 """What publishing costs: CPU time per event against bare PutEvents calls, side by side in one run.
 
-    python benchmarks/publish.py [--quick]
+    python -m benchmarks.publish [--quick]
 
 Only the CPU time of this process counts, not the server's. Rounds are interleaved, and the best of each counts.
 """
@@ -15,11 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.servers import Ministack
-
 from eventonce import Rule
 from eventonce.clients.aws import client
 from eventonce.outbox import Publisher
+from tests.servers import Ministack
 
 EVENTS, ROUNDS = (200, 2) if "--quick" in sys.argv else (2000, 7)
 _SERVERS = Path(__file__).parents[1] / ".servers" / "bin"

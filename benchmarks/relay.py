@@ -1,7 +1,7 @@
 """What a relay moves, against what bare publish calls could, side by side in one run; and how large its table gets.
 
-    python benchmarks/relay.py [--quick]           events a second, the ratio, and what an event costs
-    python benchmarks/relay.py --steady [SECONDS]  the outbox of PostgreSQL while events come and go
+    python -m benchmarks.relay [--quick]           events a second, the ratio, and what an event costs
+    python -m benchmarks.relay --steady [SECONDS]  the outbox of PostgreSQL while events come and go
 
 The bare calls are PutEvents in tens, one after the other, and nothing else: no outbox, no identity. Rounds are
 interleaved, and the ratio is the median of the rounds' own, since the machine may be busy with something else.
@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from publish import events  # which also says where the emulator is found
-from tests.servers import Ministack, Postgres
 
+from benchmarks.publish import events  # which also says where the emulator is found
 from eventonce.clients.aws import client
 from eventonce.outbox import Outbox, Publisher, Relay
 from eventonce.testing.proxy import FaultProxy
+from tests.servers import Ministack, Postgres
 
 EVENTS, ROUNDS = (300, 2) if "--quick" in sys.argv else (2000, 7)
 DELAY = 5  # milliseconds; EventBridge takes longer than that, and an emulator on the same machine does not

@@ -1,6 +1,6 @@
 """What an archive costs past one process: CPU seconds of the whole process tree, against the key function alone.
 
-    python benchmarks/scale.py [--events N] [--gzip] [--rule id|field|content] [--spark PYTHON]
+    python -m benchmarks.scale [--events N] [--gzip] [--rule id|field|content] [--spark PYTHON]
 
 Each candidate is a process of its own over the same files, in the same run; what it starts is counted with it, and so
 is the memory of all of them together. With `--spark`, a Python that has PySpark also does it on `local[2]`.

@@ -1,7 +1,7 @@
 """What the SQS worker costs, and what it holds.
 
-    python benchmarks/sqs.py [--quick]                    all of it; exit 1 where a bound does not hold, unless quick
-    python benchmarks/sqs.py ratio|in-hand|memory ...     some of it
+    python -m benchmarks.sqs [--quick]                    all of it; exit 1 where a bound does not hold, unless quick
+    python -m benchmarks.sqs ratio|in-hand|memory ...     some of it
 
 ratio: CPU time per message against a bare boto3 loop that receives and deletes, against ministack. Only this process
 counts, not the server's; rounds are interleaved, and the best of each counts. Bound: twice the bare loop.
@@ -22,8 +22,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.servers import Ministack
-
 from eventonce import Once
 from eventonce.clients.aws import client
 from eventonce.dead_letters.file_sink import DeadFile
@@ -32,6 +30,7 @@ from eventonce.ports import Called, Hook
 from eventonce.sources.sqs import SqsSource
 from eventonce.sources.visibility import Change
 from eventonce.worker import Crew
+from tests.servers import Ministack
 
 QUICK = "--quick" in sys.argv
 MESSAGES, ROUNDS = (300, 2) if QUICK else (2000, 7)

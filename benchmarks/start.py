@@ -13,9 +13,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness import Row, Scale
-
 import eventonce
+from benchmarks.harness import Row, Scale
 
 SUBJECT = "start"
 OURS, NAME, LIMIT = "eventonce", "Powertools idempotency", "limit: its parser, hash, threads, log"

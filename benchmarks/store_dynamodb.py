@@ -11,13 +11,13 @@ from typing import Any
 
 import boto3
 from aws_lambda_powertools.utilities.idempotency.persistence.dynamodb import DynamoDBPersistenceLayer
-from harness import Row, Scale, Traffic, compare, costs, counted, faster, keys
-from paths import BARE, OURS, RULE, WINDOW, Act, bare, fill, singly, whole
-from powertools import NAME, powertools
-from tests.servers import Dynoxide
 
+from benchmarks.harness import Row, Scale, Traffic, compare, costs, counted, faster, keys
+from benchmarks.paths import BARE, OURS, RULE, WINDOW, Act, bare, fill, singly, whole
+from benchmarks.powertools import NAME, powertools
 from eventonce import Once
 from eventonce.stores import open_store
+from tests.servers import Dynoxide
 
 SUBJECT = "dynamodb"
 NAIVE = "naive get + put + update"

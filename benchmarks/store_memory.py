@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from harness import FULL, Row, Scale, Traffic, compare, counted, faster, keys, resident
-from paths import BARE, OURS, RULE, bare, fill, singly, store_only, whole
-from powertools import NAME, OnDict, powertools
-
+from benchmarks.harness import FULL, Row, Scale, Traffic, compare, counted, faster, keys, resident
+from benchmarks.paths import BARE, OURS, RULE, bare, fill, singly, store_only, whole
+from benchmarks.powertools import NAME, OnDict, powertools
 from eventonce import Once
 from eventonce.event.keys import Key
 from eventonce.stores.memory import MemoryStore

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from harness import Row, Scale, Traffic, batches, compare, faster, keys
-from paths import BARE, OURS, RULE, WINDOW, Act, bare, keyer, store_only, whole
-from tests.servers import Postgres
 
+from benchmarks.harness import Row, Scale, Traffic, batches, compare, faster, keys
+from benchmarks.paths import BARE, OURS, RULE, WINDOW, Act, bare, keyer, store_only, whole
 from eventonce import Once
 from eventonce.event.keys import Key
 from eventonce.stores import open_store
 from eventonce.stores.postgres.batch import ADAPTERS, byte_strings
+from tests.servers import Postgres
 
 SUBJECT = "postgres"
 LIMIT, LEAST, NAIVE = "limit: unnest, = ANY", "limit, with keys", "naive two-phase"

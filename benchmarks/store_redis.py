@@ -13,14 +13,14 @@ from typing import Any
 
 import redis
 from aws_lambda_powertools.utilities.idempotency.persistence.redis import RedisCachePersistenceLayer
-from harness import Row, Scale, Traffic, batches, compare, copies, counted, faster, keys
-from paths import BARE, OURS, RULE, WINDOW, Act, bare, fill, singly, store_only, whole
-from powertools import NAME, powertools
-from tests.servers import Redis
 
+from benchmarks.harness import Row, Scale, Traffic, batches, compare, copies, counted, faster, keys
+from benchmarks.paths import BARE, OURS, RULE, WINDOW, Act, bare, fill, singly, store_only, whole
+from benchmarks.powertools import NAME, powertools
 from eventonce import Once
 from eventonce.event.keys import Key
 from eventonce.stores import open_store
+from tests.servers import Redis
 
 SUBJECT = "redis"
 LIMIT, NAIVE = "limit: packed keys", "naive SET NX"

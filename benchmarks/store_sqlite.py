@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import Row, Scale, Traffic, batches, compare, counted, faster, keys, spread_keys
-from paths import BARE, OURS, RULE, WINDOW, Act, bare, store_only, whole
-
+from benchmarks.harness import Row, Scale, Traffic, batches, compare, counted, faster, keys, spread_keys
+from benchmarks.paths import BARE, OURS, RULE, WINDOW, Act, bare, store_only, whole
 from eventonce import Once
 from eventonce.event.keys import Key
 from eventonce.stores import open_store

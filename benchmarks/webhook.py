@@ -1,6 +1,6 @@
 """What the webhook source holds, over real sockets: beside a bare application in the same run, since machines differ.
 
-    python benchmarks/webhook.py [--quick]
+    python -m benchmarks.webhook [--quick]
 
 The server has one core, the clients have another. The bare application reads the body and parses the JSON, and does
 nothing else. The overload asks far more than a slow handler can do: what is beyond the bound gets 503 with Retry-After,

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import Rounds, Row, Scale, Spent, Traffic, faster
-from paths import RULE, whole
-from tests.servers import Redis
-
+from benchmarks.harness import Rounds, Row, Scale, Spent, Traffic, faster
+from benchmarks.paths import RULE, whole
 from eventonce import Once
+from tests.servers import Redis
 
 SUBJECT = "workers"
 ONE, TWO = "one process", "two processes"

@@ -1,4 +1,1 @@
-"""Proof: a model of the claim protocol, a simulator that breaks the real engine on purpose, and what it must find.
-
-Needs greenlet: `pip install 'eventonce[proof]'`.
-"""
+"""Proof: a model of the claim protocol, a simulator that breaks the real engine on purpose, and what it must find."""

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.servers import Dynoxide, Postgres, Process, Redis
-
 from eventonce.errors import ConfigError
 from eventonce.stores.url import without
 from eventonce.testing.proxy import FaultProxy
@@ -23,6 +21,7 @@ from lab.torture.effects import (
     PostgresEffects,
     SqliteEffects,
 )
+from tests.servers import Dynoxide, Postgres, Process, Redis
 
 Fault = Callable[[], None]  # begins, lasts and heals
 _DISK = 64  # megabytes of a disk that may be filled

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from tests.servers import Ministack
-
 from eventonce.clients.aws import client
 from eventonce.engine import Once
 from eventonce.event.keys import KEY_BYTES, Key
@@ -26,6 +24,7 @@ from lab.torture.place import Place, effects_at, place
 from lab.torture.sender import Sender
 from lab.torture.verdict import Checker, Verdict
 from lab.torture.worker import CONSUMER
+from tests.servers import Ministack
 
 LEASE = 2.0  # seconds: short, so that many are lost
 _QUEUE = "torture"

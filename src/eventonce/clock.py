@@ -49,6 +49,15 @@ def duration(value: str | float, what: str = "duration") -> int:
     return round(millis)
 
 
+def format_duration(millis: int) -> str:
+    """Return a duration as a rule takes it: `14d`, `1h30m`, `250ms`."""
+    text = ""
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, millis = divmod(millis, _UNITS[unit])
+        text += f"{count}{unit}" if count else ""
+    return text or "0ms"
+
+
 def _spelled(text: str) -> float | None:
     total, at = 0.0, 0
     while match := _DURATION.match(text, at):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from eventonce.clock import duration
+from eventonce.clock import duration, format_duration
 from eventonce.errors import ConfigError, EventRejected, StoreError
 from eventonce.event import Event
 from eventonce.event.keys import canonical
@@ -25,13 +25,13 @@ from eventonce.rules.rule import DEFAULT_WINDOW, Rule
 from eventonce.sinks import open_sink
 from eventonce.sources import check_source
 from eventonce.stores import check_url, has_server, open_store
-from eventonce.traffic.gap_histogram import DAY, spelled
 from eventonce.wire import Settings
 
 _DEFAULTS = ("window", "store_trouble", "remember")  # what rules take from above them
 _CROSS = ("name", "key", "otherwise", "version")  # what other fields of a rule depend on
 # Those fields, and on which: where the key is wrong, they would only repeat it.
 _NEEDS = {**dict.fromkeys(("otherwise", "ignore", "digest", "was"), _CROSS[:3]), "version_ahead": ("version",)}
+_DAY = 86_400_000  # milliseconds
 _ENVELOPE = ("source", "detail-type", "detail")
 
 
@@ -400,9 +400,9 @@ class Horizon(NamedTuple):
     why: str
 
 
-_GENESYS = Horizon(5 * DAY, "4d of Genesys's own retries + 24h of the EventBridge rule's = 5d")
-_QUEUE = Horizon(14 * DAY, "SQS keeps messages, dead letters that are redriven too, for up to 14d")
-_EVENTBRIDGE = Horizon(DAY, "an EventBridge rule retries its target for up to 24h")
+_GENESYS = Horizon(5 * _DAY, "4d of Genesys's own retries + 24h of the EventBridge rule's = 5d")
+_QUEUE = Horizon(14 * _DAY, "SQS keeps messages, dead letters that are redriven too, for up to 14d")
+_EVENTBRIDGE = Horizon(_DAY, "an EventBridge rule retries its target for up to 24h")
 
 
 def horizon(rule: Rule, *, queued: bool = False) -> Horizon | None:
@@ -421,8 +421,8 @@ def shortfall(compiled: CompiledRule, latest: Horizon | None) -> str | None:
     """Why a window is too short, where it is."""
     if latest is None or compiled.window >= latest.millis:
         return None
-    missing = spelled(latest.millis - compiled.window)
+    missing = format_duration(latest.millis - compiled.window)
     return (
         f"window: {compiled.rule.window} is shorter than a copy can be late: {latest.why}; "
-        f"it misses the last {missing}, so write window = {spelled(latest.millis)!r} or more"
+        f"it misses the last {missing}, so write window = {format_duration(latest.millis)!r} or more"
     )

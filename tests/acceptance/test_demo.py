@@ -5,9 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.servers import Ministack
-
 from eventonce.cli.tour import traffic as stream
+from tests.servers import Ministack
 
 
 def demo(*options: str) -> "subprocess.CompletedProcess[str]":

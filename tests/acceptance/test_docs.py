@@ -1,6 +1,5 @@
 """Every example in the README and the docs runs, and says what it is said to say."""
 
-import importlib.util
 import json
 import os
 import re
@@ -12,7 +11,10 @@ from typing import Any
 
 import boto3
 import pytest
+
+from lab import proof_page
 from tests.servers import Ministack
+from tools import cli_page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -112,25 +114,13 @@ def queue_is_empty(ministack: Ministack) -> bool:
     return all(number == "0" for number in numbers.values())
 
 
-def maker(name: str) -> Any:
-    """The script that writes a page."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_page_of_the_command_line_is_fresh() -> None:
-    module = maker("make_cli_page")
-    assert module.PAGE.read_text() == module.page(), "run `make docs`"
+    assert cli_page.PAGE.read_text() == cli_page.page(), "run `make docs`"
 
 
 def test_the_report_of_the_proof_is_fresh() -> None:
-    module = maker("make_proof_page")
-    figures = json.loads(module.FIGURES.read_text())
-    assert module.PAGE.read_text() == module.page(figures), "run `make docs`"
+    figures = json.loads(proof_page.FIGURES.read_text())
+    assert proof_page.PAGE.read_text() == proof_page.page(figures), "run `make docs`"
     assert not any(run["violations"] for run in figures["simulated"].values())
     assert not any(run["violations"] or run["lost"] for run in figures["tortured"].values())
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.servers import Ministack, Postgres
 
 from eventonce.clients.aws import client
 from eventonce.outbox import Outbox
+from tests.servers import Ministack, Postgres
 
 # A relay whose receiver is a file. It may die at a given place: between the sending and the settling, or the taking and
 # the sending.

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+
 from tests.servers import Ministack
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "rides"

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+
 from tests.missing import missing
 from tests.servers import Missing
 from tests.servers.process import find
@@ -20,7 +21,7 @@ PROGRAMS = {"sqlite": "ministack", "redis": "redis-server", "postgresql": "pgrep
 
 def torture(*options: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "eventonce", "torture", *options],
+        [sys.executable, "-m", "lab", "torture", *options],
         capture_output=True,
         text=True,
         timeout=280,
@@ -89,7 +90,7 @@ def test_a_second_run_on_the_same_store_is_one_of_its_own(store: str, tmp_path: 
 def test_nothing_is_left_running_or_mounted_after_an_interrupt(store: str, how: int, look_in: Path) -> None:
     # What a shell runs in the background has interrupts ignored, and that is inherited.
     heed = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
-    torture = [sys.executable, "-m", "eventonce", "torture", "--store", store, "--folder", str(look_in / "run")]
+    torture = [sys.executable, "-m", "lab", "torture", "--store", store, "--folder", str(look_in / "run")]
     command = [sys.executable, "-c", heed, *torture]
     said = look_in / "said"
     with said.open("w") as output, subprocess.Popen(command, stderr=output) as process:

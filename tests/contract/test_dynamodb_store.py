@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.servers import Dynoxide, Ministack
 
 from eventonce import open_store
 from eventonce.ports import Store
 from eventonce.stores.dynamodb.store import DynamoDBStore
 from eventonce.testing import Features, StoreContract, StoreFaults
 from eventonce.testing.faults import StoreAt
+from tests.servers import Dynoxide, Ministack
 
 
 def table_at(server: Dynoxide) -> str:

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import psycopg
 import pytest
-from tests.servers import Postgres
 
 from eventonce import open_store
 from eventonce.clock import Clock
@@ -15,6 +14,7 @@ from eventonce.ports import Store
 from eventonce.stores.postgres.store import PostgresStore
 from eventonce.testing import Features, StoreContract
 from eventonce.testing.faults import StoreAt, StoreFaults
+from tests.servers import Postgres
 
 _numbers = itertools.count()
 

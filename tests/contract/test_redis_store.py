@@ -4,12 +4,12 @@ import functools
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.servers import Redis, RedisCluster, Valkey
 
 from eventonce import open_store
 from eventonce.ports import Store
 from eventonce.testing import FaultProxy, Features, StoreContract, StoreFaults
 from eventonce.testing.faults import StoreAt
+from tests.servers import Redis, RedisCluster, Valkey
 
 
 class TestRedis(StoreContract):

@@ -13,17 +13,17 @@ from typing import Any, ClassVar
 
 import psycopg
 import pytest
-from tests.conftest import running
-from tests.contract.test_dynamodb_store import table_at
-from tests.meddler import Answer, Meddler, error
-from tests.servers import Dynoxide, Ministack, Postgres, Redis, RedisCluster
-from tests.until import until
 
 from eventonce import Event, Kind, Once, StoreError, open_store
 from eventonce.claims.outcome import Action
 from eventonce.errors import StoreUnusable
 from eventonce.testing import ManualClock
 from eventonce.testing.contract import keys
+from tests.conftest import running
+from tests.contract.test_dynamodb_store import table_at
+from tests.meddler import Answer, Meddler, error
+from tests.servers import Dynoxide, Ministack, Postgres, Redis, RedisCluster
+from tests.until import until
 
 SECRET = "hunter2"
 LEASE = 300  # milliseconds, half of which the store is asked for; on a clock that only pauses move on

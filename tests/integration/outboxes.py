@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from tests.servers import Postgres
 
 from eventonce.errors import EventRejected, SinkError
 from eventonce.outbox import Kind, Outbox, Outgoing, Published, Relay
+from tests.servers import Postgres
 
 PATIENCE = 120.0  # seconds until a test is given up
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.missing import missing
 
 import eventonce
+from tests.missing import missing
 
 VERBS = [
     "demo", "run", "check", "key", "presets", "audit", "advise", "peek", "forget", "sweep", "setup", "template", "send",

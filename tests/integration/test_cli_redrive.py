@@ -13,6 +13,7 @@ from typing import Any
 
 import boto3
 import pytest
+
 from tests.servers import Ministack, Postgres
 from tests.until import until
 

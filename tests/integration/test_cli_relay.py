@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.servers import Ministack
 
 from eventonce.clients.aws import client
 from eventonce.outbox import Outbox, Publisher, Relay
 from eventonce.testing.proxy import FaultProxy
+from tests.servers import Ministack
 
 from .outboxes import PATIENCE, event, sqlite_database
 

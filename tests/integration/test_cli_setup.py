@@ -16,6 +16,7 @@ from typing import Any
 import boto3
 import pytest
 from botocore.exceptions import ClientError
+
 from tests.missing import missing
 from tests.servers import Ministack
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from tests.servers import Dynoxide, Redis
 from tests.servers.process import free_port
 

@@ -15,10 +15,6 @@ from typing import Any
 
 import boto3
 import pytest
-from tests.interrupts import interrupt_before_the_commit
-from tests.meddler import Answer, Meddler, error, times
-from tests.servers import Dynoxide
-from tests.servers.process import free_port
 
 from eventonce import Event, Once, Rule, open_store
 from eventonce.claims import protocol
@@ -34,6 +30,10 @@ from eventonce.stores.dynamodb.transaction import Writes, size
 from eventonce.testing import FaultProxy, ManualClock
 from eventonce.testing.contract import LONG, SHORT, claim, finish, give_back, key, keys
 from eventonce.testing.faults import Skewed
+from tests.interrupts import interrupt_before_the_commit
+from tests.meddler import Answer, Meddler, error, times
+from tests.servers import Dynoxide
+from tests.servers.process import free_port
 
 
 def statement_error(code: str) -> dict[str, Any]:

@@ -12,9 +12,6 @@ from typing import Any
 
 import boto3
 import pytest
-from tests.conftest import running
-from tests.servers import Dynoxide, Ministack, Postgres, Process, Redis
-from tests.servers.process import find
 
 from eventonce import Once
 from eventonce.clock import SystemClock
@@ -30,6 +27,9 @@ from eventonce.stores.dynamodb.store import DynamoDBStore
 from eventonce.stores.memory import MemoryStore
 from eventonce.wire import Pipeline, load
 from eventonce.worker import Crew
+from tests.conftest import running
+from tests.servers import Dynoxide, Ministack, Postgres, Process, Redis
+from tests.servers.process import find
 
 GRACE = 60_000
 

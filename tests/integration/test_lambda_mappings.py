@@ -12,10 +12,10 @@ from typing import Any
 import jmespath
 import msgspec
 import pytest
-from tests.servers import Ministack
 
 import eventonce
 from eventonce.clients.aws import client
+from tests.servers import Ministack
 
 APP = """
 from pathlib import Path

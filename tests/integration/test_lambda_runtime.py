@@ -17,6 +17,7 @@ from queue import Queue
 from typing import Any, NamedTuple
 
 import pytest
+
 from tests.missing import missing
 
 APP = """

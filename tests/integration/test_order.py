@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.outboxes import PATIENCE, Database, postgres_database, running, sqlite_database
-from tests.servers import Ministack
 
 from eventonce import Event, Once, Rule
 from eventonce.clients.aws import client
@@ -20,6 +18,8 @@ from eventonce.dead_letters.file_sink import DeadFile
 from eventonce.outbox import Publisher, Relay
 from eventonce.sources import open_source
 from eventonce.worker import Crew
+from tests.integration.outboxes import PATIENCE, Database, postgres_database, running, sqlite_database
+from tests.servers import Ministack
 
 RIDES = [f"r-{number}" for number in range(6)]
 VERSIONS = range(1, 9)

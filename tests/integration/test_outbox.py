@@ -13,8 +13,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.servers import Postgres
-from tests.until import until
 
 from eventonce import ConfigError, Event, EventRejected, Once, Rule
 from eventonce.clock import moment
@@ -27,6 +25,8 @@ from eventonce.outbox.row import make_row
 from eventonce.outbox.table_feed import TableFeed
 from eventonce.testing.clock import ManualClock
 from eventonce.testing.proxy import FaultProxy
+from tests.servers import Postgres
+from tests.until import until
 
 from .outboxes import PATIENCE, Database, Receiver, event, postgres_database, running, sqlite_database
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.servers import Dynoxide, Ministack
 
 import eventonce
 from eventonce import ConfigError, EventRejected, Once
@@ -21,6 +20,7 @@ from eventonce.outbox import Kind, Outbox, Relay, stream
 from eventonce.outbox import decision as verdict
 from eventonce.sources import shard_source
 from eventonce.testing.proxy import FaultProxy
+from tests.servers import Dynoxide, Ministack
 
 from .outboxes import PATIENCE, Receiver, event, running
 

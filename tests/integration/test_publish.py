@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.new_bus import NewBus
-from tests.servers import Ministack
 
 from eventonce import Once
 from eventonce.clients.aws import client
@@ -21,6 +19,8 @@ from eventonce.testing.clock import ManualClock
 from eventonce.testing.proxy import FaultProxy
 from eventonce.wire import Pipeline, settings
 from eventonce.worker import Worker
+from tests.new_bus import NewBus
+from tests.servers import Ministack
 
 
 class Between(SystemClock):

@@ -16,10 +16,6 @@ from typing import Any, cast
 
 import pytest
 import redis
-from tests.missing import need
-from tests.servers import Redis, RedisCluster, Valkey
-from tests.servers.process import free_port
-from tests.until import PATIENCE, until
 
 from eventonce import ConfigError, Event, Kind, LeaseLost, Once, StoreError, open_store
 from eventonce.claims.protocol import Busy, Claim, Done, Finish, Release, Want, Won
@@ -30,6 +26,10 @@ from eventonce.ports import Checkable, Store
 from eventonce.stores.redis.store import RedisStore, _bucketed
 from eventonce.testing import FaultProxy, ManualClock
 from eventonce.testing.contract import LONG, claim, finish, key, keys
+from tests.missing import need
+from tests.servers import Redis, RedisCluster, Valkey
+from tests.servers.process import free_port
+from tests.until import PATIENCE, until
 
 Start = Callable[..., Redis]
 PATIENT = "socket_timeout=60&socket_connect_timeout=60"  # with a server; `timeout` is then for replicas alone

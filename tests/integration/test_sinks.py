@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.new_bus import NewBus
-from tests.servers import Ministack
 
 from eventonce import Once, Rule
 from eventonce.claims.outcome import Kind
@@ -24,6 +22,8 @@ from eventonce.sinks.sns import SnsSink
 from eventonce.testing.proxy import FaultProxy
 from eventonce.wire import Pipeline, settings
 from eventonce.worker import Worker
+from tests.new_bus import NewBus
+from tests.servers import Ministack
 
 
 class Account:

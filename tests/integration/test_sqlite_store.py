@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interrupts import interrupt_before_the_commit
-from tests.until import until
 
 from eventonce import ConfigError, Event, Kind, LeaseLost, Once, StoreError, open_store
 from eventonce.claims.protocol import FAILURES_FOR, Busy, Claim, Done, Finish, Record, Release, Want, Won
@@ -23,6 +21,8 @@ from eventonce.stores import sqlite as module
 from eventonce.stores.embedded import Ledger, Records, Result
 from eventonce.stores.sqlite import SQLiteStore
 from eventonce.testing import ManualClock
+from tests.interrupts import interrupt_before_the_commit
+from tests.until import until
 
 KEY = Key(bytes(16))
 EVENT = {"id": "1"}

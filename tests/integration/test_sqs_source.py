@@ -22,8 +22,6 @@ from typing import Any
 
 import boto3
 import pytest
-from tests.servers import Ministack, Redis
-from tests.unit.test_sinks_http import Answer, Receiver, Request
 
 from eventonce import Once
 from eventonce.claims.protocol import Want
@@ -39,6 +37,8 @@ from eventonce.sources.sqs import SqsSource
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import FaultProxy, ManualClock
 from eventonce.worker import Crew
+from tests.servers import Ministack, Redis
+from tests.unit.test_sinks_http import Answer, Receiver, Request
 
 GRACE = 60_000
 _TARGET = "X-Amz-Target"

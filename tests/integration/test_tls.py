@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import psycopg
 import pytest
+
+from eventonce import StoreError, open_store
+from eventonce.testing.contract import claim, keys
 from tests.conftest import running
 from tests.missing import need
 from tests.servers import Postgres, Redis
 from tests.servers.process import free_port
-
-from eventonce import StoreError, open_store
-from eventonce.testing.contract import claim, keys
 
 SECRET = "hunter2"
 

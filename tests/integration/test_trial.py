@@ -6,11 +6,11 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from tests.servers import Dynoxide, Postgres, Redis
 
 from eventonce import Event, open_store
 from eventonce.clients.aws import client
 from eventonce.testing import try_handler
+from tests.servers import Dynoxide, Postgres, Redis
 
 ORDER = {"id": "1", "source": "shop", "detail-type": "Order", "detail": {"orderId": "o-1"}}
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventonce import Once
-from eventonce.clock import duration
+from eventonce.clock import duration, format_duration
 from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.event.keys import canonical
@@ -28,7 +28,7 @@ from eventonce.traffic import file_ranges as pieces
 from eventonce.traffic import fingerprint
 from eventonce.traffic.audit import audit
 from eventonce.traffic.content import of_content
-from eventonce.traffic.gap_histogram import DAY, EDGES, HOUR, MINUTE, SECOND, Gaps, readable, spelled
+from eventonce.traffic.gap_histogram import DAY, EDGES, HOUR, MINUTE, SECOND, Gaps, readable
 from eventonce.traffic.ledger import NO_VERSION, Entries, Index, Known, Ledger, Taken, Verdict
 from eventonce.traffic.recorded import Seen, Traffic, read
 from eventonce.traffic.report import Counts, Group, Report
@@ -511,7 +511,7 @@ def test_readable_rounds_up_to_a_duration_that_a_rule_takes(gap: int) -> None:
     rounded = readable(gap)
 
     assert rounded >= max(1, gap)
-    assert duration(spelled(rounded)) == rounded
+    assert duration(format_duration(rounded)) == rounded
     assert readable(rounded) == rounded
 
 
@@ -519,12 +519,12 @@ def test_readable_rounds_up_to_a_duration_that_a_rule_takes(gap: int) -> None:
     ("gap", "window"), [(0, "1ms"), (3, "5ms"), (999, "1s"), (61_000, "2m"), (25 * HOUR, "2d"), (366 * DAY, "730d")]
 )
 def test_readable_examples(gap: int, window: str) -> None:
-    assert spelled(readable(gap)) == window
+    assert format_duration(readable(gap)) == window
 
 
 @pytest.mark.parametrize(("millis", "told"), [(0, "0ms"), (5_400_000, "1h30m"), (14 * DAY, "14d"), (1500, "1s500ms")])
 def test_durations_are_spelled_as_rules_take_them(millis: int, told: str) -> None:
-    assert spelled(millis) == told
+    assert format_duration(millis) == told
 
 
 def test_each_gap_is_in_the_bar_it_ends_with() -> None:

@@ -1,25 +1,14 @@
 """The arithmetic of the benchmarks: a table that says the wrong thing is worse than none."""
 
-import importlib.util
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-
-@pytest.fixture
-def harness() -> Any:
-    file = Path(__file__).parents[2] / "benchmarks" / "harness.py"
-    spec = importlib.util.spec_from_file_location("harness", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from benchmarks import harness
 
 
-def test_a_ratio_is_that_of_the_best_rounds_and_its_spread_that_of_single_ones(harness: Any) -> None:
+def test_a_ratio_is_that_of_the_best_rounds_and_its_spread_that_of_single_ones() -> None:
     spent = {
         "ours": [harness.Spent(wall=9, cpu=2), harness.Spent(wall=6, cpu=4)],
         "theirs": [harness.Spent(wall=6, cpu=8), harness.Spent(wall=30, cpu=10)],
@@ -32,7 +21,7 @@ def test_a_ratio_is_that_of_the_best_rounds_and_its_spread_that_of_single_ones(h
     assert harness.faster("s", "w", "", spent, "ours", "theirs").holds is None
 
 
-def test_every_candidate_gets_new_work_in_every_round(harness: Any) -> None:
+def test_every_candidate_gets_new_work_in_every_round() -> None:
     traffic = harness.Traffic()
     seen: list[bytes] = []
     candidates = {"one": seen.extend, "few": seen.extend}
@@ -41,14 +30,14 @@ def test_every_candidate_gets_new_work_in_every_round(harness: Any) -> None:
     assert [len(rounds) for rounds in spent.values()] == [3, 3]
 
 
-def test_events_are_as_large_as_they_are_said_to_be(harness: Any) -> None:
+def test_events_are_as_large_as_they_are_said_to_be() -> None:
     for size in (500, 1000, 2000, 10_000):
         (event,) = harness.Traffic(size).events(1)
         assert size <= len(event) < size + 100
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc")
-def test_what_a_process_has_computed_only_grows(harness: Any) -> None:
+def test_what_a_process_has_computed_only_grows() -> None:
     before = harness.computed(os.getpid())
     sum(range(100_000))
     assert 0 < before <= harness.computed(os.getpid())

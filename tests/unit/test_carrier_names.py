@@ -13,11 +13,11 @@ from eventonce.claims.outcome import Kind, Outcome
 from eventonce.dead_letters import open_dead_letters
 from eventonce.event import Delivery
 from eventonce.event.formats import read_events
-from eventonce.event.formats.requests import deliveries
 from eventonce.event.reading import apart
 from eventonce.outbox.identity import Identities
 from eventonce.outbox.row import make_row
 from eventonce.redrive import open_box
+from eventonce.requests.reading import deliveries
 from eventonce.rules import Rulebook, identity
 
 QUEUE = "arn:aws:sqs:eu-west-1:111122223333:orders"

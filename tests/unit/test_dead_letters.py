@@ -18,10 +18,10 @@ from eventonce.dead_letters.undelivered import read_undelivered
 from eventonce.dead_letters.writing import letter
 from eventonce.errors import ConfigError, EventRejected, SinkError, SourceError
 from eventonce.event import Delivery, Event
-from eventonce.event.formats.requests import deliveries
 from eventonce.event.keys import Key
 from eventonce.event.reading import apart
 from eventonce.redrive import Choice, Letter, groups, open_box, plan
+from eventonce.requests.reading import deliveries
 from eventonce.wire import Pipeline, dead_letter_url, load
 
 NOW = 1_767_225_600_000

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from eventonce import ConfigError
+from eventonce.clock import format_duration
 from eventonce.event.formats import read_event
 from eventonce.lint import Lint, covers
 from eventonce.rules.line_index import Lines
-from eventonce.traffic.gap_histogram import spelled
 from eventonce.wire import load
 
 
@@ -335,7 +335,7 @@ def test_lines_of_entries_in_long_values() -> None:
 
 @pytest.mark.parametrize(("millis", "text"), [(0, "0ms"), (86_400_000, "1d"), (90_061_001, "1d1h1m1s1ms")])
 def test_durations_are_spelled(millis: int, text: str) -> None:
-    assert spelled(millis) == text
+    assert format_duration(millis) == text
 
 
 def test_a_sink_on_the_bus_that_feeds_the_pipeline_is_warned_of(tmp_path: Path) -> None:

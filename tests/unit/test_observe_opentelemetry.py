@@ -15,10 +15,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 from eventonce import Event
 from eventonce.event import Delivery
 from eventonce.event.formats import read_events
-from eventonce.event.formats.requests import deliveries
 from eventonce.event.reading import apart
 from eventonce.observe.opentelemetry import OpenTelemetryHook
 from eventonce.observe.trace_context import trace_context
+from eventonce.requests.reading import deliveries
 from tests.unit.conftest import Bench
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from lab.choices import Choices, shrink
-from lab.mutants import MUTANTS
-from lab.simulation import MEMORY, TRANSACTIONAL, Kit, StoreClock, shrunk, simulate
-from lab.world import Process, World
 
 from eventonce.claims.outcome import Outcome
-from eventonce.cli.main import cli
 from eventonce.event import Delivery
 from eventonce.ports import Store
 from eventonce.stores import open_store
 from eventonce.worker import Worker
+from lab.choices import Choices, shrink
+from lab.mutants import MUTANTS
+from lab.simulate import simulate as simulate_command
+from lab.simulation import MEMORY, TRANSACTIONAL, Kit, StoreClock, shrunk, simulate
+from lab.world import Process, World
 
 PIECES = 8
 BUDGET = 20_000  # schedules, in which each planted bug must be found
@@ -134,7 +134,7 @@ def test_shrinking_keeps_what_matters() -> None:
 
 
 def test_the_command_says_what_was_run() -> None:
-    result = CliRunner().invoke(cli, ["simulate", "--schedules", "30", "--json"])
+    result = CliRunner().invoke(simulate_command, ["--schedules", "30", "--json"])
 
     assert result.exit_code == 0
     assert '"schedules": 30' in result.output
@@ -142,7 +142,7 @@ def test_the_command_says_what_was_run() -> None:
 
 
 def test_the_command_tells_the_story_of_a_seed() -> None:
-    result = CliRunner().invoke(cli, ["simulate", "--schedules", "1", "--seed", "7", "--story"])
+    result = CliRunner().invoke(simulate_command, ["--schedules", "1", "--seed", "7", "--story"])
 
     assert "claim: Won" in result.output
     assert "violated: nothing" in result.output
@@ -151,7 +151,7 @@ def test_the_command_tells_the_story_of_a_seed() -> None:
 def test_the_command_fails_with_a_story(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lab.simulation.MEMORY", MUTANTS["mark before effect"])
 
-    result = CliRunner().invoke(cli, ["simulate"])
+    result = CliRunner().invoke(simulate_command, [])
 
     assert result.exit_code == 1
     assert "was lost" in result.output

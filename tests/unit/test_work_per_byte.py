@@ -25,9 +25,9 @@ from eventonce.event.formats import (
     text,
     unpack,
 )
-from eventonce.event.formats.requests import deliveries
 from eventonce.event.formats.text import read_json
 from eventonce.event.paths import ignored_path
+from eventonce.requests.reading import deliveries
 from eventonce.rules.rulebook import CompiledRule
 
 Make = Callable[[int], bytes]

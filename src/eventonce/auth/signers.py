@@ -14,7 +14,7 @@ from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import ConfigError
 from eventonce.event.formats.cloudevents import recognises_headers
 from eventonce.event.formats.headers import NAMING, READABLE
-from eventonce.event.formats.requests import Admitted
+from eventonce.requests.reading import Admitted
 from eventonce.requests.refusal import Refusal
 
 TOLERANCE = "5m"  # how old a signature with a time may be, as Stripe's own libraries have it

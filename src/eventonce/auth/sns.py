@@ -16,9 +16,9 @@ import msgspec
 from eventonce.auth.signers import unauthorized
 from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import ConfigError, MissingDriver
-from eventonce.event.formats.requests import Admitted
 from eventonce.event.formats.text import from_base64
 from eventonce.event.paths import read_time
+from eventonce.requests.reading import Admitted
 from eventonce.requests.refusal import Refusal
 
 if TYPE_CHECKING:

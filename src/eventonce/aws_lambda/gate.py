@@ -8,7 +8,7 @@ from eventonce.clock import Clock
 from eventonce.errors import EventRejected
 from eventonce.event.formats import gateway
 from eventonce.event.formats.headers import IDEMPOTENCY_KEY
-from eventonce.event.formats.requests import Admitted, idempotency_key
+from eventonce.requests.reading import Admitted, idempotency_key
 from eventonce.requests.refusal import Refusal, Refusals
 from eventonce.rules.rule import Rule
 

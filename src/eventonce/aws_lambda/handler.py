@@ -15,8 +15,8 @@ from eventonce.errors import describe
 from eventonce.event import Delivery, Event
 from eventonce.event.formats import gateway, read_message
 from eventonce.event.formats.headers import IDEMPOTENCY_KEY, from_api_destination
-from eventonce.event.formats.requests import deliveries
 from eventonce.observe import emf
+from eventonce.requests.reading import deliveries
 from eventonce.requests.refusal import Refusal
 from eventonce.requests.response import noted, refused
 

@@ -34,8 +34,6 @@ VERBS = {  # by what one came for; each verb is a module of its own, imported wh
         "audit": "Show what a pipeline would do with recorded traffic.",
         "advise": "Propose rules from recorded traffic.",
         "copy": "Copy an archive without its duplicates.",
-        "simulate": "Run the engine in virtual time through bad days.",
-        "torture": "Run real workers on real servers through bad days.",
     },
     "Set up": {
         "check": "Read a pipeline for mistakes, and run its tests.",

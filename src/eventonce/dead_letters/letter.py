@@ -20,6 +20,7 @@ _FATE = ("outcome", "reason", "error", "attempts", "rule", "key", "time")
 _NAMES = ("letter", "event_id", "named_by")
 _BODIES = ("body", "body_base64", "body_gzip")
 _KEPT_BODY = 64 * 1024 * 1024  # bytes that a packed body may have
+MOST = 10_000  # letters that are redriven in one go: they are held in memory, and hidden from others in a queue
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,11 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from eventonce.dead_letters.letter import Letter, read_letter
+from eventonce.dead_letters.letter import MOST, Letter, read_letter
 from eventonce.dead_letters.undelivered import read_undelivered
 from eventonce.dead_letters.writing import OUTCOME
 from eventonce.event import Delivery
-from eventonce.redrive.selection import MOST
 from eventonce.sources.sqs import MOVED_FROM, SqsSource
 
 if TYPE_CHECKING:

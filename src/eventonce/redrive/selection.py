@@ -5,13 +5,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
-from eventonce.dead_letters.letter import Letter
+from eventonce.dead_letters.letter import MOST, Letter
 
 # What differs between two reasons that are one: names in quotes, numbers, ids.
 _VARIES = re.compile(r"'[^']*'|\"[^\"]*\"|\b[0-9a-fA-F][0-9a-fA-F-]{7,}\b|\d+")
-
-
-MOST = 10_000  # letters that are redriven in one go: they are held in memory, and hidden from others in a queue
 
 
 class Choice(NamedTuple):

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import pytest
-from tests.servers.process import free_port
 
 from eventonce.claims.outcome import Kind, Outcome
 from eventonce.claims.protocol import Busy, Claim, Done, Finish, Release, Token, Want, Won
@@ -26,6 +25,7 @@ from eventonce.ports import Store
 from eventonce.testing.clock import ManualClock
 from eventonce.testing.contract import LONG, OVER, SHORT, claim, finish, keys
 from eventonce.testing.proxy import FaultProxy
+from tests.servers.process import free_port
 
 SKEW = 30_000
 LEASE = 20_000  # shorter than the skew

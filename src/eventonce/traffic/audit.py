@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from eventonce.clock import format_duration
 from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.event.decoding import decode
@@ -17,7 +18,7 @@ from eventonce.event.difference import differences
 from eventonce.rules import CompiledRule, Rulebook
 from eventonce.traffic import report
 from eventonce.traffic.facts import Facts
-from eventonce.traffic.gap_histogram import EDGES, Gaps, readable, spelled
+from eventonce.traffic.gap_histogram import EDGES, Gaps, readable
 from eventonce.traffic.ledger import NEW, Known, Ledger, Taken, Verdict
 from eventonce.traffic.processes import all_facts
 from eventonce.traffic.recorded import Seen, Traffic
@@ -273,7 +274,9 @@ def _group(name: tuple[str, str], group: Group, compared: dict[Pair, report.Exam
         source=name[0],
         type=name[1],
         counts=group.counts(),
-        rules=[report.Applied(rule.name, spelled(rule.window), count) for rule, count in group.rules.most_common()],
+        rules=[
+            report.Applied(rule.name, format_duration(rule.window), count) for rule, count in group.rules.most_common()
+        ],
         between=_between(group.gaps),
         suspicious=_suspicious(group, compared),
         rejected=group.rejected.top(),
@@ -289,13 +292,13 @@ def _suspicious(group: Group, compared: dict[Pair, report.Example]) -> report.Su
 
 def _between(gaps: Gaps) -> report.Between:
     within = [(share / 10, gaps.within(share)) for share in _SHARES]
-    ends = [(spelled(edge), edge) for edge in EDGES]
+    ends = [(format_duration(edge), edge) for edge in EDGES]
     return report.Between(
         known=gaps.known,
         unknown=gaps.unknown,
         same_time=gaps.same_time,
         longest_ms=gaps.longest,
-        windows=[report.Window(share, gap, spelled(readable(gap))) for share, gap in within if gap is not None],
+        windows=[report.Window(share, gap, format_duration(readable(gap))) for share, gap in within if gap is not None],
         histogram=[report.Bar(*end, count) for end, count in zip([*ends, (None, None)], gaps.bars, strict=True)],
     )
 

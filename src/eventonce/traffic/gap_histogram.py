@@ -28,7 +28,6 @@ _READABLE = (
     *(count * HOUR for count in (1, 2, 3, 4, 6, 8, 12, 18)),
     *(count * DAY for count in (1, 2, 3, 4, 5, 7, 10, 14, 21, 30, 45, 60, 90, 180, 365)),
 )
-_UNITS = (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND), ("ms", 1))
 _FINE_BITS = 7  # 64 steps to each doubling: a share is found to within 1.6 %
 
 
@@ -84,12 +83,3 @@ def readable(gap: int) -> int:
     """Rounded up to a duration that people would write."""
     at = bisect_left(_READABLE, gap)
     return _READABLE[at] if at < len(_READABLE) else -(-gap // (365 * DAY)) * 365 * DAY
-
-
-def spelled(millis: int) -> str:
-    """A duration as a rule takes it: `14d`, `1h30m`, `250ms`."""
-    told = ""
-    for unit, size in _UNITS:
-        count, millis = divmod(millis, size)
-        told += f"{count}{unit}" if count else ""
-    return told or "0ms"

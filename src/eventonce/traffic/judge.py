@@ -26,7 +26,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from eventonce.traffic.gap_histogram import DAY, MINUTE, spelled
+from eventonce.clock import format_duration
+from eventonce.traffic.gap_histogram import DAY, MINUTE
 
 Answer = Literal["copies", "repeats", "unclear"]
 
@@ -170,5 +171,5 @@ def _is_beat(gaps: Sequence[int]) -> bool:
 def _told(gaps: Sequence[int], clock: Callable[[Moment], int]) -> str:
     if clock is not _time:
         return ""
-    least, most = spelled(min(gaps)), spelled(max(gaps))
+    least, most = format_duration(min(gaps)), format_duration(max(gaps))
     return f" ({least})" if least == most else f" ({least} to {most})"

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from eventonce.clock import format_duration
 from eventonce.event import Event
 from eventonce.lint import horizon
 from eventonce.rules.rule import Rule
-from eventonce.traffic.gap_histogram import DAY, readable, spelled
+from eventonce.traffic.gap_histogram import DAY, readable
 from eventonce.traffic.sample import Kind
 
 ENOUGH = 20  # events of a kind; below that nothing is learnt from them
@@ -32,13 +33,13 @@ def lateness(labels: Sequence[int], kind: Kind, rule: Rule, least: int | None = 
     if not longest:
         told = "the times of copies do not show how late they came"
     else:
-        told = f"the longest gap between copies is {spelled(longest)}, times {_SAFETY} is {spelled(_SAFETY * longest)}"
-    return Lateness(spelled(max(seen, floor)), f"{told}; {why}, so no less than {spelled(floor)}")
+        told = f"the longest gap between copies is {format_duration(longest)}, times {_SAFETY} is {format_duration(_SAFETY * longest)}"
+    return Lateness(format_duration(max(seen, floor)), f"{told}; {why}, so no less than {format_duration(floor)}")
 
 
 def _known(kind: Kind, rule: Rule, least: int | None) -> tuple[int, str]:
     if least is not None:
-        return least, f"copies can be {spelled(least)} late as you said"
+        return least, f"copies can be {format_duration(least)} late as you said"
     if kind.queued:
         return _QUEUE
     known = horizon(rule) if kind.source else None

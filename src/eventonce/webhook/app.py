@@ -16,9 +16,9 @@ from eventonce.engine import Once
 from eventonce.errors import ConfigError, SinkError, describe
 from eventonce.event import Delivery
 from eventonce.event.formats.headers import IDEMPOTENCY_KEY, from_api_destination
-from eventonce.event.formats.requests import Admitted, deliveries, size
 from eventonce.event.formats.text import GZIP
 from eventonce.ports import Sink
+from eventonce.requests.reading import Admitted, deliveries, size
 from eventonce.requests.refusal import Refusal, Refusals
 from eventonce.requests.response import Response, noted, refused, respond, unfinished
 from eventonce.sinks.file import FileSink

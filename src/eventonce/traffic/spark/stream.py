@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from eventonce.clock import duration
+from eventonce.clock import duration, format_duration
 from eventonce.errors import ConfigError, LateRows
 from eventonce.rules import Rulebook
 from eventonce.traffic.drivers import need
-from eventonce.traffic.gap_histogram import spelled
 from eventonce.traffic.keys import Rules, book_of
 from eventonce.traffic.recipe import Recipe
 from eventonce.traffic.spark import check_column, ddl
@@ -129,7 +128,7 @@ def _window(book: Rulebook) -> str:
     windows = {rule.window for rule in book.all}
     if len(windows) > 1:
         raise ConfigError("the rules have several windows, and a stream has one; name it with window=")
-    return spelled(windows.pop())
+    return format_duration(windows.pop())
 
 
 def _interval(window: str) -> str:

@@ -7,7 +7,7 @@ import click
 
 from eventonce.cli.main import cli
 
-PAGE = Path(__file__).with_name("cli.md")
+PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 HEAD = """# Command line
 
 Written by `make docs` from the commands' own help; change it there. Every command also takes `--help`.

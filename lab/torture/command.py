@@ -1,17 +1,15 @@
-"""`eventonce torture`: real workers on a real store, harmed in every way, and a verdict."""
+"""`python -m lab torture`: real workers on a real store, harmed in every way, and a verdict."""
 
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from eventonce.errors import ConfigError, MissingDriver
-
-if TYPE_CHECKING:
-    from lab.torture import Verdict
+from eventonce.errors import ConfigError
+from lab.torture import Plan, Torture, Verdict
+from tests.servers import Missing
 
 _STEP = 10  # of the progress bar in a second
 _MOST = 10  # explanations to show
@@ -39,18 +37,10 @@ def torture(
     twice is explained by the promise, or a violation; exit 1 if there is any.
 
     \b
-      eventonce torture --store sqlite --minutes 5
-      eventonce torture --store postgresql --minutes 5 --json
-      eventonce torture --store redis://localhost:6379/9 --minutes 1
+      python -m lab torture --store sqlite --minutes 5
+      python -m lab torture --store postgresql --minutes 5 --json
+      python -m lab torture --store redis://localhost:6379/9 --minutes 1
     """
-    try:
-        from tests.servers import Missing
-
-        from lab.torture import Plan, Torture
-    except ModuleNotFoundError as error:
-        raise MissingDriver(
-            f"torture needs the Python package {error.name}; install it with pip install 'eventonce[proof,aws]'"
-        ) from error
     plan = Plan(store, 60 * minutes, workers, rate, plain)
     run = Torture(plan)
     place = _folder(folder)
@@ -76,7 +66,7 @@ def _folder(folder: Path | None) -> Path:
     return folder.resolve()
 
 
-def _text(verdict: "Verdict", place: Path) -> str:
+def _text(verdict: Verdict, place: Path) -> str:
     told = msgspec.to_builtins(verdict)
     rows = [(name.replace("_", " "), value) for name, value in told.items() if not isinstance(value, list | dict)]
     rows.append(("faults", ", ".join(f"{count} x {name}" for name, count in verdict.faults.items())))

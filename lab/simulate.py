@@ -1,16 +1,12 @@
-"""`eventonce simulate`: the real engine under thousands of bad days, each of them repeatable."""
+"""`python -m lab simulate`: the real engine under thousands of bad days, each of them repeatable."""
 
 import json
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import click
 
-from eventonce.errors import MissingDriver
-
-if TYPE_CHECKING:
-    from lab.simulation import Kit
+from lab import simulation
 
 
 @click.command()
@@ -23,43 +19,30 @@ if TYPE_CHECKING:
     show_default=True,
     help="Outside the store, or in its own transactions.",
 )
-@click.option("--story", is_flag=True, help="Tell what happened in the first schedule, step by step.")
+@click.option("--story", is_flag=True, help="Print what happened in the first schedule, step by step.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one line of JSON.")
 def simulate(schedules: int, seed: int, effects: str, story: bool, as_json: bool) -> None:
     """Run the engine in virtual time while workers die, stand still, lose answers and meet copies.
 
-    Every schedule is checked against a model of the claim protocol. The first that violates it is shrunk and told,
+    Every schedule is checked against a model of the claim protocol. The first that violates it is shrunk and printed,
     and the exit code is 1.
 
     \b
-      eventonce simulate --schedules 20000
-      eventonce simulate --seed 4711 --schedules 1 --story
+      python -m lab simulate --schedules 20000
+      python -m lab simulate --seed 4711 --schedules 1 --story
     """
-    kit = _kit(effects)
+    kit = simulation.MEMORY if effects == "plain" else simulation.TRANSACTIONAL
     counts: Counter[str] = Counter()
-    from lab.simulation import shrunk
-    from lab.simulation import simulate as run
-
     with click.progressbar(
         range(seed, seed + schedules), label="schedules", file=sys.stderr, hidden=not sys.stderr.isatty()
     ) as seeds:
         for each in seeds:
-            found = run(each, kit)
+            found = simulation.simulate(each, kit)
             if found.violations:
-                click.echo(f"\nseed {each}, shrunk:\n{shrunk(found, kit)}")
+                click.echo(f"\nseed {each}, shrunk:\n{simulation.shrunk(found, kit)}")
                 sys.exit(1)
             if story and each == seed:
                 click.echo(str(found))
             counts += found.counts
     told = {"schedules": schedules, **counts, "violations": 0}
     click.echo(json.dumps(told) if as_json else ", ".join(f"{count:,} {name}" for name, count in told.items()))
-
-
-def _kit(effects: str) -> "Kit":
-    try:
-        from lab.simulation import MEMORY, TRANSACTIONAL
-    except ModuleNotFoundError as error:
-        raise MissingDriver(
-            f"simulate needs the Python package {error.name}; install it with pip install 'eventonce[proof]'"
-        ) from error
-    return MEMORY if effects == "plain" else TRANSACTIONAL

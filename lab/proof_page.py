@@ -1,9 +1,9 @@
 """Writes docs/proof.md: what was run to break eventonce, and what came of it.
 
-    python docs/make_proof_page.py                 the page from docs/proof.json, the figures of the last full run
-    python docs/make_proof_page.py --run MINUTES   a full run first: schedules, planted bugs, every store tortured
+    python -m lab.proof_page                 the page from lab/proof.json, the figures of the last full run
+    python -m lab.proof_page --run MINUTES   a full run first: schedules, planted bugs, every store tortured
 
-A test fails while the page is stale. What was found by it stands in docs/proof-findings.toml.
+A test fails while the page is stale. What was found by it stands in lab/proof-findings.toml.
 """
 
 import json
@@ -24,7 +24,7 @@ from lab.mutants import MUTANTS
 from lab.simulation import MEMORY, TRANSACTIONAL, shrunk, simulate
 
 HERE = Path(__file__).parent
-FIGURES, PAGE, FINDINGS = HERE / "proof.json", HERE / "proof.md", HERE / "proof-findings.toml"
+FIGURES, FINDINGS, PAGE = HERE / "proof.json", HERE / "proof-findings.toml", HERE.parent / "docs" / "proof.md"
 SCHEDULES = 50_000
 STORES = {"sqlite": [], "postgresql": [], "dynamodb": [], "redis": [], "postgresql, plain effects": ["--plain"]}
 
@@ -140,7 +140,7 @@ def _find(name: str) -> dict[str, Any]:
 def _torture(name: str, minutes: float, options: list[str]) -> dict[str, Any]:
     print(f"torturing {name} for {minutes:g} minutes", file=sys.stderr)
     words = ["torture", "--store", name.partition(",")[0], "--minutes", str(minutes), "--json", *options]
-    done = subprocess.run([sys.executable, "-m", "eventonce", *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "lab", *words], capture_output=True, text=True, check=False)
     if not done.stdout:
         sys.exit(done.stderr)
     verdict: dict[str, Any] = json.loads(done.stdout)
@@ -188,17 +188,17 @@ commits within a second, what may have killed a worker runs alone. At its end: n
 done or kept, no dead letter before its attempts are used up, no second effect within a window without a death or a lost
 lease, none at all in transactions, groups in order.
 
-`eventonce simulate --schedules 20000` runs as many as you like. A failing seed is shrunk to a short story and told.
+`python -m lab simulate --schedules 20000` runs as many as you like. A failing seed is shrunk to a short story and told.
 """
 PLANTED = """A checker that cannot fail proves nothing, so bugs are planted, each known from systems in use, and must be
 found:
 """
 TORTURED = """## On real servers
 
-`eventonce torture --store STORE --minutes N` runs real worker processes on a real store and queue and a nemesis beside
-them. Every claim, heartbeat, commit, release and ack is written to a history before anything follows from it. In the
-end the history and the effects are read: an event without an effect is lost; one with two effects is explained by the
-[promise](guarantees.md) (its owner was killed, or lost its lease, between effect and commit) or a violation.
+`python -m lab torture --store STORE --minutes N` runs real worker processes on a real store and queue, and a nemesis
+beside them. Every claim, heartbeat, commit, release and ack is written to a history before anything follows from it.
+In the end the history and effects are read: an event without an effect is lost; one with two effects is explained by
+the [promise](guarantees.md) (its owner was killed, or lost its lease, between effect and commit) or a violation.
 """
 FOUND = """## What this found
 
