@@ -16,8 +16,8 @@ from eventonce import Event, EventRejected, Once, Rule
 from eventonce.dead_letters.file_sink import DeadFile
 from eventonce.dead_letters.queue_sink import DeadQueue
 from eventonce.errors import ConfigError, SinkError
-from eventonce.event.formats import requests
 from eventonce.event.formats.text import read_json
+from eventonce.requests import reading
 from eventonce.requests.refusal import Refusal, Refusals
 from eventonce.rules.rulebook import CompiledRule
 from eventonce.testing import ManualClock
@@ -202,7 +202,7 @@ def test_a_body_that_is_whole_is_in_memory_once() -> None:
 def test_the_room_of_bodies_counts_what_becomes_of_them(hooks: Hooks) -> None:
     """A list of a few bytes becomes an object of dozens."""
     body = json.dumps({**BRIDGE, "detail": {"x": [[]] * 20_000}}).encode()
-    assert requests.size(requests.deliveries({}, body, 1024 * 1024, "http")) > 60 * 20_000
+    assert reading.size(reading.deliveries({}, body, 1024 * 1024, "http")) > 60 * 20_000
 
 
 HIDDEN = b"[" + b",".join([b"[]"] * 15_000) + b"]"
@@ -222,7 +222,7 @@ def test_the_room_of_bodies_counts_values_that_are_hidden(where: str, large: boo
     elif where == "text with escapes":
         escaped = "".join(f"\\u{byte:04x}" for byte in b'{"a":' + raw + b"}")
         body = b'{"id": "1", "source": "s", "detail-type": "t", "detail": "%s"}' % escaped.encode()
-    size = requests.size(requests.deliveries(headers, body, 1024 * 1024, "http"))
+    size = reading.size(reading.deliveries(headers, body, 1024 * 1024, "http"))
     assert (size > 60 * 15_000) == large
 
 

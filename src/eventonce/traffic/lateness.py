@@ -33,7 +33,8 @@ def lateness(labels: Sequence[int], kind: Kind, rule: Rule, least: int | None = 
     if not longest:
         told = "the times of copies do not show how late they came"
     else:
-        told = f"the longest gap between copies is {format_duration(longest)}, times {_SAFETY} is {format_duration(_SAFETY * longest)}"
+        safe = format_duration(_SAFETY * longest)
+        told = f"the longest gap between copies is {format_duration(longest)}, times {_SAFETY} is {safe}"
     return Lateness(format_duration(max(seen, floor)), f"{told}; {why}, so no less than {format_duration(floor)}")
 
 

@@ -1,11 +1,11 @@
 """The header `Idempotency-Key`, as draft-ietf-httpapi-idempotency-key-header has it."""
 
-from eventonce.event.formats import requests
 from eventonce.event.formats.headers import IDEMPOTENCY_KEY
+from eventonce.requests import reading
 from eventonce.webhook.asgi import Scope
 
 
 def idempotency_key(scope: Scope) -> str | None:
     """The key of a request, if it has one; raises `Refusal` for one that cannot be told from others."""
     given = [value.decode("latin-1") for name, value in scope["headers"] if name == IDEMPOTENCY_KEY.encode()]
-    return requests.idempotency_key(given)
+    return reading.idempotency_key(given)
