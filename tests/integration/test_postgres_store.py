@@ -1245,7 +1245,7 @@ def test_a_fork_inside_a_transaction_cannot_harm_it(place: Place, store: Postgre
 def test_a_process_may_end_without_closing(place: Place) -> None:
     code = (
         "import sys; from eventonce import open_store; from eventonce.testing.contract import claim, key\n"
-        "from eventonce.claim import Claim\n"
+        "from eventonce.claims.protocol import Claim\n"
         "store = open_store(sys.argv[1]); claim(store, 1); held = store.begin(Claim(key(1), b'token--1'))"
     )
     done = subprocess.run(

@@ -36,7 +36,7 @@ def test_the_help_shows_every_line_whole() -> None:
 def test_the_help_imports_no_verb() -> None:
     code = (
         "import sys; from eventonce.cli.main import cli; cli.main(['--help'], standalone_mode=False); "
-        "print(sorted(name for name in sys.modules if name.startswith(('eventonce.cli.', 'eventonce.study'))))"
+        "print(sorted(name for name in sys.modules if name.startswith(('eventonce.cli.', 'eventonce.traffic'))))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

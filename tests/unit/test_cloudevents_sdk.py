@@ -252,7 +252,7 @@ def test_one_that_was_read_back_may_be_published_again() -> None:
 def test_without_the_sdk_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['cloudevents'] = None\n"
-        "from eventonce.publish import Publisher\n"
+        "from eventonce.outbox import Publisher\n"
         "event = {'specversion': '1.0', 'id': '1', 'source': 's', 'type': 't'}\n"
         "Publisher('events://default?region=us-east-1').send([event])"
     )

@@ -210,7 +210,7 @@ def test_identities_are_the_same_in_every_process() -> None:
     """They are remembered by consumers, so they may never change; these are of the first release."""
     code = (
         "from eventonce import Rule; from eventonce.outbox.identity import Identities; "
-        "from eventonce.formats import read_event; event = read_event({'source': 's', 'detail-type': 't', "
+        "from eventonce.event.formats import read_event; event = read_event({'source': 's', 'detail-type': 't', "
         "'detail': {'order': 1, 'n': 2}}); print(Identities([]).of(event), "
         "Identities([Rule(name='r', key=['detail.order'], version='detail.n')]).of(event))"
     )
@@ -680,12 +680,12 @@ def test_what_is_wrong_is_told_at_once(url: str, settings: dict[str, Any], why: 
 
 
 def test_the_room_needs_no_driver_before_it_is_used() -> None:
-    code = "import sys, eventonce.publish; print([n for n in ('boto3', 'botocore', 'cloudevents') if n in sys.modules])"
+    code = "import sys, eventonce.outbox; print([n for n in ('boto3', 'botocore', 'cloudevents') if n in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_the_front_door_does_not_import_it() -> None:
-    code = "import sys, eventonce; print([n for n in sys.modules if n.startswith('eventonce.publish')])"
+    code = "import sys, eventonce; print([n for n in sys.modules if n.startswith('eventonce.outbox')])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 

@@ -99,7 +99,7 @@ def _open(url: str, clock: Clock) -> Any:
         raise ConfigError(f"outbox: {shown(url)!r} is not the URL of an outbox; use {_FORMS}")
     module, name, extra = _TABLES[scheme]
     try:
-        return getattr(import_module(f"eventonce.publish.{module}"), name)(url, clock)
+        return getattr(import_module(f"eventonce.outbox.{module}"), name)(url, clock)
     except ImportError as error:
         if not extra or (error.name or "").startswith("eventonce"):
             raise
