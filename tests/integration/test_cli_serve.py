@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers.process import free_port
+from eventonce.testing.proxy import free_port
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

@@ -22,9 +22,9 @@ from eventonce import open_store
 from eventonce.outbox import Outbox
 from eventonce.stores.dynamodb.store import DynamoDBStore
 from eventonce.testing import FaultProxy
+from eventonce.testing.proxy import free_port
 from tests.integration.test_sqs_source import Gateway, wrong
 from tests.servers import Dynoxide, Ministack, Postgres, Redis
-from tests.servers.process import free_port
 
 AWAY = "what is needed to start does not answer, trying again until it does: "
 HANDLER = """

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from eventonce.testing.proxy import free_port
 from tests.servers import Dynoxide, Redis
-from tests.servers.process import free_port
 
 Finished = subprocess.CompletedProcess[str]
 Command = Callable[..., Finished]

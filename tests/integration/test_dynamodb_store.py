@@ -30,10 +30,10 @@ from eventonce.stores.dynamodb.transaction import Writes, size
 from eventonce.testing import FaultProxy, ManualClock
 from eventonce.testing.contract import LONG, SHORT, claim, finish, give_back, key, keys
 from eventonce.testing.faults import Skewed
+from eventonce.testing.proxy import free_port
 from tests.interrupts import interrupt_before_the_commit
 from tests.meddler import Answer, Meddler, error, times
 from tests.servers import Dynoxide
-from tests.servers.process import free_port
 
 
 def statement_error(code: str) -> dict[str, Any]:

@@ -40,11 +40,10 @@ from eventonce.stores.postgres.batch import byte_strings, longs
 from eventonce.stores.postgres.store import _COMMIT_LARGE, PostgresStore
 from eventonce.testing import ManualClock
 from eventonce.testing.contract import LONG, OVER, SHORT, claim, finish, give_back, key, keys
-from eventonce.testing.proxy import FaultProxy
+from eventonce.testing.proxy import FaultProxy, free_port
 from tests.conftest import running
 from tests.interrupts import in_the_engine, interrupt_before_the_commit
 from tests.servers import Postgres
-from tests.servers.process import free_port
 from tests.until import until
 
 MINE = Claim(key(1), b"token--1")

@@ -26,9 +26,9 @@ from eventonce.ports import Checkable, Store
 from eventonce.stores.redis.store import RedisStore, _bucketed
 from eventonce.testing import FaultProxy, ManualClock
 from eventonce.testing.contract import LONG, claim, finish, key, keys
+from eventonce.testing.proxy import free_port
 from tests.missing import need
 from tests.servers import Redis, RedisCluster, Valkey
-from tests.servers.process import free_port
 from tests.until import PATIENCE, until
 
 Start = Callable[..., Redis]

@@ -11,10 +11,10 @@ import pytest
 
 from eventonce import StoreError, open_store
 from eventonce.testing.contract import claim, keys
+from eventonce.testing.proxy import free_port
 from tests.conftest import running
 from tests.missing import need
 from tests.servers import Postgres, Redis
-from tests.servers.process import free_port
 
 SECRET = "hunter2"
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from eventonce.testing.proxy import free_port
+
 _PATIENCE = 120.0  # seconds: a database that was killed may have much to recover on a busy disk
 
 
@@ -23,14 +25,6 @@ def find(program: str, *folders: str) -> str:
     if found is None:
         raise Missing(f"{program} is not installed; make servers installs it where it may")
     return found
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Process(ABC):

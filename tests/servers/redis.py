@@ -7,7 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.servers.process import Process, find, free_port
+from eventonce.testing.proxy import free_port
+from tests.servers.process import Process, find
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 

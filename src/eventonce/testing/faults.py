@@ -24,8 +24,7 @@ from eventonce.event import Event
 from eventonce.ports import Store
 from eventonce.testing.clock import ManualClock
 from eventonce.testing.contract import LONG, OVER, SHORT, claim, finish, keys
-from eventonce.testing.proxy import FaultProxy
-from tests.servers.process import free_port
+from eventonce.testing.proxy import FaultProxy, free_port
 
 SKEW = 30_000
 LEASE = 20_000  # shorter than the skew

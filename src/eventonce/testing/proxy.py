@@ -10,6 +10,14 @@ from typing import Self
 _CHUNK = 65_536
 
 
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 class FaultProxy:
     """Listens on a free port for each port given, and passes everything on, until told otherwise.
 

@@ -122,7 +122,7 @@ def _opened(body: object, max_bytes: int) -> tuple[Any, bytes]:
 def _only(found: Iterator[Event | EventRejected]) -> Event:
     each = list(found)
     if len(each) != 1:
-        raise EventRejected(f"carries {len(each)} events, not one; take them apart with eventonce.event.formats.read_events")
+        raise EventRejected(f"carries {len(each)} events, not one; split them with eventonce.event.formats.read_events")
     if isinstance(each[0], EventRejected):
         raise each[0]
     return each[0]
