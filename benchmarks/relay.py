@@ -146,10 +146,10 @@ class Nowhere:
     """Takes everything at once, so that the database is what is measured."""
 
     def send(self, found: Any) -> Any:
-        from eventonce.outbox import Kind
-        from eventonce.outbox import Published as Answer
+        from eventonce.outbox import PublishKind
+        from eventonce.outbox import PublishResult as Answer
 
-        return [Answer(kind=Kind.PUBLISHED, identity=each.identity) for each in found]
+        return [Answer(kind=PublishKind.PUBLISHED, identity=each.identity) for each in found]
 
 
 def steady(seconds: int) -> None:

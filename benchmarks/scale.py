@@ -182,7 +182,7 @@ def _table(asked: argparse.Namespace, work: Path, folder: Path) -> None:
     for engine, python in engines.items():
         said = [python, "-m", "eventonce", "{}", "-c", str(rules), "--engine", engine, str(folder)]
         candidates[f"{engine} audit"] = [each.format("audit") for each in said]
-        candidates[f"{engine} copy"] = [each.format("copy") for each in said] + [str(out)]
+        candidates[f"{engine} copy"] = [each.format("dedupe") for each in said] + [str(out)]
     alone = 0.0
     for name, command in candidates.items():
         cpu, passed, most = measure(command)

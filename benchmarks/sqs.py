@@ -28,8 +28,8 @@ from eventonce.dead_letters.file_sink import DeadFile
 from eventonce.event import Delivery
 from eventonce.ports import Called, Hook
 from eventonce.sources.sqs import SqsSource
-from eventonce.sources.visibility import Change
-from eventonce.worker import Crew
+from eventonce.sources.visibility import VisibilityChange
+from eventonce.worker import WorkerPool
 from tests.servers import Ministack
 
 QUICK = "--quick" in sys.argv
@@ -84,7 +84,7 @@ def worker(server: Ministack, name: str, threads: int, store: str) -> None:
             threading.Timer(0.2, crew.stop).start()  # when the last are settled
 
     with tempfile.TemporaryDirectory() as folder, Once(store.format(folder)) as once:
-        crew = Crew(once, source, handle, DeadFile(f"{folder}/dead.jsonl"), batch=BATCH, threads=threads)
+        crew = WorkerPool(once, source, handle, DeadFile(f"{folder}/dead.jsonl"), batch=BATCH, threads=threads)
         begin = time.process_time()
         crew.run(10_000)
         spent[f"worker, {threads} thread{'s' * (threads > 1)}, {store.partition(':')[0]}"].append(
@@ -155,7 +155,7 @@ class BeatingSource(SqsSource):
         self.beats.begin([each.handle for each in found], at)
         return found
 
-    def _change(self, changes: Sequence[Change]) -> set[str]:
+    def _change(self, changes: Sequence[VisibilityChange]) -> set[str]:
         gone = super()._change(changes)
         self.beats.beat([each.handle for each in changes], time.monotonic())
         return gone
@@ -195,7 +195,7 @@ def _in_hand(server: Ministack, folder: str, *, computes: bool) -> bool:
     hook, BeatingSource.beats = BeatingClaims(), Beats()
     source = BeatingSource(f"sqs://{name}?region=us-east-1&endpoint={server.endpoint()}&wait=1s")
     with Once("memory:", lease=HIDDEN, hooks=[hook]) as once:
-        crew = Crew(once, source, handle, DeadFile(f"{folder}/dead.jsonl"), batch=IN_HAND // 10, threads=10)
+        crew = WorkerPool(once, source, handle, DeadFile(f"{folder}/dead.jsonl"), batch=IN_HAND // 10, threads=10)
         working = threading.Thread(target=crew.run, args=(60_000,))
         working.start()
         while len(source.beats.last) < IN_HAND:
@@ -285,7 +285,7 @@ def memory() -> bool:
 
     with tempfile.TemporaryDirectory() as folder, Once(f"sqlite:///{folder}/store.db") as once:
         source = InsideSource("sqs://q?region=us-east-1&visibility=30s")
-        crew = Crew(once, source, handle, DeadFile(f"{folder}/dead.jsonl"), batch=100, threads=4)
+        crew = WorkerPool(once, source, handle, DeadFile(f"{folder}/dead.jsonl"), batch=100, threads=4)
         crew.run(10_000)
         source.close()
     return taken[-1] < 1.1 * taken[0]

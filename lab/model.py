@@ -36,7 +36,7 @@ class Ended(NamedTuple):
     until: int
 
 
-class Effect(NamedTuple):
+class SimulatedEffect(NamedTuple):
     """An effect of an event, under the claim of its keys."""
 
     event: str
@@ -50,7 +50,7 @@ class Model:
 
     def __init__(self) -> None:
         self.violations: list[str] = []
-        self.effects: list[Effect] = []
+        self.effects: list[SimulatedEffect] = []
         self.fenced = 0
         self.overtaken: set[Owner] = set()  # claims whose lease was over when another was won
         self.slow: set[Owner] = set()  # whose effect was committed late
@@ -112,7 +112,7 @@ class Model:
             self._wrong(claim.key, "was run together with others though its last owner did not come back")
 
     def took_effect(self, event: str, keys: Sequence[Key], token: Token, now: int) -> None:
-        self.effects.append(Effect(event, keys, token, now))
+        self.effects.append(SimulatedEffect(event, keys, token, now))
 
     def returned(self, keys: Sequence[Key], token: Token, now: int) -> None:
         """A handler returned, so that its effect can be committed."""
@@ -135,13 +135,13 @@ class Model:
         """How many attempts count against an event with these keys."""
         return len(set().union(*(self._blamed[key] for key in keys)))
 
-    def explains(self, effect: Effect) -> bool:
+    def explains(self, effect: SimulatedEffect) -> bool:
         """Whether the promise allows another one beside it: its owner died or lost its lease before the commit."""
         owners = {(key, effect.token) for key in effect.keys}
         running = any(self._owned[key].token == effect.token for key in effect.keys if key in self._owned)
         return running or bool(owners & (self.overtaken | self._died) - self._committed) or self.over(effect)
 
-    def over(self, effect: Effect) -> bool:
+    def over(self, effect: SimulatedEffect) -> bool:
         """Whether it was remembered for all of its window."""
         return any((key, effect.token) in self.ran_out for key in effect.keys)
 
@@ -183,7 +183,7 @@ class Model:
         self._committed.add(owner)
         self._owned.pop(key, None)
 
-    def _effects_of(self, owner: Owner) -> list[Effect]:
+    def _effects_of(self, owner: Owner) -> list[SimulatedEffect]:
         return [each for each in self.effects if owner[0] in each.keys and owner[1] == each.token]
 
     def _owner(self, asks: Claim | Finish | Release) -> Owned | None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from msgspec import structs
 
-from eventonce.claims.outcome import Kind, Outcome
+from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.claims.protocol import Answer, Busy, Claim, Done, Finish, Record, Release, Stale, Token, Want, Won
 from eventonce.engine import Once
 from eventonce.errors import StoreError
@@ -106,29 +106,31 @@ class _LeaseNeverEnds(MemoryStore):
 class _Credulous(Worker):
     """Takes an outcome of one kind for a duplicate."""
 
-    takes: Kind
+    takes: OutcomeKind
 
     def _outcomes(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
         found = super()._outcomes(deliveries)
-        return [structs.replace(each, kind=Kind.DUPLICATE) if each.kind is self.takes else each for each in found]
+        return [
+            structs.replace(each, kind=OutcomeKind.DUPLICATE) if each.kind is self.takes else each for each in found
+        ]
 
 
 class _AcksBusy(_Credulous):
     """A copy of what runs elsewhere is acked, as if it were done."""
 
-    takes = Kind.BUSY
+    takes = OutcomeKind.BUSY
 
 
 class _DropsUnknown(_Credulous):
     """What the store does not answer to is acked."""
 
-    takes = Kind.UNKNOWN
+    takes = OutcomeKind.UNKNOWN
 
 
 class _AcksFailed(_Credulous):
     """What failed is acked, because the handler has had it."""
 
-    takes = Kind.FAILED
+    takes = OutcomeKind.FAILED
 
 
 class _AcksFirst(Worker):
@@ -274,14 +276,14 @@ class _FencedIsDone(Once):
     def _conclude(self, batch: Batch, job: Job, trouble: StoreError | None, attempts: int) -> None:
         super()._conclude(batch, job, trouble, attempts)
         if job.error is None:
-            job.end(Kind.PROCESSED)
+            job.end(OutcomeKind.PROCESSED)
 
 
 class _CopiesAreDone(Once):
     """Copies in a batch are duplicates, whatever became of the first."""
 
     def _follow(self, copy: Job, leader: Job) -> None:
-        copy.end(Kind.DUPLICATE)
+        copy.end(OutcomeKind.DUPLICATE)
 
 
 class _PressesOn(Once):

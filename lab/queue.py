@@ -6,7 +6,7 @@ from eventonce.event import Delivery, Event
 from lab.world import World
 
 
-class Message:
+class QueueMessage:
     """One copy of an event in the queue."""
 
     def __init__(self, event: Event, group: str | None, arrives: int) -> None:
@@ -18,10 +18,10 @@ class Message:
         self.gone = False
 
 
-class Queue:
+class SimulatedQueue:
     """Messages that come back until they are acked, and once in a while even then."""
 
-    def __init__(self, world: World, messages: Sequence[Message], visibility: int) -> None:
+    def __init__(self, world: World, messages: Sequence[QueueMessage], visibility: int) -> None:
         self.messages = messages
         self._world = world
         self._visibility = visibility
@@ -40,7 +40,7 @@ class Queue:
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         self._world.point()
         for delivery in deliveries:
-            message: Message = delivery.handle
+            message: QueueMessage = delivery.handle
             self._world.tell(f"acks {message.event.id}")
             if self._world.trouble(2):
                 self._world.tell(f"queue keeps {message.event.id} all the same")
@@ -49,14 +49,14 @@ class Queue:
 
     def retry(self, delivery: Delivery, delay: int) -> None:
         self._world.point()
-        message: Message = delivery.handle
+        message: QueueMessage = delivery.handle
         if message.offers == delivery.offers:  # a receipt that is out of date changes nothing
             message.visible_at = self._world.now + delay
 
     def close(self) -> None:
         """Nothing to close."""
 
-    def _visible(self, waiting: list[Message]) -> list[Message]:
+    def _visible(self, waiting: list[QueueMessage]) -> list[QueueMessage]:
         """What may be offered now: in any order, but a group only from its first and while none of it is in flight."""
         now = self._world.now
         in_flight = {message.group for message in waiting if message.visible_at > now} - {None}
@@ -64,7 +64,7 @@ class Queue:
         turn = self._world.choices.below(len(found)) if len(found) > 1 and not any(m.group for m in found) else 0
         return found[turn:] + found[:turn]
 
-    def _offer(self, message: Message) -> Delivery:
+    def _offer(self, message: QueueMessage) -> Delivery:
         message.offers += 1
         # Visibility is no guarantee: once in a while a copy is offered to two at a time.
         twice = message.group is None and self._world.trouble(3)

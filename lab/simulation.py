@@ -24,10 +24,10 @@ from eventonce.rules.rule import Rule
 from eventonce.stores.memory import MemoryStore
 from eventonce.worker import Worker
 from lab.choices import Choices, shrink
-from lab.model import Effect, Model
-from lab.queue import Message, Queue
+from lab.model import Model, SimulatedEffect
+from lab.queue import QueueMessage, SimulatedQueue
 from lab.store import Line, TransactionalLine, TransactionalMemory
-from lab.world import NEVER, Endless, Killed, Process, Task, World
+from lab.world import NEVER, Endless, Killed, SimulatedProcess, Task, World
 
 LEASE, VISIBILITY = 1000, 3000  # milliseconds
 ATTEMPTS = 4
@@ -97,7 +97,7 @@ MEMORY = Kit()
 TRANSACTIONAL = Kit(lambda world: TransactionalMemory(clock=StoreClock(world)), transactional=True)
 
 
-class Run(NamedTuple):
+class ScheduleResult(NamedTuple):
     """What one schedule came to."""
 
     seed: int
@@ -124,11 +124,11 @@ class Scene:
         books = [Once("memory:", consumer=CONSUMER, rules=rule) for rule in self.rules]
         self.keys = {event.id: [once._rules.key(event).keys for once in books] for event in self.events}
 
-    def messages(self, choices: Choices, now: int) -> list[Message]:
+    def messages(self, choices: Choices, now: int) -> list[QueueMessage]:
         """Each event, and copies of some, in order but for the copies."""
         copies = [(event, choices.below(3) * _LATE) for event in self.events for _ in range(choices.below(3))]
         return [
-            Message(event, self.group_of[event.id], now + late)
+            QueueMessage(event, self.group_of[event.id], now + late)
             for event, late in [*((event, 0) for event in self.events), *copies]
         ]
 
@@ -155,7 +155,7 @@ class Scene:
             window=_SHORT if choices.rarely(30) else _LONG,
             refresh=choices.rarely(20),
         )
-        return [rule, structs.replace(rule, name="new", was="old")] if choices.rarely(15) else [rule]
+        return [rule, structs.replace(rule, name="new", replaces="old")] if choices.rarely(15) else [rule]
 
 
 class Simulation:
@@ -169,13 +169,13 @@ class Simulation:
         self._store = kit.store(world)
         self._scene = scene = Scene(choices)
         self._poison = {event.id for event in scene.events if choices.rarely(6)}
-        self._queue = Queue(world, scene.messages(choices, world.now), VISIBILITY)
+        self._queue = SimulatedQueue(world, scene.messages(choices, world.now), VISIBILITY)
         self._dead: dict[str, int] = {}  # and after how many effects
         self._wrong: list[str] = []
         self._batch = 1 + choices.below(4)
         self._busy_wait = choices.below(2) * LEASE // 2
         self._born = 0
-        self._lines: list[tuple[Process, Line]] = []
+        self._lines: list[tuple[SimulatedProcess, Line]] = []
         self._workers = 1 + choices.below(3)
         for _ in range(self._workers):
             self._spawn()
@@ -199,11 +199,11 @@ class Simulation:
 
     def _spawn(self, after: int = 0) -> None:
         self._born += 1
-        process = Process(f"worker {self._born}")
+        process = SimulatedProcess(f"worker {self._born}")
         process.skew = (0, _SKEW, -_SKEW)[self._choices.below(3)]
         self._world.start(process, lambda: self._live(process), self._world.now + after)
 
-    def _live(self, process: Process) -> None:
+    def _live(self, process: SimulatedProcess) -> None:
         """A process, with one thread of work or two."""
         line_of = TransactionalLine if self._kit.transactional else Line
         line = line_of(self._world, process, self._store, self._model, LEASE)
@@ -292,7 +292,7 @@ class Simulation:
             if self._model.attempts(self._scene.all_keys(event)) < ATTEMPTS:
                 self._wrong.append(f"{event.id} became a dead letter before its attempts were used up")
 
-    def acked(self, message: Message) -> None:
+    def acked(self, message: QueueMessage) -> None:
         """Nothing is acked that is not done or kept."""
         if not self._is_over(message.event):
             self._wrong.append(f"{message.event.id} was acked, and it was neither done nor kept")
@@ -314,10 +314,10 @@ class Simulation:
             wrong += self._unexplained(event, effects)
         return wrong
 
-    def _effects_of(self, event: Event) -> list[Effect]:
+    def _effects_of(self, event: Event) -> list[SimulatedEffect]:
         return [each for each in self._model.effects if each.event == event.id]
 
-    def _unexplained(self, event: Event, effects: list[Effect]) -> list[str]:
+    def _unexplained(self, event: Event, effects: list[SimulatedEffect]) -> list[str]:
         tokens = Counter(each.token for each in effects)
         if max(tokens.values(), default=0) > 1:
             return [f"{event.id} took effect twice under one claim"]
@@ -398,16 +398,16 @@ class _DeadLetters:
         """Nothing to close."""
 
 
-def simulate(seed: int, kit: Kit = MEMORY, given: Sequence[int] | None = None) -> Run:
+def simulate(seed: int, kit: Kit = MEMORY, given: Sequence[int] | None = None) -> ScheduleResult:
     """Run one schedule: of a seed, or the given choices."""
     choices = Choices(seed, given)
     with _quiet(seed):
         simulation = Simulation(choices, kit)
         violations, counts = simulation.run()
-    return Run(seed, choices.made, violations, simulation.story, counts)
+    return ScheduleResult(seed, choices.made, violations, simulation.story, counts)
 
 
-def shrunk(run: Run, kit: Kit = MEMORY) -> Run:
+def shrunk(run: ScheduleResult, kit: Kit = MEMORY) -> ScheduleResult:
     """The shortest story found that is violated too."""
     best = shrink(run.made, lambda given: bool(simulate(run.seed, kit, given).violations))
     return simulate(run.seed, kit, best)

@@ -10,7 +10,7 @@ from eventonce.event.keys import Key
 from eventonce.ports import Store, Swept, Transaction
 from eventonce.stores.memory import MemoryStore
 from lab.model import Model
-from lab.world import Killed, Process, World
+from lab.world import Killed, SimulatedProcess, World
 
 Result = TypeVar("Result")
 Write = tuple[str, Sequence[Key]]  # an event whose effect is written in a transaction, and its keys
@@ -22,7 +22,7 @@ _AFTER = ("lost", "late", "dies", "still")  # and to its answer
 class Line:
     """The way to a store. Every call is a point; it may be lost, or only its answer, or be late, or the caller dies."""
 
-    def __init__(self, world: World, process: Process, store: Store, model: Model, lease: int) -> None:
+    def __init__(self, world: World, process: SimulatedProcess, store: Store, model: Model, lease: int) -> None:
         self._world = world
         self._process = process
         self._store = store
@@ -105,7 +105,9 @@ class Line:
         if what in ("late", "astray", "twice"):
             self._world.tell(f"{verb} is late" if what == "late" else f"{verb} goes {what}")
         if what == "astray":  # its caller gives up, and then it arrives
-            self._world.start(Process("network"), lambda: self._arrive(verb, act), self._world.now + self._late)
+            self._world.start(
+                SimulatedProcess("network"), lambda: self._arrive(verb, act), self._world.now + self._late
+            )
         if what == "twice":  # its answer is lost, and the client asks again by itself
             act()
         self._world.sleep(self._late if what == "late" else 0)

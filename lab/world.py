@@ -23,7 +23,7 @@ class Endless(Exception):
     """A run does not come to its end."""
 
 
-class Process:
+class SimulatedProcess:
     """What dies and stands still as one: some tasks, a clock, and a keeper's turn to commit."""
 
     def __init__(self, name: str) -> None:
@@ -38,7 +38,7 @@ class Process:
 class Task(greenlet):
     """One line of execution in a process."""
 
-    def __init__(self, process: Process, act: Callable[[], object], scheduler: greenlet) -> None:
+    def __init__(self, process: SimulatedProcess, act: Callable[[], object], scheduler: greenlet) -> None:
         super().__init__(self._live, scheduler)  # which goes on when this ends, and not the task that started it
         self.process = process
         self.wake = 0
@@ -69,7 +69,7 @@ class World:
         self._points = 0
         self._scheduler = getcurrent()
 
-    def start(self, process: Process, act: Callable[[], object], at: int = 0) -> Task:
+    def start(self, process: SimulatedProcess, act: Callable[[], object], at: int = 0) -> Task:
         task = Task(process, act, self._scheduler)
         task.wake = at
         self._tasks.append(task)
@@ -108,7 +108,7 @@ class World:
         return current
 
     @property
-    def process(self) -> Process:
+    def process(self) -> SimulatedProcess:
         return self.task.process
 
     def trouble(self, percent: int) -> bool:
@@ -118,7 +118,7 @@ class World:
         self.troubles -= 1
         return True
 
-    def kill(self, process: Process) -> None:
+    def kill(self, process: SimulatedProcess) -> None:
         self.tell("dies")
         process.dead = process.harmed = True
         if self.process is process:

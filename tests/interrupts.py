@@ -7,7 +7,7 @@ from types import CodeType, FrameType
 from typing import Any, Self
 
 import eventonce
-from eventonce import Context, Event, Kind, Once
+from eventonce import Context, Event, Once, OutcomeKind
 
 _CODE = Path(eventonce.__file__).parent
 
@@ -86,7 +86,11 @@ def _interrupted_at(
     assert third is None, f"line {nth}: what had not run was not given back"
     assert written(two["id"]) == (0 if second is None else 1), f"line {nth}: the effect and its record differ"
     kinds = [outcome.kind for outcome in once.run(events, write)]
-    assert kinds == [Kind.DUPLICATE, Kind.PROCESSED if second is None else Kind.DUPLICATE, Kind.PROCESSED]
+    assert kinds == [
+        OutcomeKind.DUPLICATE,
+        OutcomeKind.PROCESSED if second is None else OutcomeKind.DUPLICATE,
+        OutcomeKind.PROCESSED,
+    ]
     assert [written(event["id"]) for event in (two, three)] == [1, 1]
     return True
 

@@ -12,7 +12,7 @@ from check import rows
 from parts import EVENTONCE, HERE, finish, until
 
 from eventonce.cli.tour.emulator import Emulator
-from eventonce.outbox import Outgoing, Publisher
+from eventonce.outbox import Message, Publisher
 
 CONSUMERS = ("billing", "readmodel")
 
@@ -50,7 +50,7 @@ class Cloud:
         kept = rows(self._folder / "rides.db", "SELECT identity, event FROM eventonce_outbox_published")
         chosen = [(identity, json.loads(event)) for identity, event in random.sample(kept, min(5, len(kept)))]
         with Publisher(self.bus) as publisher:
-            publisher.send([Outgoing(event, identity) for identity, event in chosen])
+            publisher.send([Message(event, identity) for identity, event in chosen])
         for identity, event in chosen:
             event["detail"]["_eventonce"] = {"id": identity, "attempt": 1}
             self._sns.publish(

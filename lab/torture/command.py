@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from eventonce.errors import ConfigError
-from lab.torture import Plan, Torture, Verdict
+from lab.torture import Torture, TortureReport, TortureSettings
 from tests.servers import Missing
 
 _STEP = 10  # of the progress bar in a second
@@ -41,7 +41,7 @@ def torture(
       python -m lab torture --store postgresql --minutes 5 --json
       python -m lab torture --store redis://localhost:6379/9 --minutes 1
     """
-    plan = Plan(store, 60 * minutes, workers, rate, plain)
+    plan = TortureSettings(store, 60 * minutes, workers, rate, plain)
     run = Torture(plan)
     place = _folder(folder)
     length = round(plan.seconds * _STEP)
@@ -66,7 +66,7 @@ def _folder(folder: Path | None) -> Path:
     return folder.resolve()
 
 
-def _text(verdict: Verdict, place: Path) -> str:
+def _text(verdict: TortureReport, place: Path) -> str:
     told = msgspec.to_builtins(verdict)
     rows = [(name.replace("_", " "), value) for name, value in told.items() if not isinstance(value, list | dict)]
     rows.append(("faults", ", ".join(f"{count} x {name}" for name, count in verdict.faults.items())))

@@ -18,7 +18,7 @@ _INSERT = f"INSERT INTO {_TABLE} VALUES "
 _SELECT = f"SELECT event, token, pid, at FROM {_TABLE}"
 
 
-class Effect(NamedTuple):
+class RecordedEffect(NamedTuple):
     """One effect of one event."""
 
     event: str
@@ -35,9 +35,9 @@ class Effects(ABC):
     @abstractmethod
     def prepare(self) -> None: ...
     @abstractmethod
-    def write(self, effect: Effect, ctx: Context) -> None: ...
+    def write(self, effect: RecordedEffect, ctx: Context) -> None: ...
     @abstractmethod
-    def read(self) -> list[Effect]: ...
+    def read(self) -> list[RecordedEffect]: ...
 
 
 class FileEffects(Effects):
@@ -51,16 +51,16 @@ class FileEffects(Effects):
     def prepare(self) -> None:
         self._name.touch()
 
-    def write(self, effect: Effect, ctx: Context) -> None:
+    def write(self, effect: RecordedEffect, ctx: Context) -> None:
         file = os.open(self._name, os.O_WRONLY | os.O_APPEND)
         try:
             os.write(file, " ".join(str(each) for each in effect).encode() + b"\n")
         finally:
             os.close(file)
 
-    def read(self) -> list[Effect]:
+    def read(self) -> list[RecordedEffect]:
         words = (line.split() for line in self._name.read_text().splitlines())
-        return [Effect(event, token, int(pid), int(at)) for event, token, pid, at in words]
+        return [RecordedEffect(event, token, int(pid), int(at)) for event, token, pid, at in words]
 
 
 class SqliteEffects(Effects):
@@ -72,13 +72,13 @@ class SqliteEffects(Effects):
             connection.execute(_CREATE)
         connection.close()
 
-    def write(self, effect: Effect, ctx: Context) -> None:
+    def write(self, effect: RecordedEffect, ctx: Context) -> None:
         ctx.tx.execute(f"{_INSERT}(?, ?, ?, ?)", effect)
 
-    def read(self) -> list[Effect]:
+    def read(self) -> list[RecordedEffect]:
         connection = sqlite3.connect(self._file)
         try:
-            return [Effect(*row) for row in connection.execute(_SELECT)]
+            return [RecordedEffect(*row) for row in connection.execute(_SELECT)]
         finally:
             connection.close()
 
@@ -96,12 +96,12 @@ class PostgresEffects(Effects):
         with self._connect() as connection:
             connection.execute(_CREATE)
 
-    def write(self, effect: Effect, ctx: Context) -> None:
+    def write(self, effect: RecordedEffect, ctx: Context) -> None:
         ctx.tx.execute(f"{_INSERT}(%s, %s, %s, %s)", effect)
 
-    def read(self) -> list[Effect]:
+    def read(self) -> list[RecordedEffect]:
         with self._connect() as connection:
-            return [Effect(*row) for row in connection.execute(_SELECT)]
+            return [RecordedEffect(*row) for row in connection.execute(_SELECT)]
 
 
 class DynamoEffects(Effects):
@@ -123,14 +123,17 @@ class DynamoEffects(Effects):
                 BillingMode="PAY_PER_REQUEST",
             )
 
-    def write(self, effect: Effect, ctx: Context) -> None:
+    def write(self, effect: RecordedEffect, ctx: Context) -> None:
         ctx.tx.put_item(TableName=_TABLE, Item={**effect._asdict(), "number": uuid4().hex})
 
-    def read(self) -> list[Effect]:
+    def read(self) -> list[RecordedEffect]:
         pages = self._client().get_paginator("scan").paginate(TableName=_TABLE, ConsistentRead=True)
         rows = (item for page in pages for item in page["Items"])
-        return [Effect(row["event"]["S"], row["token"]["S"], int(row["pid"]["N"]), int(row["at"]["N"])) for row in rows]
+        return [
+            RecordedEffect(row["event"]["S"], row["token"]["S"], int(row["pid"]["N"]), int(row["at"]["N"]))
+            for row in rows
+        ]
 
 
-def effect_of(event: str, ctx: Context) -> Effect:
-    return Effect(event, ctx.token, os.getpid(), now())
+def effect_of(event: str, ctx: Context) -> RecordedEffect:
+    return RecordedEffect(event, ctx.token, os.getpid(), now())

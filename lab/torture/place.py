@@ -21,14 +21,14 @@ from lab.torture.effects import (
     PostgresEffects,
     SqliteEffects,
 )
-from tests.servers import Dynoxide, Postgres, Process, Redis
+from tests.servers import Dynoxide, Postgres, Redis, ServerProcess
 
 Fault = Callable[[], None]  # begins, lasts and heals
 _DISK = 64  # megabytes of a disk that may be filled
 STORES = ("sqlite", "redis", "postgresql", "dynamodb")
 
 
-class Place:
+class TortureTarget:
     """A store by its URL, which is somebody else's: only our own workers are harmed."""
 
     own = False
@@ -42,7 +42,7 @@ class Place:
         """Start what there is to start."""
 
 
-class SqlitePlace(Place):
+class SqlitePlace(TortureTarget):
     """A file on a disk of its own, which can be filled where we may mount one."""
 
     def __init__(self) -> None:
@@ -59,12 +59,12 @@ class SqlitePlace(Place):
         self.store = self.direct = f"sqlite:///{disk / 'claims.db'}?shared=true"
 
 
-class ServerPlace(Place):
+class ServerPlace(TortureTarget):
     """A server of our own behind a proxy of our own."""
 
     own = True
 
-    def __init__(self, kind: Callable[[Path], Process], url: Callable[[Any, int | None], str]) -> None:
+    def __init__(self, kind: Callable[[Path], ServerProcess], url: Callable[[Any, int | None], str]) -> None:
         super().__init__("")
         self._kind = kind
         self._url = url
@@ -94,7 +94,7 @@ class ServerPlace(Place):
             )
 
 
-def place(store: str) -> Place:
+def place(store: str) -> TortureTarget:
     """The place for a store: one of the words for a server of its own, or a URL."""
     if store == "sqlite":
         return SqlitePlace()
@@ -112,7 +112,7 @@ def place(store: str) -> Place:
         )
     if store.startswith("dynamodb:") and not _option(store, "endpoint"):
         raise ConfigError("--store: name an emulator, dynamodb://TABLE?endpoint=URL; torture is not for a real account")
-    return Place(store)
+    return TortureTarget(store)
 
 
 def _option(url: str, name: str) -> str:

@@ -20,9 +20,9 @@ from eventonce.stores.url import shown
 from lab.torture.effects import Effects
 from lab.torture.history import History, read
 from lab.torture.nemesis import Nemesis, worker_faults
-from lab.torture.place import Place, effects_at, place
-from lab.torture.sender import Sender
-from lab.torture.verdict import Checker, Verdict
+from lab.torture.place import TortureTarget, effects_at, place
+from lab.torture.sender import TrafficSender
+from lab.torture.verdict import Checker, TortureReport
 from lab.torture.worker import CONSUMER
 from tests.servers import Ministack
 
@@ -33,7 +33,7 @@ _PATIENCE = 40.0  # seconds for a worker to stop
 _ACCOUNT = {"AWS_ACCESS_KEY_ID": "torture", "AWS_SECRET_ACCESS_KEY": "torture", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
-class Plan(NamedTuple):
+class TortureSettings(NamedTuple):
     """What to run."""
 
     store: str
@@ -46,15 +46,15 @@ class Plan(NamedTuple):
 class Torture:
     """One run in a folder of its own, which holds everything that happened."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: TortureSettings) -> None:
         self._plan = plan
-        self._place: Place = place(plan.store)
+        self._place: TortureTarget = place(plan.store)
         self._workers: dict[int, subprocess.Popen[bytes]] = {}
         self._stopping = threading.Event()
         self._keeping = threading.Thread(target=self._keep_workers, name="eventonce-torture", daemon=True)
         self._name = uuid4().hex[:8]  # so that another run on the same store is no copy of this one
 
-    def run(self, folder: Path, show: Callable[[float], None] = lambda seconds: None) -> Verdict:
+    def run(self, folder: Path, show: Callable[[float], None] = lambda seconds: None) -> TortureReport:
         """Run it, let everything heal and drain, and judge."""
         self._folder = folder
         os.environ.update(_ACCOUNT)
@@ -75,7 +75,7 @@ class Torture:
     def _prepare(self, endpoint: str) -> Effects:
         self._sqs = client("sqs", endpoint=endpoint)
         self._url = self._sqs.create_queue(QueueName=_QUEUE, Attributes={"VisibilityTimeout": "5"})["QueueUrl"]
-        self._sender = Sender(self._sqs, self._url, self._name, self._plan.rate)
+        self._sender = TrafficSender(self._sqs, self._url, self._name, self._plan.rate)
         config = {
             "store": self._place.store,
             "direct": self._place.direct,
@@ -157,7 +157,7 @@ class Torture:
                 each.wait()
         self._workers.clear()
 
-    def _judge(self, effects: Effects, harm: list[Nemesis], seconds: int, left: int) -> Verdict:
+    def _judge(self, effects: Effects, harm: list[Nemesis], seconds: int, left: int) -> TortureReport:
         dead = self._dead()
         with Once("memory:", consumer=CONSUMER) as once:
             keys = {name: once.key(event).hex() for name, event in self._sender.events.items()}
@@ -167,7 +167,7 @@ class Torture:
         lost, doubled = checker.judge(found, transactional=effects.transactional)
         if left:
             checker.violations.append(f"{left} messages were still in the queue after {_DRAIN:.0f} s")
-        return Verdict(
+        return TortureReport(
             store=shown(self._plan.store),
             effects_are="transactional" if effects.transactional else "plain",
             seconds=seconds,

@@ -14,7 +14,7 @@ _SPREAD = 5.0  # seconds between the first and the last
 _BATCH = 10
 
 
-class Sender:
+class TrafficSender:
     """A thread that sends until it is stopped, and then the copies that are still to come."""
 
     def __init__(self, sqs: Any, url: str, run: str, rate: int) -> None:

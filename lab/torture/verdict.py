@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from lab.torture.effects import Effect
+from lab.torture.effects import RecordedEffect
 
 Line = Mapping[str, Any]
 Owner = tuple[str, str]  # an event and a token
@@ -19,7 +19,7 @@ class Lease(NamedTuple):
     ends: int
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class TortureReport(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of a run. `doubled` are events with more than one effect; each is explained, or a violation."""
 
     store: str
@@ -131,9 +131,9 @@ class Checker:
 
     # --- what the effects tell ---
 
-    def judge(self, effects: Sequence[Effect], *, transactional: bool) -> tuple[list[str], list[str]]:
+    def judge(self, effects: Sequence[RecordedEffect], *, transactional: bool) -> tuple[list[str], list[str]]:
         """Which events were lost, and which took effect twice; what the promise does not allow is a violation."""
-        found: defaultdict[str, list[Effect]] = defaultdict(list)
+        found: defaultdict[str, list[RecordedEffect]] = defaultdict(list)
         for effect in effects:
             found[effect.event].append(effect)
             if self._released.get((effect.event, effect.token), 0) > effect.at and not transactional:
@@ -145,7 +145,7 @@ class Checker:
             self._judge(event, found[event], transactional=transactional)
         return lost, doubled
 
-    def _judge(self, event: str, several: Sequence[Effect], *, transactional: bool) -> None:
+    def _judge(self, event: str, several: Sequence[RecordedEffect], *, transactional: bool) -> None:
         if transactional:
             self.violations.append(f"{event} took effect {len(several)} times in transactions")
             return
@@ -155,7 +155,7 @@ class Checker:
         else:
             self.explained.append(f"{event} took effect {len(several)} times: {'; '.join(map(str, reasons))}")
 
-    def _reason(self, effect: Effect) -> str | None:
+    def _reason(self, effect: RecordedEffect) -> str | None:
         """Why an effect was not recorded, so that another was allowed."""
         if self.deaths.get(effect.pid, 0) > effect.at:
             return "a worker was killed between the effect and its commit"

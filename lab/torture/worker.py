@@ -19,7 +19,7 @@ from eventonce.event import Delivery, Event
 from eventonce.ports import Source
 from eventonce.sources import open_source
 from eventonce.stores import open_store
-from eventonce.worker import Crew
+from eventonce.worker import WorkerPool
 from lab.torture.effects import effect_of
 from lab.torture.history import History
 from lab.torture.place import effects_at
@@ -76,7 +76,9 @@ def main(folder: Path) -> None:
     store = recorded(open_store(config["store"], clock), history)
     once = Once(store, consumer=CONSUMER, lease=config["lease"], max_attempts=ATTEMPTS, clock=clock)
     source = _Told(open_source(config["queue"]), history)
-    crew = Crew(once, source, handle, open_dead_letters(str(folder / "dead.jsonl")), batch=10, threads=2, clock=clock)
+    crew = WorkerPool(
+        once, source, handle, open_dead_letters(str(folder / "dead.jsonl")), batch=10, threads=2, clock=clock
+    )
     signal.signal(signal.SIGTERM, lambda *_: crew.stop())
     history.tell("began")
     crew.run(grace=20_000)

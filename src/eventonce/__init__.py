@@ -1,6 +1,6 @@
 """eventonce: every event takes effect once, whichever way it arrives and however often."""
 
-from eventonce.claims.outcome import Action, Kind, Outcome
+from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.context import Context
 from eventonce.engine import Once
 from eventonce.errors import (
@@ -11,7 +11,7 @@ from eventonce.errors import (
     EventRejected,
     EventStale,
     LeaseLost,
-    ResultNotKept,
+    ResultUnavailable,
     StoreError,
     TooManyAttempts,
 )
@@ -31,7 +31,7 @@ __all__ = [
     "Event",
     # what became of an event
     "Action",
-    "Kind",
+    "OutcomeKind",
     "Outcome",
     # what can go wrong
     "ConfigError",
@@ -41,7 +41,7 @@ __all__ = [
     "EventRejected",
     "EventStale",
     "LeaseLost",
-    "ResultNotKept",
+    "ResultUnavailable",
     "StoreError",
     "TooManyAttempts",
 ]

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from eventonce.claims import memo, protocol
-from eventonce.claims.outcome import Kind, Outcome
+from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.claims.protocol import (
     LONGEST_LEASE,
     TOKEN_BYTES,
@@ -55,7 +55,7 @@ from eventonce.observe.hooks import Hooks
 from eventonce.observe.watched import Watched
 from eventonce.ports import Checkable, Hook, Seen, Sink, Store
 from eventonce.rules import Rulebook, given_rules, identity
-from eventonce.rules.rule import DEFAULT_WINDOW, Remember, Rule, Trouble
+from eventonce.rules.rule import DEFAULT_WINDOW, OnStoreError, Remember, Rule
 from eventonce.stores import open_store
 from eventonce.work import Run, Work
 
@@ -83,7 +83,7 @@ class Once:
     """Makes every event take effect once.
 
     `store` is a URL or a store; `rules` a rule, several, or a TOML file that holds them. An event that no rule
-    matches is keyed by its own id, with `window`, `store_trouble` and `remember`. Durations are written like "60s" or
+    matches is keyed by its own id, with `window`, `on_store_error` and `remember`. Durations are written like "60s" or
     as seconds.
     """
 
@@ -94,7 +94,7 @@ class Once:
         consumer: str = "default",
         rules: Rule | Sequence[Rule] | str | os.PathLike[str] = (),
         window: str | float = DEFAULT_WINDOW,
-        store_trouble: Trouble = "retry",
+        on_store_error: OnStoreError = "retry",
         remember: Remember = "seen",
         lease: str | float = "60s",
         busy_wait: str | float = 0,
@@ -114,7 +114,7 @@ class Once:
         self._max_result = max_result
         self._max_bytes = max_bytes
         self._clock = clock or SystemClock()
-        self._rules = Rulebook(consumer, given_rules(rules), identity(window, store_trouble, remember))
+        self._rules = Rulebook(consumer, given_rules(rules), identity(window, on_store_error, remember))
         self._bounds_counts = any(rule.ahead_of_last is not None for rule in self._rules.all)
         if not isinstance(store, str) and not hasattr(store, "claim"):
             raise ConfigError(f"store: {store!r} is neither a URL nor a store; use sqlite:///FILE or memory:")
@@ -206,7 +206,7 @@ class Once:
         """The key of an event, or `EventRejected`."""
         return self._rules.key(read_event(event, self._max_bytes)).key
 
-    def foresee(self, event: object) -> Outcome:
+    def preview(self, event: object) -> Outcome:
         """What would become of an event if it came now and its handler returned; nothing is claimed or changed."""
         job = self._read(event)
         if job.outcome is None:
@@ -303,7 +303,7 @@ class Once:
         give_up, pause = run.patience(self._clock.steady(), self._busy_wait), _FIRST_PAUSE
         while True:
             yield from self._together_or_alone(batch, jobs, run)
-            busy = [job for job in jobs if job.outcome is not None and job.outcome.kind is Kind.BUSY]
+            busy = [job for job in jobs if job.outcome is not None and job.outcome.kind is OutcomeKind.BUSY]
             run.stop([job for job in jobs if job not in busy] if busy else ())
             jobs = [job for job in busy if job.group not in run.stopped]
             left = give_up - self._clock.steady()
@@ -397,11 +397,11 @@ class Once:
 
     def _without_store(self, batch: Batch, jobs: list[Job], run: Run, error: StoreError) -> Flow[None]:
         """The store did not answer: retry later, or run unclaimed where the rule says so."""
-        unclaimed = [job for job in jobs if job.rule.store_trouble == "process"]
+        unclaimed = [job for job in jobs if job.rule.on_store_error == "process"]
         for job in jobs:
             job.attempt, job.error, job.waits = 1, None, False
             self._admit(job, None, run.work)
-            job.end(Kind.UNKNOWN, error)
+            job.end(OutcomeKind.UNKNOWN, error)
         if unclaimed:
             _log.warning("running %d events without a claim: %s", len(unclaimed), error)
             yield run.work.step(batch, unclaimed)
@@ -429,12 +429,12 @@ class Once:
             if job.rule.max_age is not None:
                 self._check_age(job, job.rule.max_age)
         except EventRejected as error:
-            job.end(Kind.REJECTED, error)
+            job.end(OutcomeKind.REJECTED, error)
         except EventExpired as error:
-            job.end(Kind.EXPIRED, error)
+            job.end(OutcomeKind.EXPIRED, error)
         except Exception as error:  # whatever an event does to us, it is kept and the others go on
             _log.exception("an event could not be read")
-            job.end(Kind.REJECTED, EventRejected(f"could not be read: {_text(error)}"))
+            job.end(OutcomeKind.REJECTED, EventRejected(f"could not be read: {_text(error)}"))
         return job
 
     def _check_age(self, job: Job, oldest: int) -> None:
@@ -465,7 +465,7 @@ class Once:
         found = iter(records)
         for job in bounded:
             self._check_count(job, [next(found) for _ in job.keys])
-        return [job for job in jobs if job.outcome is None or job.outcome.kind is not Kind.REJECTED]
+        return [job for job in jobs if job.outcome is None or job.outcome.kind is not OutcomeKind.REJECTED]
 
     def _check_count(self, job: Job, records: Sequence[Record | None]) -> None:
         now, ahead, version = self._clock.utc(), job.rule.ahead_of_last, job.version
@@ -476,7 +476,7 @@ class Once:
                 f"{job.rule.rule.version} is {version}, and the last one done is {last}, which is further than the "
                 f"version_ahead of rule {job.rule.name!r} allows ({ahead}); if it is right, forget the key"
             )
-            job.end(Kind.REJECTED, EventRejected(why))
+            job.end(OutcomeKind.REJECTED, EventRejected(why))
 
     def _take(
         self, batch: Batch, jobs: list[Job], answers: Iterator[Answer], token: Token, until: int, run: Run
@@ -539,7 +539,7 @@ class Once:
             suspects.append(job)
         else:
             job.attempt = answer.attempt - 1
-            job.end(Kind.FAILED, _gave_up(answer, self._max_attempts), final=True)
+            job.end(OutcomeKind.FAILED, _gave_up(answer, self._max_attempts), final=True)
 
     def _answer(self, job: Job, answer: Answer) -> None:
         if isinstance(answer, Done):
@@ -548,24 +548,26 @@ class Once:
             first, result, not_kept = memo.read(
                 job.rule.remember, record.memo, record.done_at, record.took, job.content
             )
-            job.end(Kind.DUPLICATE, not_kept, result=result, first=first)
+            job.end(OutcomeKind.DUPLICATE, not_kept, result=result, first=first)
         elif isinstance(answer, Busy):
             until = moment(answer.until).strftime("%Y-%m-%d %H:%M:%S")
             busy = EventBusy(f"another worker is running it; its lease lasts until {until} UTC")
-            job.end(Kind.BUSY, busy, retry_at=answer.until)
+            job.end(OutcomeKind.BUSY, busy, retry_at=answer.until)
         elif not isinstance(answer, Won):
-            job.end(Kind.STALE, EventStale(f"version {answer.version} was processed before version {job.version}"))
+            job.end(
+                OutcomeKind.STALE, EventStale(f"version {answer.version} was processed before version {job.version}")
+            )
 
     def _follow(self, copy: Job, leader: Job) -> None:
         """A copy in the same batch shares the fate of the first: done by it, or retried with it."""
         outcome = leader.outcome
         if leader.done is not None:
             self._answer(copy, leader.done)
-        elif outcome is not None and outcome.kind is Kind.PROCESSED:
+        elif outcome is not None and outcome.kind is OutcomeKind.PROCESSED:
             first, result, not_kept = memo.read(
                 copy.rule.remember, leader.memo, self._clock.utc(), leader.attempt, copy.content
             )
-            copy.end(Kind.DUPLICATE, not_kept, result=result, first=first)
+            copy.end(OutcomeKind.DUPLICATE, not_kept, result=result, first=first)
         else:
             copy.outcome = outcome
 
@@ -576,25 +578,25 @@ class Once:
         if job.error is not None:
             self._conclude_failure(job, job.error, attempts)
         elif job.recorded:
-            job.end(Kind.PROCESSED, result=job.result)
+            job.end(OutcomeKind.PROCESSED, result=job.result)
         elif job.recorded is False:
             _log.warning("key %s: another worker took over before the commit", job.key.hex())
-            job.end(Kind.FAILED, LeaseLost("another worker took over before this run could be recorded"))
-        elif job.rule.store_trouble == "process":
-            job.end(Kind.PROCESSED, trouble, result=job.result)
+            job.end(OutcomeKind.FAILED, LeaseLost("another worker took over before this run could be recorded"))
+        elif job.rule.on_store_error == "process":
+            job.end(OutcomeKind.PROCESSED, trouble, result=job.result)
         else:
-            job.end(Kind.UNKNOWN, trouble)
+            job.end(OutcomeKind.UNKNOWN, trouble)
 
     def _conclude_failure(self, job: Job, error: Exception, attempts: int) -> None:
         if job.waits:
-            job.end(Kind.BUSY, error)
+            job.end(OutcomeKind.BUSY, error)
         elif isinstance(error, StoreError):
-            job.end(Kind.UNKNOWN, error)
+            job.end(OutcomeKind.UNKNOWN, error)
         elif isinstance(error, EventRejected):
-            job.end(Kind.REJECTED, error)
+            job.end(OutcomeKind.REJECTED, error)
         else:
             last = job.attempt >= attempts and not isinstance(error, _BLAMELESS)
-            job.end(Kind.FAILED, error, final=last, retry_at=getattr(error, "retry_at", None))
+            job.end(OutcomeKind.FAILED, error, final=last, retry_at=getattr(error, "retry_at", None))
 
     def _foresee(self, job: Job) -> None:
         now, want = self._clock.utc(), Want(job.key, job.rule.window, job.version)
@@ -610,7 +612,7 @@ class Once:
             self._set_aside(job, answer, [], shared=False)
         else:
             job.attempt = answer.attempt
-            job.end(Kind.PROCESSED)
+            job.end(OutcomeKind.PROCESSED)
 
     def _admit(self, job: Job, hold: Hold | None, work: Work) -> None:
         """It may run now."""
@@ -660,7 +662,7 @@ def _not_overtaking(unanswered: set[Job], jobs: list[Job]) -> list[Job]:
     for job in jobs:
         if job not in unanswered:
             answered |= {job.group} if job.group is not None else set()
-        elif job.group in answered and job.rule.store_trouble == "process":
+        elif job.group in answered and job.rule.on_store_error == "process":
             job.wait()
         else:
             first.append(job)
@@ -734,7 +736,7 @@ def _at_least_one(name: str, value: int) -> int:
 
 def _value(outcome: Outcome) -> Any:
     """What a decorated handler returns or raises for an outcome."""
-    if outcome.error is not None and outcome.kind is not Kind.PROCESSED:
+    if outcome.error is not None and outcome.kind is not OutcomeKind.PROCESSED:
         raise outcome.error
     return outcome.result
 

@@ -135,7 +135,7 @@ class LeaseLost(EventOnceError):
     retryable = True
 
 
-class ResultNotKept(EventOnceError):
+class ResultUnavailable(EventOnceError):
     """This event was processed before, but its result was not kept."""
 
 

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import msgspec
 
-from eventonce.claims.outcome import Action, First, Kind, Outcome
+from eventonce.claims.outcome import Action, FirstCopy, Outcome, OutcomeKind
 from eventonce.claims.protocol import Done
 from eventonce.context import Context
 from eventonce.errors import EventBusy
@@ -47,11 +47,11 @@ class Job(msgspec.Struct, eq=False):
 
     def end(
         self,
-        kind: Kind,
+        kind: OutcomeKind,
         error: BaseException | None = None,
         *,
         result: Any = None,
-        first: First | None = None,
+        first: FirstCopy | None = None,
         final: bool = False,
         retry_at: int | None = None,
     ) -> None:
@@ -72,7 +72,7 @@ class Job(msgspec.Struct, eq=False):
         """One of its group before it is not done, so this one is not run."""
         self.waits = True
         self.error = EventBusy("an event of its group before it is not done yet")
-        self.end(Kind.BUSY, self.error)
+        self.end(OutcomeKind.BUSY, self.error)
 
     @property
     def ended_well(self) -> bool:

@@ -19,7 +19,7 @@ from eventonce.event.paths import Ignored, constant, ignored_path
 from eventonce.ports import Checkable
 from eventonce.rules import CompiledRule, Rulebook, identity
 from eventonce.rules.files import explain, toml_text, unknown
-from eventonce.rules.line_index import Lines
+from eventonce.rules.line_index import LineIndex
 from eventonce.rules.preset import rules_of
 from eventonce.rules.rule import DEFAULT_WINDOW, Rule
 from eventonce.sinks import open_sink
@@ -27,10 +27,10 @@ from eventonce.sources import check_source
 from eventonce.stores import check_url, has_server, open_store
 from eventonce.wire import Settings
 
-_DEFAULTS = ("window", "store_trouble", "remember")  # what rules take from above them
+_DEFAULTS = ("window", "on_store_error", "remember")  # what rules take from above them
 _CROSS = ("name", "key", "otherwise", "version")  # what other fields of a rule depend on
 # Those fields, and on which: where the key is wrong, they would only repeat it.
-_NEEDS = {**dict.fromkeys(("otherwise", "ignore", "digest", "was"), _CROSS[:3]), "version_ahead": ("version",)}
+_NEEDS = {**dict.fromkeys(("otherwise", "ignore", "digest", "replaces"), _CROSS[:3]), "version_ahead": ("version",)}
 _DAY = 86_400_000  # milliseconds
 _ENVELOPE = ("source", "detail-type", "detail")
 
@@ -43,7 +43,7 @@ class Finding(NamedTuple):
     text: str
 
 
-class Placed(NamedTuple):
+class RulePosition(NamedTuple):
     """A rule, and the lines where it and its window stand; for a rule of a preset both are that of `use`."""
 
     line: int
@@ -65,10 +65,10 @@ class Lint:
 
     def __init__(self, file: str) -> None:
         self.findings: list[Finding] = []
-        self.rules: list[Placed] = []
+        self.rules: list[RulePosition] = []
         self.table: Mapping[str, Any] = {}
         self._defaults: dict[str, Any] = {}  # what rules take from above them, as far as it can be read
-        self._lines = Lines("")
+        self._lines = LineIndex("")
         text = toml_text(file)
         try:
             self.table = tomllib.loads(text)
@@ -78,7 +78,7 @@ class Lint:
         except RecursionError:
             self._error(1, "is nested too deep")
             return
-        self._lines = Lines(text)
+        self._lines = LineIndex(text)
         self._settings()
         self._own_rules()
         self._presets()
@@ -241,8 +241,10 @@ class Lint:
                 told["match"] = f"{name!r} is no field of an envelope; did you mean {near[0]!r}?"
         if rule.max_age is not None and not duration(rule.max_age):
             told["max_age"] = "0 drops every event as too old; leave it out, or write it like 15m"
-        if rule.replaced() == msgspec.structs.replace(rule, was=None):
-            told["was"] = "it names the rule itself as it is now; give the old name or the old key, or leave it out"
+        if rule.replaced() == msgspec.structs.replace(rule, replaces=None):
+            told["replaces"] = (
+                "it names the rule itself as it is now; give the old name or the old key, or leave it out"
+            )
         for entry, text in told.items():
             self._warn(self._lines.find("rule", number, entry), f"rule {rule.name!r}: {entry}: {text}")
 
@@ -263,7 +265,7 @@ class Lint:
     def _compile(self, match_line: int, line: int, window_line: int, rule: Rule | None) -> None:
         compiled = None if rule is None else self._try(match_line, CompiledRule, "check", rule)
         if compiled is not None:
-            self.rules.append(Placed(line, window_line, compiled))
+            self.rules.append(RulePosition(line, window_line, compiled))
 
     def _presets(self) -> None:
         used = self.table.get("use", [])

@@ -16,7 +16,7 @@ from eventonce.errors import ConfigError, StoreError
 from eventonce.ports import Hook, Sink
 from eventonce.rules import Rulebook, identity, read_all
 from eventonce.rules.files import check_names, explain, read_toml
-from eventonce.rules.rule import DEFAULT_WINDOW, Remember, Rule, Trouble
+from eventonce.rules.rule import DEFAULT_WINDOW, OnStoreError, Remember, Rule
 from eventonce.sinks import open_sink
 from eventonce.sources import open_source
 from eventonce.stores import open_store, store_file
@@ -26,7 +26,7 @@ _BUS = re.compile(r"[/.\-_A-Za-z0-9]{1,256}")
 _RULE = re.compile(r"[.\-_A-Za-z0-9]{1,64}")
 
 
-class Feed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AwsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[aws]`: the rule of EventBridge that fills an SQS source, for `eventonce setup` and `eventonce template`."""
 
     bus: str = "default"
@@ -62,14 +62,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lease: str | float = "60s"
     busy_wait: str | float = 0
     max_attempts: int = 5
-    store_trouble: Trouble = "retry"
+    on_store_error: OnStoreError = "retry"
     remember: Remember | None = None  # without one, `seen`; of requests that no rule matches, `note`
     batch: int | None = None  # events claimed together; 100 of a file, 10 of a queue
     threads: int | None = None  # that work on a queue; a file has one, which keeps its order
     use: list[str] = []  # presets
     rule: list[Rule] = []  # its own rules and those of the presets
     test: list[dict[str, Any]] = []  # pairs of events for `eventonce check`
-    aws: Feed | None = None  # where the events of an SQS source come from
+    aws: AwsSettings | None = None  # where the events of an SQS source come from
 
     def __post_init__(self) -> None:
         self._check_places()
@@ -116,7 +116,7 @@ def settings(table: Mapping[str, Any], where: str) -> Settings:
 
 def rulebook(settings: Settings) -> Rulebook:
     """The rules of a pipeline, to look at keys without a store."""
-    own = identity(settings.window, settings.store_trouble, remembered(settings))
+    own = identity(settings.window, settings.on_store_error, remembered(settings))
     return Rulebook(settings.consumer, settings.rule, own)
 
 
@@ -135,7 +135,7 @@ def open_once(settings: Settings, hooks: Sequence[Hook] = ()) -> Once:
         consumer=settings.consumer,
         rules=settings.rule,
         window=settings.window,
-        store_trouble=settings.store_trouble,
+        on_store_error=settings.on_store_error,
         remember=remembered(settings),
         lease=settings.lease,
         busy_wait=settings.busy_wait,
@@ -195,7 +195,7 @@ class Pipeline:
         try:
             return self.once.check()
         except StoreError as error:
-            if settings.store_trouble == "process" and error.retryable:
+            if settings.on_store_error == "process" and error.retryable:
                 return [str(error)]
             raise
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import psycopg
 import pytest
 
-from eventonce import Event, Kind, Once, StoreError, open_store
+from eventonce import Event, Once, OutcomeKind, StoreError, open_store
 from eventonce.claims.outcome import Action
 from eventonce.errors import StoreUnusable
 from eventonce.testing import ManualClock
@@ -62,12 +62,12 @@ class Refusals:
             once.run([{"id": "0"}], lambda event: None)
             with trouble():
                 outcomes = once.run(events, lambda event: ran.append(event.id))
-            assert [outcome.kind for outcome in outcomes] == [Kind.UNKNOWN] * 3
+            assert [outcome.kind for outcome in outcomes] == [OutcomeKind.UNKNOWN] * 3
             assert isinstance(outcomes[0].error, StoreError)
             assert why in str(outcomes[0].error)
             assert ran == []
             assert {outcome.kind for outcome in once.run(events, lambda event: ran.append(event.id))} == {
-                Kind.PROCESSED
+                OutcomeKind.PROCESSED
             }
             assert ran == ["1", "2", "3"]
 
@@ -83,12 +83,12 @@ class Refusals:
             once.run([{"id": "0"}], lambda event: None)
             (outcome,) = once.run([{"id": "1"}], handle)
             lasting.close()
-            assert (outcome.kind, ran) == (Kind.UNKNOWN, [1])
+            assert (outcome.kind, ran) == (OutcomeKind.UNKNOWN, [1])
             assert outcome.action is Action.RETRY  # it has taken effect and is not recorded, so it is not acked
         with Once(url, busy_wait="120s") as once:  # until the lease is over
             (outcome,) = once.run([{"id": "1"}], handle)
         # The commit may have got through at last, in the background.
-        assert (outcome.kind, ran) in [(Kind.PROCESSED, [1, 2]), (Kind.DUPLICATE, [1])]
+        assert (outcome.kind, ran) in [(OutcomeKind.PROCESSED, [1, 2]), (OutcomeKind.DUPLICATE, [1])]
 
     def _is_unusable(self, url: str, why: str) -> None:
         store = open_store(url)
@@ -96,7 +96,7 @@ class Refusals:
             store.peek(keys(1))
         with Once(store) as once:
             (outcome,) = once.run([{"id": "1"}], lambda event: pytest.fail("ran"))
-        assert outcome.kind is Kind.UNKNOWN
+        assert outcome.kind is OutcomeKind.UNKNOWN
         assert isinstance(outcome.error, StoreUnusable)
         for told in _chain(caught.value) + _chain(outcome.error):
             assert SECRET not in f"{told} {told!r}"

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from eventonce import Once
 from eventonce.auth import Bearer, Sns, Stripe, github
-from eventonce.claims.outcome import Kind
+from eventonce.claims.outcome import OutcomeKind
 from eventonce.cli.main import cli
 from eventonce.clock import duration
 from eventonce.dead_letters import open_dead_letters
@@ -26,7 +26,7 @@ from eventonce.event import Event
 from eventonce.event.formats import Carried, gateway, read_binary, read_event, read_events, read_message
 from eventonce.event.keys import KEY_BYTES
 from eventonce.event.paths import getter, ignored_path
-from eventonce.requests.refusal import Refusal
+from eventonce.requests.refusal import RequestRefused
 from eventonce.rules import Rulebook, identity
 from eventonce.rules.pattern import Pattern, PatternError
 from eventonce.rules.rule import Rule
@@ -186,7 +186,7 @@ def notice(data: bytes) -> None:
         raise OSError("not there")
 
     body = data.replace(b"{", b'{"TopicArn": "%s", ' % _TOPIC.encode(), 1)
-    with contextlib.suppress(Refusal):
+    with contextlib.suppress(RequestRefused):
         asyncio.run(Sns(_TOPIC, fetch=fetch, tolerance="36500d").admit({}, body))
         raise AssertionError(body)
     assert all(url.startswith("https://sns.eu-west-1.amazonaws.com/") for url in fetched)
@@ -205,7 +205,7 @@ def engine(data: bytes) -> None:
     with Once("memory:", rules=Rule(name="all", key="content", ignore=["**.at"])) as once:
         outcomes = once.run([data, data], lambda event: None)
         kinds = {outcome.kind for outcome in outcomes}
-        assert kinds in ({Kind.REJECTED}, {Kind.PROCESSED, Kind.DUPLICATE})
+        assert kinds in ({OutcomeKind.REJECTED}, {OutcomeKind.PROCESSED, OutcomeKind.DUPLICATE})
 
 
 def command(data: bytes) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from eventonce.errors import EventRejected, SinkError
-from eventonce.outbox import Kind, Outbox, Outgoing, Published, Relay
+from eventonce.outbox import Message, Outbox, PublishKind, PublishResult, Relay
 from tests.servers import Postgres
 
 PATIENCE = 120.0  # seconds until a test is given up
@@ -22,28 +22,28 @@ PATIENCE = 120.0  # seconds until a test is given up
 class Receiver:
     """Takes events, and fails as it is told: `fate` says for each what becomes of it."""
 
-    def __init__(self, fate: Callable[[Outgoing], Kind] = lambda each: Kind.PUBLISHED) -> None:
+    def __init__(self, fate: Callable[[Message], PublishKind] = lambda each: PublishKind.PUBLISHED) -> None:
         self.fate = fate
-        self.sent: list[Outgoing] = []  # all that was sent, whatever became of it
-        self.got: list[Outgoing] = []  # what got through
+        self.sent: list[Message] = []  # all that was sent, whatever became of it
+        self.got: list[Message] = []  # what got through
         self._lock = threading.Lock()
         self._more = threading.Condition(self._lock)
 
-    def send(self, events: Sequence[Outgoing]) -> list[Published]:
+    def send(self, events: Sequence[Message]) -> list[PublishResult]:
         answers = []
         stuck: set[str | None] = set()
         with self._more:
             for each in events:
-                kind = Kind.FAILED if each.group in stuck else self._receive(each)
-                stuck |= {each.group} - {None} if kind is Kind.FAILED else set()
+                kind = PublishKind.FAILED if each.group in stuck else self._receive(each)
+                stuck |= {each.group} - {None} if kind is PublishKind.FAILED else set()
                 answers.append(_answer(each, kind))
             self._more.notify_all()
         return answers
 
-    def _receive(self, each: Outgoing) -> Kind:
+    def _receive(self, each: Message) -> PublishKind:
         kind = self.fate(each)
         self.sent.append(each)
-        if kind in (Kind.PUBLISHED, Kind.DEDUPLICATED):
+        if kind in (PublishKind.PUBLISHED, PublishKind.DEDUPLICATED):
             self.got.append(each)
         return kind
 
@@ -62,9 +62,9 @@ class Receiver:
             assert self._more.wait_for(lambda: len(self.got) >= count, PATIENCE), f"{len(self.got)} of {count}"
 
 
-def _answer(each: Outgoing, kind: Kind) -> Published:
-    errors = {Kind.REFUSED: EventRejected("is not wanted"), Kind.FAILED: SinkError("could not be taken")}
-    return Published(kind=kind, identity=each.identity or "", error=errors.get(kind))
+def _answer(each: Message, kind: PublishKind) -> PublishResult:
+    errors = {PublishKind.REFUSED: EventRejected("is not wanted"), PublishKind.FAILED: SinkError("could not be taken")}
+    return PublishResult(kind=kind, identity=each.identity or "", error=errors.get(kind))
 
 
 class Database:

@@ -138,7 +138,7 @@ def test_two_versions_of_a_thing_are_two_events(folder: Path) -> None:
 
 
 def test_an_event_under_the_old_rule_and_its_copy_under_the_new_one(folder: Path) -> None:
-    old, new = ('name = "old"\nmatch = { source = ["a"] }', 'name = "new"\nwas = "old"')
+    old, new = ('name = "old"\nmatch = { source = ["a"] }', 'name = "new"\nreplaces = "old"')
     (folder / "p.toml").write_text(f'[[rule]]\n{old}\nkey = ["detail.n"]\n[[rule]]\n{new}\nkey = ["detail.n"]\n')
     files = [write(folder, f"{source}.json", {"source": source, "n": 1}) for source in "ab"]
     for pair in (files, files[::-1]):
@@ -153,7 +153,7 @@ def test_compare_knows_replays_and_old_keys(folder: Path) -> None:
     assert (done.returncode, json.loads(done.stdout)["differs"]) == (1, ["replay"])
 
     test = 'different = [{ source = "s", a = 1, b = 1 }, { source = "s", a = 1, b = 2 }]'
-    rule = 'name = "new"\nkey = ["detail.a", "detail.b"]\nwas = { name = "old", key = ["detail.a"] }'
+    rule = 'name = "new"\nkey = ["detail.a", "detail.b"]\nreplaces = { name = "old", key = ["detail.a"] }'
     (folder / "was.toml").write_text(f"[[rule]]\n{rule}\n[[test]]\n{test}\n")
     files = [write(folder, f"{b}.json", {"a": 1, "b": b}) for b in (1, 2)]
     done = run(folder, "key", "-c", "was.toml", "--compare", *files)

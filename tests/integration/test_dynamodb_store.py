@@ -18,7 +18,7 @@ import pytest
 
 from eventonce import Event, Once, Rule, open_store
 from eventonce.claims import protocol
-from eventonce.claims.outcome import Kind
+from eventonce.claims.outcome import OutcomeKind
 from eventonce.claims.protocol import Busy, Claim, Done, Finish, Release, Want, Won
 from eventonce.clock import SystemClock
 from eventonce.errors import ConfigError, LeaseLost, StoreError, StoreUnusable, TransactionRefused
@@ -287,7 +287,7 @@ def test_credentials_that_cannot_be_had_are_said(
     monkeypatch.setenv("AWS_PROFILE", "p")
     with Once(at(dynoxide, table), lease="0.2s") as once:
         (outcome,) = once.run([{"id": "1"}], lambda event: pytest.fail("ran"))
-    assert outcome.kind is Kind.UNKNOWN
+    assert outcome.kind is OutcomeKind.UNKNOWN
     assert isinstance(outcome.error, StoreError)
     assert re.search(why, str(outcome.error))
     assert outcome.error.retryable is passes
@@ -340,9 +340,9 @@ def test_trouble_that_stays_is_unknown_and_no_drop(store: DynamoDBStore, meddler
     ran: list[str] = []
     with Once(store, lease="0.4s", clock=ManualClock()) as once:  # how long the store is asked, and no more
         (outcome,) = once.run([{"id": "1"}], lambda event: ran.append(event.id))
-        assert (outcome.kind, ran) == (Kind.UNKNOWN, [])
+        assert (outcome.kind, ran) == (OutcomeKind.UNKNOWN, [])
         meddler.instead = lambda *_: None
-        assert [outcome.kind for outcome in once.run([{"id": "1"}], ran.append)] == [Kind.PROCESSED]
+        assert [outcome.kind for outcome in once.run([{"id": "1"}], ran.append)] == [OutcomeKind.PROCESSED]
 
 
 def throttle_key(number: int, code: str = "ThrottlingError") -> Callable[[str, Any, dict[str, Any]], dict[str, Any]]:
@@ -517,7 +517,7 @@ def test_requests_that_arrive_twice_do_nothing_twice(
     with Once(store) as once:
         once.run(events, handle)
         kinds = [outcome.kind for outcome in once.run(events, handle)]
-        assert kinds == [Kind.DUPLICATE] * 10 + [Kind.PROCESSED]
+        assert kinds == [OutcomeKind.DUPLICATE] * 10 + [OutcomeKind.PROCESSED]
     assert sorted(runs) == sorted([str(number) for number in range(10)] + ["fails"] * 2)
     assert client.get_item(TableName=table, Key={"id": {"S": "counter"}})["Item"]["hits"] == {"N": "11"}
 
@@ -594,9 +594,9 @@ def test_a_result_too_large_for_an_item_is_not_kept_but_the_run_is(store: Dynamo
     rule = Rule(name="r", key="id", remember="result")
     with Once(store, rules=rule, max_result=10_000_000) as once:
         first, second = once.run([{"id": "1"}, {"id": "2"}], lambda event: "x" * (500_000 if event.id == "1" else 9))
-        assert (first.kind, second.kind) == (Kind.PROCESSED, Kind.PROCESSED)
+        assert (first.kind, second.kind) == (OutcomeKind.PROCESSED, OutcomeKind.PROCESSED)
         first, second = once.run([{"id": "1"}, {"id": "2"}], lambda event: "again")
-        assert (first.kind, second.result) == (Kind.DUPLICATE, "x" * 9)
+        assert (first.kind, second.result) == (OutcomeKind.DUPLICATE, "x" * 9)
         assert "too many for a DynamoDB item" in str(first.error)
 
 
@@ -816,7 +816,7 @@ def test_plain_values_are_written_with_the_record(store: DynamoDBStore, client: 
 
     with Once(store) as once:
         kinds = [outcome.kind for _ in range(2) for outcome in once.run([{"id": "1"}], handle)]
-    assert kinds == [Kind.PROCESSED, Kind.DUPLICATE]
+    assert kinds == [OutcomeKind.PROCESSED, OutcomeKind.DUPLICATE]
     found = {item["account"]["S"]: item for item in items(client, ledger)}
     assert sorted(found) == ["new", "open", "sum"]
     assert found["sum"]["cents"] == {"N": "5"}
@@ -848,7 +848,7 @@ def test_a_clock_that_is_set_inside_a_transaction_loses_nothing(
     with Once(at(dynoxide, table, clock=clock)) as once:
         (outcome,) = once.run([{"id": "1"}], handle)
         (record,) = once.peek([once.key({"id": "1"})])
-    assert outcome.kind is Kind.PROCESSED
+    assert outcome.kind is OutcomeKind.PROCESSED
     assert items(client, ledger) == [{"account": {"S": "a"}}]
     assert record is not None
     assert abs(record.until - began - 14 * 86_400_000) < 600_000
@@ -879,7 +879,7 @@ def test_a_condition_that_does_not_hold_fails_the_event(store: DynamoDBStore, cl
         )
 
     outcome = run_one(store, handle)
-    assert outcome.kind is Kind.FAILED
+    assert outcome.kind is OutcomeKind.FAILED
     assert isinstance(outcome.error, TransactionRefused)
     assert f"the Put on table {ledger!r} was refused" in str(outcome.error)
     assert "attribute_not_exists(account)" in str(outcome.error)
@@ -900,7 +900,7 @@ def test_what_dynamodb_finds_wrong_with_the_writes_fails_the_event(store: Dynamo
     ]
     for number, handle in enumerate(bad):
         outcome = run_one(store, handle, name=str(number))
-        assert outcome.kind is Kind.FAILED, outcome
+        assert outcome.kind is OutcomeKind.FAILED, outcome
         assert isinstance(outcome.error, TransactionRefused)
 
 
@@ -947,12 +947,12 @@ def test_ninety_nine_writes_fit(store: DynamoDBStore, client: Any, ledger: str) 
         for number in range(99):
             tx.put_item(TableName=ledger, Item={"account": str(number)})
 
-    assert run_one(store, handle).kind is Kind.PROCESSED
+    assert run_one(store, handle).kind is OutcomeKind.PROCESSED
     assert len(items(client, ledger)) == 99
 
 
 def test_a_transaction_without_writes_commits_plainly(store: DynamoDBStore, meddler: Meddler) -> None:
-    assert run_one(store, lambda tx: None).kind is Kind.PROCESSED
+    assert run_one(store, lambda tx: None).kind is OutcomeKind.PROCESSED
     assert "TransactWriteItems" not in [operation for operation, _ in meddler.seen]
 
 
@@ -980,7 +980,7 @@ def test_a_conflict_is_tried_again(
     store: DynamoDBStore, meddler: Meddler, client: Any, ledger: str, answer: Answer
 ) -> None:
     meddler.instead = times(4, answer, "TransactWriteItems")
-    assert run_one(store, lambda tx: tx.put_item(TableName=ledger, Item={"account": "a"})).kind is Kind.PROCESSED
+    assert run_one(store, lambda tx: tx.put_item(TableName=ledger, Item={"account": "a"})).kind is OutcomeKind.PROCESSED
     assert len(items(client, ledger)) == 1
 
 
@@ -993,11 +993,11 @@ def test_a_conflict_that_stays_is_unknown_and_writes_nothing(
     # The store asks for half of the lease; on the engine's clock the lease does not end.
     write = lambda tx: tx.put_item(TableName=ledger, Item={"account": "a"})  # noqa: E731
     outcome = run_one(store, write, lease="1s", clock=ManualClock())
-    assert outcome.kind is Kind.UNKNOWN
+    assert outcome.kind is OutcomeKind.UNKNOWN
     assert "TransactionConflict" in str(outcome.error)
     assert items(client, ledger) == []
     meddler.instead = lambda *_: None
-    assert run_one(store, write).kind is Kind.PROCESSED
+    assert run_one(store, write).kind is OutcomeKind.PROCESSED
 
 
 @BOTH
@@ -1022,7 +1022,7 @@ def test_a_transaction_whose_reply_is_lost_is_made_once(
         )
 
     meddler.after = after
-    assert run_one(store, handle).kind is Kind.PROCESSED
+    assert run_one(store, handle).kind is OutcomeKind.PROCESSED
     assert items(client, ledger) == [{"account": {"S": "a"}, "hits": {"N": "1"}}]
 
 
@@ -1056,7 +1056,7 @@ def test_a_worker_that_lost_its_lease_writes_nothing(store: DynamoDBStore, clien
 
     with Once(store) as once:
         (outcome,) = once.run([{"id": "1"}], handle)
-    assert outcome.kind is Kind.FAILED
+    assert outcome.kind is OutcomeKind.FAILED
     assert isinstance(outcome.error, LeaseLost)
     assert items(client, ledger) == []
 
@@ -1157,7 +1157,7 @@ def test_eventonce_skips_what_powertools_did_and_has_its_result(switching: Once,
     results = [function(event) for event in events]
     ran: list[str] = []
     outcomes = switching.run([*map(order, ("o-1", "o-2", 7)), order("o-3")], lambda event: ran.append(event.id))
-    assert [outcome.kind for outcome in outcomes] == [Kind.DUPLICATE] * 3 + [Kind.PROCESSED]
+    assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DUPLICATE] * 3 + [OutcomeKind.PROCESSED]
     assert [outcome.result for outcome in outcomes[:3]] == results
     assert len(ran) == 1
 
@@ -1168,7 +1168,7 @@ def test_powertools_skips_what_eventonce_did_and_has_its_result(
 ) -> None:
     ran: list[Any] = []
     (outcome,) = switching.run([order("o-1")], lambda event: result)
-    assert outcome.kind is Kind.PROCESSED
+    assert outcome.kind is OutcomeKind.PROCESSED
     function = powertools(client, table, ran.append)
     assert function(order("o-1")) == (result or None)  # it gives None for what is false, also where it kept it itself
     assert ran == []
@@ -1186,7 +1186,7 @@ def test_powertools_waits_for_what_eventonce_runs(switching: Once, client: Any, 
             function(order("o-1"))
 
     (outcome,) = switching.run([order("o-1")], handle)
-    assert (outcome.kind, outcome.error, ran) == (Kind.PROCESSED, None, [])
+    assert (outcome.kind, outcome.error, ran) == (OutcomeKind.PROCESSED, None, [])
 
 
 def test_eventonce_waits_for_what_powertools_runs(switching: Once, client: Any, table: str) -> None:
@@ -1194,12 +1194,12 @@ def test_eventonce_waits_for_what_powertools_runs(switching: Once, client: Any, 
 
     def work(event: Any) -> str:
         outcomes = switching.run([order("o-1"), order("o-1")], ran.append)
-        assert [outcome.kind for outcome in outcomes] == [Kind.BUSY] * 2
+        assert [outcome.kind for outcome in outcomes] == [OutcomeKind.BUSY] * 2
         return "done"
 
     assert powertools(client, table, work)(order("o-1")) == "done"
     (outcome,) = switching.run([order("o-1")], ran.append)
-    assert (outcome.kind, outcome.result, ran) == (Kind.DUPLICATE, "done", [])
+    assert (outcome.kind, outcome.result, ran) == (OutcomeKind.DUPLICATE, "done", [])
 
 
 def test_what_powertools_left_running_is_taken_over_when_its_time_is_over(
@@ -1215,7 +1215,7 @@ def test_what_powertools_left_running_is_taken_over_when_its_time_is_over(
         powertools(client, table, die, remaining=0)(order("o-1"))
     time.sleep(0.01)
     (outcome,) = switching.run([order("o-1")], lambda event: "mine")
-    assert (outcome.kind, outcome.attempt) == (Kind.PROCESSED, 2)
+    assert (outcome.kind, outcome.attempt) == (OutcomeKind.PROCESSED, 2)
     assert powertools(client, table, die)(order("o-1")) == "mine"
 
 
@@ -1223,10 +1223,10 @@ def test_what_failed_with_eventonce_may_run_with_powertools(switching: Once, cli
     def fail(event: Any) -> None:
         raise ValueError("no")
 
-    assert [outcome.kind for outcome in switching.run([order("o-1")], fail)] == [Kind.FAILED]
+    assert [outcome.kind for outcome in switching.run([order("o-1")], fail)] == [OutcomeKind.FAILED]
     assert powertools(client, table, lambda event: "theirs")(order("o-1")) == "theirs"
     (outcome,) = switching.run([order("o-1")], fail)
-    assert (outcome.kind, outcome.result) == (Kind.DUPLICATE, "theirs")
+    assert (outcome.kind, outcome.result) == (OutcomeKind.DUPLICATE, "theirs")
 
 
 def test_a_powertools_function_that_finishes_late_fences_us(switching: Once, client: Any, table: str) -> None:
@@ -1248,9 +1248,9 @@ def test_a_powertools_function_that_finishes_late_fences_us(switching: Once, cli
         late.join()
 
     (outcome,) = switching.run([order("o-1")], handle)
-    assert outcome.kind is Kind.FAILED
+    assert outcome.kind is OutcomeKind.FAILED
     (outcome,) = switching.run([order("o-1")], handle)
-    assert (outcome.kind, outcome.result) == (Kind.DUPLICATE, "late")
+    assert (outcome.kind, outcome.result) == (OutcomeKind.DUPLICATE, "late")
 
 
 def test_the_end_of_powertools_records_is_theirs() -> None:
@@ -1274,7 +1274,7 @@ def test_several_key_parts_meet_as_a_list(dynoxide: Dynoxide, client: Any, table
     powertools(client, table, lambda event: None, "[source, detail.orderId]")(order({"b": 1.5, "a": ["ü"]}))
     with Once(dynoxide.url(table) + WORKER, rules=rule) as once:
         (outcome,) = once.run([order({"a": ["ü"], "b": 1.5})], lambda event: None)
-        assert outcome.kind is Kind.DUPLICATE
+        assert outcome.kind is OutcomeKind.DUPLICATE
 
 
 def test_a_table_with_a_sort_key_is_shared_too(dynoxide: Dynoxide, client: Any) -> None:
@@ -1290,16 +1290,16 @@ def test_a_table_with_a_sort_key_is_shared_too(dynoxide: Dynoxide, client: Any) 
     url = dynoxide.url(table) + WORKER + "&key=pk&sort=sk&partition=idempotency%23f&ttl=ttl"
     with Once(url, rules=ORDERS) as once:
         kinds = [outcome.kind for outcome in once.run([order("o-1"), order("o-2")], lambda event: "ours")]
-    assert kinds == [Kind.DUPLICATE, Kind.PROCESSED]
+    assert kinds == [OutcomeKind.DUPLICATE, OutcomeKind.PROCESSED]
     assert function(order("o-2")) == "ours"
 
 
 def test_the_old_digest_still_counts_after_the_switch(dynoxide: Dynoxide, client: Any, table: str) -> None:
     powertools(client, table, lambda event: None)(order("o-1"))
-    rule = Rule(name="orders", key=["detail.orderId"], was={"name": "orders", "digest": "powertools"})
+    rule = Rule(name="orders", key=["detail.orderId"], replaces={"name": "orders", "digest": "powertools"})
     with Once(dynoxide.url(table) + WORKER, rules=rule) as once:
         kinds = [outcome.kind for outcome in once.run([order("o-1"), order("o-2")], lambda event: None)]
-    assert kinds == [Kind.DUPLICATE, Kind.PROCESSED]
+    assert kinds == [OutcomeKind.DUPLICATE, OutcomeKind.PROCESSED]
 
 
 def test_a_digest_of_powertools_needs_paths() -> None:

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eventonce import Kind, Once, StoreError, open_store
+from eventonce import Once, OutcomeKind, StoreError, open_store
 from eventonce.claims.protocol import FAILURES_FOR, Claim, Done, Finish, Record, Release, Want, Won
 from eventonce.errors import StoreUnusable
 from eventonce.event.keys import Key
@@ -498,7 +498,7 @@ def test_trouble_with_the_disk_is_an_outcome_and_not_a_loss(file: Path, monkeypa
     with Once(f"journal:///{file}") as once:
         monkeypatch.setattr(module, "_sync", broken)
         (outcome,) = once.run([{"id": "1"}], lambda event: None)
-        assert (outcome.kind, outcome.action) == (Kind.UNKNOWN, "retry")
+        assert (outcome.kind, outcome.action) == (OutcomeKind.UNKNOWN, "retry")
         monkeypatch.undo()
 
 
@@ -786,7 +786,7 @@ def test_a_symbolic_link_that_leads_elsewhere_now_begins_nothing(tmp_path: Path)
         with Once(f"journal:///{link}") as other:
             other.run([{"id": "1"}, {"id": "2"}], lambda event: ran.append("other"))
         (outcome,) = worker.run([{"id": "2"}], lambda event: ran.append("worker"))
-    assert outcome.kind is Kind.UNKNOWN
+    assert outcome.kind is OutcomeKind.UNKNOWN
     assert "was moved or deleted while it is open" in str(outcome.error)
     assert ran == ["worker", "other", "other"]
 

@@ -26,15 +26,15 @@ from eventonce.stores import open_store
 from eventonce.stores.dynamodb.store import DynamoDBStore
 from eventonce.stores.memory import MemoryStore
 from eventonce.wire import Pipeline, load
-from eventonce.worker import Crew
+from eventonce.worker import WorkerPool
 from tests.conftest import running
-from tests.servers import Dynoxide, Ministack, Postgres, Process, Redis
+from tests.servers import Dynoxide, Ministack, Postgres, Redis, ServerProcess
 from tests.servers.process import find
 
 GRACE = 60_000
 
 
-class Kinesalite(Process):
+class Kinesalite(ServerProcess):
     """Kinesis alone, with shards that can be split and still be read."""
 
     def command(self) -> list[str]:
@@ -123,7 +123,7 @@ class Running:
         self.source: Any = open_source(url, store=lambda: store)
         self.letters = open_dead_letters(str(folder / "dead.jsonl"))
         self.handler: Any = handler or (lambda event: None)
-        self.crew = Crew(self.once, self.source, self._handle, self.letters, batch=batch)
+        self.crew = WorkerPool(self.once, self.source, self._handle, self.letters, batch=batch)
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -283,7 +283,7 @@ def test_a_pipeline_reads_a_stream_and_its_store_knows_how_far(ministack: Minist
     for name in ("first", "second"):
         stream.put(name)
         parts = Pipeline(settings)
-        crew = Crew(parts.once, parts.source, parts.handler, parts.dead_letters, batch=10)
+        crew = WorkerPool(parts.once, parts.source, parts.handler, parts.dead_letters, batch=10)
         thread = threading.Thread(target=crew.run, args=(GRACE,))
         thread.start()
         wait_until(lambda crew=crew: crew.tally.events == 1)  # type: ignore[misc]

@@ -17,7 +17,7 @@ from eventonce.clients.aws import client
 from eventonce.dead_letters.file_sink import DeadFile
 from eventonce.outbox import Publisher, Relay
 from eventonce.sources import open_source
-from eventonce.worker import Crew
+from eventonce.worker import WorkerPool
 from tests.integration.outboxes import PATIENCE, Database, postgres_database, running, sqlite_database
 from tests.servers import Ministack
 
@@ -89,7 +89,7 @@ class Consumer:
         letters = DeadFile(str(cloud.folder / f"{name}-dead.jsonl"))
         for part in (once, source, letters):
             self._parts.callback(part.close)
-        self._crew = Crew(once, source, self._handle, letters, batch=10, threads=4)
+        self._crew = WorkerPool(once, source, self._handle, letters, batch=10, threads=4)
         self._thread = threading.Thread(target=self._crew.run, args=(60_000,))
         self._thread.start()
 

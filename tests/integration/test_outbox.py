@@ -17,7 +17,7 @@ import pytest
 from eventonce import ConfigError, Event, EventRejected, Once, Rule
 from eventonce.clock import moment
 from eventonce.errors import SinkDown, StoreUnusable
-from eventonce.outbox import Kind, Outbox, Outgoing, Published, Relay
+from eventonce.outbox import Message, Outbox, PublishKind, PublishResult, Relay
 from eventonce.outbox import decision as verdict
 from eventonce.outbox import relay_loop as loop
 from eventonce.outbox.feed import Back
@@ -448,8 +448,8 @@ def test_numbers_of_a_group_stand_in_the_order_of_the_commits(postgres_server: P
 def test_several_relays_keep_the_order_of_every_group(database: Database, tmp_path: Path) -> None:
     """Writers, relays and failures at the same time: each once, and each group in the order of its commits."""
     groups, each, dice = 12, 30, random.Random(2026)  # more groups than the two loops of one relay can hold
-    fates = [Kind.FAILED] * 2 + [Kind.PUBLISHED] * 8
-    receiver = Receiver(lambda each: Kind.PUBLISHED if each.identity in first else dice.choice(fates))
+    fates = [PublishKind.FAILED] * 2 + [PublishKind.PUBLISHED] * 8
+    receiver = Receiver(lambda each: PublishKind.PUBLISHED if each.identity in first else dice.choice(fates))
     at_work: set[int] = set()
     first: set[str | None] = set()  # what each relay sent first
 
@@ -459,7 +459,7 @@ def test_several_relays_keep_the_order_of_every_group(database: Database, tmp_pa
         def __init__(self, number: int) -> None:
             self.number = number
 
-        def send(self, events: Sequence[Outgoing]) -> Sequence[Published]:
+        def send(self, events: Sequence[Message]) -> Sequence[PublishResult]:
             if self.number not in at_work:
                 first.update(each.identity for each in events)
                 at_work.add(self.number)
@@ -493,7 +493,7 @@ def test_several_relays_keep_the_order_of_every_group(database: Database, tmp_pa
 def test_poison_holds_up_nobody_else_and_becomes_a_dead_letter(database: Database, tmp_path: Path) -> None:
     database.add(1, 2, 3, group="bad")
     database.add(*range(10, 40), group="good")
-    receiver = Receiver(lambda each: Kind.FAILED if each.identity == "e1" else Kind.PUBLISHED)
+    receiver = Receiver(lambda each: PublishKind.FAILED if each.identity == "e1" else PublishKind.PUBLISHED)
     made = relay(database, receiver, tmp_path, batch=4, max_attempts=3)
     with running(made):
         receiver.wait(30 + 2)
@@ -508,7 +508,7 @@ def test_poison_holds_up_nobody_else_and_becomes_a_dead_letter(database: Databas
 
 def test_what_is_refused_is_kept_and_its_group_goes_on(database: Database, tmp_path: Path) -> None:
     database.add(1, 2, 3, group="g")
-    receiver = Receiver(lambda each: Kind.REFUSED if each.identity == "e2" else Kind.PUBLISHED)
+    receiver = Receiver(lambda each: PublishKind.REFUSED if each.identity == "e2" else PublishKind.PUBLISHED)
     made = relay(database, receiver, tmp_path)
     assert made.drain() == 0
     assert receiver.numbers() == [1, 3]
@@ -521,7 +521,7 @@ def test_an_outage_is_no_fault_of_any_event(database: Database, tmp_path: Path) 
     database.add(*range(20), group="g")
     database.add(*range(20, 30))
     calls = iter(range(1_000_000))
-    receiver = Receiver(lambda _: Kind.FAILED if next(calls) < 60 else Kind.PUBLISHED)
+    receiver = Receiver(lambda _: PublishKind.FAILED if next(calls) < 60 else PublishKind.PUBLISHED)
     with running(relay(database, receiver, tmp_path, max_attempts=2)):
         receiver.wait(30)
     assert receiver.by_group()["g"] == list(range(20))
@@ -532,16 +532,20 @@ def test_an_outage_is_no_fault_of_any_event(database: Database, tmp_path: Path) 
 @pytest.mark.usefixtures("quick")
 def test_throttling_of_some_is_no_fault_of_theirs(database: Database, tmp_path: Path) -> None:
     class Throttled(Receiver):
-        def send(self, events: Any) -> list[Published]:
+        def send(self, events: Any) -> list[PublishResult]:
             slow = SinkDown("events://bus did not take it (ThrottlingException)")
             found = super().send(events)
             return [
-                Published(kind=each.kind, identity=each.identity, error=slow) if each.kind is Kind.FAILED else each
+                PublishResult(kind=each.kind, identity=each.identity, error=slow)
+                if each.kind is PublishKind.FAILED
+                else each
                 for each in found
             ]
 
     tries = iter(range(1_000_000))
-    receiver = Throttled(lambda each: Kind.FAILED if each.identity == "e0" and next(tries) < 8 else Kind.PUBLISHED)
+    receiver = Throttled(
+        lambda each: PublishKind.FAILED if each.identity == "e0" and next(tries) < 8 else PublishKind.PUBLISHED
+    )
     database.add(*range(100))
     with running(relay(database, receiver, tmp_path, max_attempts=2, batch=10)):
         receiver.wait(100)
@@ -551,14 +555,14 @@ def test_throttling_of_some_is_no_fault_of_theirs(database: Database, tmp_path: 
 def test_drain_ends_where_nothing_gets_through(database: Database, tmp_path: Path) -> None:
     database.add(1, 2, group="g")
     database.add(3)
-    receiver = Receiver(lambda _: Kind.FAILED)
+    receiver = Receiver(lambda _: PublishKind.FAILED)
     assert relay(database, receiver, tmp_path).drain() == 3
     assert len(receiver.sent) == 2
 
 
 def test_drain_does_not_try_everything_where_nothing_gets_through(database: Database, tmp_path: Path) -> None:
     database.add(*range(200))
-    receiver = Receiver(lambda _: Kind.FAILED)
+    receiver = Receiver(lambda _: PublishKind.FAILED)
     assert relay(database, receiver, tmp_path, batch=10, threads=1).drain() == 200
     assert len(receiver.sent) == 10 + 9  # a batch, and then one at a time
 
@@ -586,7 +590,7 @@ def test_dead_letters_that_cannot_be_written_leave_the_event_where_it_is(databas
         def close(self) -> None: ...
 
     database.add(1)
-    made = Relay(database.outbox, Receiver(lambda _: Kind.REFUSED), dead_letter=Full(), lease="1s")
+    made = Relay(database.outbox, Receiver(lambda _: PublishKind.REFUSED), dead_letter=Full(), lease="1s")
     with pytest.raises(OSError, match="No space"):
         made.drain()
     assert database.rows("SELECT identity FROM eventonce_outbox") == [("e1",)]
@@ -624,7 +628,7 @@ def test_a_slow_receiver_does_not_lose_the_lease(
     began, go_on = threading.Event(), threading.Event()
 
     class Slow(Receiver):
-        def send(self, events: Any) -> list[Published]:
+        def send(self, events: Any) -> list[PublishResult]:
             began.set()
             assert go_on.wait(PATIENCE)
             return super().send(events)
@@ -665,7 +669,7 @@ def test_a_relay_does_not_wait_for_ever_in_a_file_that_was_replaced(tmp_path: Pa
 
 @pytest.mark.parametrize("jump", [-86_400_000, 86_400_000])
 def test_a_clock_that_jumps_blocks_nothing_and_loses_nothing(tmp_path: Path, feeds: Feeds, jump: int) -> None:
-    clock, receiver = ManualClock(), Receiver(lambda _: Kind.FAILED)
+    clock, receiver = ManualClock(), Receiver(lambda _: PublishKind.FAILED)
     database = sqlite_database(tmp_path)
     database.outbox = Outbox(database.url, clock=clock)
     database.outbox.create()
@@ -677,7 +681,7 @@ def test_a_clock_that_jumps_blocks_nothing_and_loses_nothing(tmp_path: Path, fee
     assert len(abandoned.take(10)) == 1
     clock._utc += jump
     database.add(3, group="new")
-    receiver.fate = lambda _: Kind.PUBLISHED
+    receiver.fate = lambda _: PublishKind.PUBLISHED
     assert made.drain() == 0
     assert sorted(receiver.numbers()) == [1, 2, 3]
     assert database.outbox.table.backlog() == (0, 0)
@@ -844,7 +848,7 @@ def test_lag_and_backlog_are_told(database: Database, tmp_path: Path) -> None:
     database.add(1, 2, group="g")
     database.add(3)
     time.sleep(0.01)
-    receiver = Receiver(lambda each: Kind.FAILED if each.identity == "e1" else Kind.PUBLISHED)
+    receiver = Receiver(lambda each: PublishKind.FAILED if each.identity == "e1" else PublishKind.PUBLISHED)
     made = relay(database, receiver, tmp_path, hooks=[PrometheusHook(registry=registry)])
     assert made.drain() == 2
     assert registry.get_sample_value("eventonce_outbox_pending") == 2
@@ -867,7 +871,7 @@ def test_outgoing_carries_group_and_identity(database: Database, tmp_path: Path)
     receiver = Receiver()
     relay(database, receiver, tmp_path).drain()
     assert {(each.identity, each.group) for each in receiver.got} == {("e1", "g"), ("e2", None)}
-    assert all(isinstance(each, Outgoing) for each in receiver.got)
+    assert all(isinstance(each, Message) for each in receiver.got)
 
 
 def test_roles_without_rights_are_told(postgres_server: Postgres, tmp_path: Path) -> None:

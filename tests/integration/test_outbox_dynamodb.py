@@ -16,7 +16,7 @@ import eventonce
 from eventonce import ConfigError, EventRejected, Once
 from eventonce.clients.aws import client
 from eventonce.errors import StoreError, StoreUnusable, TransactionRefused
-from eventonce.outbox import Kind, Outbox, Relay, stream
+from eventonce.outbox import Outbox, PublishKind, Relay, stream
 from eventonce.outbox import decision as verdict
 from eventonce.sources import shard_source
 from eventonce.testing.proxy import FaultProxy
@@ -256,10 +256,10 @@ def test_drain_keeps_the_order_of_groups_and_leaves_what_fails(bench: Bench) -> 
     for number in range(30):
         bench.add(number, group=f"g{number % 3}")
         time.sleep(0.002)  # the order of leftovers is that of the clock
-    receiver = Receiver(lambda each: Kind.FAILED if each.identity == "e4" else Kind.PUBLISHED)
+    receiver = Receiver(lambda each: PublishKind.FAILED if each.identity == "e4" else PublishKind.PUBLISHED)
     assert bench.relay(receiver, batch=7).drain() == 9
     assert receiver.by_group() == {"g0": list(range(0, 30, 3)), "g1": [1], "g2": list(range(2, 30, 3))}
-    receiver.fate = lambda _: Kind.PUBLISHED
+    receiver.fate = lambda _: PublishKind.PUBLISHED
     assert bench.relay(receiver).drain() == 0
     assert receiver.by_group()["g1"] == list(range(1, 30, 3))
     assert [each.attempts for each in receiver.sent if each.identity == "e4"] == [0, 1]
@@ -269,7 +269,9 @@ def test_a_worker_publishes_what_the_stream_tells_of(streaming: Bench, monkeypat
     monkeypatch.setattr(verdict, "FIRST_REST", 4)
     monkeypatch.setattr(verdict, "LONGEST_REST", 20)
     failing = iter(range(1_000))
-    receiver = Receiver(lambda each: Kind.FAILED if each.identity == "e5" and next(failing) < 3 else Kind.PUBLISHED)
+    receiver = Receiver(
+        lambda each: PublishKind.FAILED if each.identity == "e5" and next(failing) < 3 else PublishKind.PUBLISHED
+    )
     streaming.add(*range(10), group="before")
     with running(streaming.relay(receiver, batch=4)):
         streaming.add(*range(10, 20), group="while")
@@ -285,7 +287,11 @@ def test_a_worker_publishes_what_the_stream_tells_of(streaming: Bench, monkeypat
 def test_poison_in_a_stream_becomes_a_dead_letter(streaming: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict, "FIRST_REST", 4)
     monkeypatch.setattr(verdict, "LONGEST_REST", 20)
-    receiver = Receiver(lambda each: {"e1": Kind.FAILED, "e3": Kind.REFUSED}.get(str(each.identity), Kind.PUBLISHED))
+    receiver = Receiver(
+        lambda each: {"e1": PublishKind.FAILED, "e3": PublishKind.REFUSED}.get(
+            str(each.identity), PublishKind.PUBLISHED
+        )
+    )
     streaming.add(1, 2, 3, 4, group="bad")
     with running(streaming.relay(receiver, max_attempts=3, batch=2)):
         give_up, number = time.monotonic() + PATIENCE, 10
@@ -303,7 +309,7 @@ def test_poison_in_a_stream_becomes_a_dead_letter(streaming: Bench, monkeypatch:
 def test_what_a_relay_left_behind_is_found_in_the_table(streaming: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relay died with a late group in mind, behind which it had gone on; the next one sends that group in order."""
     store = f"sqlite:///{streaming.folder / 'shards.db'}"
-    receiver = Receiver(lambda each: Kind.FAILED if each.identity == "e1" else Kind.PUBLISHED)
+    receiver = Receiver(lambda each: PublishKind.FAILED if each.identity == "e1" else PublishKind.PUBLISHED)
     streaming.add(1, 2, group="late")
     with running(streaming.relay(receiver, store=store)):
         streaming.add(3, group="other")
@@ -312,7 +318,7 @@ def test_what_a_relay_left_behind_is_found_in_the_table(streaming: Bench, monkey
         streaming.add(5, group="other")
         receiver.wait(2)
     assert receiver.numbers() == [3, 5]
-    receiver.fate = lambda _: Kind.PUBLISHED
+    receiver.fate = lambda _: PublishKind.PUBLISHED
     monkeypatch.setattr(stream, "LEFT_BEHIND", 0)
     with running(streaming.relay(receiver, store=store)):
         receiver.wait(5)
@@ -321,12 +327,12 @@ def test_what_a_relay_left_behind_is_found_in_the_table(streaming: Bench, monkey
 
 def test_news_of_a_group_does_not_overtake_what_is_late(streaming: Bench) -> None:
     store = f"sqlite:///{streaming.folder / 'shards.db'}"
-    receiver = Receiver(lambda each: Kind.FAILED if each.identity == "e1" else Kind.PUBLISHED)
+    receiver = Receiver(lambda each: PublishKind.FAILED if each.identity == "e1" else PublishKind.PUBLISHED)
     streaming.add(1, group="late")
     with running(streaming.relay(receiver, store=store)):
         streaming.add(2)
         receiver.wait(1)
-    receiver.fate = lambda _: Kind.PUBLISHED
+    receiver.fate = lambda _: PublishKind.PUBLISHED
     streaming.add(3, group="late")
     with running(streaming.relay(receiver, store=store)):
         receiver.wait(3)
@@ -365,11 +371,11 @@ def test_lambda_is_told_the_first_that_is_not_out_and_the_rest_is_not_sent_twice
     found |= dict(zip((2, 4, 6), records(bench, 2, 4, 6, group="h"), strict=True))
     removed = {**found[1], "eventName": "REMOVE"}
     batch = {"Records": [found[1], found[2], removed, found[3], found[4], found[5], found[6]]}
-    receiver = Receiver(lambda each: Kind.FAILED if each.identity == "e3" else Kind.PUBLISHED)
+    receiver = Receiver(lambda each: PublishKind.FAILED if each.identity == "e3" else PublishKind.PUBLISHED)
     handler = bench.relay(receiver, batch=2).aws_lambda()
     assert handler(batch, None) == failures(3)
     assert receiver.by_group() == {"g": [1], "h": [2, 4, 6]}
-    receiver.fate = lambda _: Kind.PUBLISHED
+    receiver.fate = lambda _: PublishKind.PUBLISHED
     assert handler({"Records": batch["Records"][3:]}, None) == failures()
     assert receiver.by_group() == {"g": [1, 3, 5], "h": [2, 4, 6]}
     assert handler(batch, None) == failures()
@@ -379,12 +385,12 @@ def test_lambda_is_told_the_first_that_is_not_out_and_the_rest_is_not_sent_twice
 
 def test_lambda_stops_where_nothing_gets_through(bench: Bench) -> None:
     bench.add(*range(10), group="g")
-    receiver = Receiver(lambda _: Kind.FAILED)
+    receiver = Receiver(lambda _: PublishKind.FAILED)
     handler = bench.relay(receiver, batch=3).aws_lambda()
     batch = {"Records": records(bench, *range(10))}
     assert handler(batch, None) == failures(0)
     assert len(receiver.sent) == 1
-    receiver.fate = lambda _: Kind.PUBLISHED
+    receiver.fate = lambda _: PublishKind.PUBLISHED
     assert handler(batch, None) == failures()
     assert receiver.numbers() == list(range(10))
 

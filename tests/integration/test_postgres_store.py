@@ -23,10 +23,10 @@ from eventonce import (
     Event,
     EventOnceError,
     EventRejected,
-    Kind,
     LeaseLost,
     Once,
     Outcome,
+    OutcomeKind,
     StoreError,
     open_store,
 )
@@ -125,9 +125,9 @@ def test_nothing_is_connected_before_it_is_needed() -> None:
 def test_an_application_starts_and_runs_while_the_server_is_away() -> None:
     ran: list[Event] = []
     url = f"postgresql://nobody@127.0.0.1:{free_port()}/nowhere"
-    with Once(url, lease="0.2s", store_trouble="process") as once:
+    with Once(url, lease="0.2s", on_store_error="process") as once:
         (outcome,) = once.run([{"id": "1"}], ran.append)
-    assert (outcome.kind, len(ran)) == (Kind.PROCESSED, 1)
+    assert (outcome.kind, len(ran)) == (OutcomeKind.PROCESSED, 1)
     assert isinstance(outcome.error, StoreError)
 
 
@@ -262,7 +262,7 @@ def test_what_a_handler_does_has_the_isolation_of_the_database(strict: Place, is
         return ctx.tx.execute("SHOW transaction_isolation").fetchone()[0]
 
     (outcome,) = transact(strict, strict.store(), look)
-    assert (outcome.kind, outcome.result) == (Kind.PROCESSED, isolation)
+    assert (outcome.kind, outcome.result) == (OutcomeKind.PROCESSED, isolation)
 
 
 def test_without_create_the_tables_must_be_there(place: Place) -> None:
@@ -280,7 +280,7 @@ def test_tables_that_are_dropped_are_not_made_anew_behind_ones_back(place: Place
     place.sql("DROP TABLE eventonce_claims")
     with Once(store) as once:
         (outcome,) = once.run([{"id": "1"}], lambda event: None)
-    assert outcome.kind is Kind.UNKNOWN
+    assert outcome.kind is OutcomeKind.UNKNOWN
     assert isinstance(outcome.error, StoreUnusable)
     assert "restore it; or to begin with nothing remembered, drop eventonce_schema too" in str(outcome.error)
     assert place.sql("SELECT to_regclass('eventonce_claims')") == [(None,)]
@@ -478,13 +478,13 @@ def test_a_read_only_server_may_be_one_that_fails_over(place: Place, role: str, 
         Place(place.server).store(user=role).check()  # also where it has no tables yet
     with Once(reader, lease="0.2s", clock=ManualClock()) as once:  # how long the store is asked, and no more
         (outcome,) = once.run([{"id": "1"}], lambda event: None)
-        assert outcome.kind is Kind.UNKNOWN
+        assert outcome.kind is OutcomeKind.UNKNOWN
         assert isinstance(outcome.error, StoreError)
         assert outcome.error.retryable
         assert "takes no writes now" in str(outcome.error)
         place.sql(f"ALTER ROLE {role} RESET default_transaction_read_only")
         (outcome,) = once.run([{"id": "1"}], lambda event: None)
-        assert outcome.kind is Kind.PROCESSED
+        assert outcome.kind is OutcomeKind.PROCESSED
     reader.close()
 
 
@@ -792,7 +792,7 @@ def test_a_handler_cannot_end_the_transaction(place: Place, store: PostgresStore
         getattr(ctx.tx, name)()
 
     (outcome,) = transact(place, store, handle)
-    assert outcome.kind is Kind.FAILED
+    assert outcome.kind is OutcomeKind.FAILED
     assert "committed by eventonce when the handler returns" in str(outcome.error)
     assert effects(place) == []
 
@@ -803,7 +803,7 @@ def test_with_around_the_transaction_ends_nothing(place: Place, store: PostgresS
             write(ctx, 1)
         write(ctx, 2)
 
-    assert transact(place, store, handle)[0].kind is Kind.PROCESSED
+    assert transact(place, store, handle)[0].kind is OutcomeKind.PROCESSED
     assert effects(place) == [1, 2]
 
 
@@ -847,9 +847,9 @@ def test_a_handle_that_is_kept_ends_with_its_handler(place: Place, store: Postgr
         assert tx.closed
         assert not ctx.tx.closed
 
-    assert transact(place, store, keep)[0].kind is (Kind.FAILED if fails else Kind.PROCESSED)
+    assert transact(place, store, keep)[0].kind is (OutcomeKind.FAILED if fails else OutcomeKind.PROCESSED)
     (outcome,) = transact(place, store, misuse, consumer="other")
-    assert (outcome.kind, outcome.error) == (Kind.PROCESSED, None)
+    assert (outcome.kind, outcome.error) == (OutcomeKind.PROCESSED, None)
     assert effects(place) == [1]
     assert len(store._lent._idle) == 1  # it was one connection all along
 
@@ -864,7 +864,7 @@ def test_savepoints_may_fail(place: Place, store: PostgresStore) -> None:
         except psycopg.errors.UndefinedTable:
             write(ctx, 3)
 
-    assert transact(place, store, handle)[0].kind is Kind.PROCESSED
+    assert transact(place, store, handle)[0].kind is OutcomeKind.PROCESSED
     assert effects(place) == [1, 3]
 
 
@@ -875,7 +875,7 @@ def test_an_error_that_is_swallowed_fails_the_event(place: Place, store: Postgre
             ctx.tx.execute("SELECT FROM nowhere")
 
     (outcome,) = transact(place, store, handle)
-    assert outcome.kind is Kind.FAILED
+    assert outcome.kind is OutcomeKind.FAILED
     assert "let the handler fail too" in str(outcome.error)
     assert effects(place) == []
 
@@ -887,7 +887,7 @@ def test_a_transaction_ended_by_sql_is_found_out(place: Place, store: PostgresSt
             ctx.tx.execute(sql)
 
     (outcome,) = transact(place, store, handle)
-    assert outcome.kind is Kind.FAILED
+    assert outcome.kind is OutcomeKind.FAILED
     assert isinstance(outcome.error, EventOnceError)
     assert "ended the transaction of ctx.tx with SQL of its own" in str(outcome.error)
 
@@ -905,9 +905,9 @@ def test_a_pipeline_that_is_left_open_fails_the_event(place: Place, store: Postg
     (outcome,) = transact(place, store, handle)
     with pytest.raises(EventOnceError, match="has ended with its handler"):
         kept.pop().__exit__(None, None, None)
-    assert (outcome.kind, effects(place)) == (Kind.FAILED, [])
+    assert (outcome.kind, effects(place)) == (OutcomeKind.FAILED, [])
     assert "left a pipeline of ctx.tx open" in str(outcome.error)
-    assert transact(place, store, lambda event, ctx: write(ctx))[0].kind is Kind.PROCESSED
+    assert transact(place, store, lambda event, ctx: write(ctx))[0].kind is OutcomeKind.PROCESSED
     assert effects(place) == [1]
 
 
@@ -917,10 +917,12 @@ def test_a_deferred_constraint_is_the_handlers_own_mistake(place: Place, store: 
         write(ctx)
 
     (outcome,) = transact(place, store, handle)
-    assert outcome.kind is Kind.FAILED
+    assert outcome.kind is OutcomeKind.FAILED
     assert isinstance(outcome.error, psycopg.errors.UniqueViolation)
     assert effects(place) == []
-    assert [outcome.kind for outcome in transact(place, store, lambda event, ctx: write(ctx))] == [Kind.PROCESSED]
+    assert [outcome.kind for outcome in transact(place, store, lambda event, ctx: write(ctx))] == [
+        OutcomeKind.PROCESSED
+    ]
 
 
 Accident = Callable[[Place, Any], None]
@@ -998,12 +1000,12 @@ def test_what_the_database_does_to_a_handler_is_not_held_against_the_event(
 
     for _ in range(2):
         (outcome,) = transact(strict, store, handle)
-        assert outcome.kind is Kind.UNKNOWN
+        assert outcome.kind is OutcomeKind.UNKNOWN
         assert isinstance(outcome.error, StoreError)
         assert isinstance(outcome.error, error)
         assert isinstance(outcome.error, StoreUnusable) == (accident is disk_full)
         assert effects(strict) == []
-    assert transact(strict, store, handle)[0].kind is Kind.PROCESSED
+    assert transact(strict, store, handle)[0].kind is OutcomeKind.PROCESSED
     assert (effects(strict), attempts) == ([1], [1, 1, 1])
     store.close()
 
@@ -1014,7 +1016,7 @@ def test_a_deadlock_in_a_savepoint_may_be_tried_again_by_the_handler(place: Plac
             ctx.tx.execute("DO $$ BEGIN RAISE 'gave up' USING ERRCODE = 'deadlock_detected'; END $$")
         write(ctx)
 
-    assert transact(place, store, handle)[0].kind is Kind.PROCESSED
+    assert transact(place, store, handle)[0].kind is OutcomeKind.PROCESSED
     assert effects(place) == [1]
 
 
@@ -1029,7 +1031,7 @@ def test_what_a_handler_sets_does_not_reach_the_next(place: Place, store: Postgr
     def look(event: Event, ctx: Any) -> Any:
         return ctx.tx.execute("SELECT current_setting('statement_timeout'), to_regclass('mess')").fetchone()
 
-    assert transact(place, store, meddle)[0].kind is Kind.PROCESSED
+    assert transact(place, store, meddle)[0].kind is OutcomeKind.PROCESSED
     (outcome,) = transact(place, store, look, consumer="other")
     assert outcome.result == ("0", None)
 
@@ -1049,10 +1051,10 @@ def test_a_commit_whose_answer_is_lost_is_exact(place: Place, proxy: FaultProxy,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(psycopg.Connection, "commit", cut)
         (outcome,) = transact(place, store, lambda event, ctx: write(ctx))
-    assert outcome.kind is (Kind.PROCESSED if cuts == "answer" else Kind.UNKNOWN)
+    assert outcome.kind is (OutcomeKind.PROCESSED if cuts == "answer" else OutcomeKind.UNKNOWN)
     assert effects(place) == ([1] if cuts == "answer" else [])
     (outcome,) = transact(place, store, lambda event, ctx: write(ctx))
-    assert outcome.kind is (Kind.DUPLICATE if cuts == "answer" else Kind.PROCESSED)
+    assert outcome.kind is (OutcomeKind.DUPLICATE if cuts == "answer" else OutcomeKind.PROCESSED)
     assert effects(place) == [1]
     store.close()
 
@@ -1064,11 +1066,11 @@ def test_a_restart_inside_a_transaction_is_unknown_and_undone(place: Place, stor
         write(ctx, 2)
 
     (outcome,) = transact(place, store, handle)
-    assert outcome.kind is Kind.UNKNOWN
+    assert outcome.kind is OutcomeKind.UNKNOWN
     assert isinstance(outcome.error, psycopg.OperationalError)
     assert effects(place) == []
     (outcome,) = transact(place, store, lambda event, ctx: write(ctx))
-    assert (outcome.kind, effects(place)) == (Kind.PROCESSED, [1])
+    assert (outcome.kind, effects(place)) == (OutcomeKind.PROCESSED, [1])
 
 
 def test_a_restart_just_before_the_commit_is_unknown_and_undone(place: Place, store: PostgresStore) -> None:
@@ -1077,8 +1079,8 @@ def test_a_restart_just_before_the_commit_is_unknown_and_undone(place: Place, st
         place.server.restart()
 
     (outcome,) = transact(place, store, handle)
-    assert (outcome.kind, effects(place)) == (Kind.UNKNOWN, [])
-    assert transact(place, store, lambda event, ctx: write(ctx))[0].kind is Kind.PROCESSED
+    assert (outcome.kind, effects(place)) == (OutcomeKind.UNKNOWN, [])
+    assert transact(place, store, lambda event, ctx: write(ctx))[0].kind is OutcomeKind.PROCESSED
 
 
 def test_a_transaction_may_outlast_its_lease(place: Place, store: PostgresStore) -> None:
@@ -1094,7 +1096,7 @@ def test_a_transaction_may_outlast_its_lease(place: Place, store: PostgresStore)
             ctx.check()
 
     (outcome,) = transact(place, store, handle, lease="0.3s", clock=clock)
-    assert outcome.kind is Kind.PROCESSED
+    assert outcome.kind is OutcomeKind.PROCESSED
     assert {type(answer) for answer in answers} == {Busy}
     assert effects(place) == [1]
     other.close()
@@ -1118,7 +1120,7 @@ def test_the_heartbeat_goes_on_while_a_transaction_is_open(place: Place, store: 
 
     with Once(store, lease="60s", clock=clock) as once:
         outcomes = once.run([{"id": each} for each in "0123"], handle)
-    assert {outcome.kind for outcome in outcomes} == {Kind.PROCESSED}
+    assert {outcome.kind for outcome in outcomes} == {OutcomeKind.PROCESSED}
     assert [type(answer) for answer in taken] == [Busy] * 9
     other.close()
 
@@ -1237,7 +1239,7 @@ def test_a_fork_inside_a_transaction_cannot_harm_it(place: Place, store: Postgre
             os._exit(0 if in_child(ctx) else 1)
         assert os.waitpid(child, 0)[1] == 0
 
-    assert transact(place, store, handle)[0].kind is Kind.PROCESSED
+    assert transact(place, store, handle)[0].kind is OutcomeKind.PROCESSED
     assert effects(place) == [1]
 
 
@@ -1326,10 +1328,15 @@ def test_a_session_of_sqlalchemy_binds_to_the_transaction(place: Place, store: P
     place.sql("CREATE TABLE effects (number integer)")
     with Once(store) as once:
         outcomes = once.run([{"id": str(n), "n": n} for n in (1, 2, 3, 4)], handle)
-        assert [outcome.kind for outcome in outcomes] == [Kind.PROCESSED, Kind.FAILED, Kind.FAILED, Kind.PROCESSED]
+        assert [outcome.kind for outcome in outcomes] == [
+            OutcomeKind.PROCESSED,
+            OutcomeKind.FAILED,
+            OutcomeKind.FAILED,
+            OutcomeKind.PROCESSED,
+        ]
         assert isinstance(outcomes[2].error, sqlalchemy.exc.DataError)
         assert effects(place) == [1, 4, 10, 40]
-        assert once.run([{"id": "1", "n": 1}], handle)[0].kind is Kind.DUPLICATE
+        assert once.run([{"id": "1", "n": 1}], handle)[0].kind is OutcomeKind.DUPLICATE
 
 
 @pytest.mark.parametrize("isolation", ["repeatable read"])
@@ -1355,9 +1362,9 @@ def test_trouble_with_the_database_is_no_attempt_through_sqlalchemy(strict: Plac
 
     store = strict.store()
     (outcome,) = transact(strict, store, handle)
-    assert outcome.kind is Kind.UNKNOWN
+    assert outcome.kind is OutcomeKind.UNKNOWN
     assert isinstance(outcome.error, psycopg.errors.SerializationFailure)
-    assert transact(strict, store, handle)[0].kind is Kind.PROCESSED
+    assert transact(strict, store, handle)[0].kind is OutcomeKind.PROCESSED
     assert (attempts, strict.sql("SELECT cents FROM accounts")) == ([1, 1], [(2,)])
     store.close()
 
@@ -1376,12 +1383,12 @@ def test_an_error_of_the_handlers_own_stays_its_own(place: Place, store: Postgre
             raise EventRejected("cannot be") from error
 
     (outcome,) = transact(place, store, handle)
-    assert (outcome.kind, outcome.error) == (Kind.FAILED, mine)
-    assert transact(place, store, refuse)[0].kind is Kind.REJECTED
+    assert (outcome.kind, outcome.error) == (OutcomeKind.FAILED, mine)
+    assert transact(place, store, refuse)[0].kind is OutcomeKind.REJECTED
 
 
 @pytest.mark.parametrize("change", ["SET LOCAL search_path TO pg_catalog", "SET LOCAL ROLE pg_monitor"])
 def test_a_handler_may_change_how_names_are_looked_up(postgres_server: Postgres, change: str) -> None:
     with Once(postgres_server.url()) as once:
         (outcome,) = once.run([{"id": change}], lambda event, ctx: ctx.tx.execute(change) and None)
-        assert (outcome.kind, outcome.error) == (Kind.PROCESSED, None)
+        assert (outcome.kind, outcome.error) == (OutcomeKind.PROCESSED, None)

@@ -14,7 +14,7 @@ from eventonce import Once
 from eventonce.clients.aws import client
 from eventonce.clock import SystemClock
 from eventonce.event import Event
-from eventonce.outbox import Kind, Outgoing, Published, Publisher
+from eventonce.outbox import Message, Publisher, PublishKind, PublishResult
 from eventonce.testing.clock import ManualClock
 from eventonce.testing.proxy import FaultProxy
 from eventonce.wire import Pipeline, settings
@@ -102,7 +102,7 @@ def order(number: int, customer: str = "c-1") -> dict[str, Any]:
     return {"id": f"e-{number}", "source": "com.example.shop", "detail-type": "Order Placed", "detail": detail}
 
 
-def kinds(found: list[Published]) -> set[str]:
+def kinds(found: list[PublishResult]) -> set[str]:
     return {each.kind.value for each in found}
 
 
@@ -157,7 +157,7 @@ def test_the_worker_runs_it_once_too(cloud: Cloud, tmp_path: Path) -> None:
         publisher.send([order(0)])
         cloud.proxy.cut_answers()
         (found,) = publisher.send([order(1)])
-    assert (found.kind, found.attempts, cloud.proxy.cut) == (Kind.PUBLISHED, 2, 1)
+    assert (found.kind, found.attempts, cloud.proxy.cut) == (PublishKind.PUBLISHED, 2, 1)
 
     wired = settings(
         {
@@ -212,10 +212,10 @@ def test_nobody_there_is_failed_and_may_be_sent_again(cloud: Cloud) -> None:
         cloud.proxy.refusing = True
         (failed,) = publisher.send([order(1)])
         cloud.proxy.refusing = False
-        (found,) = publisher.send([Outgoing(order(1), identity=failed.identity, attempts=failed.attempts)])
+        (found,) = publisher.send([Message(order(1), identity=failed.identity, attempts=failed.attempts)])
 
-    assert (failed.kind, failed.identity) == (Kind.FAILED, "e-1")
-    assert found.kind is Kind.PUBLISHED
+    assert (failed.kind, failed.identity) == (PublishKind.FAILED, "e-1")
+    assert found.kind is PublishKind.PUBLISHED
     assert [stamp(body) for body in cloud.bodies(queue)] == [("e-1", found.attempts)]
 
 
@@ -288,7 +288,7 @@ def test_a_new_bus_drops_what_a_lost_answer_makes_the_publisher_repeat() -> None
         bus.trouble.append("lost")
         found = publisher.send(map(order, range(3)))
 
-    assert [(each.kind, each.attempts) for each in found] == [(Kind.DEDUPLICATED, 2)] * 3
+    assert [(each.kind, each.attempts) for each in found] == [(PublishKind.DEDUPLICATED, 2)] * 3
     assert [json.loads(event["Detail"])["order"] for event in bus.events] == [0, 1, 2]
     assert [event["id"] for event in bus.events] == [each.id for each in found]
 
@@ -321,9 +321,9 @@ def test_trouble_of_a_new_bus_that_passes(code: str) -> None:
         found = publisher.send(map(order, range(3)))
 
     assert [(each.kind, each.attempts) for each in found] == [
-        (Kind.PUBLISHED, 4),
-        (Kind.PUBLISHED, 5),
-        (Kind.PUBLISHED, 4),
+        (PublishKind.PUBLISHED, 4),
+        (PublishKind.PUBLISHED, 5),
+        (PublishKind.PUBLISHED, 4),
     ]
 
 
@@ -333,7 +333,7 @@ def test_trouble_of_a_new_bus_that_someone_must_mend(code: str) -> None:
         bus.trouble.extend([code] * 4)
         found = publisher.send(map(order, range(3)))
 
-    assert {(each.kind, each.code) for each in found} == {(Kind.FAILED, code)}
+    assert {(each.kind, each.code) for each in found} == {(PublishKind.FAILED, code)}
     assert bus.events == []
 
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 import redis
 
-from eventonce import ConfigError, Event, Kind, LeaseLost, Once, StoreError, open_store
+from eventonce import ConfigError, Event, LeaseLost, Once, OutcomeKind, StoreError, open_store
 from eventonce.claims.protocol import Busy, Claim, Done, Finish, Release, Want, Won
 from eventonce.errors import StorePartly, StoreUnusable
 from eventonce.event import Delivery
@@ -129,15 +129,17 @@ def test_a_cluster_that_lost_a_master_loses_nothing(redis_cluster: RedisCluster)
         redis_cluster.nodes[2].kill()
         try:
             first = [outcome.kind for outcome in once.run(events, lambda event: ran.append(event.id))]
-            assert Kind.UNKNOWN in first
-            assert first.count(Kind.UNKNOWN) + first.count(Kind.PROCESSED) == 50
-            assert len(ran) == first.count(Kind.PROCESSED)
+            assert OutcomeKind.UNKNOWN in first
+            assert first.count(OutcomeKind.UNKNOWN) + first.count(OutcomeKind.PROCESSED) == 50
+            assert len(ran) == first.count(OutcomeKind.PROCESSED)
         finally:
             redis_cluster.nodes[2].start()
         until(lambda: all("cluster_state:ok" in node.cli("cluster", "info") for node in redis_cluster.nodes))
     with Once(store, busy_wait="60s") as once:  # until what the other masters had claimed is over
         then = [outcome.kind for outcome in once.run(events, lambda event: ran.append(event.id))]
-        assert then == [Kind.PROCESSED if kind is Kind.UNKNOWN else Kind.DUPLICATE for kind in first]
+        assert then == [
+            OutcomeKind.PROCESSED if kind is OutcomeKind.UNKNOWN else OutcomeKind.DUPLICATE for kind in first
+        ]
         assert sorted(ran) == sorted(str(number) for number in range(50))
     store.close()
 
@@ -247,8 +249,8 @@ def test_a_claim_on_a_living_master_is_kept_while_another_stands_still(
 
         outcomes = once.run(events, handle)
     living = dead.count(False)
-    assert [outcome.kind for outcome in outcomes[:living]] == [Kind.PROCESSED] * living
-    assert [outcome.kind for outcome in outcomes[living:]] == [Kind.FAILED] * dead.count(True)
+    assert [outcome.kind for outcome in outcomes[:living]] == [OutcomeKind.PROCESSED] * living
+    assert [outcome.kind for outcome in outcomes[living:]] == [OutcomeKind.FAILED] * dead.count(True)
     assert all(isinstance(outcome.error, LeaseLost) for outcome in outcomes[living:])
     assert 0 < living < len(events)
 
@@ -271,23 +273,23 @@ def test_events_of_living_masters_go_on_while_another_stands_still(
         ran: list[str] = []
         redis_cluster.nodes[2].freeze()
         outcomes = once.run([*living, *late, *group], lambda event: ran.append(event.id))
-        kinds = [Kind.PROCESSED] * len(living) + [Kind.UNKNOWN] * len(late)
-        kinds += [Kind.PROCESSED] * 3 + [Kind.UNKNOWN, Kind.BUSY]
+        kinds = [OutcomeKind.PROCESSED] * len(living) + [OutcomeKind.UNKNOWN] * len(late)
+        kinds += [OutcomeKind.PROCESSED] * 3 + [OutcomeKind.UNKNOWN, OutcomeKind.BUSY]
         assert [outcome.kind for outcome in outcomes] == kinds
         redis_cluster.nodes[2].thaw()
         redis_cluster.settle()
         outcomes = once.run([*living, *late, *group], lambda event: ran.append(event.id))
-        kinds = [Kind.DUPLICATE] * len(living) + [Kind.PROCESSED] * len(late)
-        kinds += [Kind.DUPLICATE] * 3 + [Kind.PROCESSED] * 2
+        kinds = [OutcomeKind.DUPLICATE] * len(living) + [OutcomeKind.PROCESSED] * len(late)
+        kinds += [OutcomeKind.DUPLICATE] * 3 + [OutcomeKind.PROCESSED] * 2
         assert [outcome.kind for outcome in outcomes] == kinds
-        assert {outcome.attempt for outcome in outcomes if outcome.kind is Kind.PROCESSED} == {1}
+        assert {outcome.attempt for outcome in outcomes if outcome.kind is OutcomeKind.PROCESSED} == {1}
         assert len(ran) == len(set(ran)) == 40
 
 
 def test_what_runs_without_a_claim_overtakes_nothing_of_its_group(
     redis_cluster: RedisCluster, one_stands_still: tuple[list[Key], list[Key]]
 ) -> None:
-    with Once(f"{redis_cluster.url()}&timeout=200ms", lease="2s", store_trouble="process") as once:
+    with Once(f"{redis_cluster.url()}&timeout=200ms", lease="2s", on_store_error="process") as once:
         events = [{"id": f"event-{number}"} for number in range(40)]
         client: Any = redis.RedisCluster.from_url(redis_cluster.url())
         dead = [
@@ -305,7 +307,14 @@ def test_what_runs_without_a_claim_overtakes_nothing_of_its_group(
             bodies = [each.body for each in group if each.group == name]
             assert [body for body in ran if body in bodies] == bodies[: sum(body in ran for body in bodies)]
         kinds = [outcome.kind for outcome in outcomes]
-        assert kinds == [Kind.PROCESSED, Kind.BUSY, Kind.BUSY, Kind.PROCESSED, Kind.PROCESSED, Kind.BUSY]
+        assert kinds == [
+            OutcomeKind.PROCESSED,
+            OutcomeKind.BUSY,
+            OutcomeKind.BUSY,
+            OutcomeKind.PROCESSED,
+            OutcomeKind.PROCESSED,
+            OutcomeKind.BUSY,
+        ]
 
 
 # --- what it may forget ---

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from eventonce import Once, Rule
-from eventonce.claims.outcome import Kind
+from eventonce.claims.outcome import OutcomeKind
 from eventonce.clients.aws import client
 from eventonce.errors import SinkDown, SinkError
 from eventonce.event import Event
@@ -306,8 +306,8 @@ def test_every_event_is_in_the_queue_once(account: Account, tmp_path: Path) -> N
     with Once(f"sqlite:///{tmp_path / 'store.db'}", rules=rule) as once:
         kinds = [outcome.kind for _ in range(2) for outcome in once.run(copies, sink)]
 
-    assert kinds.count(Kind.PROCESSED) == 20
-    assert kinds.count(Kind.DUPLICATE) == 100
+    assert kinds.count(OutcomeKind.PROCESSED) == 20
+    assert kinds.count(OutcomeKind.DUPLICATE) == 100
     assert sorted(numbers(account.messages(queue))) == list(range(20))
 
 

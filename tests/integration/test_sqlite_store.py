@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from eventonce import ConfigError, Event, Kind, LeaseLost, Once, StoreError, open_store
+from eventonce import ConfigError, Event, LeaseLost, Once, OutcomeKind, StoreError, open_store
 from eventonce.claims.protocol import FAILURES_FOR, Busy, Claim, Done, Finish, Record, Release, Want, Won
 from eventonce.clock import SystemClock
 from eventonce.errors import StoreUnusable
 from eventonce.event.keys import Key
 from eventonce.stores import sqlite as module
-from eventonce.stores.embedded import Ledger, Records, Result
+from eventonce.stores.embedded import EmbeddedStore, Records, Result
 from eventonce.stores.sqlite import SQLiteStore
 from eventonce.testing import ManualClock
 from tests.interrupts import interrupt_before_the_commit
@@ -87,7 +87,7 @@ def test_nothing_is_begun_in_a_file_that_was_deleted(file: Path, replaced: bool)
                 other.run([EVENT], lambda event: ran.append("other"))
         for _ in range(2):
             (outcome,) = worker.run([EVENT], lambda event: ran.append("worker"))
-            assert (outcome.kind, type(outcome.error)) == (Kind.UNKNOWN, StoreUnusable)
+            assert (outcome.kind, type(outcome.error)) == (OutcomeKind.UNKNOWN, StoreUnusable)
             assert re.search(MOVED, str(outcome.error))
     assert ran == (["worker", "other"] if replaced else ["worker"])
     assert file.exists() == replaced
@@ -102,7 +102,7 @@ def test_the_log_is_watched_where_the_name_is_a_symbolic_link(tmp_path: Path) ->
         once.run([{"id": "1"}], lambda event: None)
         (tmp_path / "real" / "store.db-wal").unlink()
         (outcome,) = once.run([{"id": "2"}], lambda event: None)
-    assert outcome.kind is Kind.UNKNOWN
+    assert outcome.kind is OutcomeKind.UNKNOWN
     assert "store.db-wal: was moved or deleted while it is open" in str(outcome.error)
 
 
@@ -115,7 +115,7 @@ def test_nothing_is_begun_without_its_log(file: Path) -> None:
         for each in ("store.db-wal", "store.db-shm"):
             file.with_name(each).unlink()
         (outcome,) = worker.run([{"id": "2"}], lambda event: ran.append("worker"))
-        assert (outcome.kind, type(outcome.error)) == (Kind.UNKNOWN, StoreUnusable)
+        assert (outcome.kind, type(outcome.error)) == (OutcomeKind.UNKNOWN, StoreUnusable)
         assert "store.db-wal: was moved or deleted while it is open" in str(outcome.error)
     assert ran == ["worker"]
 
@@ -296,7 +296,7 @@ def test_a_database_that_is_held_is_trouble_and_not_a_loss(file: Path, monkeypat
         assert "another process held the database" in str(outcome.error)
         holder.execute("ROLLBACK")
         holder.close()
-        assert once.run([EVENT], lambda event: None)[0].kind is Kind.PROCESSED
+        assert once.run([EVENT], lambda event: None)[0].kind is OutcomeKind.PROCESSED
 
 
 def test_a_full_disk_is_trouble_and_not_a_loss(file: Path) -> None:
@@ -373,7 +373,7 @@ def test_a_worker_sweeps_by_itself(file: Path) -> None:
 # --- its statements and the protocol ---
 
 
-class Dict(Ledger):
+class Dict(EmbeddedStore):
     """The protocol over a dict: what the statements of SQLite must agree with, in answers and in what is kept."""
 
     def __init__(self, clock: ManualClock) -> None:
@@ -545,7 +545,7 @@ def insert(event: Event, ctx: Any) -> None:
 
 
 def test_the_effect_is_there_when_the_outcome_is(once: Once, file: Path) -> None:
-    assert once.run([EVENT], insert)[0].kind is Kind.PROCESSED
+    assert once.run([EVENT], insert)[0].kind is OutcomeKind.PROCESSED
     assert rows(file) == ["1"]
 
 
@@ -573,9 +573,9 @@ def test_a_handler_cannot_end_the_transaction(once: Once, file: Path, end: Any, 
                 raise
 
     (outcome,) = once.run([EVENT], handle)
-    assert outcome.kind is (Kind.PROCESSED if swallow else Kind.FAILED)
+    assert outcome.kind is (OutcomeKind.PROCESSED if swallow else OutcomeKind.FAILED)
     assert rows(file) == (["1"] if swallow else [])
-    assert once.run([EVENT], insert)[0].kind is (Kind.DUPLICATE if swallow else Kind.PROCESSED)
+    assert once.run([EVENT], insert)[0].kind is (OutcomeKind.DUPLICATE if swallow else OutcomeKind.PROCESSED)
     assert rows(file) == ["1"]
 
 
@@ -587,7 +587,7 @@ def test_a_with_block_ends_nothing(once: Once, file: Path) -> None:
             raise ValueError
 
     kinds = [outcome.kind for outcome in once.run([EVENT, {"id": "2"}], handle)]
-    assert kinds == [Kind.PROCESSED, Kind.FAILED]
+    assert kinds == [OutcomeKind.PROCESSED, OutcomeKind.FAILED]
     assert rows(file) == ["1"]
 
 
@@ -601,7 +601,7 @@ def test_what_a_handler_does_to_the_connection_ends_with_it(once: Once, file: Pa
         ctx.tx.execute("RELEASE mine")
 
     once.run([EVENT], handle)
-    assert once.run([EVENT, {"id": "2"}], insert)[1].kind is Kind.PROCESSED
+    assert once.run([EVENT, {"id": "2"}], insert)[1].kind is OutcomeKind.PROCESSED
     assert rows(file) == ["1", "2"]
 
 
@@ -615,10 +615,10 @@ def test_a_context_ends_with_its_handler(once: Once, file: Path) -> None:
             insert(event, kept[0])
 
     outcomes = once.run([{"id": "1"}, {"id": "2"}, {"id": "3"}], handle)
-    assert [outcome.kind for outcome in outcomes] == [Kind.PROCESSED, Kind.FAILED, Kind.PROCESSED]
+    assert [outcome.kind for outcome in outcomes] == [OutcomeKind.PROCESSED, OutcomeKind.FAILED, OutcomeKind.PROCESSED]
     assert "ended with its handler" in str(outcomes[1].error)
     kept.clear()
-    assert once.run([{"id": "2"}], insert)[0].kind is Kind.PROCESSED
+    assert once.run([{"id": "2"}], insert)[0].kind is OutcomeKind.PROCESSED
     assert rows(file) == ["2"]
 
 
@@ -630,7 +630,7 @@ def test_an_interrupted_transaction_is_undone(once: Once, file: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         once.run([EVENT], handle)
     assert rows(file) == []
-    assert once.run([EVENT], insert)[0].kind is Kind.PROCESSED
+    assert once.run([EVENT], insert)[0].kind is OutcomeKind.PROCESSED
 
 
 def test_an_interrupt_on_the_way_into_a_transaction_strands_nothing(
@@ -652,7 +652,7 @@ def test_an_interrupt_on_the_way_into_a_transaction_strands_nothing(
         once.run(events, handle)
     monkeypatch.undo()
     kinds = [outcome.kind for outcome in once.run(events, handle)]
-    assert kinds == [Kind.DUPLICATE, Kind.PROCESSED, Kind.PROCESSED]
+    assert kinds == [OutcomeKind.DUPLICATE, OutcomeKind.PROCESSED, OutcomeKind.PROCESSED]
     assert rows(file) == ["two"]
 
 
@@ -672,7 +672,7 @@ def test_the_store_cannot_be_used_inside_its_own_transaction(once: Once, file: P
         once.run([{"id": "inner"}], insert)
 
     (outcome,) = once.run([EVENT], handle)
-    assert outcome.kind is Kind.FAILED
+    assert outcome.kind is OutcomeKind.FAILED
     assert "this thread is inside ctx.tx" in str(outcome.error)
     assert rows(file) == []
 
@@ -704,7 +704,7 @@ def test_writes_after_sqlite_rolled_back_are_refused(once: Once, file: Path) -> 
                 write("INSERT INTO t VALUES ('charged')")
 
     (outcome,) = once.run([EVENT], handle)
-    assert outcome.kind is Kind.FAILED
+    assert outcome.kind is OutcomeKind.FAILED
     assert rows(file) == []
 
 
@@ -717,7 +717,7 @@ def test_a_deferred_constraint_is_the_handlers_failure(once: Once, file: Path) -
         raise sqlite3.IntegrityError("FOREIGN KEY constraint failed")
 
     (outcome,) = once.run([EVENT], handle)
-    assert (outcome.kind, outcome.attempt) == (Kind.FAILED, 1)
+    assert (outcome.kind, outcome.attempt) == (OutcomeKind.FAILED, 1)
     assert rows(file) == []
 
 
@@ -729,11 +729,11 @@ def test_an_open_cursor_is_the_handlers_failure(once: Once, file: Path) -> None:
         next(kept[0])
 
     (outcome,) = once.run([EVENT], handle)
-    if outcome.kind is not Kind.PROCESSED:  # newer versions of SQLite let it commit
+    if outcome.kind is not OutcomeKind.PROCESSED:  # newer versions of SQLite let it commit
         assert "fetch them all" in str(outcome.error)
         assert rows(file) == []
     kept.clear()
-    assert once.run([{"id": "2"}], insert)[0].kind is Kind.PROCESSED
+    assert once.run([{"id": "2"}], insert)[0].kind is OutcomeKind.PROCESSED
 
 
 def test_a_handle_that_was_kept_is_closed(once: Once) -> None:
@@ -767,9 +767,9 @@ def test_a_handler_cannot_close_the_store_it_writes_to(once: Once, file: Path) -
         insert(event, ctx)
         ctx.tx.close()
 
-    assert once.run([EVENT], handle)[0].kind is Kind.FAILED
+    assert once.run([EVENT], handle)[0].kind is OutcomeKind.FAILED
     assert rows(file) == []
-    assert once.run([EVENT], insert)[0].kind is Kind.PROCESSED
+    assert once.run([EVENT], insert)[0].kind is OutcomeKind.PROCESSED
 
 
 @pytest.mark.parametrize("moment", ["record", "commit"])
@@ -782,7 +782,7 @@ def test_an_interrupt_while_committing_undoes_or_keeps_both(
     monkeypatch.undo()
     expected = ["1"] if moment == "commit" else []
     assert rows(file) == expected
-    assert once.run([EVENT], insert)[0].kind is (Kind.DUPLICATE if expected else Kind.PROCESSED)
+    assert once.run([EVENT], insert)[0].kind is (OutcomeKind.DUPLICATE if expected else OutcomeKind.PROCESSED)
     assert rows(file) == ["1"]
 
 
@@ -814,13 +814,13 @@ def test_what_a_forked_child_commits_outlives_its_parents_close(file: Path) -> N
     if not child:
         os.read(go, 1)
         done = once.run([{"id": "child"}], lambda event: None)
-        os._exit(0 if done[0].kind is Kind.PROCESSED else 1)
+        os._exit(0 if done[0].kind is OutcomeKind.PROCESSED else 1)
     once.close()
     os.write(ready, b"x")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     with Once(f"sqlite:///{file}") as newcomer:
         kinds = [outcome.kind for outcome in newcomer.run([{"id": "parent"}, {"id": "child"}], lambda event: None)]
-    assert kinds == [Kind.DUPLICATE, Kind.DUPLICATE]
+    assert kinds == [OutcomeKind.DUPLICATE, OutcomeKind.DUPLICATE]
 
 
 def test_a_child_that_was_forked_inside_a_transaction_is_refused(once: Once) -> None:
@@ -837,7 +837,7 @@ def test_a_child_that_was_forked_inside_a_transaction_is_refused(once: Once) -> 
             os._exit(1)
         codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
-    assert once.run([EVENT], handle)[0].kind is Kind.PROCESSED
+    assert once.run([EVENT], handle)[0].kind is OutcomeKind.PROCESSED
     assert codes == [7]
 
 

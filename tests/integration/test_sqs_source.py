@@ -36,7 +36,7 @@ from eventonce.sources import check_source, open_source
 from eventonce.sources.sqs import SqsSource
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import FaultProxy, ManualClock
-from eventonce.worker import Crew
+from eventonce.worker import WorkerPool
 from tests.servers import Ministack, Redis
 from tests.unit.test_sinks_http import Answer, Receiver, Request
 
@@ -194,7 +194,7 @@ class Running:
         self.handler: Any = handler or (lambda event: None)
         self.sink: Any = more.pop("sink", None)
         chosen = self.sink or (self._handle_async if more.pop("is_async", False) else self._handle)
-        self.crew = Crew(self.once, self.source, chosen, self.letters, **{"batch": 10, "threads": 4, **more})
+        self.crew = WorkerPool(self.once, self.source, chosen, self.letters, **{"batch": 10, "threads": 4, **more})
         self.left = -1
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)

@@ -23,9 +23,9 @@ from eventonce import Event, Once, Rule
 from eventonce.dead_letters import open_dead_letters
 from eventonce.errors import SourceError
 from eventonce.webhook import IdempotencyMiddleware, Webhook, body, linger, serve
-from eventonce.webhook.address import Place
+from eventonce.webhook.address import ListenAddress
 from eventonce.webhook.asgi import Receive, Scope, Send
-from eventonce.webhook.serve import Server
+from eventonce.webhook.serve import WebhookServer
 
 EVENT = {"id": "e-1", "source": "shop", "detail-type": "Order", "detail": {"n": 1}, "time": "2026-01-05T09:00:00Z"}
 PATIENCE = 60.0
@@ -37,12 +37,16 @@ class House:
     def __init__(self, folder: Path) -> None:
         self._dead = open_dead_letters(str(folder / "dead.jsonl"))
         self._once = Once("memory:")
-        self._running: list[tuple[Server, threading.Thread]] = []
+        self._running: list[tuple[WebhookServer, threading.Thread]] = []
         self.left: list[int] = []
         self.seen: list[Event] = []
 
-    def start(self, handler: Callable[[Event], Any] | None = None, query: str = "", grace: int = 30_000) -> Place:
-        server = Server(self._once, handler or self.seen.append, f"http://127.0.0.1:0/events?{query}", self._dead)
+    def start(
+        self, handler: Callable[[Event], Any] | None = None, query: str = "", grace: int = 30_000
+    ) -> ListenAddress:
+        server = WebhookServer(
+            self._once, handler or self.seen.append, f"http://127.0.0.1:0/events?{query}", self._dead
+        )
         thread = threading.Thread(target=lambda: self.left.append(server.run(grace)))
         thread.start()
         self._running.append((server, thread))
@@ -72,11 +76,11 @@ def house(tmp_path: Path) -> Iterator[House]:
     house.close()
 
 
-def post(place: Place, event: dict[str, Any], **more: Any) -> httpx.Response:
+def post(place: ListenAddress, event: dict[str, Any], **more: Any) -> httpx.Response:
     return httpx.post(str(place), json=event, timeout=PATIENCE, verify=False, **more)
 
 
-def connected(place: Place, sent: bytes = b"") -> socket.socket:
+def connected(place: ListenAddress, sent: bytes = b"") -> socket.socket:
     made = socket.create_connection((place.host, place.port), timeout=PATIENCE)
     made.sendall(sent)
     return made
@@ -167,7 +171,7 @@ def test_a_run_that_outlived_its_request_is_waited_for(house: House) -> None:
 def test_a_port_that_is_taken_is_told(house: House, tmp_path: Path) -> None:
     place = house.start()
     with Once("memory:") as once, pytest.raises(SourceError, match="cannot listen"):
-        Server(once, print, str(place), open_dead_letters(str(tmp_path / "other.jsonl")))
+        WebhookServer(once, print, str(place), open_dead_letters(str(tmp_path / "other.jsonl")))
 
 
 def test_only_the_signed_pass(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,14 +239,14 @@ MEGABYTE = b"x" * 1_000_000
 
 
 @contextmanager
-def under_uvicorn(app: Any) -> Iterator[Place]:
+def under_uvicorn(app: Any) -> Iterator[ListenAddress]:
     """Somebody's own server, as they would start it."""
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
     listening = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     try:
-        yield Place("127.0.0.1", listening.getsockname()[1], "/events", None, {})
+        yield ListenAddress("127.0.0.1", listening.getsockname()[1], "/events", None, {})
     finally:
         server.should_exit = True
         thread.join(PATIENCE)
@@ -250,7 +254,7 @@ def under_uvicorn(app: Any) -> Iterator[Place]:
 
 
 def send_all(
-    place: Place, megabytes: int, *, announced: bool, path: str = "", method: str = "POST"
+    place: ListenAddress, megabytes: int, *, announced: bool, path: str = "", method: str = "POST"
 ) -> http.client.HTTPResponse:
     """As most clients do it: nothing is read before all is sent, and a reset is the end."""
     client = http.client.HTTPConnection(place.host, place.port, timeout=PATIENCE)

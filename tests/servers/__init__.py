@@ -2,7 +2,7 @@
 
 from tests.servers.dynamodb import Dynoxide, Ministack
 from tests.servers.postgres import Postgres
-from tests.servers.process import Missing, Process
+from tests.servers.process import Missing, ServerProcess
 from tests.servers.redis import Redis, RedisCluster, Valkey
 
-__all__ = ["Dynoxide", "Ministack", "Missing", "Postgres", "Process", "Redis", "RedisCluster", "Valkey"]
+__all__ = ["Dynoxide", "Ministack", "Missing", "Postgres", "ServerProcess", "Redis", "RedisCluster", "Valkey"]

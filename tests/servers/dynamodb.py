@@ -5,10 +5,10 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from tests.servers.process import Process, find
+from tests.servers.process import ServerProcess, find
 
 
-class Dynoxide(Process):
+class Dynoxide(ServerProcess):
     """DynamoDB alone, durable in one file or in memory."""
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:

@@ -7,12 +7,12 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.servers.process import Missing, Process, find
+from tests.servers.process import Missing, ServerProcess, find
 
 _DEBIAN = "/usr/lib/postgresql"
 
 
-class Postgres(Process):
+class Postgres(ServerProcess):
     """One PostgreSQL with the user and the database `postgres`, and a password nobody asks for locally."""
 
     hard = signal.SIGQUIT  # which ends its children too, without a checkpoint: the next start recovers from the log

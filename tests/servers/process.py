@@ -27,7 +27,7 @@ def find(program: str, *folders: str) -> str:
     return found
 
 
-class Process(ABC):
+class ServerProcess(ABC):
     """One server. `with Redis(folder) as server:` starts it, and stops it at the end."""
 
     hard = signal.SIGKILL  # how to end it as if by a power cut

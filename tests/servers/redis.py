@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import Self
 
 from eventonce.testing.proxy import free_port
-from tests.servers.process import Process, find
+from tests.servers.process import ServerProcess, find
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
-class Redis(Process):
+class Redis(ServerProcess):
     """One Redis that keeps all it has said yes to."""
 
     brand = "redis"

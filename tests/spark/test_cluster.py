@@ -105,12 +105,14 @@ def environment() -> dict[str, str]:
 
 def test_a_worker_is_killed_and_the_copy_is_the_same_to_the_byte(cluster: Cluster, tmp_path: Path) -> None:
     record(tmp_path / "in")
-    here = subprocess.run([*EVENTONCE, "copy", "--json", "in", "here"], check=False, cwd=tmp_path, capture_output=True)
+    here = subprocess.run(
+        [*EVENTONCE, "dedupe", "--json", "in", "here"], check=False, cwd=tmp_path, capture_output=True
+    )
     cluster.worker()
     doomed = cluster.worker()
     cluster.wait_for_workers(2)
 
-    command = [*EVENTONCE, "copy", "--json", "--engine", cluster.url, "in", "there"]
+    command = [*EVENTONCE, "dedupe", "--json", "--engine", cluster.url, "in", "there"]
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True
     ) as running:

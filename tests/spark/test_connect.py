@@ -21,7 +21,7 @@ from eventonce.traffic import spark as on_spark
 from eventonce.traffic.audit import audit
 from eventonce.traffic.recipe import Recipe, check_workers
 from eventonce.traffic.recorded import Traffic
-from eventonce.traffic.report import Report
+from eventonce.traffic.report import AuditReport
 from eventonce.traffic.spark.stream import dedup_stream, watch
 from tests.copied_traffic import COPIES, copy
 
@@ -73,7 +73,7 @@ def eventonce(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=250)
 
 
-def figures(report: Report) -> dict[tuple[str, str], Any]:
+def figures(report: AuditReport) -> dict[tuple[str, str], Any]:
     """All of an audit but the pairs it shows: a frame cannot be read again for those."""
     return {(each.source, each.type): (each.counts, each.between, each.rules) for each in report.groups}
 
@@ -94,8 +94,8 @@ def pipeline(tmp_path: Path) -> str:
 
 
 def test_a_copy_is_the_same_to_the_byte(server: str, archive: Path, pipeline: str, tmp_path: Path) -> None:
-    here = eventonce("copy", "-c", pipeline, "--json", str(archive), str(tmp_path / "here"))
-    there = eventonce("copy", "-c", pipeline, "--json", "--engine", server, str(archive), str(tmp_path / "there"))
+    here = eventonce("dedupe", "-c", pipeline, "--json", str(archive), str(tmp_path / "here"))
+    there = eventonce("dedupe", "-c", pipeline, "--json", "--engine", server, str(archive), str(tmp_path / "there"))
 
     assert (here.returncode, there.returncode) == (1, 1), there.stderr  # some lines are rejected
     assert here.stdout == there.stdout
@@ -129,7 +129,7 @@ def test_a_spark_without_java_names_the_remedy(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_an_output_that_is_there_is_refused_before_spark_is_asked(tmp_path: Path, archive: Path) -> None:
-    done = eventonce("copy", "--engine", "sc://127.0.0.1:1", str(archive), str(tmp_path))
+    done = eventonce("dedupe", "--engine", "sc://127.0.0.1:1", str(archive), str(tmp_path))
 
     assert done.returncode == 2
     assert "is there already" in done.stderr

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from eventonce.claims.outcome import Kind, Outcome
+from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.dead_letters import open_dead_letters
 from eventonce.dead_letters.file_sink import DeadFile
 from eventonce.dead_letters.writing import letter
@@ -367,14 +367,14 @@ def test_a_function_that_is_not_there_is_told(url: str, why: str) -> None:
 
 
 def outcome(error: BaseException, **more: Any) -> Outcome:
-    return Outcome(kind=Kind.REJECTED, error=error, **more)
+    return Outcome(kind=OutcomeKind.REJECTED, error=error, **more)
 
 
 def test_a_dead_letter_has_reason_history_place_and_body(file: Path) -> None:
     letters = DeadFile(str(file))
     delivery = Delivery(b'{"id":"1"}', {"source": "in.jsonl", "line": 7, "byte": 123})
     failed = Outcome(
-        kind=Kind.FAILED, error=ValueError("no money"), key=Key(bytes(16)), rule="orders", attempt=5, final=True
+        kind=OutcomeKind.FAILED, error=ValueError("no money"), key=Key(bytes(16)), rule="orders", attempt=5, final=True
     )
 
     letters.write([(delivery, failed)], NOW)

@@ -29,9 +29,9 @@ from eventonce.traffic import fingerprint
 from eventonce.traffic.audit import audit
 from eventonce.traffic.content import of_content
 from eventonce.traffic.gap_histogram import DAY, EDGES, HOUR, MINUTE, SECOND, Gaps, readable
-from eventonce.traffic.ledger import NO_VERSION, Entries, Index, Known, Ledger, Taken, Verdict
-from eventonce.traffic.recorded import Seen, Traffic, read
-from eventonce.traffic.report import Counts, Group, Report
+from eventonce.traffic.ledger import NO_VERSION, AuditColumns, AuditDecision, AuditLedger, Decision, Index, Known
+from eventonce.traffic.recorded import RecordedEvent, Traffic, read
+from eventonce.traffic.report import AuditReport, Counts, TypeReport
 from eventonce.traffic.report_html import html
 from eventonce.traffic.report_text import printable, text
 
@@ -60,12 +60,12 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "traffic.jsonl"
 
 
-def report_on(file: Path, documents: Iterable[Any], *rules: Rule, **given: Any) -> Report:
+def report_on(file: Path, documents: Iterable[Any], *rules: Rule, **given: Any) -> AuditReport:
     file.write_bytes(lines(*documents))
     return audit(Traffic([str(file)]), book(*rules, **given))
 
 
-def only(report: Report) -> Group:
+def only(report: AuditReport) -> TypeReport:
     (group,) = report.groups
     return group
 
@@ -105,12 +105,12 @@ def test_what_id_and_content_both_would_have_found(file: Path) -> None:
 
 
 def test_old_keys_are_not_looked_at_and_that_is_said(file: Path) -> None:
-    new = Rule(name="new", key=["detail.order", "detail.sum"], was={"name": "old", "key": ["detail.order"]})
+    new = Rule(name="new", key=["detail.order", "detail.sum"], replaces={"name": "old", "key": ["detail.order"]})
     traffic = [event(1), event(1, detail={"order": 1, "sum": 6})]
     report = report_on(file, traffic, new)
     assert report.totals.distinct == 2
     assert [note for note in report.notes if "a run also drops what shares an old key" in note]
-    assert report_on(file, traffic, msgspec.structs.replace(new, was=None)).notes == []
+    assert report_on(file, traffic, msgspec.structs.replace(new, replaces=None)).notes == []
 
 
 def test_an_event_that_a_run_takes_for_too_large_is_rejected_and_a_long_list_is_not(file: Path) -> None:
@@ -576,16 +576,16 @@ def test_what_is_known_grows() -> None:
 
 
 def test_a_copy_that_ran_again_is_what_later_copies_are_compared_with() -> None:
-    ledger = Ledger(book(ORDERS).all)
+    ledger = AuditLedger(book(ORDERS).all)
 
-    def take(content: int, time: int, position: int) -> Taken:
-        return ledger.take(Entries([0], [1], [NO_VERSION], [content], [time], [position]))[0]
+    def take(content: int, time: int, position: int) -> AuditDecision:
+        return ledger.take(AuditColumns([0], [1], [NO_VERSION], [content], [time], [position]))[0]
 
-    assert take(7, 0, 1) == Taken(Verdict.NEW)
-    assert take(8, 5, 2) == Taken(Verdict.DUPLICATE, 5, 1)
-    assert take(8, 2 * DAY, 3) == Taken(Verdict.LATE, 2 * DAY)
-    assert take(8, 2 * DAY + 1, 4) == Taken(Verdict.DUPLICATE, 2 * DAY + 1)
-    assert take(7, 2 * DAY + 2, 5) == Taken(Verdict.DUPLICATE, 2 * DAY + 2, 3)
+    assert take(7, 0, 1) == AuditDecision(Decision.NEW)
+    assert take(8, 5, 2) == AuditDecision(Decision.DUPLICATE, 5, 1)
+    assert take(8, 2 * DAY, 3) == AuditDecision(Decision.LATE, 2 * DAY)
+    assert take(8, 2 * DAY + 1, 4) == AuditDecision(Decision.DUPLICATE, 2 * DAY + 1)
+    assert take(7, 2 * DAY + 2, 5) == AuditDecision(Decision.DUPLICATE, 2 * DAY + 2, 3)
     assert len(ledger) == 1
 
 
@@ -690,7 +690,7 @@ def test_no_id_is_no_fingerprint(odd: Event) -> None:
 # --- reading traffic ---
 
 
-def ids(traffic: Iterable[Seen]) -> list[str]:
+def ids(traffic: Iterable[RecordedEvent]) -> list[str]:
     return [seen.event.id if isinstance(seen.event, Event) else "rejected" for seen in traffic]
 
 
@@ -813,7 +813,7 @@ HOSTILE = '<script>alert("1")</script>&\x1b[2J\u202e'
 
 
 @pytest.fixture
-def hostile(file: Path) -> Report:
+def hostile(file: Path) -> AuditReport:
     names = {"source": HOSTILE, "detail-type": f"<b>{HOSTILE}"}
     traffic = [event(1, n, **names, detail={"order": 1, f"<img {HOSTILE}": n}) for n in range(2)]
     broken = event(2, **names, detail={"order": 2, "v": HOSTILE})
@@ -840,7 +840,7 @@ class Page(HTMLParser):
         self.words += data
 
 
-def test_the_page_escapes_what_comes_from_the_traffic(hostile: Report) -> None:
+def test_the_page_escapes_what_comes_from_the_traffic(hostile: AuditReport) -> None:
     made = html(hostile)
     page = Page(made)
 
@@ -851,7 +851,7 @@ def test_the_page_escapes_what_comes_from_the_traffic(hostile: Report) -> None:
     assert not {"\x1b", "\u202e"} & set(made)
 
 
-def test_the_page_needs_nothing_from_elsewhere(hostile: Report) -> None:
+def test_the_page_needs_nothing_from_elsewhere(hostile: AuditReport) -> None:
     made = html(hostile)
 
     assert Page(made).links == []
@@ -868,7 +868,7 @@ def test_the_page_has_a_plot_for_each_histogram(file: Path) -> None:
     assert made.count("<rect") == 3 + 3
 
 
-def test_the_table_moves_no_cursor(hostile: Report) -> None:
+def test_the_table_moves_no_cursor(hostile: AuditReport) -> None:
     made = text(hostile)
 
     assert made.replace("\n", "").isprintable()
@@ -922,7 +922,7 @@ def shape_of(value: Any) -> Any:
     return {name: shape_of(item) for name, item in value.items()} if isinstance(value, dict) else type(value)
 
 
-def test_the_json_form_is_stable(hostile: Report) -> None:
+def test_the_json_form_is_stable(hostile: AuditReport) -> None:
     told = json.loads(msgspec.json.encode(hostile))
     (group,) = told["groups"]
 

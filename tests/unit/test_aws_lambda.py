@@ -369,7 +369,7 @@ TOMBSTONE_RULES = {
     "none": None,
     "content": Rule(name="r", key="content"),
     "paths": Rule(name="r", key=["detail.n"], version="detail.n", max_age="36500d"),
-    "attributes": Rule(name="r", key=["topic || detail.n"], was={"name": "old", "key": "content"}),
+    "attributes": Rule(name="r", key=["topic || detail.n"], replaces={"name": "old", "key": "content"}),
     "otherwise": Rule(name="r", key=["detail.n"], otherwise="content"),
     "powertools": Rule(name="r", key=["detail.n"], digest="powertools"),
 }

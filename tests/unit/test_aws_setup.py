@@ -16,10 +16,10 @@ from eventonce.aws_setup.account import Account
 from eventonce.aws_setup.apply import look
 from eventonce.aws_setup.cloudformation import cloudformation, sam
 from eventonce.aws_setup.hcl import Block, Reference, block, encoded
-from eventonce.aws_setup.plan import Bus, Plan, Queue, Topic, make_plan
+from eventonce.aws_setup.plan import Bus, QueueResource, SetupPlan, Topic, make_plan
 from eventonce.aws_setup.queue import changes, wanted
 from eventonce.aws_setup.terraform import terraform
-from eventonce.clients.aws import Place
+from eventonce.clients.aws import AwsUrl
 from eventonce.errors import EventOnceError
 from eventonce.wire import settings
 from tests.missing import need
@@ -28,11 +28,11 @@ ORDERS = {"name": "orders", "match": {"source": ["com.example.orders"]}}
 RIDES = {"name": "rides", "match": {"source": ["com.example.rides"]}}
 
 
-def planned(*, function: bool = False, **table: Any) -> Plan:
+def planned(*, function: bool = False, **table: Any) -> SetupPlan:
     return make_plan(settings({"source": "sqs://in", **table}, "pipeline.toml"), function=function)
 
 
-def dead(plan: Plan) -> str:
+def dead(plan: SetupPlan) -> str:
     assert plan.source is not None
     assert plan.source.dead is not None
     return plan.source.dead.name
@@ -149,8 +149,8 @@ def test_what_cannot_be_planned(table: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("sink", "kind", "queues"),
     [
-        ("sqs://next?group=source", Queue, ["in-dead", "next", "in"]),
-        ("sqs://123456789012/next", Queue, ["in-dead", "in"]),
+        ("sqs://next?group=source", QueueResource, ["in-dead", "next", "in"]),
+        ("sqs://123456789012/next", QueueResource, ["in-dead", "in"]),
         ("sns://next", Topic, ["in-dead", "in"]),
         ("events://next", Bus, ["in-dead", "in"]),
     ],
@@ -206,7 +206,7 @@ def test_what_is_too_little_is_raised() -> None:
 
 def test_how_long_a_sink_hides_messages_is_for_its_readers_to_say() -> None:
     sink = planned(sink="sqs://next").sink
-    assert isinstance(sink, Queue)
+    assert isinstance(sink, QueueResource)
     assert changes({"MessageRetentionPeriod": "1209600", "VisibilityTimeout": "5"}, wanted(sink, None, None)) == {}
 
 
@@ -251,7 +251,7 @@ def test_what_is_allowed_already_is_not_allowed_again(sid: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize("write", [cloudformation, terraform])
-def test_each_rule_has_a_statement_of_its_own(write: Callable[[Plan], str]) -> None:
+def test_each_rule_has_a_statement_of_its_own(write: Callable[[SetupPlan], str]) -> None:
     named = [("shop", "orders.new"), ("shop", "orders_new"), ("shop.orders", "new"), ("default", "orders.new")]
     plans = [planned(rule=[ORDERS], aws={"bus": bus, "rule": rule}) for bus, rule in named]
     sids = [set(re.findall(r"eventonce_[0-9a-f]{16}", write(plan))) for plan in plans]
@@ -261,7 +261,7 @@ def test_each_rule_has_a_statement_of_its_own(write: Callable[[Plan], str]) -> N
 
 @pytest.mark.parametrize("write", [cloudformation, terraform])
 @pytest.mark.parametrize("names", [("shop.eu", "shop-eu"), ("Shop", "shop"), ("shop.eu", "shopeu")])
-def test_each_bus_is_made(write: Callable[[Plan], str], names: tuple[str, str]) -> None:
+def test_each_bus_is_made(write: Callable[[SetupPlan], str], names: tuple[str, str]) -> None:
     made = write(planned(sink=f"events://{names[0]}", rule=[ORDERS], aws={"bus": names[1]}))
     labels = re.findall(r'"(Bus\w+)": |resource "aws_cloudwatch_event_bus" "(\w+)"', made)
     assert len(set(labels)) == 2
@@ -368,7 +368,7 @@ def test_a_target_is_tried_for_a_day_and_then_kept() -> None:
 def test_a_function_answers_for_each_event_of_its_batch() -> None:
     text = sam(planned(function=True, **FULL))
     (function,) = resources(text, "AWS::Serverless::Function")
-    assert function["Events"]["Queue"]["Properties"]["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    assert function["Events"]["QueueResource"]["Properties"]["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
     source = next(each for each in resources(text, "AWS::SQS::Queue") if each["QueueName"] == "in")
     assert source["VisibilityTimeout"] >= 6 * function["Timeout"]
 
@@ -435,7 +435,7 @@ def test_hcl() -> None:
 
 # --- errors ---
 
-PLACE = Place("sqs://in?region=us-east-1", "source")
+PLACE = AwsUrl("sqs://in?region=us-east-1", "source")
 Services = tuple[Account, dict[str, Stubber]]
 
 
@@ -444,13 +444,13 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
     """An account whose services answer as they are told."""
     stubs: dict[str, Stubber] = {}
 
-    def client(self: Place, service: str) -> Any:
+    def client(self: AwsUrl, service: str) -> Any:
         made: Any = boto3.session.Session().client(service, region_name="us-east-1")  # type: ignore[call-overload]
         stubs[service] = Stubber(made)
         stubs[service].activate()
         return made
 
-    monkeypatch.setattr(Place, "client", client)
+    monkeypatch.setattr(AwsUrl, "client", client)
     account = Account()
     for service in ("sqs", "events", "sts"):
         account._client(PLACE, service)

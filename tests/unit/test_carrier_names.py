@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eventonce import Event, EventRejected, Once, Rule
-from eventonce.claims.outcome import Kind, Outcome
+from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.dead_letters import open_dead_letters
 from eventonce.event import Delivery
 from eventonce.event.formats import read_events
@@ -231,7 +231,7 @@ def test_a_record_that_is_named_ahead_of_time_still_runs(once: Once, ran: list[s
 
 def test_a_dead_letter_keeps_the_name(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'dead.db'}"
-    failed = Outcome(kind=Kind.FAILED, attempt=1, error=ValueError("no"))
+    failed = Outcome(kind=OutcomeKind.FAILED, attempt=1, error=ValueError("no"))
     two = f"[{BARE}, {BARE}]"
     where = {"source": "sqs://orders", "arn": QUEUE, "message": "m-1"}
     parts = [*apart(Delivery(BARE.encode(), where, handle="h")), *apart(Delivery(two.encode(), where, handle="h"))]

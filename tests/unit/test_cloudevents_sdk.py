@@ -19,7 +19,7 @@ from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.event.formats import read_event, to_sdk
 from eventonce.event.stamp import identity_of, stamped
-from eventonce.outbox import Kind, Outgoing, Publisher
+from eventonce.outbox import Message, Publisher, PublishKind
 from eventonce.rules import Rulebook, identity
 from eventonce.testing.clock import ManualClock
 
@@ -65,7 +65,7 @@ def key(event: Event, rule: Rule | None) -> bytes:
 def test_it_is_whole_inside_detail() -> None:
     (found,), (entry,) = put(cloud())
 
-    assert (found.kind, found.identity, found.id) == (Kind.PUBLISHED, "o-1", "aws-1")
+    assert (found.kind, found.identity, found.id) == (PublishKind.PUBLISHED, "o-1", "aws-1")
     assert (entry["Source"], entry["DetailType"]) == ("/shop", "com.example.order.placed")
     assert entry["Time"] == MADE["time"]
     assert json.loads(entry["Detail"]) == {
@@ -110,7 +110,7 @@ def test_a_text_comes_back_as_a_text_and_bytes_as_bytes() -> None:
 
 
 def test_a_retry_is_a_copy_also_where_the_sdk_made_another_id() -> None:
-    _, entries = put(*(Outgoing(CloudEvent(dict(NAMED), {"order": 1}), identity="order-1") for _ in range(2)), count=2)
+    _, entries = put(*(Message(CloudEvent(dict(NAMED), {"order": 1}), identity="order-1") for _ in range(2)), count=2)
     copies = [arrived(entry, f"aws-{number}") for number, entry in enumerate(entries)]
 
     assert len({json.loads(entry["Detail"])["id"] for entry in entries}) == 2
@@ -173,7 +173,7 @@ def event() -> Any:
 def test_every_way_to_say_it(make: Callable[[], Any]) -> None:
     (found,), (entry,) = put(make())
 
-    assert (found.kind, found.identity) == (Kind.PUBLISHED, "o-1")
+    assert (found.kind, found.identity) == (PublishKind.PUBLISHED, "o-1")
     assert json.loads(entry["Detail"])["data"] == {"order": 1}
     assert read_event(make()).form == "cloudevents"  # consumers take them too
 
@@ -205,7 +205,7 @@ def test_consumers_run_objects_of_the_sdk_once() -> None:
 def test_attributes_are_checked(change: dict[str, Any], why: str) -> None:
     (found,), sent = put({**mapping(), **change})
 
-    assert found.kind is Kind.REFUSED
+    assert found.kind is PublishKind.REFUSED
     assert why in str(found.error)
     assert sent == []
 
@@ -221,7 +221,7 @@ def test_an_id_is_never_made_up() -> None:
 def test_data_without_a_json_form_is_refused() -> None:
     (found,), _ = put(CloudEvent(dict(MADE), {"what": object()}))
 
-    assert found.kind is Kind.REFUSED
+    assert found.kind is PublishKind.REFUSED
     assert "cannot be written as JSON" in str(found.error)
 
 
@@ -242,10 +242,10 @@ def test_the_stamp_stands_beside_the_attributes_and_the_sdk_never_sees_it() -> N
 
 
 def test_one_that_was_read_back_may_be_published_again() -> None:
-    _, (entry,) = put(Outgoing(cloud(), identity="theirs"))
+    _, (entry,) = put(Message(cloud(), identity="theirs"))
     (found,), (second,) = put(read_event(arrived(entry)))
 
-    assert (found.kind, found.identity) == (Kind.PUBLISHED, "o-1")
+    assert (found.kind, found.identity) == (PublishKind.PUBLISHED, "o-1")
     assert json.loads(second["Detail"]) == {**json.loads(entry["Detail"]), "_eventonce": {"id": "o-1", "attempt": 1}}
 
 

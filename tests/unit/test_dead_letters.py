@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eventonce import Once, Rule
-from eventonce.claims.outcome import Kind, Outcome
+from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.clock import moment
 from eventonce.dead_letters import open_dead_letters
 from eventonce.dead_letters.letter import read_letter
@@ -20,14 +20,14 @@ from eventonce.errors import ConfigError, EventRejected, SinkError, SourceError
 from eventonce.event import Delivery, Event
 from eventonce.event.keys import Key
 from eventonce.event.reading import apart
-from eventonce.redrive import Choice, Letter, groups, open_box, plan
+from eventonce.redrive import DeadLetter, LetterFilter, groups, open_box, plan
 from eventonce.requests.reading import deliveries
 from eventonce.wire import Pipeline, dead_letter_url, load
 
 NOW = 1_767_225_600_000
 EVENT = b'{"id":"1"}'
 FAILED = Outcome(
-    kind=Kind.FAILED, error=ValueError("no money"), key=Key(bytes(16)), rule="orders", attempt=5, final=True
+    kind=OutcomeKind.FAILED, error=ValueError("no money"), key=Key(bytes(16)), rule="orders", attempt=5, final=True
 )
 
 
@@ -35,7 +35,7 @@ def dead(body: bytes = EVENT, **more: Any) -> tuple[Delivery, Outcome]:
     return Delivery(body, {"source": "in.jsonl", "line": 7}, **more), FAILED
 
 
-def read_back(told: dict[str, Any]) -> Letter:
+def read_back(told: dict[str, Any]) -> DeadLetter:
     return read_letter(json.dumps(told).encode())
 
 
@@ -123,7 +123,7 @@ def test_what_is_no_letter_says_so_and_cannot_be_redriven(raw: bytes) -> None:
 
 def test_a_letter_keeps_its_name_when_it_fails_again() -> None:
     first = read_back(letter(*dead(), NOW))
-    worse = Outcome(kind=Kind.FAILED, error=KeyError("x"), key=Key(bytes(16)), rule="orders", attempt=6)
+    worse = Outcome(kind=OutcomeKind.FAILED, error=KeyError("x"), key=Key(bytes(16)), rule="orders", attempt=6)
     second = read_back(dict(first.again(worse, NOW + 1).told))
     assert (second.id, second.mark, second.body) == (first.id, first.mark, first.body)
     assert (second.attempts, second.reason, second.where) == (6, "'x'", first.where)
@@ -131,7 +131,7 @@ def test_a_letter_keeps_its_name_when_it_fails_again() -> None:
 
 def test_what_could_not_be_read_was_no_attempt() -> None:
     first = read_back(letter(*dead(), NOW))
-    again = first.again(Outcome(kind=Kind.REJECTED, error=EventRejected("is not JSON")), NOW)
+    again = first.again(Outcome(kind=OutcomeKind.REJECTED, error=EventRejected("is not JSON")), NOW)
     assert again.told["attempts"] == 5
 
 
@@ -140,7 +140,7 @@ def test_what_could_not_be_read_was_no_attempt() -> None:
 RECEIVED = Delivery(b"", {"source": "sqs://dead", "message": "m-1"}, offers=4, handle="h")
 
 
-def undelivered(body: bytes, said: dict[str, str] | None = None, **system: str) -> Letter:
+def undelivered(body: bytes, said: dict[str, str] | None = None, **system: str) -> DeadLetter:
     message = {
         "MessageId": "m-1",
         "Attributes": {"SentTimestamp": str(NOW), **system},
@@ -211,8 +211,8 @@ def test_such_a_message_is_read_with_its_own_id_where_the_event_has_none() -> No
 
 
 def chosen(**given: Any) -> bool:
-    found = Letter(id="1", reason="No route to host", rule="orders", key="00" * 16, time=moment(NOW))
-    return Choice(**given).takes(found)
+    found = DeadLetter(id="1", reason="No route to host", rule="orders", key="00" * 16, time=moment(NOW))
+    return LetterFilter(**given).takes(found)
 
 
 def test_a_choice() -> None:
@@ -222,28 +222,29 @@ def test_a_choice() -> None:
     assert not chosen(rule="mails")
     assert not chosen(key="11" * 16)
     assert not chosen(since=moment(NOW + 1))
-    assert not Choice(since=moment(NOW)).takes(Letter(id="1"))
+    assert not LetterFilter(since=moment(NOW)).takes(DeadLetter(id="1"))
 
 
 def test_a_plan_holds_no_more_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eventonce.redrive.selection.MOST", 3)
     letters = [
-        Letter(id=str(n), reason="even" if n % 2 == 0 else "odd", trouble="x" if n == 4 else None) for n in range(10)
+        DeadLetter(id=str(n), reason="even" if n % 2 == 0 else "odd", trouble="x" if n == 4 else None)
+        for n in range(10)
     ]
-    found = plan(iter(letters), Choice(reason="even"))
+    found = plan(iter(letters), LetterFilter(reason="even"))
     assert (found.found, found.matching) == (10, 5)
     assert [letter.id for letter in found.chosen] == ["0", "2", "4"]
     assert [letter.id for letter in found.letters] == ["0", "2"]
-    assert [letter.id for letter in plan(letters, Choice(), 1).letters] == ["0"]
+    assert [letter.id for letter in plan(letters, LetterFilter(), 1).letters] == ["0"]
 
 
 def test_reasons_that_differ_in_names_and_numbers_are_one() -> None:
     letters = [
-        Letter(id="1", reason="no customer 'a' after 3 tries", rule="orders"),
-        Letter(id="2", reason="timeout", rule="orders"),
-        Letter(id="3", reason="no customer 'b' after 12 tries", rule="orders"),
-        Letter(id="4", reason="timeout", rule="mails"),
-        Letter(id="5", reason="no customer 'a' after 3 tries", rule="orders", trouble="gone"),
+        DeadLetter(id="1", reason="no customer 'a' after 3 tries", rule="orders"),
+        DeadLetter(id="2", reason="timeout", rule="orders"),
+        DeadLetter(id="3", reason="no customer 'b' after 12 tries", rule="orders"),
+        DeadLetter(id="4", reason="timeout", rule="mails"),
+        DeadLetter(id="5", reason="no customer 'a' after 3 tries", rule="orders", trouble="gone"),
     ]
     found = groups(letters)
     assert [(group.size, group.rule, group.trouble) for group in found] == [

@@ -33,11 +33,11 @@ from eventonce import (
     EventExpired,
     EventRejected,
     EventStale,
-    Kind,
     LeaseLost,
     Once,
     Outcome,
-    ResultNotKept,
+    OutcomeKind,
+    ResultUnavailable,
     Rule,
     StoreError,
     TooManyAttempts,
@@ -287,7 +287,7 @@ def test_a_remembered_result_is_nobody_elses(bench: Bench) -> None:
 def test_a_result_that_cannot_be_kept_says_so_to_duplicates(bench: Bench, result: Any) -> None:
     handle = bench.once(remember="result", max_result=100)(lambda event: result)
     assert handle(A) is result
-    with pytest.raises(ResultNotKept, match="processed before, but"):
+    with pytest.raises(ResultUnavailable, match="processed before, but"):
         handle(A2)
 
 
@@ -530,7 +530,7 @@ def test_a_worker_that_died_with_its_clock_ahead_keeps_no_event_busy(tmp_path: P
     assert subprocess.run([sys.executable, "-c", DIES_AHEAD, url], check=False, timeout=60).returncode == 9
     with Once(url) as once:
         (outcome,) = once.run([{"id": "a"}], lambda event: "ran")
-    assert (outcome.kind, outcome.result, outcome.attempt) == (Kind.PROCESSED, "ran", 2)
+    assert (outcome.kind, outcome.result, outcome.attempt) == (OutcomeKind.PROCESSED, "ran", 2)
 
 
 def test_a_clock_before_1970_takes_what_is_done_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -687,7 +687,7 @@ def test_a_busy_copy_waits_no_longer_than_told(bench: Bench) -> None:
     once = bench.once(store, busy_wait="5s", clock=clock)
     store.claim([Want(once.key(A), 1000)], b"another!", 60_000)
     (outcome,) = once.run([A], ok)
-    assert outcome.kind is Kind.BUSY
+    assert outcome.kind is OutcomeKind.BUSY
     assert outcome.retry_at is not None
     assert clock.steady() == 5000
 
@@ -825,8 +825,8 @@ def test_a_count_may_be_so_far_ahead_of_the_last_one_done(bench: Bench) -> None:
     store.forget([once.key({"id": "x", "v": 1})])
     assert run(5, 15, 26, 16, 25) == ["processed", "processed", "rejected", "processed", "processed"]
     assert run(36, 2**63 - 1) == ["rejected", "rejected"]
-    assert once.foresee({"id": "x", "v": 36}).kind is Kind.REJECTED
-    assert once.foresee({"id": "x", "v": 35}).kind is Kind.PROCESSED
+    assert once.preview({"id": "x", "v": 36}).kind is OutcomeKind.REJECTED
+    assert once.preview({"id": "x", "v": 35}).kind is OutcomeKind.PROCESSED
     (outcome,) = once.run([{"id": "x", "v": 36}], ok)
     assert "v is 36, and the last one done is 25, which is further than the version_ahead" in str(outcome.error)
 
@@ -834,7 +834,7 @@ def test_a_count_may_be_so_far_ahead_of_the_last_one_done(bench: Bench) -> None:
 def test_a_count_is_compared_under_the_old_key_too(bench: Bench) -> None:
     store = MemoryStore()
     bench.once(store, name="old", key=["id"], version="v").run([{"id": "x", "v": 5}], ok)
-    once = bench.once(store, name="new", key=["id"], version="v", version_ahead=10, was="old")
+    once = bench.once(store, name="new", key=["id"], version="v", version_ahead=10, replaces="old")
     assert kinds(once.run([{"id": "x", "v": 100}, {"id": "x", "v": 6}], ok)) == ["rejected", "processed"]
 
 
@@ -915,7 +915,7 @@ def test_a_silent_store_means_retry_and_nothing_ran(bench: Bench) -> None:
 
 
 def test_a_rule_may_say_to_run_all_the_same(bench: Bench) -> None:
-    once = bench.once(Faulty("claim"), store_trouble="process")
+    once = bench.once(Faulty("claim"), on_store_error="process")
     first, copy, other = once.run([A, A2, B], ok)
     assert kinds([first, copy, other]) == ["processed", "duplicate", "processed"]
     assert isinstance(first.error, StoreError)
@@ -925,8 +925,8 @@ def test_a_rule_may_say_to_run_all_the_same(bench: Bench) -> None:
 
 def test_an_effect_that_could_not_be_recorded_is_unknown(bench: Bench) -> None:
     assert kinds(bench.once(Faulty("commit"), clock=ManualClock()).run([A], ok)) == ["unknown"]
-    (outcome,) = bench.once(Faulty("commit"), store_trouble="process", clock=ManualClock()).run([A], ok)
-    assert outcome.kind is Kind.PROCESSED
+    (outcome,) = bench.once(Faulty("commit"), on_store_error="process", clock=ManualClock()).run([A], ok)
+    assert outcome.kind is OutcomeKind.PROCESSED
     assert isinstance(outcome.error, StoreError)
 
 
@@ -1057,8 +1057,8 @@ def test_a_transaction_without_a_claim_is_refused(bench: Bench) -> None:
             raise StoreError("no answer")
 
     store = Silent(bench.url.removeprefix("sqlite:///"))
-    (outcome,) = bench.once(store, store_trouble="process").run([A], lambda event, ctx: ctx.tx)
-    assert outcome.kind is Kind.UNKNOWN
+    (outcome,) = bench.once(store, on_store_error="process").run([A], lambda event, ctx: ctx.tx)
+    assert outcome.kind is OutcomeKind.UNKNOWN
     store.close()
 
 
@@ -1102,7 +1102,7 @@ def test_wrong_settings_are_refused(settings: Any, what: str) -> None:
         ({"max_age": "x"}, "max_age"),
         ({"remember": "all"}, "remember: 'all' is not one of seen, note, result"),
         ({"replay": "x"}, "replay"),
-        ({"store_trouble": "drop"}, "store_trouble"),
+        ({"on_store_error": "drop"}, "on_store_error"),
         ({"version": "a b"}, "version"),
     ],
 )
@@ -1258,7 +1258,7 @@ def test_what_only_shows_other_data_is_copied_as_that(bench: Bench) -> None:
     shown = {"id": "1", "lines": MappingProxyType({"of": lines}), "bytes": memoryview(b"ab")}
     handle = lambda event: (event.data["lines"]["of"].append("shipping"), event.data["bytes"])[1]  # noqa: E731
     (outcome,) = bench.once(key="id").run([shown], handle)
-    assert (outcome.kind, outcome.result, lines) == (Kind.PROCESSED, b"ab", ["book"])
+    assert (outcome.kind, outcome.result, lines) == (OutcomeKind.PROCESSED, b"ab", ["book"])
 
 
 # --- what reviews found ---
@@ -1271,7 +1271,7 @@ def test_a_handler_that_only_makes_a_coroutine_has_not_run(bench: Bench) -> None
         ran.append(event.id)
 
     (outcome,) = bench.once().run([A], lambda event: real(event))  # noqa: PLW0108
-    assert outcome.kind is Kind.FAILED
+    assert outcome.kind is OutcomeKind.FAILED
     assert isinstance(outcome.error, ConfigError)
     assert ran == []
 
@@ -1322,7 +1322,7 @@ def test_what_has_not_run_is_not_done(
 
     once = bench.once(max_attempts=5)
     for (outcome,) in (once.run([A], lambda event: inside(make())), asyncio.run(once.run([A], handle_async))):
-        assert outcome.kind is Kind.FAILED
+        assert outcome.kind is OutcomeKind.FAILED
         assert isinstance(outcome.error, ConfigError)
         assert str(outcome.error).startswith(f"the handler returned an object of type {said}")
     assert kinds(once.run([A], ok)) == ["processed"]
@@ -1337,7 +1337,7 @@ def test_a_task_of_asyncio_is_not_done(bench: Bench) -> None:
         return outcomes
 
     (outcome,) = asyncio.run(main())
-    assert outcome.kind is Kind.FAILED
+    assert outcome.kind is OutcomeKind.FAILED
     assert "type Task, which may not be done yet" in str(outcome.error)
 
 
@@ -1480,7 +1480,7 @@ def test_a_context_by_name_alone(bench: Bench) -> None:
 def test_results_were_not_remembered_then(bench: Bench) -> None:
     store = MemoryStore()
     bench.once(store, remember="seen").run([A], ok)
-    with pytest.raises(ResultNotKept, match="did not remember results then"):
+    with pytest.raises(ResultUnavailable, match="did not remember results then"):
         bench.once(store, remember="result")(ok)(A)
 
 
@@ -1518,7 +1518,7 @@ def test_a_child_does_not_keep_its_parents_claims_alive(bench: Bench, store: str
 def test_a_renamed_rule_honours_the_old_keys_and_is_honoured_by_old_workers(bench: Bench) -> None:
     store = MemoryStore()
     old = bench.once(store, name="old")
-    new = bench.once(store, name="new", was="old")
+    new = bench.once(store, name="new", replaces="old")
     assert kinds(old.run([A], ok)) == ["processed"]
     assert kinds(new.run([A2, B], ok)) == ["duplicate", "processed"]
     assert kinds(old.run([B], ok)) == ["duplicate"]
@@ -1528,14 +1528,14 @@ def test_a_renamed_rule_honours_the_old_keys_and_is_honoured_by_old_workers(benc
 def test_a_changed_rule_says_what_it_was(bench: Bench) -> None:
     store = MemoryStore()
     bench.once(store, name="r", key=["detail.n"]).run([A], ok)
-    new = bench.once(store, name="r2", key="content", was={"name": "r", "key": ["detail.n"]})
+    new = bench.once(store, name="r2", key="content", replaces={"name": "r", "key": ["detail.n"]})
     assert kinds(new.run([A, B, {"id": "c"}], ok)) == ["duplicate", "processed", "processed"]
 
 
 @pytest.mark.parametrize("together", [True, False])
 def test_what_shares_an_old_key_is_one_in_a_batch_and_apart(bench: Bench, *, together: bool) -> None:
     # given a rule that tells more apart than the one it replaces
-    once = bench.once(name="new", key=["detail.n", "detail.state"], was={"name": "old", "key": ["detail.n"]})
+    once = bench.once(name="new", key=["detail.n", "detail.state"], replaces={"name": "old", "key": ["detail.n"]})
     events = [{"id": state, "n": 1, "state": state} for state in ("on", "off")]
 
     # then, as long as the old key counts, its word is the same however the events come
@@ -1544,7 +1544,7 @@ def test_what_shares_an_old_key_is_one_in_a_batch_and_apart(bench: Bench, *, tog
 
 
 def test_what_shares_an_old_key_with_one_that_fails_comes_again(bench: Bench) -> None:
-    once = bench.once(name="new", key=["detail.n", "detail.state"], was={"name": "old", "key": ["detail.n"]})
+    once = bench.once(name="new", key=["detail.n", "detail.state"], replaces={"name": "old", "key": ["detail.n"]})
     events = [{"id": state, "n": 1, "state": state} for state in ("on", "off")]
     assert kinds(once.run(events, fail)) == ["failed", "failed"]
     assert kinds(once.run(events[1:], ok)) == ["processed"]
@@ -1554,13 +1554,13 @@ def test_an_old_worker_at_work_makes_the_new_one_wait(bench: Bench) -> None:
     store = MemoryStore()
     old = bench.once(store, name="old")
     store.claim([Want(old.key(A), 60_000)], b"old-----", 60_000)
-    new = bench.once(store, name="new", was="old")
+    new = bench.once(store, name="new", replaces="old")
     assert kinds(new.run([A], ok)) == ["busy"]
     assert store.peek([new.key(A)]) == [None]
 
 
 def test_a_rule_that_replaces_another_fails_and_commits_with_both_keys(bench: Bench) -> None:
-    once = bench.once(bench.url, name="new", was="old", max_attempts=2)
+    once = bench.once(bench.url, name="new", replaces="old", max_attempts=2)
     assert kinds(once.run([A], fail)) == ["failed"]
     assert kinds(once.run([A], lambda event, ctx: ctx.tx.execute("SELECT 1"))) == ["processed"]
     records = once.peek([once.key(A), bench.once(name="old").key(A)])
@@ -1572,7 +1572,7 @@ def test_what_a_transaction_records_counts_for_workers_with_the_replaced_rule(
 ) -> None:
     # given a worker that dies as soon as its transaction has committed
     store = open_store(bench.url)
-    new, old = bench.once(store, name="new", was="old"), bench.once(store, name="old")
+    new, old = bench.once(store, name="new", replaces="old"), bench.once(store, name="old")
     monkeypatch.setattr(store, "commit", _die)
     monkeypatch.setattr(store, "release", _die)
     with pytest.raises(KeyboardInterrupt):
@@ -1585,12 +1585,12 @@ def test_what_a_transaction_records_counts_for_workers_with_the_replaced_rule(
 
 
 def test_a_fenced_transaction_marks_neither_key(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    once = bench.once(bench.url, name="new", was="old")
+    once = bench.once(bench.url, name="new", replaces="old")
     monkeypatch.setattr("eventonce.stores.sqlite.SQLiteTransaction._commit", lambda self, finish: False)
 
     (outcome,) = once.run([A], lambda event, ctx: ctx.tx.execute("SELECT 1"))
 
-    assert (outcome.kind, type(outcome.error)) == (Kind.FAILED, LeaseLost)
+    assert (outcome.kind, type(outcome.error)) == (OutcomeKind.FAILED, LeaseLost)
     records = once.peek([once.key(A), bench.once(name="old").key(A)])
     assert [record and record.done_at for record in records] == [0, 0]
 
@@ -1599,7 +1599,7 @@ def test_attempts_under_the_replaced_rule_count(bench: Bench) -> None:
     store = MemoryStore()
     bench.once(store, name="old").run([A], fail)
     attempts: list[int] = []
-    bench.once(store, name="new", was="old").run([A], lambda event, ctx: attempts.append(ctx.attempt))
+    bench.once(store, name="new", replaces="old").run([A], lambda event, ctx: attempts.append(ctx.attempt))
     assert attempts == [2]
 
 
@@ -1607,16 +1607,18 @@ def _die(*_: object) -> list[bool]:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("was", [{}, {"key": "id"}, {"name": "old", "window": "1d"}, {"name": "old", "key": "ids"}])
+@pytest.mark.parametrize(
+    "replaces", [{}, {"key": "id"}, {"name": "old", "window": "1d"}, {"name": "old", "key": "ids"}]
+)
 def test_what_a_rule_was_must_be_a_rule(was: Any) -> None:
     with pytest.raises(ConfigError, match="rule"):
-        Rule(name="r", was=was)
+        Rule(name="r", replaces=was)
 
 
-@pytest.mark.parametrize("was", [5, {"name": 5}, {"name": "old", "key": "ids"}, {"name": "old", "ignore": "a"}])
+@pytest.mark.parametrize("replaces", [5, {"name": 5}, {"name": "old", "key": "ids"}, {"name": "old", "ignore": "a"}])
 def test_what_is_wrong_with_was_is_told_with_the_rule_that_has_it(was: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^rule 'r': was: "):
-        Rule(name="r", was=was)
+    with pytest.raises(ConfigError, match=r"^rule 'r': replaces: "):
+        Rule(name="r", replaces=was)
 
 
 @pytest.mark.parametrize("setting", [{"key": ["floor_time(at, '1s')"]}, {"version": "floor_time(at, '1s')"}])
@@ -1654,7 +1656,7 @@ def test_rules_written_in_python_are_checked_too(fields: Any) -> None:
 
 def test_a_rejected_event_tells_its_rule(bench: Bench) -> None:
     (outcome,) = bench.once(name="orders", key=["detail.order"]).run([A], ok)
-    assert (outcome.kind, outcome.rule) == (Kind.REJECTED, "orders")
+    assert (outcome.kind, outcome.rule) == (OutcomeKind.REJECTED, "orders")
 
 
 @pytest.mark.parametrize("one", [{"id": "1"}, '{"id": "1"}', b'{"id": "1"}', Event(id="1", data={})])
@@ -1682,6 +1684,6 @@ def test_a_sink_that_is_down_costs_no_attempts(bench: Bench) -> None:
     sink, once = Down(), bench.once(max_attempts=2)
     for _ in range(5):
         (outcome,) = once.run([{"id": "1"}], sink)
-        assert (outcome.kind, outcome.final, outcome.attempt) == (Kind.FAILED, False, 1)
+        assert (outcome.kind, outcome.final, outcome.attempt) == (OutcomeKind.FAILED, False, 1)
     sink.error = None
-    assert once.run([{"id": "1"}], sink)[0].kind is Kind.PROCESSED
+    assert once.run([{"id": "1"}], sink)[0].kind is OutcomeKind.PROCESSED

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from eventonce import Once, Rule
-from eventonce.claims.outcome import Kind
+from eventonce.claims.outcome import OutcomeKind
 from eventonce.claims.protocol import Want
 from eventonce.event import Delivery, Event
 from eventonce.stores.memory import MemoryStore
@@ -202,7 +202,7 @@ def test_what_is_to_run_alone_waits_for_a_failure_before_it() -> None:
         kinds = [outcome.kind for outcome in once.run([first, second], handle)]
 
     assert ran == ["1"]
-    assert kinds == [Kind.FAILED, Kind.BUSY]
+    assert kinds == [OutcomeKind.FAILED, OutcomeKind.BUSY]
 
 
 def test_what_waited_and_then_runs_without_a_claim_has_run() -> None:
@@ -214,7 +214,7 @@ def test_what_waited_and_then_runs_without_a_claim_has_run() -> None:
             store.before = ["claim"]
             super().sleep(duration)
 
-    with Once(store, store_trouble="process", busy_wait="5s", clock=Clock()) as once:
+    with Once(store, on_store_error="process", busy_wait="5s", clock=Clock()) as once:
         first, _ = events = deliver("a1 a2")
         store.claim([Want(once.key(first.body), 60_000)], b"another!", 60_000)
         outcomes = once.run(events, handler)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eventonce import Once, Rule
-from eventonce.claims.outcome import Kind
+from eventonce.claims.outcome import OutcomeKind
 from eventonce.claims.protocol import Answer, Claim, Finish, Token, Want
 from eventonce.dead_letters.queue_sink import DeadQueue
 from eventonce.errors import ConfigError, StoreError, StoreUnusable
@@ -19,7 +19,7 @@ from eventonce.sources import check_source, open_source
 from eventonce.sources.shard_leases import ShardLeases
 from eventonce.sources.shard_reader import SHARD_END, ShardReader
 from eventonce.sources.shard_source import ShardSource
-from eventonce.sources.stream import IteratorOver, Page, Record, Shard, StreamAway, Trimmed
+from eventonce.sources.stream import IteratorOver, Page, Shard, StreamAway, StreamRecord, Trimmed
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
 from eventonce.worker import Worker
@@ -63,7 +63,7 @@ class Stream:
     def read(self, shard: str, iterator: str) -> Page:
         self._fail()
         at, names = int(iterator), self.records[shard]
-        found = [Record(str(n), f"{shard}:{n}", body(names[n])) for n in range(at, len(names))]
+        found = [StreamRecord(str(n), f"{shard}:{n}", body(names[n])) for n in range(at, len(names))]
         return Page(found, None if shard in self.closed else str(len(names)))
 
     def close(self) -> None: ...
@@ -624,7 +624,7 @@ class Letters:
     name = "letters"
 
     def __init__(self) -> None:
-        self.kept: list[tuple[str, Kind]] = []
+        self.kept: list[tuple[str, OutcomeKind]] = []
 
     def write(self, dead: Sequence[tuple[Delivery, Any]], now: int) -> None:
         self.kept += [(delivery.where["message"], outcome.kind) for delivery, outcome in dead]
@@ -652,7 +652,7 @@ def test_a_poison_record_at_the_head_of_a_shard_is_kept_and_the_others_follow_in
         source.beat()
         worker.work(source.receive(10))
     assert ran == ["poison"] * 3 + ["a", "b"]
-    assert letters.kept == [("s0:0", Kind.FAILED)]
+    assert letters.kept == [("s0:0", OutcomeKind.FAILED)]
     once.close()
     source.close()
     other = opened()

@@ -9,7 +9,7 @@ from eventonce import ConfigError
 from eventonce.clock import format_duration
 from eventonce.event.formats import read_event
 from eventonce.lint import Lint, covers
-from eventonce.rules.line_index import Lines
+from eventonce.rules.line_index import LineIndex
 from eventonce.wire import load
 
 
@@ -75,7 +75,11 @@ def test_a_good_pipeline_has_no_findings(tmp_path: Path) -> None:
             '[[rule]]\nname = "x"\nkey = ["detail.a && flor_time(detail.a)"]',
             "no function 'flor_time'; did you mean 'floor_time'?",
         ),
-        (3, '[[rule]]\nname = "x"\nwas = { name = "old", key = "ids" }', "rule 'x': was: rule 'old': key: 'ids'"),
+        (
+            3,
+            '[[rule]]\nname = "x"\nreplaces = { name = "old", key = "ids" }',
+            "rule 'x': replaces: rule 'old': key: 'ids'",
+        ),
         (1, "window = 0", "window: 0 remembers nothing"),
         (2, "a = 1\nb = = 2", "is not TOML"),
     ],
@@ -214,8 +218,8 @@ def test_a_bad_window_above_the_rules_is_told_once(tmp_path: Path) -> None:
             "match: 'detail_type' is no field of an envelope; did you mean 'detail-type'?",
         ),
         ('max_age = "0s"', "max_age: 0 drops every event as too old"),
-        ('was = "r"', "was: it names the rule itself"),
-        ('was = { name = "r", key = "id" }', "was: it names the rule itself"),
+        ('replaces = "r"', "replaces: it names the rule itself"),
+        ('replaces = { name = "r", key = "id" }', "replaces: it names the rule itself"),
     ],
 )
 def test_what_is_hardly_meant(tmp_path: Path, line: str, told: str) -> None:
@@ -231,7 +235,7 @@ def test_what_is_hardly_meant(tmp_path: Path, line: str, told: str) -> None:
         "key = [\"'x'\", 'id']",
         "key = ['@']",
         "key = ['[0]']",
-        'was = { name = "r", key = "content" }',
+        'replaces = { name = "r", key = "content" }',
     ],
 )
 def test_what_may_well_be_meant(tmp_path: Path, line: str) -> None:
@@ -324,7 +328,7 @@ def test_a_bom_and_line_ends_of_other_kinds(tmp_path: Path) -> None:
 
 
 def test_lines_of_entries_in_long_values() -> None:
-    lines = Lines(
+    lines = LineIndex(
         'a = """\n[x]\nb = 1\n"""\nc = [\n  "d = 1", # ]\n  [1],\n]\n"e f" = 2\n[[t]]\nx.y = 1\n[[t]]\nz = 1\n'
     )
     assert [lines.find(entry=name) for name in ("a", "c", "e f")] == [1, 5, 9]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eventonce import ResultNotKept
+from eventonce import ResultUnavailable
 from eventonce.claims import memo
 
 DAMAGED = [b"garbage", b"[1]", b"\xff", b'{"result":{"$":"nope","v":1}}', b'{"result":{"$":"decimal","v":[]}}']
@@ -13,7 +13,7 @@ def test_a_damaged_memo_keeps_the_event_done_without_its_result(damaged: bytes) 
     first, result, trouble = memo.read("result", damaged, 1000, 1, b"")
 
     assert (first.attempts, result) == (1, None)
-    assert isinstance(trouble, ResultNotKept)
+    assert isinstance(trouble, ResultUnavailable)
     assert "cannot be read" in str(trouble)
 
 

@@ -102,7 +102,7 @@ def test_an_outage_is_told_once_and_its_end(bench: Bench, caplog: pytest.LogCapt
 
 
 def test_what_ran_without_being_recorded_is_a_warning(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    once = bench.once(Faulty("claim"), store_trouble="process", hooks=[LogHook()])
+    once = bench.once(Faulty("claim"), on_store_error="process", hooks=[LogHook()])
 
     once.run([{"id": "a"}], lambda event: None)
 

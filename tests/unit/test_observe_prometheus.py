@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from eventonce import EventRejected, Kind, LeaseLost
+from eventonce import EventRejected, LeaseLost, OutcomeKind
 from eventonce.clock import moment
 from eventonce.event import Delivery
 from eventonce.observe.prometheus import DYNAMODB_WRITE, PrometheusHook
@@ -167,7 +167,7 @@ def test_the_dashboard_asks_for_outcomes_that_there_are() -> None:
     named = set(re.findall(r'outcome=\\"(\w+)\\"', DASHBOARD.read_text()))
 
     assert named
-    assert named <= set(Kind)
+    assert named <= set(OutcomeKind)
 
 
 def test_a_rejection_by_a_handler_is_a_dead_letter(bench: Bench) -> None:

@@ -3,7 +3,7 @@
 from itertools import count
 from typing import Any
 
-from lab.torture.effects import Effect
+from lab.torture.effects import RecordedEffect
 from lab.torture.verdict import Checker
 
 KEYS = {"e1": "k1", "e2": "k2"}
@@ -31,16 +31,16 @@ class Story:
         return Checker(self.lines, KEYS, dead, **more)
 
 
-def judged(story: Story, *effects: Effect, transactional: bool = False, **more: Any) -> Checker:
+def judged(story: Story, *effects: RecordedEffect, transactional: bool = False, **more: Any) -> Checker:
     checker = story.checker(**more)
     checker.judge(effects, transactional=transactional)
     return checker
 
 
-def a_good_run() -> tuple[Story, Effect]:
+def a_good_run() -> tuple[Story, RecordedEffect]:
     story = Story()
     story.call("claim", "t", "Won")
-    effect = Effect("e1", "t", 1, story.tell("effect"))
+    effect = RecordedEffect("e1", "t", 1, story.tell("effect"))
     story.call("commit", "t", "True")
     story.tell("ack", events=["e1"])
     return story, effect
@@ -152,7 +152,7 @@ def test_two_owners_commit() -> None:
 def test_a_claim_given_back_after_its_effect() -> None:
     story = Story()
     story.call("claim", "t", "Won")
-    effect = Effect("e1", "t", 1, story.tell("effect"))
+    effect = RecordedEffect("e1", "t", 1, story.tell("effect"))
     story.call("release", "t", "True")
 
     assert judged(story, effect).violations == ["e1 was given back after its effect"]
@@ -169,7 +169,7 @@ def test_two_effects_in_transactions_are_never_explained() -> None:
 
 def test_a_death_between_effect_and_commit_explains_a_second_effect() -> None:
     story, effect = a_good_run()
-    other = Effect("e1", "u", 2, effect.at)
+    other = RecordedEffect("e1", "u", 2, effect.at)
     story.tell("killed", worker=2)
 
     checker = judged(story, other, effect)
@@ -182,7 +182,7 @@ def test_a_death_before_the_effect_explains_nothing() -> None:
     story, effect = a_good_run()
     story.tell("killed", worker=2)
 
-    checker = judged(story, effect, Effect("e1", "u", 2, story.tell("effect")))
+    checker = judged(story, effect, RecordedEffect("e1", "u", 2, story.tell("effect")))
 
     assert checker.violations == ["e1 took effect 2 times, and nothing explains it"]
 

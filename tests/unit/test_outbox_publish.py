@@ -22,7 +22,7 @@ from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError
 from eventonce.event import Event
 from eventonce.event.formats import read_event
 from eventonce.event.stamp import identity_of
-from eventonce.outbox import Kind, Outgoing, Published, Publisher
+from eventonce.outbox import Message, Publisher, PublishKind, PublishResult
 from eventonce.outbox.publisher import MAX_ATTEMPTS
 from eventonce.testing.clock import ManualClock
 
@@ -67,7 +67,7 @@ class Scripted:
         ]
         self.stub.add_response("send_message_batch", {"Successful": good, "Failed": bad})
 
-    def send(self, *events: Any) -> list[Published]:
+    def send(self, *events: Any) -> list[PublishResult]:
         found = self.publisher.send(events)
         self.stub.assert_no_pending_responses()
         return found
@@ -105,7 +105,7 @@ def order(number: Any = 0, **more: Any) -> dict[str, Any]:
     }
 
 
-def kinds(found: list[Published]) -> list[str]:
+def kinds(found: list[PublishResult]) -> list[str]:
     return [each.kind.value for each in found]
 
 
@@ -118,8 +118,8 @@ def test_each_event_is_sent_with_its_stamp_and_answered_in_order(scripted: Any) 
     found = bus.send(order(1), order(2))
 
     assert found == [
-        Published(kind=Kind.PUBLISHED, identity="e-1", id="id-0", attempts=1),
-        Published(kind=Kind.PUBLISHED, identity="e-2", id="id-1", attempts=1),
+        PublishResult(kind=PublishKind.PUBLISHED, identity="e-1", id="id-0", attempts=1),
+        PublishResult(kind=PublishKind.PUBLISHED, identity="e-2", id="id-1", attempts=1),
     ]
     assert [each.ok for each in found] == [True, True]
     (entry, _) = bus.calls[0]["Entries"]
@@ -183,8 +183,8 @@ def test_the_size_counts_the_stamp(scripted: Any) -> None:
     bus.says(None)
     just, over = bus.send(order(1, text="x" * (fits - stamp)), order(1, text="x" * (fits - stamp + 1)))
 
-    assert just.kind is Kind.PUBLISHED
-    assert over.kind is Kind.REFUSED
+    assert just.kind is PublishKind.PUBLISHED
+    assert over.kind is PublishKind.REFUSED
     assert over.attempts == 0
     assert str(over.error) == "has 1,048,577 bytes, over the 1,048,576 of events://default"
 
@@ -197,7 +197,7 @@ def test_an_identity_is_given_or_made_by_a_rule_or_the_events_own(scripted: Any)
     bus = scripted(rules=rule)
     bus.says(*[None] * 4)
     given, ruled, again, own = bus.send(
-        Outgoing(order(1), identity="mine"), order(2), {**order(2), "id": "other"}, {**order(3), "detail-type": "Else"}
+        Message(order(1), identity="mine"), order(2), {**order(2), "id": "other"}, {**order(3), "detail-type": "Else"}
     )
 
     assert given.identity == "mine"
@@ -231,7 +231,7 @@ def test_an_event_whose_rule_finds_no_key_is_refused(scripted: Any) -> None:
     bus = scripted(rules=Rule(name="orders", key=["detail.customer"]))
     (found,) = bus.send(order(1))
 
-    assert found.kind is Kind.REFUSED
+    assert found.kind is PublishKind.REFUSED
     assert str(found.error) == "has no detail.customer, which is in the key of rule 'orders'"
 
 
@@ -258,9 +258,9 @@ def test_nor_by_a_rule_of_the_id(scripted: Any) -> None:
 
 @pytest.mark.parametrize("identity", ["", "x" * 257, 7, ["a"]])
 def test_an_identity_that_is_none_is_refused(scripted: Any, identity: Any) -> None:
-    (found,) = scripted().send(Outgoing(order(1), identity=identity))
+    (found,) = scripted().send(Message(order(1), identity=identity))
 
-    assert found.kind is Kind.REFUSED
+    assert found.kind is PublishKind.REFUSED
     assert "give a text of 1 to 256 characters" in str(found.error)
 
 
@@ -318,7 +318,7 @@ def test_what_may_be_retried_is_retried_and_then_failed(scripted: Any, tmp_path:
         bus.says(code)
     (found,) = bus.send(order(1))
 
-    assert (found.kind, found.code, found.attempts, found.id) == (Kind.FAILED, code, 3, None)
+    assert (found.kind, found.code, found.attempts, found.id) == (PublishKind.FAILED, code, 3, None)
     assert bus.stamps() == [[("e-1", 1)], [("e-1", 2)], [("e-1", 3)]]
     assert not (tmp_path / "dead.jsonl").exists()  # it may be sent again
 
@@ -327,7 +327,7 @@ def test_the_count_goes_on_where_an_earlier_call_left_off(scripted: Any) -> None
     bus = scripted()
     bus.says("InternalFailure")
     bus.says(None)
-    (found,) = bus.send(Outgoing(order(1), attempts=4))
+    (found,) = bus.send(Message(order(1), attempts=4))
 
     assert found.attempts == 6
     assert bus.stamps() == [[("e-1", 5)], [("e-1", 6)]]
@@ -364,7 +364,9 @@ def test_a_bus_that_throttles_every_entry_is_not_asked_for_the_others(scripted: 
         bus.says(*["ThrottlingException"] * 10)
     found = bus.send(*map(order, range(25)))
 
-    assert [(each.kind, each.attempts) for each in found] == [(Kind.FAILED, 3)] * 10 + [(Kind.FAILED, 0)] * 15
+    assert [(each.kind, each.attempts) for each in found] == [(PublishKind.FAILED, 3)] * 10 + [
+        (PublishKind.FAILED, 0)
+    ] * 15
     assert {each.code for each in found} == {"ThrottlingException"}
 
 
@@ -384,7 +386,7 @@ def test_a_carrier_that_never_answers_is_given_up(scripted: Any) -> None:
     bus.client.meta.events.register_first("provide-client-params.events.PutEvents", _timing_out)
     found = bus.send(*map(order, range(25)))
 
-    assert {(each.kind, each.code) for each in found} == {(Kind.FAILED, "ReadTimeoutError")}
+    assert {(each.kind, each.code) for each in found} == {(PublishKind.FAILED, "ReadTimeoutError")}
     assert [each.attempts for each in found] == [4] * 10 + [0] * 15  # the rest is not tried ten by ten
     assert all(isinstance(each.error, SinkDown) for each in found)
 
@@ -415,7 +417,7 @@ def test_a_bus_that_is_missing(scripted: Any) -> None:
     bus.stub.add_client_error("describe_event_bus", "ResourceNotFoundException", "no such bus")
     (found,) = bus.send(order(1))
 
-    assert (found.kind, found.code, found.attempts) == (Kind.FAILED, "ResourceNotFoundException", 0)
+    assert (found.kind, found.code, found.attempts) == (PublishKind.FAILED, "ResourceNotFoundException", 0)
 
 
 def test_a_bus_that_cannot_be_looked_up_now_is_waited_for(scripted: Any) -> None:
@@ -447,7 +449,7 @@ def test_a_fifo_queue_gets_the_group_and_an_id_that_is_the_same_at_every_attempt
     queue.took(0)
     (found,) = queue.send(order(1, customer="c-1"))
 
-    assert (found.kind, found.id, found.attempts) == (Kind.PUBLISHED, "m-0", 2)
+    assert (found.kind, found.id, found.attempts) == (PublishKind.PUBLISHED, "m-0", 2)
     first, second = (call["Entries"][0] for call in queue.calls)
     assert first["MessageGroupId"] == "c-1"
     assert first["MessageDeduplicationId"] == second["MessageDeduplicationId"]
@@ -458,7 +460,7 @@ def test_one_identity_of_two_types_is_not_one_deduplication_id(scripted: Any) ->
     queue = scripted("sqs://orders.fifo?region=us-east-1&group=detail.order")
     queue.took(0, 1)
     paid = {**order(2), "detail-type": "Order Paid"}
-    queue.send(Outgoing(order(1), identity="o-1"), Outgoing(paid, identity="o-1"))
+    queue.send(Message(order(1), identity="o-1"), Message(paid, identity="o-1"))
 
     assert len({entry["MessageDeduplicationId"] for entry in queue.calls[0]["Entries"]}) == 2
 
@@ -500,13 +502,13 @@ def test_a_refused_one_lets_its_group_go_on(scripted: Any, tmp_path: Path) -> No
 def test_a_group_may_be_given_also_where_the_carrier_has_none(scripted: Any) -> None:
     bus = scripted(max_attempts=1)
     bus.says("InternalFailure", None)
-    found = bus.send(Outgoing(order(0), group="a"), Outgoing(order(1), group="a"), Outgoing(order(2), group="b"))
+    found = bus.send(Message(order(0), group="a"), Message(order(1), group="a"), Message(order(2), group="b"))
 
     assert kinds(found) == ["failed", "failed", "published"]
     assert [found[1].attempts, found[2].attempts] == [0, 1]
     queue = scripted("sqs://orders.fifo?region=us-east-1")
     queue.took(0, 1)
-    queue.send(Outgoing(order(0), group="a"), Outgoing(order(1), group="b c"))
+    queue.send(Message(order(0), group="a"), Message(order(1), group="b c"))
     groups = [entry["MessageGroupId"] for entry in queue.calls[0]["Entries"]]
     assert groups[0] == "a"
     assert len(groups[1]) == 64  # AWS takes no spaces
@@ -522,7 +524,7 @@ def test_a_dead_letter_that_cannot_be_kept_leaves_its_event_with_the_caller(scri
     queue.took(failed={0: "InvalidMessageContents"})
     refused, behind = queue.send(order(0, customer="a"), order(1, customer="a"))
 
-    assert (refused.kind, behind.kind) == (Kind.FAILED, Kind.FAILED)
+    assert (refused.kind, behind.kind) == (PublishKind.FAILED, PublishKind.FAILED)
     assert isinstance(refused.error, SinkError)
     assert "InvalidMessageContents" in str(refused.error)
     assert "its dead letter could not be kept" in str(refused.error)
@@ -533,7 +535,7 @@ def test_a_dead_letter_brings_its_event_back_under_its_identity(scripted: Any, t
     dead = tmp_path / "dead.jsonl"
     bus = scripted(dead_letter=str(dead))
     bus.says("MalformedDetail")
-    bus.send(Outgoing(order(1), identity="mine"))
+    bus.send(Message(order(1), identity="mine"))
     (delivery,) = read_letter(dead.read_bytes().strip()).deliveries()
 
     assert identity_of(read_event(delivery.body)) == "mine"
@@ -544,7 +546,7 @@ def test_that_holds_for_what_is_refused_before_it_is_sent(scripted: Any, tmp_pat
     bus = scripted(dead_letter=str(dead))
     dead.mkdir()
     bus.says(None)
-    found = bus.send(Outgoing(b"garbage", group="a"), Outgoing(order(1), group="a"), Outgoing(order(2), group="b"))
+    found = bus.send(Message(b"garbage", group="a"), Message(order(1), group="a"), Message(order(2), group="b"))
 
     assert kinds(found) == ["failed", "failed", "published"]
 
@@ -652,7 +654,7 @@ def test_nothing_to_send(scripted: Any) -> None:
     assert scripted().send() == []
 
 
-@pytest.mark.parametrize("events", [order(1), b"{}", "{}", Event(data={}), Outgoing({})])
+@pytest.mark.parametrize("events", [order(1), b"{}", "{}", Event(data={}), Message({})])
 def test_one_event_without_a_list_is_told(events: Any) -> None:
     with Publisher(BUS) as publisher, pytest.raises(ConfigError, match="put the one event into a list"):
         publisher.send(events)

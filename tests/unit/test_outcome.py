@@ -2,7 +2,7 @@
 
 import pytest
 
-from eventonce.claims.outcome import Action, Kind, Outcome, settle
+from eventonce.claims.outcome import Action, Outcome, OutcomeKind, settle
 
 TABLE = {
     "processed": "ack",
@@ -17,16 +17,16 @@ TABLE = {
 
 
 def test_the_table_knows_every_kind() -> None:
-    assert set(TABLE) == set(Kind)
+    assert set(TABLE) == set(OutcomeKind)
 
 
 @pytest.mark.parametrize(("kind", "action"), TABLE.items())
 def test_each_kind_has_one_action(kind: str, action: str) -> None:
-    assert settle(Kind(kind)) == action
-    assert Outcome(kind=Kind(kind)).action == action
+    assert settle(OutcomeKind(kind)) == action
+    assert Outcome(kind=OutcomeKind(kind)).action == action
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_only_a_failure_can_be_final(kind: Kind) -> None:
-    expected = Action.DEAD_LETTER if kind is Kind.FAILED else settle(kind)
+@pytest.mark.parametrize("kind", list(OutcomeKind))
+def test_only_a_failure_can_be_final(kind: OutcomeKind) -> None:
+    expected = Action.DEAD_LETTER if kind is OutcomeKind.FAILED else settle(kind)
     assert settle(kind, final=True) is expected

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from eventonce.errors import ConfigError
 from eventonce.event.paths import (
     Ignored,
-    Step,
+    Wildcard,
     constant,
     floor_time,
     getter,
@@ -209,7 +209,7 @@ def rests(path: tuple[str, ...], name: str | None) -> list[tuple[str, ...]]:
     if not path:
         return []
     head, rest = path[0], path[1:]
-    if not isinstance(head, Step):
+    if not isinstance(head, Wildcard):
         return [rest] if head == name else []
     if head == "**":
         return [path, *rests(rest, name)]

@@ -39,7 +39,7 @@ window = "5d"
 lease = 30
 busy_wait = "250ms"
 max_attempts = 3
-store_trouble = "process"
+on_store_error = "process"
 batch = 10
 
 [[rule]]
@@ -75,7 +75,7 @@ def test_without_a_file_everything_has_a_default() -> None:
         lease="60s",
         busy_wait=0,
         max_attempts=5,
-        store_trouble="retry",
+        on_store_error="retry",
         batch=None,
         rule=[],
     )
@@ -96,7 +96,7 @@ def test_a_file_says_everything(write: Callable[[str], str]) -> None:
         lease=30,
         busy_wait="250ms",
         max_attempts=3,
-        store_trouble="process",
+        on_store_error="process",
         batch=10,
         rule=[
             Rule(
@@ -105,7 +105,7 @@ def test_a_file_says_everything(write: Callable[[str], str]) -> None:
                 key="content",
                 ignore=["timestamp", "metadata.requestId"],
                 window="1h",
-                store_trouble="process",
+                on_store_error="process",
             ),
             Rule(
                 name="rides",
@@ -116,7 +116,7 @@ def test_a_file_says_everything(write: Callable[[str], str]) -> None:
                 max_age="15m",
                 replay="reprocess",
                 remember="result",
-                store_trouble="process",
+                on_store_error="process",
             ),
         ],
     )
@@ -199,7 +199,7 @@ def test_an_unknown_option_is_told_without_a_file() -> None:
         ("window = true", "window"),
         ("window = ['1d']", "window"),
         ("lease = { seconds = 5 }", "lease"),
-        ("store_trouble = 'panic'", "store_trouble"),
+        ("on_store_error = 'panic'", "on_store_error"),
         ("remember = 'everything'", "remember"),
     ],
 )

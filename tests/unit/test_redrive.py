@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from eventonce import Once
-from eventonce.claims.outcome import Kind
+from eventonce.claims.outcome import OutcomeKind
 from eventonce.dead_letters import open_dead_letters
 from eventonce.dead_letters.letter import read_letter
 from eventonce.errors import EventRejected, SinkDown, SinkError, StoreUnusable
 from eventonce.event import Event
-from eventonce.redrive import Letter, Redrive, groups, open_box, redrive_settings
+from eventonce.redrive import DeadLetter, Redrive, groups, open_box, redrive_settings
 from eventonce.sources import open_source
 from eventonce.wire import load, open_once
 from eventonce.worker import Worker
@@ -37,7 +37,7 @@ class Morgue:
             store=f"sqlite:///{folder / 'store.db'}", source=str(folder / "in.jsonl"), dead_letter=place, max_attempts=2
         )
         self.ran: list[str] = []
-        self.seen: list[tuple[str, Kind]] = []
+        self.seen: list[tuple[str, OutcomeKind]] = []
 
     def die(self, *events: Any, handler: Handler = broken) -> None:
         """Run events through a handler that fails."""
@@ -55,25 +55,25 @@ class Morgue:
     def note(self, event: Event) -> None:
         self.ran.append(event.id)
 
-    def redrive(self, handler: Any = None, *, again: bool = False, store: Any = None, **more: Any) -> bool:
+    def redrive(self, handler: Any = None, *, reprocess: bool = False, store: Any = None, **more: Any) -> bool:
         """Redrive all letters; whether all are done."""
         self.seen = []
-        settings = redrive_settings(self.settings, again=again)
+        settings = redrive_settings(self.settings, reprocess=reprocess)
         once = open_once(settings) if store is None else Once(store, max_attempts=settings.max_attempts)
         box = open_box(self.place)
         for name, value in more.items():
             setattr(box, name, value)
         try:
             letters = [letter for letter in box.letters() if letter.trouble is None]
-            return Redrive(once, handler or self.note, box, again=again, watch=self._watch).run(letters)
+            return Redrive(once, handler or self.note, box, reprocess=reprocess, watch=self._watch).run(letters)
         finally:
             box.close()
             once.close()
 
-    def _watch(self, letter: Letter, outcome: Any) -> None:
+    def _watch(self, letter: DeadLetter, outcome: Any) -> None:
         self.seen.append((letter.reason, outcome.kind))
 
-    def left(self) -> list[Letter]:
+    def left(self) -> list[DeadLetter]:
         box = open_box(self.place)
         try:
             return list(box.letters())
@@ -81,7 +81,7 @@ class Morgue:
             box.close()
 
     @property
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[OutcomeKind]:
         return [kind for _, kind in self.seen]
 
 
@@ -107,7 +107,7 @@ def test_what_had_used_up_its_attempts_runs_and_its_letter_goes(morgue: Morgue) 
     morgue.die(*events("a", "b"))
     assert [letter.attempts for letter in morgue.left()] == [2, 2]
     assert morgue.redrive()
-    assert (sorted(morgue.ran), morgue.kinds) == (["a", "b"], [Kind.PROCESSED] * 2)
+    assert (sorted(morgue.ran), morgue.kinds) == (["a", "b"], [OutcomeKind.PROCESSED] * 2)
     assert morgue.left() == []
 
 
@@ -141,7 +141,7 @@ def test_each_is_tried_once_in_a_redrive(morgue: Morgue) -> None:
 
     morgue.die(*events("a", "b"))
     assert not morgue.redrive(failing)
-    assert (sorted(calls), morgue.kinds) == (["a", "b"], [Kind.REJECTED] * 2)
+    assert (sorted(calls), morgue.kinds) == (["a", "b"], [OutcomeKind.REJECTED] * 2)
 
 
 def test_what_was_rejected_runs_once_its_reason_is_gone(morgue: Morgue) -> None:
@@ -167,14 +167,18 @@ def test_another_copy_got_through_meanwhile(morgue: Morgue) -> None:
         once.forget([once.key({"id": "a"})])
     morgue.work(*events("a"))
     assert morgue.redrive()
-    assert (morgue.ran, morgue.kinds, morgue.left()) == (["a"], [Kind.DUPLICATE], [])
+    assert (morgue.ran, morgue.kinds, morgue.left()) == (["a"], [OutcomeKind.DUPLICATE], [])
 
 
 def test_two_letters_of_one_event_run_it_once(morgue: Morgue) -> None:
     morgue.die(*events("a"))
     morgue.die(*events("a"))
     assert morgue.redrive()
-    assert (morgue.ran, sorted(morgue.kinds), morgue.left()) == (["a"], [Kind.DUPLICATE, Kind.PROCESSED], [])
+    assert (morgue.ran, sorted(morgue.kinds), morgue.left()) == (
+        ["a"],
+        [OutcomeKind.DUPLICATE, OutcomeKind.PROCESSED],
+        [],
+    )
 
 
 def test_an_async_handler(morgue: Morgue) -> None:
@@ -195,23 +199,23 @@ def test_again_runs_what_is_done_once_for_each_letter(morgue: Morgue) -> None:
         once.forget([once.key({"id": "a"})])
     morgue.work(*events("a"))
     with pytest.raises(KeyboardInterrupt):  # killed before the letter is taken out
-        morgue.redrive(again=True, remove=_killed)
+        morgue.redrive(reprocess=True, remove=_killed)
     assert morgue.ran == ["a", "a"]
-    assert morgue.redrive(again=True)
-    assert (morgue.ran, morgue.kinds, morgue.left()) == (["a", "a"], [Kind.DUPLICATE], [])
+    assert morgue.redrive(reprocess=True)
+    assert (morgue.ran, morgue.kinds, morgue.left()) == (["a", "a"], [OutcomeKind.DUPLICATE], [])
 
 
 def test_again_tells_the_handler_its_mark(morgue: Morgue) -> None:
     marks: list[str | None] = []
     morgue.die(*events("a"))
     (letter,) = morgue.left()
-    assert morgue.redrive(lambda event: marks.append(event.replay), again=True)
+    assert morgue.redrive(lambda event: marks.append(event.replay), reprocess=True)
     assert marks == [letter.mark]
 
 
 def test_again_with_rules_of_their_own(tmp_path: Path) -> None:
     rules = [{"name": "orders", "match": {"source": ["o"]}, "key": "content"}]
-    again = redrive_settings(load(rule=rules), again=True)
+    again = redrive_settings(load(rule=rules), reprocess=True)
     assert [(rule.name, rule.replay) for rule in again.rule] == [("orders", "reprocess"), ("no rule", "reprocess")]
 
 
@@ -229,7 +233,7 @@ def test_killed_before_the_letters_are_taken_out_nothing_runs_twice(morgue: Morg
     assert len(morgue.left()) == 6
     assert morgue.redrive()
     assert sorted(morgue.ran) == list("abcdef")
-    assert (morgue.kinds, morgue.left()) == ([Kind.DUPLICATE] * 6, [])
+    assert (morgue.kinds, morgue.left()) == ([OutcomeKind.DUPLICATE] * 6, [])
 
 
 def test_killed_in_the_middle_of_a_batch_the_rest_runs_the_next_time(morgue: Morgue) -> None:
@@ -280,10 +284,10 @@ def test_what_another_worker_runs_stays(morgue: Morgue) -> None:
 
     def meanwhile(event: Event) -> None:
         assert not morgue.redrive()
-        assert morgue.kinds == [Kind.BUSY]
+        assert morgue.kinds == [OutcomeKind.BUSY]
 
     (before,) = morgue.left()
-    with open_once(redrive_settings(morgue.settings, again=False)) as once:
+    with open_once(redrive_settings(morgue.settings, reprocess=False)) as once:
         once.run([{"id": "a"}], meanwhile)
     assert morgue.left() == [before]
     assert morgue.ran == []
@@ -292,17 +296,19 @@ def test_what_another_worker_runs_stays(morgue: Morgue) -> None:
 def test_what_has_grown_too_old_stays(tmp_path: Path) -> None:
     morgue = Morgue(tmp_path, str(tmp_path / "dead.jsonl"))
     morgue.die({"id": "a", "time": "2020-01-01T00:00:00Z", "source": "s", "detail-type": "t", "detail": {}})
-    morgue.settings = load(store=morgue.settings.store, rule=[{"name": "r", "key": "id", "max_age": "1h", "was": "id"}])
+    morgue.settings = load(
+        store=morgue.settings.store, rule=[{"name": "r", "key": "id", "max_age": "1h", "replaces": "id"}]
+    )
     (before,) = morgue.left()
     assert not morgue.redrive()
-    assert (morgue.kinds, morgue.left()) == ([Kind.EXPIRED], [before])
+    assert (morgue.kinds, morgue.left()) == ([OutcomeKind.EXPIRED], [before])
 
 
 def test_a_store_that_does_not_answer_leaves_all_letters(morgue: Morgue) -> None:
     morgue.die(*events("a"))
     before = morgue.left()
     assert not morgue.redrive(store=Faulty("claim"))
-    assert (morgue.kinds, morgue.left(), morgue.ran) == ([Kind.UNKNOWN], before, [])
+    assert (morgue.kinds, morgue.left(), morgue.ran) == ([OutcomeKind.UNKNOWN], before, [])
 
 
 def test_a_store_that_cannot_be_used_ends_the_redrive(morgue: Morgue) -> None:
@@ -418,5 +424,5 @@ def test_a_document_that_was_kept_whole_stays_while_a_part_cannot_be_read(morgue
     morgue.work(batch('{"n": 1}', "{"))
     assert morgue.ran == ["m-0"]
     assert not morgue.redrive()
-    assert (morgue.ran, morgue.kinds) == (["m-0"], [Kind.REJECTED])
+    assert (morgue.ran, morgue.kinds) == (["m-0"], [OutcomeKind.REJECTED])
     assert len(morgue.left()) == 1

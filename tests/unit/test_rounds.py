@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from eventonce.errors import EventRejected, SinkDown, SinkError
 from eventonce.event import Event
-from eventonce.outbox.message import Outgoing
+from eventonce.outbox.message import Message
 from eventonce.outbox.publish_jobs import Publishing, StampedParcel
 from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken
 from eventonce.sinks.rounds import Rounds, Spoilt
@@ -83,7 +83,7 @@ def test_whatever_a_carrier_does(patient: bool, data: Any, groups: list[str | No
     parcels: list[Parcel] = []
     for number, group in enumerate(groups):
         event = Event(data={"number": number}, source="s", type="t")
-        stamped = StampedParcel(Outgoing(event, group=group), event, f"e-{number}")
+        stamped = StampedParcel(Message(event, group=group), event, f"e-{number}")
         parcels.append(stamped if patient else Parcel(event, "k", group))
     rounds = Publishing(carrier, ManualClock(), TRIES, None) if patient else Rounds(carrier, ManualClock(), TRIES)
     rounds.run(parcels)

@@ -17,7 +17,7 @@ from lab.choices import Choices, shrink
 from lab.mutants import MUTANTS
 from lab.simulate import simulate as simulate_command
 from lab.simulation import MEMORY, TRANSACTIONAL, Kit, StoreClock, shrunk, simulate
-from lab.world import Process, World
+from lab.world import SimulatedProcess, World
 
 PIECES = 8
 BUDGET = 20_000  # schedules, in which each planted bug must be found
@@ -73,7 +73,7 @@ def test_on_a_real_file(tmp_path: Path) -> None:
 
 def test_a_task_that_ends_wakes_nobody() -> None:
     world, woken = World(Choices(0), troubles=0), []
-    process = Process("worker")
+    process = SimulatedProcess("worker")
 
     def starts_another() -> None:
         began = world.now

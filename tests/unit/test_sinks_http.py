@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from eventonce.claims.outcome import Kind
+from eventonce.claims.outcome import OutcomeKind
 from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError
 from eventonce.event import Event
 from eventonce.event.formats import read_event
@@ -398,9 +398,9 @@ def test_a_receiver_that_has_too_much_to_do_costs_no_event_its_attempts(
     once = bench.once(max_attempts=2)
     outcomes = [once.run([{"id": "1"}], sink)[0] for _ in range(5)]
 
-    assert [(outcome.kind, outcome.final) for outcome in outcomes] == [(Kind.FAILED, False)] * 5
+    assert [(outcome.kind, outcome.final) for outcome in outcomes] == [(OutcomeKind.FAILED, False)] * 5
     receiver.answers = [Answer()]
-    assert once.run([{"id": "1"}], sink)[0].kind is Kind.PROCESSED
+    assert once.run([{"id": "1"}], sink)[0].kind is OutcomeKind.PROCESSED
 
 
 def test_nobody_listens(receiver: Receiver, opened: Callable[[str], HttpSink], clock: Watch) -> None:
@@ -460,8 +460,8 @@ def test_every_event_arrives_once(bench: Bench, sink: HttpSink, receiver: Receiv
     kinds = [outcome.kind for outcome in once.run(events, sink)]
     again = [outcome.kind for outcome in once.run(events, sink)]
 
-    assert kinds == [Kind.PROCESSED] * 5 + [Kind.DUPLICATE] * 10
-    assert again == [Kind.DUPLICATE] * 15
+    assert kinds == [OutcomeKind.PROCESSED] * 5 + [OutcomeKind.DUPLICATE] * 10
+    assert again == [OutcomeKind.DUPLICATE] * 15
     assert len({request.headers["idempotency-key"] for request in receiver.requests}) == len(receiver.requests) == 5
 
 
@@ -471,7 +471,11 @@ def test_a_failed_event_carries_the_same_key_when_it_comes_again(
     receiver.answers = [*[Answer(500)] * TRIES, Answer(200)]
     once = bench.once()
 
-    assert [once.run([{"id": "1"}], sink)[0].kind for _ in range(3)] == [Kind.FAILED, Kind.PROCESSED, Kind.DUPLICATE]
+    assert [once.run([{"id": "1"}], sink)[0].kind for _ in range(3)] == [
+        OutcomeKind.FAILED,
+        OutcomeKind.PROCESSED,
+        OutcomeKind.DUPLICATE,
+    ]
     assert len({request.headers["idempotency-key"] for request in receiver.requests}) == 1
 
 
@@ -479,5 +483,5 @@ def test_a_refused_event_is_rejected_by_the_engine(bench: Bench, sink: HttpSink,
     receiver.answers = [Answer(422, body=b"no amount")]
     (outcome,) = bench.once().run([{"id": "1"}], sink)
 
-    assert outcome.kind is Kind.REJECTED
+    assert outcome.kind is OutcomeKind.REJECTED
     assert str(outcome.error).endswith("answered 422: no amount")

@@ -17,8 +17,8 @@ from eventonce.traffic.archive import Archive
 from eventonce.traffic.audit import audit as audit_in_memory
 from eventonce.traffic.database_audit import audit
 from eventonce.traffic.drivers import need
-from eventonce.traffic.fold import Fold, Rows
-from eventonce.traffic.ledger import Verdict
+from eventonce.traffic.fold import EngineColumns, Fold
+from eventonce.traffic.ledger import Decision
 from eventonce.traffic.recorded import Traffic
 from tests.copied_traffic import BOOKS, COPIES, copy
 
@@ -116,10 +116,10 @@ def test_no_traffic_at_all(tmp_path: Path) -> None:
     assert (told.totals.events, told.inputs.files) == (0, 1)
 
 
-def rows(*places: tuple[bytes, int]) -> Rows:
+def rows(*places: tuple[bytes, int]) -> EngineColumns:
     keys, orders = zip(*places, strict=True)
     nothing = [0] * len(keys)
-    return Rows(keys, orders, nothing, [None] * len(keys), nothing, nothing, orders)
+    return EngineColumns(keys, orders, nothing, [None] * len(keys), nothing, nothing, orders)
 
 
 def test_a_fold_goes_on_where_a_batch_has_cut_a_key() -> None:
@@ -128,7 +128,7 @@ def test_a_fold_goes_on_where_a_batch_has_cut_a_key() -> None:
     second = fold.take(rows((b"b", 3), (b"c", 1)))
 
     assert [each.verdict for each in first + second] == [
-        Verdict.NEW, Verdict.NEW, Verdict.DUPLICATE, Verdict.DUPLICATE, Verdict.NEW
+        Decision.NEW, Decision.NEW, Decision.DUPLICATE, Decision.DUPLICATE, Decision.NEW
     ]  # fmt: skip
 
 

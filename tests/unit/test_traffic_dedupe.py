@@ -18,19 +18,21 @@ from eventonce.traffic import archive as parts
 from eventonce.traffic import file_ranges as pieces
 from eventonce.traffic.archive import Archive
 from eventonce.traffic.audit import audit
-from eventonce.traffic.dedupe import Copied, Copy, OneMachine
-from eventonce.traffic.dedupe_plan import Format, Plan
+from eventonce.traffic.dedupe import Copy, DedupeResult, OneMachine
+from eventonce.traffic.dedupe_plan import DedupePlan, Format
 from eventonce.traffic.recorded import Traffic
 
 BOOK = Rulebook("c", [], identity("14d", "retry"))
 
 
-def plan(*given: Path, out: Path, form: Format = "same", book: Rulebook = BOOK, column: str | None = None) -> Plan:
+def plan(
+    *given: Path, out: Path, form: Format = "same", book: Rulebook = BOOK, column: str | None = None
+) -> DedupePlan:
     names = [str(each) for each in given]
-    return Plan(Archive(names, column), names, str(out), form, book)
+    return DedupePlan(Archive(names, column), names, str(out), form, book)
 
 
-def copy(*given: Path, out: Path, **options: Any) -> Copied:
+def copy(*given: Path, out: Path, **options: Any) -> DedupeResult:
     return Copy(plan(*given, out=out, **options), OneMachine(1)).run()
 
 
@@ -249,7 +251,7 @@ def test_a_copy_that_was_stopped_goes_on(archive: Path, tmp_path: Path, small_pa
 
     assert len(done) >= min(after, len(going_on.archive.parts))
     assert done == {each: each.stat().st_mtime_ns for each in done}
-    Plan.finish(going_on)
+    DedupePlan.finish(going_on)
     assert files(tmp_path / "out") == files(tmp_path / "whole")
 
 
@@ -267,7 +269,7 @@ def test_work_of_another_copy_is_not_taken_over(given: Path, tmp_path: Path) -> 
 
 def test_a_file_that_changes_between_the_passes_is_told(given: Path, tmp_path: Path) -> None:
     class Changing(OneMachine):
-        def judge(self, plan: Plan, headers: Any) -> Any:
+        def judge(self, plan: DedupePlan, headers: Any) -> Any:
             (given / "01" / "a.jsonl").write_bytes(lines(1, 2, 3, 4))
             return super().judge(plan, headers)
 

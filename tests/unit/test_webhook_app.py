@@ -18,7 +18,7 @@ from eventonce.dead_letters.queue_sink import DeadQueue
 from eventonce.errors import ConfigError, SinkError
 from eventonce.event.formats.text import read_json
 from eventonce.requests import reading
-from eventonce.requests.refusal import Refusal, Refusals
+from eventonce.requests.refusal import Refusals, RequestRefused
 from eventonce.rules.rulebook import CompiledRule
 from eventonce.testing import ManualClock
 from eventonce.webhook import Bearer, IdempotencyMiddleware, Webhook, body
@@ -344,11 +344,11 @@ def test_what_is_refused_is_logged_and_does_not_fill_the_log(hooks: Hooks, caplo
     refusals = Refusals(clock)
     told = ["http: a request was refused with 401: the signature is wrong"]
     for _ in range(3):
-        refusals.add(Refusal(401, "the signature is wrong"))
+        refusals.add(RequestRefused(401, "the signature is wrong"))
     assert caplog.messages == told
-    refusals.add(Refusal(413, "too large"))
+    refusals.add(RequestRefused(413, "too large"))
     clock.sleep(60_000)
-    refusals.add(Refusal(401, "the signature is wrong"))
+    refusals.add(RequestRefused(401, "the signature is wrong"))
     assert caplog.messages[1:] == [
         "http: a request was refused with 413: too large",
         told[0] + "; and 2 more before this one",

@@ -15,7 +15,7 @@ from eventonce import Event, Once, Rule
 from eventonce.auth import Admitted
 from eventonce.errors import ConfigError
 from eventonce.event.formats.headers import NAMING
-from eventonce.requests.refusal import Refusal
+from eventonce.requests.refusal import RequestRefused
 from eventonce.testing import ManualClock
 from eventonce.webhook import Auth, Bearer, Hmac, Stripe, Webhook, github, shopify
 from eventonce.webhook.address import read_url
@@ -60,7 +60,7 @@ def stripe(*secrets: str) -> Stripe:
 def admitted(auth: Auth, headers: dict[str, str], body: bytes = BODY) -> bool:
     try:
         return isinstance(asyncio.run(auth.admit(headers, body)), Admitted)
-    except Refusal as refused:
+    except RequestRefused as refused:
         refusal = refused
     assert refusal.status == 401
     assert "www-authenticate" in refusal.headers

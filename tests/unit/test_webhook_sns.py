@@ -21,7 +21,7 @@ from eventonce import Event, Once
 from eventonce.auth import sns
 from eventonce.errors import ConfigError
 from eventonce.event.formats import text
-from eventonce.requests.refusal import Refusal
+from eventonce.requests.refusal import RequestRefused
 from eventonce.webhook import Sns, Webhook
 from tests.unit.test_webhook_app import ask
 
@@ -78,7 +78,7 @@ def told(auth: Sns, body: bytes) -> str | int | None:
     """What became of it: None for an event, a word, or the status of a refusal."""
     try:
         admitted = asyncio.run(auth.admit({}, body))
-    except Refusal as refusal:
+    except RequestRefused as refusal:
         return refusal.status
     return admitted if isinstance(admitted, str) else None
 
@@ -250,7 +250,7 @@ def test_a_header_does_not_give_a_signed_message_another_name(renamed: dict[str,
 
 @pytest.mark.parametrize("name", ["x-amz-sns-message-id", "x-amz-sns-topic-arn"])
 def test_headers_that_name_another_message_are_refused(name: str, net: Net) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestRefused) as refused:
         asyncio.run(Sns(TOPIC, fetch=net).admit({name: "another"}, signed(NOTICE)))
     assert refused.value.status == 401
 
@@ -294,7 +294,7 @@ def test_headers_of_another_topic_or_type_are_enough(net: Net, decoder: Decoder)
         ({"x-amz-sns-rawdelivery": "true"}, 401),
         ({"content-type": "text/html"}, 415),
     ):
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(RequestRefused) as refused:
             asyncio.run(Sns(TOPIC, fetch=net).admit(headers, signed(NOTICE)))
         assert refused.value.status == status
     assert decoder.decoded == 0
@@ -350,7 +350,7 @@ def test_a_name_that_is_not_resolved_does_not_hold_the_sender_for_ever(
     async def status(auth: Sns) -> int | None:
         try:
             await auth.admit({}, signed(NOTICE))
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             return refusal.status
         return None
 

@@ -24,10 +24,10 @@ from eventonce.event.reading import apart
 from eventonce.observe.outage import Outage
 from eventonce.sinks.file import FileSink
 from eventonce.sources.file import FileSource
-from eventonce.sources.visibility import LONGEST, Change, Visibility
+from eventonce.sources.visibility import LONGEST, Visibility, VisibilityChange
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
-from eventonce.worker import Crew
+from eventonce.worker import WorkerPool
 from eventonce.worker.stop_guard import guard
 from eventonce.worker.worker import Worker
 from tests.unit.conftest import Bench, Faulty
@@ -92,12 +92,12 @@ class Queue:
 
 
 @pytest.fixture
-def crew(bench: Bench, tmp_path: Path) -> Iterator[Callable[..., Crew]]:
+def crew(bench: Bench, tmp_path: Path) -> Iterator[Callable[..., WorkerPool]]:
     """Makes a crew of one thread, which stops when its queue is settled."""
     letters = DeadFile(str(tmp_path / "dead.jsonl"))
 
-    def make(queue: Queue, handler: Any, once: Once | None = None, **more: Any) -> Crew:
-        made = Crew(once or bench.once(), queue, handler, letters, **{"batch": 10, "threads": 1, **more})
+    def make(queue: Queue, handler: Any, once: Once | None = None, **more: Any) -> WorkerPool:
+        made = WorkerPool(once or bench.once(), queue, handler, letters, **{"batch": 10, "threads": 1, **more})
         queue.done = made.stop
         return made
 
@@ -110,7 +110,7 @@ def dead(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-Make = Callable[..., Crew]
+Make = Callable[..., WorkerPool]
 
 
 class Fails:
@@ -475,19 +475,19 @@ class Changes:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.calls: list[list[Change]] = []
+        self.calls: list[list[VisibilityChange]] = []
         self.gone: set[str] = set()
         self.away = False
         self.visibility = Visibility(self._change, 30_000, self.clock)
         self.visibility._thread = threading.Thread()  # beats come from the test
 
-    def _change(self, changes: Sequence[Change]) -> set[str]:
+    def _change(self, changes: Sequence[VisibilityChange]) -> set[str]:
         if self.away:
             raise SourceError("away")
         self.calls.append(list(changes))
         return self.gone
 
-    def beat_after(self, pause: int) -> list[Change]:
+    def beat_after(self, pause: int) -> list[VisibilityChange]:
         """What is changed by a beat after so many milliseconds."""
         self.clock.sleep(pause)
         self.calls = []
@@ -516,7 +516,7 @@ def test_several_of_these_calls_are_under_way_at_a_time() -> None:
     together = threading.Barrier(8)
     changes = Changes()
 
-    def change(some: Sequence[Change]) -> set[str]:
+    def change(some: Sequence[VisibilityChange]) -> set[str]:
         together.wait(60)  # breaks where no seven others come
         return changes._change(some)
 
@@ -528,9 +528,9 @@ def test_several_of_these_calls_are_under_way_at_a_time() -> None:
 
 def test_a_queue_that_is_away_is_not_asked_for_every_ten() -> None:
     changes = Changes()
-    asked: list[Sequence[Change]] = []
+    asked: list[Sequence[VisibilityChange]] = []
 
-    def change(some: Sequence[Change]) -> set[str]:
+    def change(some: Sequence[VisibilityChange]) -> set[str]:
         asked.append(some)
         raise SourceError("away")
 
@@ -543,7 +543,7 @@ def test_a_queue_that_is_away_is_not_asked_for_every_ten() -> None:
 def test_a_mistake_in_one_of_many_calls_is_logged_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     changes, mistaken = Changes(), threading.Event()
 
-    def change(some: Sequence[Change]) -> set[str]:
+    def change(some: Sequence[VisibilityChange]) -> set[str]:
         if threading.current_thread() is not threading.main_thread():
             mistaken.set()
             raise ZeroDivisionError
@@ -623,7 +623,7 @@ def test_a_stop_lets_go_and_extends_no_more() -> None:
 def test_a_mistake_does_not_end_the_keeping(caplog: pytest.LogCaptureFixture) -> None:
     called = threading.Semaphore(0)
 
-    def change(changes: Sequence[Change]) -> set[str]:
+    def change(changes: Sequence[VisibilityChange]) -> set[str]:
         called.release()
         raise ZeroDivisionError
 

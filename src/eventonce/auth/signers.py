@@ -15,7 +15,7 @@ from eventonce.errors import ConfigError
 from eventonce.event.formats.cloudevents import recognises_headers
 from eventonce.event.formats.headers import NAMING, READABLE
 from eventonce.requests.reading import Admitted
-from eventonce.requests.refusal import Refusal
+from eventonce.requests.refusal import RequestRefused
 
 TOLERANCE = "5m"  # how old a signature with a time may be, as Stripe's own libraries have it
 CONTENT = ("content-type", "content-encoding")  # how a body is to be read
@@ -27,7 +27,7 @@ class Auth(Protocol):
     """Decides who may send, and what of a request is theirs."""
 
     async def admit(self, headers: Mapping[str, str], body: bytes) -> Admitted | str:
-        """Return what may be read, or a word for what was no event and is done with; raise `Refusal` for a stranger.
+        """Return what may be read, or a word for a request that carried no event; raise `RequestRefused` for a stranger.
 
         The names of headers are in small letters.
         """
@@ -38,7 +38,7 @@ class Signer:
     """Decides at once: all that it needs is in the request, so that no event loop is needed either."""
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> Admitted:
-        """Return what may be read; raise `Refusal` for a stranger."""
+        """Return what may be read; raise `RequestRefused` for a stranger."""
         raise NotImplementedError
 
     async def admit(self, headers: Mapping[str, str], body: bytes) -> Admitted:
@@ -99,7 +99,7 @@ class Hmac(Signer):
 
     def _vouched(self, headers: Mapping[str, str], body: bytes) -> Admitted:
         if recognises_headers(headers) and _BINARY not in self._trusted:
-            raise Refusal(
+            raise RequestRefused(
                 400,
                 "the attributes of this CloudEvent are in headers, which the signature does not cover; send it as "
                 f"application/cloudevents+json, or name {_BINARY} in trust_headers here",
@@ -110,7 +110,7 @@ class Hmac(Signer):
         return Admitted({name: headers[name] for name in headers if name in CONTENT or self.trusts(name)}, body)
 
     def _refuse_name(self, name: str) -> None:
-        raise Refusal(
+        raise RequestRefused(
             400,
             f"the header {name} names this delivery, and the signature does not cover it; "
             "send an id in the body, or name the header in trust_headers here",
@@ -237,9 +237,9 @@ def only(names: Iterable[str], headers: Mapping[str, str]) -> dict[str, str]:
     return {name: headers[name] for name in names if name in headers}
 
 
-def unauthorized(why: str, scheme: str = "Signature") -> Refusal:
+def unauthorized(why: str, scheme: str = "Signature") -> RequestRefused:
     """The refusal of who may not send."""
-    return Refusal(401, why, www_authenticate=scheme)
+    return RequestRefused(401, why, www_authenticate=scheme)
 
 
 def _checked(secrets: Sequence[str]) -> Sequence[str]:

@@ -19,7 +19,7 @@ from eventonce.errors import ConfigError, MissingDriver
 from eventonce.event.formats.text import from_base64
 from eventonce.event.paths import read_time
 from eventonce.requests.reading import Admitted
-from eventonce.requests.refusal import Refusal
+from eventonce.requests.refusal import RequestRefused
 
 if TYPE_CHECKING:
     import asyncio
@@ -136,9 +136,9 @@ class Sns:
     def _glance(self, headers: Mapping[str, str], body: bytes) -> None:
         """Refuse a stranger's request before its body is parsed: only who knows a topic can name it."""
         if headers.get("content-type", "").partition(";")[0].strip().lower() not in _MEDIA:
-            raise Refusal(415, "SNS sends text/plain, and this is something else")
+            raise RequestRefused(415, "SNS sends text/plain, and this is something else")
         if len(body) > _LONGEST:
-            raise Refusal(413, f"the body is larger than a message of SNS, which has at most {_LONGEST:,} bytes")
+            raise RequestRefused(413, f"the body is larger than a message of SNS, which has at most {_LONGEST:,} bytes")
         if headers.get("x-amz-sns-rawdelivery", "").lower() == "true":
             raise unauthorized(_NO_MESSAGE)
         topic = headers.get("x-amz-sns-topic-arn")
@@ -192,7 +192,7 @@ class Sns:
         task = self._fetches.get(url)
         if task is None:
             if len(self._fetches) >= _FETCHES:
-                raise Refusal(503, "too many certificates are being fetched")
+                raise RequestRefused(503, "too many certificates are being fetched")
             task = self._fetches[url] = asyncio.create_task(asyncio.to_thread(self._fetch, url))
             task.add_done_callback(lambda _: self._fetches.pop(url, None))
         try:
@@ -200,7 +200,7 @@ class Sns:
                 return await asyncio.shield(task)
         except (OSError, HTTPException) as error:  # URLError and TimeoutError are an OSError
             _log.warning("SNS did not answer: %s", error)
-            raise Refusal(503, "SNS did not answer") from None
+            raise RequestRefused(503, "SNS did not answer") from None
 
 
 def _check_driver() -> None:
@@ -233,7 +233,7 @@ def _document(body: bytes) -> _Document:
     except (msgspec.ValidationError, RecursionError):
         raise unauthorized(_NO_MESSAGE) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refusal(400, f"is not JSON: {error}") from None
+        raise RequestRefused(400, f"is not JSON: {error}") from None
     if document.Type not in _SIGNED:
         raise unauthorized(_NO_MESSAGE)
     return document
@@ -266,7 +266,7 @@ def _public_key(certificate: bytes) -> "RSAPublicKey":
     except ValueError:
         key = None
     if not isinstance(key, RSAPublicKey):
-        raise Refusal(503, "SNS gave no certificate that can be read")
+        raise RequestRefused(503, "SNS gave no certificate that can be read")
     return key
 
 

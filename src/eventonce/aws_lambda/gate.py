@@ -9,7 +9,7 @@ from eventonce.errors import EventRejected
 from eventonce.event.formats import gateway
 from eventonce.event.formats.headers import IDEMPOTENCY_KEY
 from eventonce.requests.reading import Admitted, idempotency_key
-from eventonce.requests.refusal import Refusal, Refusals
+from eventonce.requests.refusal import Refusals, RequestRefused
 from eventonce.rules.rule import Rule
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Gate:
         return self._auth is None
 
     def admit(self, document: Mapping[str, Any]) -> Admitted | str:
-        """Return what may be read of a request, or a word for what was no event; raise `Refusal` for a stranger."""
+        """Return what may be read, or a word for a request that carried no event; raise `RequestRefused` for a stranger."""
         headers, body = _request(document)
         if self._auth is None:
             self._warn(document)
@@ -50,7 +50,7 @@ class Gate:
             return self._auth.verify(headers, body)
         return self._wait(self._auth.admit(headers, body))
 
-    def refused(self, refusal: Refusal) -> None:
+    def refused(self, refusal: RequestRefused) -> None:
         """Log a request that was not taken."""
         self._refusals.add(refusal)
 
@@ -73,4 +73,4 @@ def _request(document: Mapping[str, Any]) -> tuple[dict[str, str], bytes]:
     try:
         return headers, gateway.body(document)
     except EventRejected as error:
-        raise Refusal(400, str(error)) from None
+        raise RequestRefused(400, str(error)) from None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from eventonce.aws_lambda.gate import Gate
-from eventonce.aws_lambda.invocation import Envelope, Message, Reply, is_of_aws, recognise, unknown
+from eventonce.aws_lambda.invocation import Invocation, InvocationMessage, Reply, is_of_aws, recognise, unknown
 from eventonce.aws_lambda.responses import Settled, answer, as_response, enriched, to_request
 from eventonce.claims.outcome import Action, Outcome
 from eventonce.claims.protocol import LONGEST_LEASE
@@ -17,7 +17,7 @@ from eventonce.event.formats import gateway, read_message
 from eventonce.event.formats.headers import IDEMPOTENCY_KEY, from_api_destination
 from eventonce.observe import emf
 from eventonce.requests.reading import deliveries
-from eventonce.requests.refusal import Refusal
+from eventonce.requests.refusal import RequestRefused
 from eventonce.requests.response import noted, refused
 
 Runner = Callable[[Sequence[Delivery], int | None], list[Outcome]]
@@ -70,7 +70,7 @@ class LambdaHandler:
         self._tell(envelope, settled)
         return enriched(envelope, settled) if self._enrichment else answer(envelope, settled)
 
-    def _respond(self, envelope: Envelope, lease: int | None) -> Any:
+    def _respond(self, envelope: Invocation, lease: int | None) -> Any:
         """A request goes the way that it goes through the webhook."""
         try:
             admitted = self._gate.admit(envelope.document)
@@ -78,7 +78,7 @@ class LambdaHandler:
                 return as_response(noted(admitted), envelope.document)
             headers, body, name = admitted
             found = deliveries(headers, body, self._max_bytes, envelope.carrier, name)
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             self._gate.refused(refusal)
             return as_response(refused(refusal), envelope.document)
         settled = Settled(envelope.messages[0], self._run(found, lease))
@@ -88,7 +88,7 @@ class LambdaHandler:
         keyed = IDEMPOTENCY_KEY in headers and not from_api_destination(gateway.headers(envelope.document))
         return to_request(settled, envelope.document, keyed=keyed)
 
-    def _deliveries(self, envelope: Envelope, message: Message) -> list[Delivery]:
+    def _deliveries(self, envelope: Invocation, message: InvocationMessage) -> list[Delivery]:
         where = {"source": envelope.carrier, "message": message.name}
         # What is passed on is done with it, but its carrier may still send it again: then it must pass again.
         passed_on = self._enrichment or envelope.reply is Reply.RECORDS
@@ -105,7 +105,7 @@ class LambdaHandler:
             for each in read_message(message.carried, self._max_bytes)
         ]
 
-    def _tell(self, envelope: Envelope, settled: Sequence[Settled]) -> None:
+    def _tell(self, envelope: Invocation, settled: Sequence[Settled]) -> None:
         outcomes = [outcome for each in settled for outcome in each.outcomes]
         sys.stdout.write(emf.line(self._consumer, envelope.carrier, outcomes, self._clock.utc()) + "\n")
         failed = [(each.message, each.failure) for each in settled if each.failure is not None]

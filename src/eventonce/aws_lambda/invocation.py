@@ -30,7 +30,7 @@ class Reply(Enum):
     RAISE = auto()  # an exception, and all of it comes again
 
 
-class Message(NamedTuple):
+class InvocationMessage(NamedTuple):
     """One message, record or item: what it carries, what its carrier calls it, and the group it is ordered in."""
 
     carried: Carried
@@ -39,24 +39,24 @@ class Message(NamedTuple):
     item: Any  # as it came
 
 
-class Envelope(NamedTuple):
+class Invocation(NamedTuple):
     """An invocation taken apart."""
 
     carrier: str
     reply: Reply
-    messages: Sequence[Message]
+    messages: Sequence[InvocationMessage]
     document: Any
 
 
-def recognise(event: Any) -> Envelope:
+def recognise(event: Any) -> Invocation:
     """What this invocation is; raises where it is nothing that carries events."""
     if isinstance(event, list) and event:
         return _list(event)
     if isinstance(event, Mapping) and gateway.recognises(event):  # first: its body is a stranger's word
-        return Envelope("http", Reply.RESPONSE, [Message(Carried(b"", "http"), "", None, event)], event)
+        return Invocation("http", Reply.RESPONSE, [InvocationMessage(Carried(b"", "http"), "", None, event)], event)
     if isinstance(event, Mapping) and event:
         if event.get("Records") == [] and "window" in event:  # a tumbling one, at its end
-            return Envelope("stream", Reply.CHECKPOINT, [], event)
+            return Invocation("stream", Reply.CHECKPOINT, [], event)
         for name, found in (("Records", _records), ("records", _transformation)):
             if isinstance(event.get(name), list) and event[name]:
                 return found(event, event[name])
@@ -66,7 +66,7 @@ def recognise(event: Any) -> Envelope:
     raise EventRejected(f"the function was invoked with {_seen(event)}; expected {EXPECTED}")
 
 
-def is_of_aws(envelope: Envelope) -> bool:
+def is_of_aws(envelope: Invocation) -> bool:
     """Return whether this is what a service invokes a function with, which IAM lets nobody else do.
 
     A bare event is not, nor one message without its batch: API Gateway hands on what a stranger sends as it is, where
@@ -83,7 +83,7 @@ def unknown(event: Any, why: str) -> EventRejected:
     return EventRejected(f"the function was invoked with {_seen(event)}, which {why}; expected {EXPECTED}")
 
 
-def _records(event: Document, records: list[Any]) -> Envelope:
+def _records(event: Document, records: list[Any]) -> Invocation:
     carried = unpack(event)
     carrier = carried[0].carrier
     if len(carried) != len(records):
@@ -91,44 +91,47 @@ def _records(event: Document, records: list[Any]) -> Envelope:
     if not all(isinstance(item, Mapping) for item in records):
         raise unknown(event, "has Records that are not all objects")
     reply, name, group = _OF_RECORDS.get(carrier, (Reply.RAISE, _none, _none))
-    found = [Message(each, _word(name(item)), group(item), item) for each, item in zip(carried, records, strict=True)]
-    return _checked(Envelope(carrier, reply, found, event))
+    found = [
+        InvocationMessage(each, _word(name(item)), group(item), item)
+        for each, item in zip(carried, records, strict=True)
+    ]
+    return _checked(Invocation(carrier, reply, found, event))
 
 
-def _transformation(event: Document, records: list[Any]) -> Envelope:
+def _transformation(event: Document, records: list[Any]) -> Invocation:
     carried = unpack(event)
     if carried[0].carrier != "firehose":
         raise unknown(event, "has records of no service that is known here")
-    found = [Message(each, each.id, None, item) for each, item in zip(carried, records, strict=True)]
-    return _checked(Envelope("firehose", Reply.RECORDS, found, event))
+    found = [InvocationMessage(each, each.id, None, item) for each, item in zip(carried, records, strict=True)]
+    return _checked(Invocation("firehose", Reply.RECORDS, found, event))
 
 
-def _partitions(event: Document, records: Document) -> Envelope:
+def _partitions(event: Document, records: Document) -> Invocation:
     if not all(isinstance(partition, list) for partition in records.values()):
         raise unknown(event, "has a partition that is not a list of records")
     pairs = [(name, record) for name, partition in records.items() for record in partition]
     carried = unpack(event) if pairs else []
-    found = [Message(each, each.id, name, item) for each, (name, item) in zip(carried, pairs, strict=True)]
-    return _checked(Envelope("kafka", Reply.OFFSETS, found, event))
+    found = [InvocationMessage(each, each.id, name, item) for each, (name, item) in zip(carried, pairs, strict=True)]
+    return _checked(Invocation("kafka", Reply.OFFSETS, found, event))
 
 
-def _list(items: list[Any]) -> Envelope:
+def _list(items: list[Any]) -> Invocation:
     """What a pipe hands on, also a single item; or events that somebody sends as a list."""
     if not all(isinstance(item, Mapping) for item in items):
         raise EventRejected(f"the function was invoked with {_seen(items)}; expected {EXPECTED}")
-    found = [Message(each, each.id, _group(item), item) for item in items for each in unpack([item])]
+    found = [InvocationMessage(each, each.id, _group(item), item) for item in items for each in unpack([item])]
     carrier = found[0].carried.carrier
     if carrier in _TELLING_PIPES:
-        return _checked(Envelope(carrier, Reply.MESSAGES, found, items))
-    return Envelope(carrier if carrier.startswith("pipes-") else "list", Reply.RAISE, found, items)
+        return _checked(Invocation(carrier, Reply.MESSAGES, found, items))
+    return Invocation(carrier if carrier.startswith("pipes-") else "list", Reply.RAISE, found, items)
 
 
-def _single(event: Document) -> Envelope:
-    found = [Message(each, each.id, None, event) for each in unpack(event)]
-    return Envelope(found[0].carried.carrier, Reply.RAISE, found, event)
+def _single(event: Document) -> Invocation:
+    found = [InvocationMessage(each, each.id, None, event) for each in unpack(event)]
+    return Invocation(found[0].carried.carrier, Reply.RAISE, found, event)
 
 
-def _checked(envelope: Envelope) -> Envelope:
+def _checked(envelope: Invocation) -> Invocation:
     """Where failures are told by name, everything needs one."""
     if envelope.reply is not Reply.RAISE and not all(message.name for message in envelope.messages):
         raise EventRejected(f"a record of {envelope.carrier} has no id, so that its failure could not be told")

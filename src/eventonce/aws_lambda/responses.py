@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from eventonce.aws_lambda.invocation import Envelope, Message, Reply, unknown
-from eventonce.claims.outcome import Action, Kind, Outcome
+from eventonce.aws_lambda.invocation import Invocation, InvocationMessage, Reply, unknown
+from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.errors import EventOnceError, EventRejected, describe
 from eventonce.event.formats.text import to_base64
 from eventonce.requests.response import Response, respond
@@ -19,7 +19,7 @@ _log = logging.getLogger("eventonce")
 class Settled(NamedTuple):
     """A message and what became of each of its events, nearly always one."""
 
-    message: Message
+    message: InvocationMessage
     outcomes: Sequence[Outcome]
 
     @property
@@ -29,7 +29,7 @@ class Settled(NamedTuple):
 
     @property
     def processed(self) -> bool:
-        return any(outcome.kind is Kind.PROCESSED for outcome in self.outcomes)
+        return any(outcome.kind is OutcomeKind.PROCESSED for outcome in self.outcomes)
 
     @property
     def result(self) -> Any:
@@ -37,12 +37,12 @@ class Settled(NamedTuple):
         return self.outcomes[0].result if len(self.outcomes) == 1 else None
 
 
-def answer(envelope: Envelope, settled: Sequence[Settled]) -> Any:
+def answer(envelope: Invocation, settled: Sequence[Settled]) -> Any:
     """The answer to an invocation; raises where an exception is the carrier's way to be told."""
     return _ANSWERS[envelope.reply](envelope, settled)
 
 
-def enriched(envelope: Envelope, settled: Sequence[Settled]) -> list[Any]:
+def enriched(envelope: Invocation, settled: Sequence[Settled]) -> list[Any]:
     """What a pipe's enrichment hands on: what is new, as the handler returns it or else as it came.
 
     A pipe cannot be told of single failures, so that one of them brings back all; those that were handed on before
@@ -52,18 +52,18 @@ def enriched(envelope: Envelope, settled: Sequence[Settled]) -> list[Any]:
     return [each.message.item if each.result is None else each.result for each in settled if each.processed]
 
 
-def _messages(envelope: Envelope, settled: Sequence[Settled]) -> dict[str, Any]:
+def _messages(envelope: Invocation, settled: Sequence[Settled]) -> dict[str, Any]:
     return {"batchItemFailures": [_failure(each) for each in settled if each.failure is not None]}
 
 
-def _offsets(envelope: Envelope, settled: Sequence[Settled]) -> dict[str, Any]:
+def _offsets(envelope: Invocation, settled: Sequence[Settled]) -> dict[str, Any]:
     """Every record that is not done, and not the first of its partition alone: no other may come again."""
     failed = [each.message for each in settled if each.failure is not None]
     places = [{"partition": message.group, "offset": message.item["offset"]} for message in failed]
     return {"batchItemFailures": [{"itemIdentifier": place} for place in places]}
 
 
-def _checkpoint(envelope: Envelope, settled: Sequence[Settled]) -> dict[str, Any]:
+def _checkpoint(envelope: Invocation, settled: Sequence[Settled]) -> dict[str, Any]:
     first = next((each for each in settled if each.failure is not None), None)
     told: dict[str, Any] = {"batchItemFailures": [] if first is None else [_failure(first)]}
     if "window" in envelope.document:  # a tumbling one, whose state is the function's answer
@@ -75,7 +75,7 @@ def _failure(settled: Settled) -> dict[str, str]:
     return {"itemIdentifier": settled.message.name}
 
 
-def _records(envelope: Envelope, settled: Sequence[Settled]) -> dict[str, Any]:
+def _records(envelope: Invocation, settled: Sequence[Settled]) -> dict[str, Any]:
     return {"records": [_record(each) for each in settled]}
 
 
@@ -117,14 +117,14 @@ def as_response(response: Response, document: Mapping[str, Any]) -> dict[str, An
     return result
 
 
-def _nothing(envelope: Envelope, settled: Sequence[Settled]) -> Any:
+def _nothing(envelope: Invocation, settled: Sequence[Settled]) -> Any:
     _raise_failure(envelope, settled)
     if isinstance(envelope.document, Mapping) and len(settled) == 1:
         return settled[0].result
     return None
 
 
-def _raise_failure(envelope: Envelope, settled: Sequence[Settled]) -> None:
+def _raise_failure(envelope: Invocation, settled: Sequence[Settled]) -> None:
     """Raise the first failure, so that Lambda or the pipe sends all of it again."""
     for each in settled:
         failure = each.failure
@@ -135,7 +135,7 @@ def _raise_failure(envelope: Envelope, settled: Sequence[Settled]) -> None:
         raise failure.error or EventOnceError(f"{failure.kind}, for a reason that is not known")
 
 
-_ANSWERS: dict[Reply, Callable[[Envelope, Sequence[Settled]], Any]] = {
+_ANSWERS: dict[Reply, Callable[[Invocation, Sequence[Settled]], Any]] = {
     Reply.MESSAGES: _messages,
     Reply.OFFSETS: _offsets,
     Reply.CHECKPOINT: _checkpoint,

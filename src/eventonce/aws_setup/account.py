@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from eventonce.clients.aws import Place
+from eventonce.clients.aws import AwsUrl
 from eventonce.errors import ConfigError, EventOnceError
 
 _ABSENT = {
@@ -27,18 +27,18 @@ class Account:
         self._clients: dict[tuple[str, str | None, str | None], Any] = {}
         self._owners: dict[tuple[str | None, str | None], list[str]] = {}
 
-    def call(self, place: Place, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+    def call(self, place: AwsUrl, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
         """Do something; raises an error that says what to do about it."""
         found = self._try(place, service, operation, arguments)
         if found is None:
             raise ConfigError(f"{service}: {operation}: {_shown(arguments)} is not there (any more); run this again")
         return found
 
-    def look(self, place: Place, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None:
+    def look(self, place: AwsUrl, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None:
         """Look at something; None where there is no such thing."""
         return self._try(place, service, operation, arguments)
 
-    def arn(self, place: Place, service: str, name: str) -> str:
+    def arn(self, place: AwsUrl, service: str, name: str) -> str:
         """What something of ours is called, also before it is there."""
         if name.startswith("arn:"):
             return name
@@ -46,20 +46,20 @@ class Account:
         partition, owner = self._owner(place)
         return f"arn:{partition}:{service}:{region}:{owner}:{name}"
 
-    def _owner(self, place: Place) -> list[str]:
+    def _owner(self, place: AwsUrl) -> list[str]:
         at = (place.options.get("region"), place.options.get("endpoint"))
         if at not in self._owners:
             identity = self.call(place, "sts", "get_caller_identity")
             self._owners[at] = [str(identity["Arn"]).split(":")[1], str(identity["Account"])]
         return self._owners[at]
 
-    def _client(self, place: Place, service: str) -> Any:
+    def _client(self, place: AwsUrl, service: str) -> Any:
         at = (service, place.options.get("region"), place.options.get("endpoint"))
         if at not in self._clients:
             self._clients[at] = _made(place, service)
         return self._clients[at]
 
-    def _try(self, place: Place, service: str, operation: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
+    def _try(self, place: AwsUrl, service: str, operation: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
         client = self._client(place, service)
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -80,7 +80,7 @@ class Account:
             client.close()
 
 
-def _made(place: Place, service: str) -> Any:
+def _made(place: AwsUrl, service: str) -> Any:
     no_region = ConfigError(
         f"{place.what}: there is no region; set AWS_DEFAULT_REGION, or add ?region=REGION to its URL"
     )

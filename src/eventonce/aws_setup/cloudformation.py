@@ -3,7 +3,18 @@
 import json
 from typing import Any
 
-from eventonce.aws_setup.plan import FUNCTION_TIMEOUT, RETENTION, RETRY, Bus, Plan, Queue, Stream, Table, Topic, foreign
+from eventonce.aws_setup.plan import (
+    FUNCTION_TIMEOUT,
+    RETENTION,
+    RETRY,
+    Bus,
+    QueueResource,
+    SetupPlan,
+    StreamResource,
+    TableResource,
+    Topic,
+    foreign,
+)
 from eventonce.aws_setup.queue import admission
 from eventonce.aws_setup.role import Resource, policy, trust
 
@@ -14,7 +25,7 @@ _LOG_DAYS = 30
 _BATCH = 10  # the most of a FIFO queue, and of any queue without waiting for more
 
 
-def cloudformation(plan: Plan, *, function: bool = False) -> str:
+def cloudformation(plan: SetupPlan, *, function: bool = False) -> str:
     """A template with the role of a worker, or of a function."""
     template = _Template(plan)
     template.common()
@@ -25,7 +36,7 @@ def cloudformation(plan: Plan, *, function: bool = False) -> str:
     return template.text()
 
 
-def sam(plan: Plan) -> str:
+def sam(plan: SetupPlan) -> str:
     """A template with a function that the queue feeds."""
     template = _Template(plan)
     template.common()
@@ -37,7 +48,7 @@ def sam(plan: Plan) -> str:
 class _Template:
     """Collects the resources."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SetupPlan) -> None:
         self._plan = plan
         self._head: dict[str, Any] = {
             "AWSTemplateFormatVersion": "2010-09-09",
@@ -65,7 +76,7 @@ class _Template:
     def _add(self, name: str, kind: str, properties: dict[str, Any], **more: Any) -> None:
         self._resources[name] = {"Type": kind, **more, "Properties": properties}
 
-    def _queue(self, queue: Queue) -> None:
+    def _queue(self, queue: QueueResource) -> None:
         properties: dict[str, Any] = {
             "QueueName": queue.name,
             "MessageRetentionPeriod": RETENTION,
@@ -100,7 +111,7 @@ class _Template:
             properties = {"Queues": [{"Ref": _id(queue)}], "PolicyDocument": document}
             self._add(f"{_id(queue)}Policy", "AWS::SQS::QueuePolicy", properties)
 
-    def _table(self, table: Table) -> None:
+    def _table(self, table: TableResource) -> None:
         keys = [(name, kind) for name, kind in ((table.key, "HASH"), (table.sort, "RANGE")) if name]
         properties = {
             "TableName": table.name,
@@ -139,13 +150,13 @@ class _Template:
             "LoggingConfig": {"LogGroup": {"Ref": "LogGroup"}},
         }
         if self._plan.source is not None:
-            properties["Events"] = {"Queue": {"Type": "SQS", "Properties": _mapping(self._plan.source)}}
+            properties["Events"] = {"QueueResource": {"Type": "SQS", "Properties": _mapping(self._plan.source)}}
         self._add("Function", "AWS::Serverless::Function", properties)
 
 
-def _mapping(queue: Queue) -> dict[str, Any]:
+def _mapping(queue: QueueResource) -> dict[str, Any]:
     # Without ReportBatchItemFailures one event that fails brings back all of its batch.
-    return {"Queue": _arn(queue), "BatchSize": _BATCH, "FunctionResponseTypes": ["ReportBatchItemFailures"]}
+    return {"QueueResource": _arn(queue), "BatchSize": _BATCH, "FunctionResponseTypes": ["ReportBatchItemFailures"]}
 
 
 # --- names ---
@@ -153,7 +164,7 @@ def _mapping(queue: Queue) -> dict[str, Any]:
 
 def _id(resource: Resource) -> str:
     """The logical id of something."""
-    if isinstance(resource, Queue):
+    if isinstance(resource, QueueResource):
         return f"{resource.purpose.capitalize()}Queue"
     if isinstance(resource, Bus):
         return "PartnerBus" if resource.partner else f"Bus{resource.label.capitalize()}"
@@ -161,20 +172,20 @@ def _id(resource: Resource) -> str:
 
 
 def _arn(resource: Resource) -> Any:
-    if isinstance(resource, Stream):
+    if isinstance(resource, StreamResource):
         return _stream_arn(resource)
-    if isinstance(resource, Queue) and foreign(resource):
+    if isinstance(resource, QueueResource) and foreign(resource):
         owner, _, name = resource.name.partition("/")
         region = resource.place.options.get("region", "${AWS::Region}")
         return {"Fn::Sub": f"arn:${{AWS::Partition}}:sqs:{region}:{owner}:{name}"}
-    if not isinstance(resource, Table) and foreign(resource):
+    if not isinstance(resource, TableResource) and foreign(resource):
         return resource.name
     if isinstance(resource, Bus) and resource.name == "default":
         return {"Fn::Sub": "arn:${AWS::Partition}:events:${AWS::Region}:${AWS::AccountId}:event-bus/default"}
     return {"Ref": _id(resource)} if isinstance(resource, Topic) else {"Fn::GetAtt": [_id(resource), "Arn"]}
 
 
-def _stream_arn(stream: Stream) -> Any:
+def _stream_arn(stream: StreamResource) -> Any:
     """That of a stream; of a table's changes, those of the table and of all its streams: a new one has a new name."""
     if stream.name.startswith("arn:"):
         return stream.name

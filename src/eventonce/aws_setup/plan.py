@@ -9,13 +9,13 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
-from eventonce.clients.aws import Place
+from eventonce.clients.aws import AwsUrl
 from eventonce.clock import duration
 from eventonce.errors import ConfigError
 from eventonce.rules.rule import Rule
 from eventonce.stores import check_url
 from eventonce.stores.dynamodb.layout import Layout
-from eventonce.wire import Feed, Settings
+from eventonce.wire import AwsSettings, Settings
 
 RETENTION = 14 * 86_400  # seconds; as long as SQS keeps anything
 RETRY = {"MaximumRetryAttempts": 185, "MaximumEventAgeInSeconds": 86_400}  # as often and as long as EventBridge does
@@ -26,13 +26,13 @@ _PATTERN = 2048  # characters that EventBridge takes
 _QUEUE = re.compile(r"(\d{12}/)?([A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo)")
 
 
-class Queue(NamedTuple):
+class QueueResource(NamedTuple):
     """A queue of SQS. Attributes of a queue that is there already may be larger than these."""
 
-    place: Place
+    place: AwsUrl
     purpose: str  # source, dead, undelivered, letters or sink
     visibility: int = _SHORTEST  # seconds
-    dead: "Queue | None" = None  # where SQS moves what has been received too often
+    dead: "QueueResource | None" = None  # where SQS moves what has been received too often
     receives: int = 0  # how often that is
     by_content: bool = False  # a FIFO queue that a rule feeds: EventBridge gives no id to tell copies by
 
@@ -48,7 +48,7 @@ class Queue(NamedTuple):
 class Topic(NamedTuple):
     """A topic of SNS."""
 
-    place: Place
+    place: AwsUrl
 
     @property
     def name(self) -> str:
@@ -62,7 +62,7 @@ class Topic(NamedTuple):
 class Bus(NamedTuple):
     """A bus of EventBridge."""
 
-    place: Place
+    place: AwsUrl
     name: str
 
     @property
@@ -83,15 +83,15 @@ class EventRule(NamedTuple):
     name: str
     bus: Bus
     pattern: Mapping[str, Any]
-    target: Queue
-    undelivered: Queue
+    target: QueueResource
+    undelivered: QueueResource
     group: str  # of all messages in a FIFO queue
 
 
-class Table(NamedTuple):
+class TableResource(NamedTuple):
     """A table of DynamoDB."""
 
-    place: Place
+    place: AwsUrl
     url: str
     key: str
     sort: str | None
@@ -102,10 +102,10 @@ class Table(NamedTuple):
         return self.place.name
 
 
-class Stream(NamedTuple):
+class StreamResource(NamedTuple):
     """A stream of Kinesis, or of a table's changes. It is used and not made: its owner says how many shards it has."""
 
-    place: Place
+    place: AwsUrl
     purpose: str  # source or sink
 
     @property
@@ -117,20 +117,20 @@ class Stream(NamedTuple):
         return self.place.scheme == "dynamodbstreams"
 
 
-Sink = Queue | Topic | Bus | Stream
+Sink = QueueResource | Topic | Bus | StreamResource
 
 
-class Plan(NamedTuple):
+class SetupPlan(NamedTuple):
     """All of it. `queues` are in the order in which they can be made."""
 
     consumer: str
-    queues: list[Queue]
-    source: Queue | None
-    stream: Stream | None  # in place of it
-    letters: Queue | None  # where the worker puts dead letters
+    queues: list[QueueResource]
+    source: QueueResource | None
+    stream: StreamResource | None  # in place of it
+    letters: QueueResource | None  # where the worker puts dead letters
     sink: Sink | None
     rule: EventRule | None
-    table: Table | None
+    table: TableResource | None
 
     @property
     def buses(self) -> list[Bus]:
@@ -140,7 +140,7 @@ class Plan(NamedTuple):
         return [bus for name, bus in wanted.items() if name != "default" and not foreign(bus)]
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[AwsUrl]:
         """Everything that the pipeline names."""
         others = [each.place for each in (self.stream, self.sink, self.table) if each is not None]
         return [queue.place for queue in self.queues] + others
@@ -148,27 +148,27 @@ class Plan(NamedTuple):
 
 def foreign(named: Sink) -> bool:
     """Whether something is someone else's: named by its ARN, or by its account. It is used and not made."""
-    if isinstance(named, Stream):
+    if isinstance(named, StreamResource):
         return True
-    return "/" in named.name if isinstance(named, Queue) else named.name.startswith("arn:")
+    return "/" in named.name if isinstance(named, QueueResource) else named.name.startswith("arn:")
 
 
-def make_plan(settings: Settings, *, function: bool = False) -> Plan:
+def make_plan(settings: Settings, *, function: bool = False) -> SetupPlan:
     """What a pipeline needs: for a worker, or for a Lambda function."""
     letters, sink = _letters(settings), _sink(settings)
     source = _source(settings, letters, function=function)
     rule = None if settings.aws is None else _rule(settings, settings.aws, source)
     named = [rule and rule.undelivered, source and source.dead, letters, sink, source]
-    queues = _apart([queue for queue in named if isinstance(queue, Queue) and not foreign(queue)])
-    return Plan(settings.consumer, queues, source, _stream(settings), letters, sink, rule, _table(settings))
+    queues = _apart([queue for queue in named if isinstance(queue, QueueResource) and not foreign(queue)])
+    return SetupPlan(settings.consumer, queues, source, _stream(settings), letters, sink, rule, _table(settings))
 
 
 # --- queues ---
 
 
-def _apart(queues: list[Queue]) -> list[Queue]:
+def _apart(queues: list[QueueResource]) -> list[QueueResource]:
     """Each queue once. Two that are meant for different things must not be the same."""
-    found: dict[tuple[str, str], Queue] = {}
+    found: dict[tuple[str, str], QueueResource] = {}
     for queue in queues:
         other = found.setdefault((queue.name, str(queue.place.options)), queue)
         if other is not queue:
@@ -177,19 +177,19 @@ def _apart(queues: list[Queue]) -> list[Queue]:
     return list(found.values())
 
 
-def _source(settings: Settings, letters: Queue | None, *, function: bool) -> Queue | None:
+def _source(settings: Settings, letters: QueueResource | None, *, function: bool) -> QueueResource | None:
     if not settings.source.startswith("sqs://"):
         return None
     place = _queue_place(settings.source, "source")
     if "/" in place.name:
-        return Queue(place, "source")
+        return QueueResource(place, "source")
     # A message that shows up again while its event runs is a copy that is busy. Lambda wants six times its own timeout.
     lease = math.ceil(duration(settings.lease) / 1000)
     visibility = max(lease, 6 * FUNCTION_TIMEOUT if function else _SHORTEST)
     # The worker itself takes out what fails max_attempts times, with the reason. A copy that is busy and a store that
     # is away use up receives too, so SQS must be more patient, or it takes out events that were never tried.
     receives = min(max(2 * settings.max_attempts, _FEWEST), _MOST)
-    return Queue(
+    return QueueResource(
         place,
         "source",
         visibility=min(visibility, _LONGEST),
@@ -199,42 +199,42 @@ def _source(settings: Settings, letters: Queue | None, *, function: bool) -> Que
     )
 
 
-def _dead(source: Place, letters: Queue | None) -> Queue:
+def _dead(source: AwsUrl, letters: QueueResource | None) -> QueueResource:
     """The pipeline's own queue of dead letters, so that there is one to watch; SQS wants it to be of the same kind."""
     fifo = source.name.endswith(".fifo")
     alike = letters is not None and letters.fifo == fifo and letters.place.options == source.options
     if letters is not None and alike and not foreign(letters):
         return letters
-    return Queue(_beside(source, "dead", ".fifo" if fifo else ""), "dead")
+    return QueueResource(_beside(source, "dead", ".fifo" if fifo else ""), "dead")
 
 
-def _letters(settings: Settings) -> Queue | None:
+def _letters(settings: Settings) -> QueueResource | None:
     url = settings.dead_letter
-    return Queue(_queue_place(url, "dead_letter"), "letters") if url.startswith("sqs://") else None
+    return QueueResource(_queue_place(url, "dead_letter"), "letters") if url.startswith("sqs://") else None
 
 
-def _beside(place: Place, what: str, ending: str = "") -> Place:
+def _beside(place: AwsUrl, what: str, ending: str = "") -> AwsUrl:
     name = f"{place.name.removesuffix('.fifo')}-{what}{ending}"
     if not _QUEUE.fullmatch(name):
         raise place.wrong(f"its name is too long: {name} has to be a name too, of 80 characters at most")
     query = f"?{urlencode(place.options)}" if place.options else ""
-    return Place(f"sqs://{name}{query}", place.what)
+    return AwsUrl(f"sqs://{name}{query}", place.what)
 
 
 # --- the rule ---
 
 
-def _rule(settings: Settings, feed: Feed, source: Queue | None) -> EventRule:
+def _rule(settings: Settings, feed: AwsSettings, source: QueueResource | None) -> EventRule:
     if source is None or foreign(source):
         raise ConfigError('aws: a rule needs a queue of this account to send to; write source = "sqs://QUEUE"')
     name = feed.rule or f"eventonce-{settings.consumer}"
-    Feed(rule=name)  # raises where the consumer's name does not do
+    AwsSettings(rule=name)  # raises where the consumer's name does not do
     return EventRule(
         name,
         Bus(source.place, feed.bus),
         _pattern(settings.rule) if feed.pattern is None else feed.pattern,
         source,
-        Queue(_beside(source.place, "undelivered"), "undelivered"),
+        QueueResource(_beside(source.place, "undelivered"), "undelivered"),
         group=name,
     )
 
@@ -264,17 +264,21 @@ def compact(document: Any) -> str:
 # --- streams, sink and store ---
 
 
-def _stream(settings: Settings) -> Stream | None:
+def _stream(settings: Settings) -> StreamResource | None:
     url = settings.source
-    return Stream(_place(url, "source"), "source") if url.startswith(("kinesis://", "dynamodbstreams://")) else None
+    return (
+        StreamResource(_place(url, "source"), "source")
+        if url.startswith(("kinesis://", "dynamodbstreams://"))
+        else None
+    )
 
 
 def _sink(settings: Settings) -> Sink | None:
     url = settings.sink
     if url.startswith("kinesis://"):
-        return Stream(_place(url, "sink"), "sink")
+        return StreamResource(_place(url, "sink"), "sink")
     if url.startswith("sqs://"):
-        return Queue(_queue_place(url, "sink"), "sink")
+        return QueueResource(_queue_place(url, "sink"), "sink")
     if url.startswith("sns://"):
         return Topic(_place(url, "sink"))
     if url.startswith("events://"):
@@ -283,13 +287,13 @@ def _sink(settings: Settings) -> Sink | None:
     return None
 
 
-def _table(settings: Settings) -> Table | None:
+def _table(settings: Settings) -> TableResource | None:
     url = settings.store
     if not url.startswith("dynamodb://"):
         return None
     check_url(url)
     usual, found = Layout(), dict(parse_qsl(urlsplit(url).query))
-    return Table(
+    return TableResource(
         _place(url, "store"),
         url,
         key=found.get("key", usual.key_name),
@@ -298,15 +302,15 @@ def _table(settings: Settings) -> Table | None:
     )
 
 
-def _queue_place(url: str, what: str) -> Place:
+def _queue_place(url: str, what: str) -> AwsUrl:
     place = _place(url, what)
     if not _QUEUE.fullmatch(place.name):
         raise place.wrong("is no name of a queue; use up to 80 letters, digits, - and _, and .fifo at its end")
     return place
 
 
-def _place(url: str, what: str) -> Place:
+def _place(url: str, what: str) -> AwsUrl:
     """Where something is. What else its URL says is for those who read or write it."""
     bare, _, query = url.partition("?")
     kept = [(option, value) for option, value in parse_qsl(query) if option in ("region", "endpoint")]
-    return Place(f"{bare}?{urlencode(kept)}", what)
+    return AwsUrl(f"{bare}?{urlencode(kept)}", what)

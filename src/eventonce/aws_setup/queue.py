@@ -5,12 +5,12 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from eventonce.aws_setup.plan import RETENTION, EventRule, Queue, compact
+from eventonce.aws_setup.plan import RETENTION, EventRule, QueueResource, compact
 
 Attributes = dict[str, str]
 
 
-def wanted(queue: Queue, dead_arn: str | None, admits: Mapping[str, Any] | None) -> Attributes:
+def wanted(queue: QueueResource, dead_arn: str | None, admits: Mapping[str, Any] | None) -> Attributes:
     """The attributes of a queue that is yet to be made."""
     attributes = {"MessageRetentionPeriod": str(RETENTION)}
     if queue.purpose == "source":  # how the others are read is for their readers to say

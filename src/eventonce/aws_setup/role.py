@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from eventonce.aws_setup.plan import Bus, Plan, Queue, Sink, Stream, Table, Topic
+from eventonce.aws_setup.plan import Bus, QueueResource, SetupPlan, Sink, StreamResource, TableResource, Topic
 
-Resource = Sink | Table
+Resource = Sink | TableResource
 
 _RECEIVE = [
     "sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:GetQueueUrl",
@@ -18,10 +18,10 @@ _READ = {
 # What Lambda asks besides, before it reads a stream for a function.
 _READ_FOR_FUNCTION = {False: ["kinesis:DescribeStream"], True: ["dynamodb:ListStreams"]}
 _SEND = {
-    Queue: ["sqs:GetQueueUrl", "sqs:SendMessage"],
+    QueueResource: ["sqs:GetQueueUrl", "sqs:SendMessage"],
     Topic: ["sns:Publish"],
     Bus: ["events:DescribeEventBus", "events:PutEvents"],
-    Stream: ["kinesis:PutRecords"],
+    StreamResource: ["kinesis:PutRecords"],
 }
 _REMEMBER = [
     "dynamodb:BatchGetItem", "dynamodb:ConditionCheckItem", "dynamodb:DeleteItem", "dynamodb:DescribeTable",
@@ -37,7 +37,7 @@ def trust(service: Any, *, worker: bool) -> dict[str, Any]:
     return {"Version": "2012-10-17", "Statement": [statement]}
 
 
-def policy(plan: Plan, arn: Callable[[Resource], Any], logs: Any = None) -> dict[str, Any]:
+def policy(plan: SetupPlan, arn: Callable[[Resource], Any], logs: Any = None) -> dict[str, Any]:
     """What the role may do; `arn` tells how a template refers to something, `logs` is a function's log group."""
     statements = [
         {"Effect": "Allow", "Action": actions, "Resource": arn(resource)}
@@ -49,14 +49,14 @@ def policy(plan: Plan, arn: Callable[[Resource], Any], logs: Any = None) -> dict
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-def _grants(plan: Plan, *, function: bool) -> Iterator[tuple[list[str], Resource]]:
+def _grants(plan: SetupPlan, *, function: bool) -> Iterator[tuple[list[str], Resource]]:
     if plan.source is not None:
         yield _RECEIVE, plan.source
     if plan.stream is not None:
         of_table = plan.stream.of_table
         yield sorted(_READ[of_table] + (_READ_FOR_FUNCTION[of_table] if function else [])), plan.stream
     if plan.letters is not None:
-        yield _SEND[Queue], plan.letters
+        yield _SEND[QueueResource], plan.letters
     if plan.sink is not None:
         new_bus = ":event-busv2/" in plan.sink.name  # which is not looked up: it has an address and not a name
         yield ["events:PutEvents"] if new_bus else _SEND[type(plan.sink)], plan.sink

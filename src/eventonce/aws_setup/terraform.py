@@ -3,12 +3,23 @@
 from typing import Any
 
 from eventonce.aws_setup.hcl import Block, Reference, block, encoded
-from eventonce.aws_setup.plan import RETENTION, RETRY, Bus, EventRule, Plan, Queue, Stream, Table, Topic, foreign
+from eventonce.aws_setup.plan import (
+    RETENTION,
+    RETRY,
+    Bus,
+    EventRule,
+    QueueResource,
+    SetupPlan,
+    StreamResource,
+    TableResource,
+    Topic,
+    foreign,
+)
 from eventonce.aws_setup.queue import admission
 from eventonce.aws_setup.role import Resource, policy, trust
 
 
-def terraform(plan: Plan, *, function: bool = False) -> str:
+def terraform(plan: SetupPlan, *, function: bool = False) -> str:
     """Resources, with the role of a worker, or of a function."""
     blocks = [_queue(queue) for queue in plan.queues]
     blocks += [_bus(bus) for bus in plan.buses]
@@ -16,14 +27,14 @@ def terraform(plan: Plan, *, function: bool = False) -> str:
         blocks.append(_resource(plan.sink, {"name": plan.sink.name, "fifo_topic": plan.sink.fifo}))
     if isinstance(plan.sink, Bus) and plan.sink.name == "default":
         blocks.append(block("data", "aws_cloudwatch_event_bus", "default", body={"name": "default"}))
-    blocks += [_looked_up(each) for each in (plan.stream, plan.sink) if isinstance(each, Stream)]
+    blocks += [_looked_up(each) for each in (plan.stream, plan.sink) if isinstance(each, StreamResource)]
     blocks += _rule(plan.rule, plan) if plan.rule is not None else []
     blocks += [_table(plan.table)] if plan.table is not None else []
     blocks += _function_role(plan) if function else _worker_role(plan)
     return "\n".join(filter(None, blocks)).rstrip("\n")
 
 
-def _queue(queue: Queue) -> str:
+def _queue(queue: QueueResource) -> str:
     body: dict[str, Any] = {
         "name": queue.name,
         "message_retention_seconds": RETENTION,
@@ -39,7 +50,7 @@ def _queue(queue: Queue) -> str:
     return _resource(queue, body)
 
 
-def _looked_up(stream: Stream) -> str:
+def _looked_up(stream: StreamResource) -> str:
     """A stream that someone else made, or nothing where its name says it all."""
     if stream.name.startswith("arn:"):
         return ""
@@ -51,7 +62,7 @@ def _bus(bus: Bus) -> str:
     return _resource(bus, {"name": bus.name} | ({"event_source_name": bus.name} if bus.partner else {}))
 
 
-def _rule(rule: EventRule, plan: Plan) -> list[str]:
+def _rule(rule: EventRule, plan: SetupPlan) -> list[str]:
     bus = Reference(f"{_label(rule.bus)}.name") if rule.bus in plan.buses else rule.bus.name
     target = {
         "rule": Reference("aws_cloudwatch_event_rule.rule.name"),
@@ -74,7 +85,7 @@ def _rule(rule: EventRule, plan: Plan) -> list[str]:
     ]
 
 
-def _queue_policy(queue: Queue, rule: EventRule) -> str:
+def _queue_policy(queue: QueueResource, rule: EventRule) -> str:
     admits = admission(rule, _arn(queue), Reference("aws_cloudwatch_event_rule.rule.arn"))
     body = {
         "queue_url": Reference(f"{_label(queue)}.url"),
@@ -83,7 +94,7 @@ def _queue_policy(queue: Queue, rule: EventRule) -> str:
     return block("resource", "aws_sqs_queue_policy", queue.purpose, body=body)
 
 
-def _table(table: Table) -> str:
+def _table(table: TableResource) -> str:
     keys = [name for name in (table.key, table.sort) if name]
     body = {"name": table.name, "billing_mode": "PAY_PER_REQUEST"}
     body |= dict(zip(("hash_key", "range_key"), keys, strict=False))
@@ -94,7 +105,7 @@ def _table(table: Table) -> str:
 # --- who uses it ---
 
 
-def _worker_role(plan: Plan) -> list[str]:
+def _worker_role(plan: SetupPlan) -> list[str]:
     variable = {
         "description": "What the worker runs on",
         "type": Reference("string"),
@@ -106,7 +117,7 @@ def _worker_role(plan: Plan) -> list[str]:
     ]
 
 
-def _function_role(plan: Plan) -> list[str]:
+def _function_role(plan: SetupPlan) -> list[str]:
     group = {"name_prefix": "/aws/lambda/eventonce-", "retention_in_days": 30}
     streams = Reference('"${aws_cloudwatch_log_group.function.arn}:*"')
     return [
@@ -115,7 +126,7 @@ def _function_role(plan: Plan) -> list[str]:
     ]
 
 
-def _role(plan: Plan, name: str, service: Any, logs: Any = None) -> list[str]:
+def _role(plan: SetupPlan, name: str, service: Any, logs: Any = None) -> list[str]:
     role = {"name_prefix": "eventonce-", "assume_role_policy": encoded(trust(service, worker=logs is None))}
     allowed = {"role": Reference(f"aws_iam_role.{name}.id"), "policy": encoded(policy(plan, _arn, logs))}
     return [
@@ -127,7 +138,12 @@ def _role(plan: Plan, name: str, service: Any, logs: Any = None) -> list[str]:
 
 # --- names ---
 
-_KINDS = {Queue: "aws_sqs_queue", Topic: "aws_sns_topic", Bus: "aws_cloudwatch_event_bus", Table: "aws_dynamodb_table"}
+_KINDS = {
+    QueueResource: "aws_sqs_queue",
+    Topic: "aws_sns_topic",
+    Bus: "aws_cloudwatch_event_bus",
+    TableResource: "aws_dynamodb_table",
+}
 
 
 def _resource(resource: Resource, body: dict[str, Any]) -> str:
@@ -137,26 +153,26 @@ def _resource(resource: Resource, body: dict[str, Any]) -> str:
 
 def _label(resource: Resource) -> str:
     """How others refer to something."""
-    name = resource.purpose if isinstance(resource, Queue) else type(resource).__name__.lower()
+    name = resource.purpose if isinstance(resource, QueueResource) else type(resource).__name__.lower()
     if isinstance(resource, Bus):
         name = "partner" if resource.partner else f"bus_{resource.label}"
     return f"{_KINDS[type(resource)]}.{name}"
 
 
 def _arn(resource: Resource) -> Any:
-    if isinstance(resource, Stream):
+    if isinstance(resource, StreamResource):
         return _stream_arn(resource)
-    if isinstance(resource, Queue) and foreign(resource):
+    if isinstance(resource, QueueResource) and foreign(resource):
         owner, _, name = resource.name.partition("/")
         return f"arn:*:sqs:{resource.place.options.get('region', '*')}:{owner}:{name}"
-    if not isinstance(resource, Table) and foreign(resource):
+    if not isinstance(resource, TableResource) and foreign(resource):
         return resource.name
     if isinstance(resource, Bus) and resource.name == "default":
         return Reference("data.aws_cloudwatch_event_bus.default.arn")
     return Reference(f"{_label(resource)}.arn")
 
 
-def _stream_arn(stream: Stream) -> Any:
+def _stream_arn(stream: StreamResource) -> Any:
     if stream.name.startswith("arn:"):
         return stream.name
     if not stream.of_table:

@@ -9,9 +9,9 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from eventonce.claims.outcome import First
+from eventonce.claims.outcome import FirstCopy
 from eventonce.clock import moment
-from eventonce.errors import ResultNotKept, describe
+from eventonce.errors import ResultUnavailable, describe
 from eventonce.event import Event
 from eventonce.rules.rule import Remember
 
@@ -53,13 +53,13 @@ def _add_result(memo: dict[str, Any], result: Any, max_result: int) -> str | Non
 
 def read(
     remember: Remember, memo: bytes | None, at: int, attempts: int, content: bytes
-) -> tuple[First, Any, ResultNotKept | None]:
+) -> tuple[FirstCopy, Any, ResultUnavailable | None]:
     """What is remembered: of the first copy, its result, and why there is none where one is wanted."""
     if memo is None and remember != "result":  # nearly always
-        return First(at=moment(at), attempts=attempts), None, None
+        return FirstCopy(at=moment(at), attempts=attempts), None, None
     notes = _notes(memo)
     known = notes.get("fingerprint")
-    first = First(
+    first = FirstCopy(
         at=moment(at),
         attempts=attempts,
         id=notes.get("id"),
@@ -68,11 +68,11 @@ def read(
     )
     if remember == "result" and "result" not in notes:
         why = notes.get("not_kept", "its rule did not remember results then")
-        return first, None, ResultNotKept(f"processed before, but {why}")
+        return first, None, ResultUnavailable(f"processed before, but {why}")
     try:
         return first, unpack(notes.get("result")), None
     except Exception:  # whatever stands there, it was processed
-        return first, None, ResultNotKept(f"processed before, but {_DAMAGED}")
+        return first, None, ResultUnavailable(f"processed before, but {_DAMAGED}")
 
 
 def _notes(memo: bytes | None) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _dump(value: Any) -> str:
 def _iso(time: datetime) -> str:
     text = time.isoformat()
     if repr(datetime.fromisoformat(text)) != repr(time):
-        raise ResultNotKept("the result holds a time in a named zone, which cannot be remembered exactly")
+        raise ResultUnavailable("the result holds a time in a named zone, which cannot be remembered exactly")
     return text
 
 
@@ -126,7 +126,7 @@ def pack(value: Any, depth: int = 0) -> Any:
     if value is None or kind in (bool, int, float, str):
         return value
     if depth > _MAX_DEPTH:
-        raise ResultNotKept(f"the result is nested deeper than {_MAX_DEPTH} levels")
+        raise ResultUnavailable(f"the result is nested deeper than {_MAX_DEPTH} levels")
     if kind is list:
         return [pack(item, depth + 1) for item in value]
     if kind is dict and all(type(name) is str for name in value):
@@ -136,7 +136,7 @@ def pack(value: Any, depth: int = 0) -> Any:
         name, write, _ = _KINDS[kind]
         return {"$": name, "v": pack(write(value), depth + 1)}
     what = "a dict whose names are not all strings" if kind is dict else f"a {kind.__name__}"
-    raise ResultNotKept(f"the result holds {what}, which cannot be remembered exactly")
+    raise ResultUnavailable(f"the result holds {what}, which cannot be remembered exactly")
 
 
 def unpack(value: Any) -> Any:

@@ -9,7 +9,7 @@ import msgspec
 from eventonce.event.keys import Key
 
 
-class Kind(StrEnum):
+class OutcomeKind(StrEnum):
     """What became of a delivery."""
 
     PROCESSED = "processed"  # ran now, and is remembered
@@ -32,23 +32,23 @@ class Action(StrEnum):
 
 # A failure is retried until its attempts are used up; that alone is not decided by the kind.
 _ACTIONS = {
-    Kind.PROCESSED: Action.ACK,
-    Kind.DUPLICATE: Action.ACK,
-    Kind.BUSY: Action.RETRY,
-    Kind.STALE: Action.ACK,
-    Kind.EXPIRED: Action.ACK,
-    Kind.FAILED: Action.RETRY,
-    Kind.REJECTED: Action.DEAD_LETTER,
-    Kind.UNKNOWN: Action.RETRY,
+    OutcomeKind.PROCESSED: Action.ACK,
+    OutcomeKind.DUPLICATE: Action.ACK,
+    OutcomeKind.BUSY: Action.RETRY,
+    OutcomeKind.STALE: Action.ACK,
+    OutcomeKind.EXPIRED: Action.ACK,
+    OutcomeKind.FAILED: Action.RETRY,
+    OutcomeKind.REJECTED: Action.DEAD_LETTER,
+    OutcomeKind.UNKNOWN: Action.RETRY,
 }
 
 
-def settle(kind: Kind, *, final: bool = False) -> Action:
+def settle(kind: OutcomeKind, *, final: bool = False) -> Action:
     """The one table: what a source is told for an outcome. `final` says that no attempt is left."""
-    return Action.DEAD_LETTER if kind is Kind.FAILED and final else _ACTIONS[kind]
+    return Action.DEAD_LETTER if kind is OutcomeKind.FAILED and final else _ACTIONS[kind]
 
 
-class First(msgspec.Struct, frozen=True, kw_only=True):
+class FirstCopy(msgspec.Struct, frozen=True, kw_only=True):
     """What is remembered of the copy that was processed; `id`, `time` and `differs` with `remember = "note"`."""
 
     at: datetime
@@ -65,12 +65,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     `retry_at` is when a busy event could be free, or a receiver wants to be asked again (milliseconds, UTC).
     """
 
-    kind: Kind
+    kind: OutcomeKind
     key: Key | None = None
     rule: str | None = None
     result: Any = None
     error: BaseException | None = None
-    first: First | None = None
+    first: FirstCopy | None = None
     attempt: int = 0
     final: bool = False
     retry_at: int | None = None

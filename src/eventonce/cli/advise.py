@@ -11,7 +11,7 @@ from eventonce.clock import duration
 from eventonce.errors import EventRejected, describe
 from eventonce.traffic.advise import advise_on
 from eventonce.traffic.proposal import Totals, as_json, toml
-from eventonce.traffic.recorded import Seen, Traffic
+from eventonce.traffic.recorded import RecordedEvent, Traffic
 from eventonce.traffic.sample import Sample
 
 _MOST_COMPLAINTS = 5
@@ -66,7 +66,7 @@ class _Reading:
         self.rejected = 0
         self._progress = progress
 
-    def all(self, recorded: Iterable[Seen]) -> None:
+    def all(self, recorded: Iterable[RecordedEvent]) -> None:
         """Read everything."""
         latest, queued = None, False
         for seen in recorded:
@@ -75,7 +75,7 @@ class _Reading:
             self._one(seen, queued=queued)
             self._progress.step()
 
-    def _one(self, seen: Seen, *, queued: bool) -> None:
+    def _one(self, seen: RecordedEvent, *, queued: bool) -> None:
         try:
             if isinstance(seen.event, EventRejected):
                 raise seen.event

@@ -16,7 +16,7 @@ from eventonce.rules import Rulebook
 from eventonce.traffic.archive import Archive
 from eventonce.traffic.audit import audit as audit_traffic
 from eventonce.traffic.database_audit import audit as audit_on_duckdb
-from eventonce.traffic.report import Report
+from eventonce.traffic.report import AuditReport
 from eventonce.traffic.report_html import html
 from eventonce.traffic.report_text import text
 from eventonce.wire import rulebook
@@ -75,7 +75,7 @@ def audit(
     sys.exit(0 if report.good else 1)
 
 
-def _audit(recorded: Archive, book: Rulebook, progress: Progress, engine: str | None, work: str | None) -> Report:
+def _audit(recorded: Archive, book: Rulebook, progress: Progress, engine: str | None, work: str | None) -> AuditReport:
     chosen = choose(engine, recorded)
     if chosen == "memory":
         return audit_traffic(recorded, book, progress.step)
@@ -106,7 +106,7 @@ def _check_page(page: str, traffic: Sequence[str]) -> None:
         raise ConfigError(f"--html: {page} is the traffic itself; name another file")
 
 
-def _write(page: str, report: Report) -> None:
+def _write(page: str, report: AuditReport) -> None:
     try:
         Path(page).write_text(html(report), encoding="utf-8")
     except OSError as error:

@@ -44,7 +44,7 @@ def demo(orders: int, keep: Path | None, *, on_aws: bool) -> None:
     sys.exit(0 if good else 1)
 
 
-def _tour_of(folder: Path, made: stream.Stream, stack: ExitStack, *, on_aws: bool) -> "Tour | CloudTour":
+def _tour_of(folder: Path, made: stream.DemoTraffic, stack: ExitStack, *, on_aws: bool) -> "Tour | CloudTour":
     if not on_aws:
         return Tour(folder, made)
     from eventonce.cli.tour.cloud import CloudTour
@@ -74,7 +74,7 @@ def _say(line: str) -> None:
     click.echo(f"  {line}")
 
 
-def _introduce(made: stream.Stream) -> None:
+def _introduce(made: stream.DemoTraffic) -> None:
     click.echo("What comes in: orders to charge, as queues really deliver them\n")
     _row(made.orders, "orders placed")
     _row(made.same_id, "delivered a second time with the same id")
@@ -84,7 +84,7 @@ def _introduce(made: stream.Stream) -> None:
     click.echo("What happens\n")
 
 
-def _conclude(charges: Charges, made: stream.Stream) -> bool:
+def _conclude(charges: Charges, made: stream.DemoTraffic) -> bool:
     missing = made.orders - charges.orders
     click.echo("\nWhat took effect: counted in the table of charges, not by eventonce\n")
     _row(charges.rows, "charges")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from eventonce.claims.outcome import Kind, Outcome
+from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.claims.protocol import Record
 from eventonce.cli.key import told_of
 from eventonce.cli.options import events_or_keys, keys_of, open_existing, pipeline_options, read_settings
@@ -25,15 +25,15 @@ from eventonce.sources import FileSource
 from eventonce.wire import rulebook
 
 _LONGEST = 160  # characters of a part
-_DROPPED_AGAIN = "a dead letter of it would be dropped as well; with --again it runs once more"
+_DROPPED_AGAIN = "a dead letter of it would be dropped as well; with --reprocess it runs once more"
 _REDRIVE = {
-    Kind.PROCESSED: "a dead letter of it runs",
-    Kind.FAILED: "a dead letter of it gets one more attempt, whatever number was used up",
-    Kind.BUSY: "a dead letter of it stays while another worker runs the event",
-    Kind.EXPIRED: "a dead letter of it would be too old as well",
-    Kind.REJECTED: "a dead letter of it would be rejected as well",
-    Kind.DUPLICATE: _DROPPED_AGAIN,
-    Kind.STALE: _DROPPED_AGAIN,
+    OutcomeKind.PROCESSED: "a dead letter of it runs",
+    OutcomeKind.FAILED: "a dead letter of it gets one more attempt, whatever number was used up",
+    OutcomeKind.BUSY: "a dead letter of it stays while another worker runs the event",
+    OutcomeKind.EXPIRED: "a dead letter of it would be too old as well",
+    OutcomeKind.REJECTED: "a dead letter of it would be rejected as well",
+    OutcomeKind.DUPLICATE: _DROPPED_AGAIN,
+    OutcomeKind.STALE: _DROPPED_AGAIN,
 }
 _FORGET = {
     "unknown": "nothing is remembered, so there is nothing to forget",
@@ -43,11 +43,11 @@ _FORGET = {
     "done": "the next copy runs again",
 }
 _NEXT = {
-    "unknown": (Kind.PROCESSED, "nothing is remembered of it"),
-    "running": (Kind.BUSY, "another worker is running it"),
-    "abandoned": (Kind.PROCESSED, "the worker that ran it never came back"),
-    "failed": (Kind.PROCESSED, "it has failed so far, and runs again until its attempts are used up"),
-    "done": (Kind.DUPLICATE, "it was done before"),
+    "unknown": (OutcomeKind.PROCESSED, "nothing is remembered of it"),
+    "running": (OutcomeKind.BUSY, "another worker is running it"),
+    "abandoned": (OutcomeKind.PROCESSED, "the worker that ran it never came back"),
+    "failed": (OutcomeKind.PROCESSED, "it has failed so far, and runs again until its attempts are used up"),
+    "done": (OutcomeKind.DUPLICATE, "it was done before"),
 }
 
 
@@ -72,7 +72,7 @@ def explain(keys: tuple[str, ...], events: str | None, config: str | None, *, as
     with open_existing(settings) as once:
         for told in _all(once, rulebook(settings), keys, events, same):
             click.echo(json.dumps(told) if as_json else _text(told))
-            good &= told["now"] != Kind.REJECTED
+            good &= told["now"] != OutcomeKind.REJECTED
     sys.exit(0 if good else 1)
 
 
@@ -122,12 +122,12 @@ def _of_event(once: Once, book: Rulebook, event: Event | EventRejected, same: st
     told = told_of(book, event)
     rejected = told.pop("rejected", None)
     if isinstance(event, EventRejected):
-        return {"now": Kind.REJECTED, "because": rejected}
+        return {"now": OutcomeKind.REJECTED, "because": rejected}
     told["why"] = _why(book, event)
     if rejected is not None:
-        return {**told, "now": Kind.REJECTED, "because": rejected}
+        return {**told, "now": OutcomeKind.REJECTED, "because": rejected}
     key, record = _remembered(once, book, event)
-    outcome = once.foresee(event)
+    outcome = once.preview(event)
     told |= {"remembered": shown(key, record), "now": outcome.kind, "because": _because(outcome, record)}
     if outcome.first is not None and outcome.first.differs is not None:
         told["differs"] = outcome.first.differs
@@ -151,10 +151,10 @@ def _remembered(once: Once, book: Rulebook, event: Event) -> tuple[Key, Record |
 
 
 def _because(outcome: Outcome, record: Record | None) -> str:
-    if outcome.kind is Kind.DUPLICATE and outcome.first is not None:
+    if outcome.kind is OutcomeKind.DUPLICATE and outcome.first is not None:
         told = f"it was done at {outcome.first.at.isoformat(timespec='seconds')}, and the window is not over"
         return f"{told}; but this copy says something else" if outcome.first.differs else told
-    if outcome.kind is not Kind.PROCESSED:
+    if outcome.kind is not OutcomeKind.PROCESSED:
         return describe(outcome.error)
     if record is None:
         return "nothing is remembered of it"
@@ -163,7 +163,7 @@ def _because(outcome: Outcome, record: Record | None) -> str:
     return f"it is not done yet; this would be attempt {outcome.attempt}"
 
 
-def _remedies(key: Key, record: Record | None, now: Kind, same: str) -> dict[str, str]:
+def _remedies(key: Key, record: Record | None, now: OutcomeKind, same: str) -> dict[str, str]:
     forget, state = f"eventonce forget{same} {key.hex()}: ", shown(key, record)["state"]
     return {
         "forget": f"{'' if record is None else forget}{_FORGET[state]}",

@@ -100,7 +100,7 @@ def _compare(book: Rulebook, left: Event, right: Event) -> int:
     if not same or one["key"] != other["key"]:
         answer["differs"] = _differs(one, other)
     if same and one["key"] != other["key"]:
-        answer["because"] = f"they share the old key {min(shared)}, which counts while the rule has a was"
+        answer["because"] = f"they share the old key {min(shared)}, which counts while the rule has replaces"
     return _answer({"same": same, **answer})
 
 

@@ -33,7 +33,7 @@ VERBS = {  # by what one came for; each verb is a module of its own, imported wh
     "Measure": {
         "audit": "Show what a pipeline would do with recorded traffic.",
         "advise": "Propose rules from recorded traffic.",
-        "copy": "Copy an archive without its duplicates.",
+        "dedupe": "Copy an archive without its duplicates.",
     },
     "Set up": {
         "check": "Read a pipeline for mistakes, and run its tests.",

@@ -43,8 +43,8 @@ def read_settings(config: str | None, key: str | None = None, **given: Any) -> S
         return settings
     if settings.rule:
         raise ConfigError(f"--key: {config} has rules, and they say what makes two events the same; leave --key out")
-    window, trouble = settings.window, settings.store_trouble
-    rule = Rule(name=key, key=key, window=window, store_trouble=trouble, remember=remembered(settings))
+    window, trouble = settings.window, settings.on_store_error
+    rule = Rule(name=key, key=key, window=window, on_store_error=trouble, remember=remembered(settings))
     return msgspec.structs.replace(settings, rule=[rule])
 
 

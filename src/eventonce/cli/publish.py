@@ -12,9 +12,9 @@ import msgspec
 from eventonce.cli.progress import Progress
 from eventonce.errors import ConfigError, describe
 from eventonce.event import Event
-from eventonce.outbox import Kind, Published, Publisher
+from eventonce.outbox import Publisher, PublishKind, PublishResult
 from eventonce.outbox.publisher import MAX_ATTEMPTS
-from eventonce.traffic.recorded import Seen, Traffic
+from eventonce.traffic.recorded import RecordedEvent, Traffic
 from eventonce.wire import load
 
 _BATCH = 500
@@ -49,7 +49,7 @@ def publish(
     if events == "-" and (sys.stdin is None or sys.stdin.isatty()):
         raise click.UsageError("name a file of events, or give them on stdin")
     rules = load(config).rule if config else None
-    counts: Counter[Kind] = Counter()
+    counts: Counter[PublishKind] = Counter()
     with ExitStack() as stack:
         publisher = Publisher(url, rules=rules, dead_letter=dead_letter, max_attempts=max_attempts)
         stack.callback(publisher.close)
@@ -67,17 +67,19 @@ def publish(
     sys.exit(1 if _not_sent(counts) else 0)
 
 
-def _batches(recorded: Iterator[Seen]) -> Iterator[list[Seen]]:
+def _batches(recorded: Iterator[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
     while batch := list(islice(recorded, _BATCH)):
         yield batch
 
 
-def _item(seen: Seen) -> Event | bytes:
+def _item(seen: RecordedEvent) -> Event | bytes:
     """What to publish; what cannot be read is refused, and kept as it is."""
     return seen.event if isinstance(seen.event, Event) else seen.delivery.body
 
 
-def _tell(found: Published, seen: Seen, counts: Counter[Kind], progress: Progress, *, as_json: bool) -> None:
+def _tell(
+    found: PublishResult, seen: RecordedEvent, counts: Counter[PublishKind], progress: Progress, *, as_json: bool
+) -> None:
     if as_json:
         told = {name: getattr(found, name) for name in ("kind", "identity", "id", "attempts", "code")}
         click.echo(msgspec.json.encode({**told, "error": found.error and describe(found.error), "place": seen.place}))
@@ -87,10 +89,10 @@ def _tell(found: Published, seen: Seen, counts: Counter[Kind], progress: Progres
         progress.say("more of these are not shown")
 
 
-def _not_sent(counts: Counter[Kind]) -> int:
-    return counts[Kind.REFUSED] + counts[Kind.FAILED]
+def _not_sent(counts: Counter[PublishKind]) -> int:
+    return counts[PublishKind.REFUSED] + counts[PublishKind.FAILED]
 
 
-def _close(counts: Counter[Kind]) -> None:
-    told = [f"{counts[kind]:,} {kind}" for kind in Kind if counts[kind] or kind is Kind.PUBLISHED]
+def _close(counts: Counter[PublishKind]) -> None:
+    told = [f"{counts[kind]:,} {kind}" for kind in PublishKind if counts[kind] or kind is PublishKind.PUBLISHED]
     click.echo(", ".join(told), err=True)

@@ -10,14 +10,25 @@ from typing import Any
 
 import click
 
-from eventonce.claims.outcome import Kind, Outcome
+from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.cli.options import parse_key, pipeline_options, read_settings
 from eventonce.cli.progress import Progress
 from eventonce.clock import SystemClock, duration, moment
 from eventonce.errors import describe
 from eventonce.observe.text import one_line
 from eventonce.ports import Sink
-from eventonce.redrive import DONE, Box, Choice, Letter, Plan, Redrive, groups, open_box, plan, redrive_settings
+from eventonce.redrive import (
+    DONE,
+    Box,
+    DeadLetter,
+    LetterFilter,
+    Redrive,
+    RedrivePlan,
+    groups,
+    open_box,
+    plan,
+    redrive_settings,
+)
 from eventonce.sinks import open_sink
 from eventonce.wire import Settings, dead_letter_url, open_once
 
@@ -36,7 +47,9 @@ _MOST_COMPLAINTS = 20
 @click.option("--since", help="Only letters that were written within this time, such as 2h.")
 @click.option("--with-key", help="Only letters with this key, in hex.")
 @click.option("--limit", type=click.IntRange(1), help="Redrive no more than so many, the oldest first.")
-@click.option("--again", is_flag=True, help="Run also what was done meanwhile: under a mark of its own, once a letter.")
+@click.option(
+    "--reprocess", is_flag=True, help="Run also what was done meanwhile: under a mark of its own, once a letter."
+)
 @click.option("--dry-run", is_flag=True, help="Only show the plan; with --json, the letters.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Say what became of each as JSON lines on stderr.")
@@ -47,7 +60,7 @@ def redrive(
     *,
     place: str | None,
     limit: int | None,
-    again: bool,
+    reprocess: bool,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -80,14 +93,14 @@ def redrive(
             _show(box, found, aside=not dry_run)
         if dry_run or not found.letters or not (yes or _agreed(len(found.letters))):
             return
-        settings = redrive_settings(settings, again=again)
-        good = _redrive(stack, settings, box, found.letters, again=again, as_json=as_json)
+        settings = redrive_settings(settings, reprocess=reprocess)
+        good = _redrive(stack, settings, box, found.letters, reprocess=reprocess, as_json=as_json)
     sys.exit(0 if good else 1)
 
 
-def _choice(given: dict[str, Any]) -> Choice:
+def _choice(given: dict[str, Any]) -> LetterFilter:
     since, key = given.pop("since"), given.pop("with_key")
-    return Choice(
+    return LetterFilter(
         reason=given.pop("reason"),
         rule=given.pop("rule"),
         key=None if key is None else parse_key(key).hex(),
@@ -104,7 +117,7 @@ def _agreed(count: int) -> bool:
 # --- the plan ---
 
 
-def _list(letters: Sequence[Letter]) -> None:
+def _list(letters: Sequence[DeadLetter]) -> None:
     for letter in letters:
         told = {
             "letter": letter.id,
@@ -120,7 +133,7 @@ def _list(letters: Sequence[Letter]) -> None:
         click.echo(json.dumps({name: value for name, value in told.items() if value is not None}))
 
 
-def _show(box: Box, found: Plan, *, aside: bool) -> None:
+def _show(box: Box, found: RedrivePlan, *, aside: bool) -> None:
     """Show the plan; aside on stderr, where events may go to stdout."""
     letters = f"{found.found:,} dead letter{'s' if found.found != 1 else ''} in {box.name}"
     lines = [f"{letters}; {found.matching:,} match, {len(found.letters):,} to redrive"]
@@ -140,7 +153,7 @@ def _show(box: Box, found: Plan, *, aside: bool) -> None:
 
 
 def _redrive(
-    stack: ExitStack, settings: Settings, box: Box, letters: Sequence[Letter], *, again: bool, as_json: bool
+    stack: ExitStack, settings: Settings, box: Box, letters: Sequence[DeadLetter], *, reprocess: bool, as_json: bool
 ) -> bool:
     handler = open_sink(settings.sink)
     if isinstance(handler, Sink):
@@ -150,7 +163,7 @@ def _redrive(
     watch = _Watcher(len(letters), as_json=as_json)
     with watch.progress:
         try:
-            return Redrive(once, handler, box, again=again, watch=watch).run(letters)
+            return Redrive(once, handler, box, reprocess=reprocess, watch=watch).run(letters)
         finally:
             watch.progress.done()
             watch.close()
@@ -164,23 +177,23 @@ class _Watcher:
         self.position = 0
         self.progress = Progress(self)
         self._as_json = as_json
-        self._kinds: Counter[Kind] = Counter()
+        self._kinds: Counter[OutcomeKind] = Counter()
         self._complaints = 0
 
-    def __call__(self, letter: Letter, outcome: Outcome) -> None:
+    def __call__(self, letter: DeadLetter, outcome: Outcome) -> None:
         self.position += 1
         self._kinds[outcome.kind] += 1
         self.progress.step()
         if self._as_json:
             told = {"letter": letter.id, "place": letter.place, "outcome": outcome.kind, "rule": outcome.rule}
             self.progress.say(json.dumps(told | ({} if outcome.error is None else {"reason": describe(outcome.error)})))
-        elif outcome.kind not in (Kind.PROCESSED, Kind.DUPLICATE):
+        elif outcome.kind not in (OutcomeKind.PROCESSED, OutcomeKind.DUPLICATE):
             self._complain(letter, outcome)
 
     def close(self) -> None:
         """The count of each outcome."""
         if self._as_json:
-            counts = {kind.value: self._kinds[kind] for kind in Kind}
+            counts = {kind.value: self._kinds[kind] for kind in OutcomeKind}
             click.echo(json.dumps({"letters": self.position, **counts}), err=True)
             return
         told = ", ".join(f"{count:,} {kind}" for kind, count in self._kinds.items())
@@ -188,7 +201,7 @@ class _Watcher:
         rest = f"; {left:,} letter{'s are' if left != 1 else ' is'} left" if left else ""
         click.echo(f"{self.position:,} of {self.size:,} tried{': ' if told else ''}{told}{rest}", err=True)
 
-    def _complain(self, letter: Letter, outcome: Outcome) -> None:
+    def _complain(self, letter: DeadLetter, outcome: Outcome) -> None:
         self._complaints += 1
         if self._complaints <= _MOST_COMPLAINTS:
             self.progress.say(f"{letter.place}: {outcome.kind}: {one_line(describe(outcome.error))}")

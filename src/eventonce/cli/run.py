@@ -28,7 +28,7 @@ from eventonce.observe.status import Status
 from eventonce.ports import Hook
 from eventonce.sources import FileSource, Requests
 from eventonce.wire import Pipeline, Settings
-from eventonce.worker import Crew, Tally, Worker
+from eventonce.worker import OutcomeCounts, Worker, WorkerPool
 from eventonce.worker.pool import THREADS
 
 if TYPE_CHECKING:
@@ -111,12 +111,12 @@ def run(
         settings = read_settings(pipeline or config, **given)
         telling = in_json or (level in _OF_EVENTS and not as_json)
         say = _log_it if in_json else _print_it
-        seen = Seeing(settings, listening=listen is not None, logging=telling, tracing=opentelemetry)
+        seen = Monitoring(settings, listening=listen is not None, logging=telling, tracing=opentelemetry)
         if listen is not None:
             stack.enter_context(seen.health(listen))
         parts = _open(settings, seen.hooks, say)
         if parts is None:
-            _close(Tally(), settings.dead_letter, as_json=as_json or in_json)
+            _close(OutcomeCounts(), settings.dead_letter, as_json=as_json or in_json)
             return
         stack.callback(parts.close)
         stack.callback(seen.begins(parts))
@@ -155,7 +155,7 @@ def _log_it(text: str) -> None:
     _log.info(text)  # as a line of JSON, like all that a log collector reads here
 
 
-class Seeing:
+class Monitoring:
     """What a worker tells of itself: over HTTP where it listens, and in its log."""
 
     def __init__(self, settings: Settings, *, listening: bool, logging: bool, tracing: bool) -> None:
@@ -211,13 +211,13 @@ def _metrics(settings: Settings) -> "PrometheusHook | None":
     return PrometheusHook(write_price=DYNAMODB_WRITE if settings.store.startswith("dynamodb:") else 0.0)
 
 
-def _worker(parts: Pipeline, settings: Settings, watch: "_Watcher") -> "Worker | Crew | Receptionist":
+def _worker(parts: Pipeline, settings: Settings, watch: "_Watcher") -> "Worker | WorkerPool | RequestServer":
     if isinstance(parts.source, Requests):
-        return Receptionist(parts, parts.source, settings, watch)
+        return RequestServer(parts, parts.source, settings, watch)
     wired = (parts.once, parts.source, parts.handler, parts.dead_letters)
     if isinstance(parts.source, FileSource):
         return Worker(*wired, batch=settings.batch or _FILE_BATCH, watch=watch)
-    return Crew(*wired, batch=settings.batch or _QUEUE_BATCH, threads=settings.threads or THREADS, watch=watch)
+    return WorkerPool(*wired, batch=settings.batch or _QUEUE_BATCH, threads=settings.threads or THREADS, watch=watch)
 
 
 def _run(worker: Worker) -> bool:
@@ -225,15 +225,15 @@ def _run(worker: Worker) -> bool:
     return worker.tally.good
 
 
-class Receptionist:
+class RequestServer:
     """Serves requests, and counts what became of their events."""
 
     def __init__(self, parts: Pipeline, source: Requests, settings: Settings, watch: "_Watcher") -> None:
-        from eventonce.webhook.serve import Server  # uvicorn and asyncio, which nothing else here needs
+        from eventonce.webhook.serve import WebhookServer  # uvicorn and asyncio, which nothing else here needs
 
-        self.tally = Tally()
+        self.tally = OutcomeCounts()
         self._watch = watch
-        self._server = Server(
+        self._server = WebhookServer(
             parts.once,
             parts.handler,
             source.url,
@@ -250,8 +250,8 @@ class Receptionist:
         self._watch(delivery, outcome)
 
 
-def _serve(worker: Crew | Receptionist, grace: int, say: Say) -> bool:
-    if isinstance(worker, Receptionist):
+def _serve(worker: WorkerPool | RequestServer, grace: int, say: Say) -> bool:
+    if isinstance(worker, RequestServer):
         say(f"listening on {worker.place}")
     with stopping(worker.stop, say):
         left = worker.run(grace)
@@ -279,7 +279,7 @@ class _Watcher:
             self._progress.say("more of these are not shown; the dead letters have them all")
 
 
-def _close(tally: Tally, dead_letters: str, *, as_json: bool) -> None:
+def _close(tally: OutcomeCounts, dead_letters: str, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(tally.counts()), err=True)
         return

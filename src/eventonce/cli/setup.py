@@ -5,7 +5,7 @@ import sys
 import click
 
 from eventonce.aws_setup.account import Account
-from eventonce.aws_setup.apply import Step, look
+from eventonce.aws_setup.apply import SetupStep, look
 from eventonce.aws_setup.plan import make_plan
 from eventonce.wire import load
 
@@ -55,7 +55,7 @@ def _confirm(*, yes: bool) -> None:
         sys.exit(1)
 
 
-def _apply(wanted: list[Step]) -> None:
+def _apply(wanted: list[SetupStep]) -> None:
     for step in wanted:
         if step.act is not None:
             step.act()

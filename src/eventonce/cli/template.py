@@ -3,7 +3,7 @@
 import click
 
 from eventonce.aws_setup.cloudformation import cloudformation, sam
-from eventonce.aws_setup.plan import Plan, make_plan
+from eventonce.aws_setup.plan import SetupPlan, make_plan
 from eventonce.aws_setup.terraform import terraform
 from eventonce.errors import ConfigError
 from eventonce.wire import load
@@ -42,7 +42,7 @@ def template(pipeline: str, form: str, *, function: bool) -> None:
         click.echo((terraform if form == "terraform" else cloudformation)(plan, function=function))
 
 
-def _check_feed(pipeline: str, plan: Plan) -> None:
+def _check_feed(pipeline: str, plan: SetupPlan) -> None:
     if plan.stream is not None:
         raise ConfigError(
             f"{pipeline}: --format sam feeds a function from a queue, and the source is a stream; take the role from "
@@ -50,7 +50,7 @@ def _check_feed(pipeline: str, plan: Plan) -> None:
         )
 
 
-def _check(pipeline: str, plan: Plan) -> None:
+def _check(pipeline: str, plan: SetupPlan) -> None:
     if not plan.places:
         raise ConfigError(f'{pipeline}: names nothing of AWS; write a source such as "sqs://NAME"')
     regions = sorted({region for place in plan.places if (region := place.options.get("region"))})

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 import msgspec
 
-from eventonce.claims.outcome import Kind
+from eventonce.claims.outcome import OutcomeKind
 from eventonce.errors import ConfigError, SourceError
 from eventonce.observe.status import Snapshot
 from eventonce.observe.text import one_line
@@ -95,7 +95,7 @@ def table(now: Snapshot, before: Snapshot | None) -> str:
 
 
 def _rates(now: Counts, before: Counts, seconds: float) -> Iterator[str]:
-    shown = [kind for kind in Kind if any(kind in counts for counts in now.values())]
+    shown = [kind for kind in OutcomeKind if any(kind in counts for counts in now.values())]
     width = max([len(_HEAD), *map(len, now)])
     yield _HEAD.ljust(width) + "".join(f"{kind:>12}" for kind in shown)
     for rule, counts in sorted(now.items()):

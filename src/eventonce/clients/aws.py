@@ -11,7 +11,7 @@ _SLOW_DOWN = ("LimitExceededException", "RequestLimitExceeded", "TooManyRequests
 _TIMEOUT = "10s"  # beyond the longest poll of a queue, a client adds this
 
 
-class Place:
+class AwsUrl:
     """What a URL such as `sqs://orders?region=eu-west-1&endpoint=http://localhost:4566` names."""
 
     def __init__(self, url: str, what: str, *known: str) -> None:

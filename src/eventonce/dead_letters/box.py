@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from eventonce.dead_letters.letter import Letter
+from eventonce.dead_letters.letter import DeadLetter
 from eventonce.errors import ConfigError
 
 
@@ -12,10 +12,10 @@ class Box(Protocol):
 
     @property
     def name(self) -> str: ...
-    def letters(self) -> Iterator[Letter]: ...  # the oldest first; to be read at once, a worker may wait
+    def letters(self) -> Iterator[DeadLetter]: ...  # the oldest first; to be read at once, a worker may wait
     def hidden(self) -> int: ...  # about how many others have in hand, or had until they died
-    def remove(self, letters: Sequence[Letter]) -> None: ...  # their events are done
-    def keep(self, letters: Sequence[Letter]) -> None: ...  # as they are told now, after another try in vain
+    def remove(self, letters: Sequence[DeadLetter]) -> None: ...  # their events are done
+    def keep(self, letters: Sequence[DeadLetter]) -> None: ...  # as they are told now, after another try in vain
     def close(self) -> None: ...  # and leave all others as they were
 
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from eventonce.dead_letters.letter import Letter, from_told, read_letter, without_body
+from eventonce.dead_letters.letter import DeadLetter, from_told, read_letter, without_body
 from eventonce.errors import SourceError
 from eventonce.sinks.append import AppendFile
 
@@ -27,17 +27,17 @@ class FileBox:
         if not Path(name).is_file():
             raise SourceError(f"{name}: there are no dead letters here; check the name, or nothing has died yet")
 
-    def letters(self) -> Iterator[Letter]:
+    def letters(self) -> Iterator[DeadLetter]:
         with self._opened() as file:
             yield from self._left(file)
 
     def hidden(self) -> int:
         return 0
 
-    def remove(self, letters: Sequence[Letter]) -> None:
+    def remove(self, letters: Sequence[DeadLetter]) -> None:
         self._note([{"letter": letter.id, "redriven": True} for letter in letters])
 
-    def keep(self, letters: Sequence[Letter]) -> None:
+    def keep(self, letters: Sequence[DeadLetter]) -> None:
         self._note([without_body(letter.told) for letter in letters if letter.told])
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class FileBox:
                 Path(self._journal.name).unlink(missing_ok=True)
         self._journal.close()
 
-    def _left(self, file: BinaryIO) -> Iterator[Letter]:
+    def _left(self, file: BinaryIO) -> Iterator[DeadLetter]:
         noted = self._noted()
         for line in file:
             letter = read_letter(line.rstrip(b"\n"))

@@ -23,7 +23,7 @@ _KEPT_BODY = 64 * 1024 * 1024  # bytes that a packed body may have
 MOST = 10_000  # letters that are redriven in one go: they are held in memory, and hidden from others in a queue
 
 
-class Letter(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """One dead letter.
 
     `id` names it and stays the same however often it is redriven. `told` is the letter as we wrote it, empty where
@@ -75,27 +75,27 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
         event = structs.replace(event, attributes=attributes, **named)
         return structs.replace(delivery, event=event)
 
-    def again(self, outcome: Outcome, now: int) -> "Letter":
+    def again(self, outcome: Outcome, now: int) -> "DeadLetter":
         """The letter after its event was tried once more in vain."""
         changed = fate(outcome, self.attempts + (outcome.attempt > 0), now)
         return structs.replace(self, told={**self.told, **changed, "letter": self.id}) if self.told else self
 
 
-def read_letter(raw: bytes, handle: Any = None) -> Letter:
+def read_letter(raw: bytes, handle: Any = None) -> DeadLetter:
     """Read a letter of ours; what is none, or is damaged, says so in its trouble."""
     name = hashlib.sha256(raw).hexdigest()[:32]
     try:
         return from_told(msgspec.json.decode(raw, type=dict[str, Any]), name, handle)
     except (msgspec.MsgspecError, ValueError, TypeError, KeyError, AttributeError, RecursionError, zlib.error):
         why = "is no dead letter of eventonce, or a damaged one"
-        return Letter(id=name, outcome="unreadable", reason=why, trouble=why, handle=handle)
+        return DeadLetter(id=name, outcome="unreadable", reason=why, trouble=why, handle=handle)
 
 
-def from_told(told: dict[str, Any], name: str, handle: Any = None) -> Letter:
+def from_told(told: dict[str, Any], name: str, handle: Any = None) -> DeadLetter:
     """The letter that says this; raises `KeyError`, `ValueError` or the like where it says nothing of the kind."""
     if not all(isinstance(told[name], str | None) for name in ("rule", "key")):
         raise TypeError("a rule and a key are texts")
-    return Letter(
+    return DeadLetter(
         id=str(told.get("letter") or name),
         body=_body(told),
         outcome=str(told["outcome"]),

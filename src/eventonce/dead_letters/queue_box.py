@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from eventonce.dead_letters.letter import MOST, Letter, read_letter
+from eventonce.dead_letters.letter import MOST, DeadLetter, read_letter
 from eventonce.dead_letters.undelivered import read_undelivered
 from eventonce.dead_letters.writing import OUTCOME
 from eventonce.event import Delivery
@@ -26,7 +26,7 @@ class QueueBox:
         self._held: dict[str, Delivery] = {}
         self.name = self._source.name
 
-    def letters(self) -> Iterator[Letter]:
+    def letters(self) -> Iterator[DeadLetter]:
         empty = 0
         while empty < _LOOKS and len(self._held) < MOST:
             received = self._source.receive(min(_BATCH, MOST - len(self._held)))
@@ -38,10 +38,10 @@ class QueueBox:
     def hidden(self) -> int:
         return max(0, self._source.in_hand() - len(self._held))
 
-    def remove(self, letters: Sequence[Letter]) -> None:
+    def remove(self, letters: Sequence[DeadLetter]) -> None:
         self._source.ack([self._held.pop(letter.handle) for letter in letters])
 
-    def keep(self, letters: Sequence[Letter]) -> None:
+    def keep(self, letters: Sequence[DeadLetter]) -> None:
         """Send them anew and delete what they were. Killed between the two there are two, of which one is a copy."""
         ours = [letter for letter in letters if letter.told]
         if not ours:
@@ -60,7 +60,7 @@ class QueueBox:
         if self._sink is not None:
             self._sink.close()
 
-    def _letter(self, delivery: Delivery) -> Letter:
+    def _letter(self, delivery: Delivery) -> DeadLetter:
         message = self._source.messages.pop(delivery.handle)
         # Ours are sent to this queue. What SQS has moved was sent to another one, with the attributes of its sender.
         sent_here = MOVED_FROM not in message.get("Attributes", {})

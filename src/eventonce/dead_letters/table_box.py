@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from eventonce.dead_letters import open_dead_letters
-from eventonce.dead_letters.letter import Letter, read_letter
+from eventonce.dead_letters.letter import DeadLetter, read_letter
 from eventonce.dead_letters.table_sink import DeadTable
 from eventonce.errors import SourceError
 
@@ -25,7 +25,7 @@ class TableBox:
         self._table = cast(DeadTable, open_dead_letters(url))
         self.name = self._table.name
 
-    def letters(self) -> Iterator[Letter]:
+    def letters(self) -> Iterator[DeadLetter]:
         last = 0
         while rows := self._table.read(last, _PAGE):
             last = rows[-1][0]
@@ -34,10 +34,10 @@ class TableBox:
     def hidden(self) -> int:
         return 0
 
-    def remove(self, letters: Sequence[Letter]) -> None:
+    def remove(self, letters: Sequence[DeadLetter]) -> None:
         self._table.remove([letter.handle for letter in letters])
 
-    def keep(self, letters: Sequence[Letter]) -> None:
+    def keep(self, letters: Sequence[DeadLetter]) -> None:
         self._table.replace([(letter.handle, msgspec.json.encode(letter.told)) for letter in letters if letter.told])
 
     def close(self) -> None:

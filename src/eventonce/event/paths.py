@@ -227,7 +227,7 @@ DEEP: Final = "**"  # any number of names and list items, also none
 ITEM: Final = "[*]"  # any item of a list
 
 
-class Step(str):
+class Wildcard(str):
     """A wildcard; a plain string with the same letters is a name."""
 
     __slots__ = ()
@@ -242,13 +242,13 @@ def ignored_path(text: str, what: str = "ignore") -> Steps:
     at = 0
     while at < len(text):
         wild = re.compile(r"\*\*|\*").match(text, at)
-        found = (Step(wild[0]), wild.end()) if wild else _name_at(text, at)
+        found = (Wildcard(wild[0]), wild.end()) if wild else _name_at(text, at)
         if found is None:
             break
         step, at = found
         steps.append(step)
         while text.startswith(ITEM, at):
-            steps.append(Step(ITEM))
+            steps.append(Wildcard(ITEM))
             at += len(ITEM)
         if at == len(text) and steps[-1] != DEEP:
             return tuple(steps)
@@ -266,7 +266,7 @@ class Ignored:
 
     def __init__(self, paths: Iterable[Steps]) -> None:
         listed = tuple(paths)
-        wild = any(isinstance(step, Step) for steps in listed for step in steps)
+        wild = any(isinstance(step, Wildcard) for steps in listed for step in steps)
         self._search = _Search(listed) if wild else None
         self._tree: dict[str, Any] = {}
         for steps in sorted(listed, key=len, reverse=True):  # a short path also swallows the longer ones below
@@ -317,7 +317,7 @@ class _Search:
             starts.append(len(self._steps))
             self._steps += steps
             self._lasts.add(len(self._steps) - 1)
-        self._names = {step for step in self._steps if not isinstance(step, Step)}
+        self._names = {step for step in self._steps if not isinstance(step, Wildcard)}
         self._start = self._reached(starts)
         self._known: dict[_State, _Below] = {}
 
@@ -355,7 +355,7 @@ class _Search:
         after: list[int] = []
         for number in state:
             step = self._steps[number]
-            if isinstance(step, Step) and step == DEEP:
+            if isinstance(step, Wildcard) and step == DEEP:
                 after.append(number)
             elif _matches(step, name):
                 if number in self._lasts:
@@ -370,7 +370,7 @@ class _Search:
             number = start
             while number not in reached:
                 reached.add(number)
-                number += self._steps[number] == DEEP and isinstance(self._steps[number], Step)
+                number += self._steps[number] == DEEP and isinstance(self._steps[number], Wildcard)
         return frozenset(reached)
 
 
@@ -390,6 +390,6 @@ class _Below(dict[object, _State | None]):
 
 
 def _matches(head: str, name: object) -> bool:
-    if isinstance(head, Step):
+    if isinstance(head, Wildcard):
         return head == (ITEM if name is None else ANY)
     return head == name

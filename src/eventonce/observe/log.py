@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from eventonce.claims.outcome import Action, Kind, Outcome
+from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.clock import Clock, SystemClock, moment
 from eventonce.errors import describe
 from eventonce.observe.text import one_line
@@ -16,14 +16,14 @@ from eventonce.ports import Called, Hook, Seen
 
 _log = logging.getLogger("eventonce.events")
 _LEVELS = {
-    Kind.PROCESSED: logging.DEBUG,
-    Kind.BUSY: logging.DEBUG,
-    Kind.UNKNOWN: logging.DEBUG,  # the outage itself is said once
-    Kind.DUPLICATE: logging.INFO,
-    Kind.STALE: logging.INFO,
-    Kind.EXPIRED: logging.INFO,
-    Kind.FAILED: logging.WARNING,
-    Kind.REJECTED: logging.WARNING,
+    OutcomeKind.PROCESSED: logging.DEBUG,
+    OutcomeKind.BUSY: logging.DEBUG,
+    OutcomeKind.UNKNOWN: logging.DEBUG,  # the outage itself is said once
+    OutcomeKind.DUPLICATE: logging.INFO,
+    OutcomeKind.STALE: logging.INFO,
+    OutcomeKind.EXPIRED: logging.INFO,
+    OutcomeKind.FAILED: logging.WARNING,
+    OutcomeKind.REJECTED: logging.WARNING,
 }
 _PLACE = ("source", "line", "message", "record")
 _SAMPLE_FIRST, _SAMPLE_EVERY = 10, 100  # of each minute
@@ -68,7 +68,7 @@ class LogHook(Hook):
         for each in seen:
             outcome = each.outcome
             level = _LEVELS[outcome.kind]
-            if outcome.kind is Kind.PROCESSED and outcome.error is not None:
+            if outcome.kind is OutcomeKind.PROCESSED and outcome.error is not None:
                 level = logging.WARNING  # it ran, and will run again: nothing remembers it
             if _log.isEnabledFor(level) and (level != logging.INFO or self._sample.takes(outcome)):
                 told = _told(each)
@@ -91,7 +91,7 @@ class _Sample:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._minute = 0
-        self._counts: Counter[tuple[str | None, Kind]] = Counter()
+        self._counts: Counter[tuple[str | None, OutcomeKind]] = Counter()
 
     def takes(self, outcome: Outcome) -> bool:
         minute = self._clock.steady() // _MINUTE

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from eventonce.claims.outcome import Kind
+from eventonce.claims.outcome import OutcomeKind
 from eventonce.errors import MissingDriver
 from eventonce.event import Event
 from eventonce.event.keys import Key
@@ -44,7 +44,7 @@ class OpenTelemetryHook(Hook):
     def settled(self, seen: Sequence[Seen]) -> None:
         for event, outcome, _ in seen:
             parent = _parent(event)
-            if parent is None or outcome.kind is Kind.PROCESSED:
+            if parent is None or outcome.kind is OutcomeKind.PROCESSED:
                 continue
             attributes = _named(outcome.rule, outcome.key, outcome.attempt)
             attributes |= {"eventonce.outcome": outcome.kind.value, "eventonce.action": outcome.action.value}

@@ -8,12 +8,12 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from eventonce.clients.aws import Place
+from eventonce.clients.aws import AwsUrl
 from eventonce.clock import Clock
 from eventonce.errors import ConfigError, EventRejected, StoreError, StoreUnusable, TransactionRefused
 from eventonce.outbox.feed import Backlog
-from eventonce.outbox.row import Pending, Row
-from eventonce.stores.dynamodb.client import PASSING, Denied, Refused, Server
+from eventonce.outbox.row import OutboxRow, PendingRow
+from eventonce.stores.dynamodb.client import PASSING, Denied, DynamoDBClient, Refused
 from eventonce.stores.dynamodb.transaction import MAX_ACTIONS, MAX_BYTES, MAX_ITEM, Writes, size
 from eventonce.stores.retry import ask
 
@@ -50,10 +50,10 @@ class DynamoDBTable:
     streamed = True  # relays are fed by its stream
 
     def __init__(self, url: str, clock: Clock) -> None:
-        self.place = Place(url, "outbox")
+        self.place = AwsUrl(url, "outbox")
         self.name = f"dynamodb://{self.place.name}"
         self.clock = clock
-        self._server = Server(
+        self._server = DynamoDBClient(
             self.place.name,
             region=self.place.options.get("region"),
             endpoint=self.place.options.get("endpoint"),
@@ -65,17 +65,17 @@ class DynamoDBTable:
 
     # --- the user's side ---
 
-    def _key(self, row: Row) -> Key:
+    def _key(self, row: OutboxRow) -> Key:
         return Key(row.grp, f"{self.clock.utc():015}:{row.identity}")
 
-    def insert(self, connection: Any, row: Row) -> None:
+    def insert(self, connection: Any, row: OutboxRow) -> None:
         """Add a row to what `ctx.tx` of a DynamoDB store will write."""
         if not isinstance(connection, Writes):
             raise ConfigError("outbox: in DynamoDB use transact(items, event), or add(ctx.tx, event) in a handler")
         item = {**self._key(row)._asdict(), "event": row.event.decode()}
         connection.put_item(TableName=self.place.name, Item=item)
 
-    def transact(self, items: Sequence[Mapping[str, Any]], row: Row) -> None:
+    def transact(self, items: Sequence[Mapping[str, Any]], row: OutboxRow) -> None:
         """Write all or nothing. Asked again with the same token, where an answer is lost or another interferes."""
         item = {**self._key(row).typed(), "event": {"S": row.event.decode()}}
         if size(item) > MAX_ITEM:
@@ -162,9 +162,9 @@ class DynamoDBTable:
 
     # --- the relay's side ---
 
-    def read(self, keys: Sequence[Key]) -> dict[Key, Pending]:
+    def read(self, keys: Sequence[Key]) -> dict[Key, PendingRow]:
         """The items that are there, as they are now."""
-        found: dict[Key, Pending] = {}
+        found: dict[Key, PendingRow] = {}
         parts = [keys[at : at + _READ_AT_ONCE] for at in range(0, len(keys), _READ_AT_ONCE)]
         for items in self._server.each(self._read, parts):
             for item in items:
@@ -182,11 +182,11 @@ class DynamoDBTable:
             asked = self._left(answer.get("UnprocessedKeys"))
         return found
 
-    def groups(self, grps: Sequence[str]) -> dict[str, list[Pending]]:
+    def groups(self, grps: Sequence[str]) -> dict[str, list[PendingRow]]:
         """The first items of groups."""
         return dict(zip(grps, self._server.each(self._group, grps), strict=True))
 
-    def _group(self, grp: str) -> list[Pending]:
+    def _group(self, grp: str) -> list[PendingRow]:
         answer = self._ask(
             "query",
             TableName=self.place.name,
@@ -208,18 +208,18 @@ class DynamoDBTable:
                 return
             asked["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
-    def remove(self, rows: Sequence[Pending]) -> None:
+    def remove(self, rows: Sequence[PendingRow]) -> None:
         """These are out."""
         parts = [rows[at : at + _WRITTEN_AT_ONCE] for at in range(0, len(rows), _WRITTEN_AT_ONCE)]
         self._server.each(self._remove, parts)
 
-    def _remove(self, rows: Sequence[Pending]) -> None:
+    def _remove(self, rows: Sequence[PendingRow]) -> None:
         asked: Any = {self.place.name: [{"DeleteRequest": {"Key": row.number.typed()}} for row in rows]}
         while asked:
             request = asked
             asked = self._left(self._ask("batch_write_item", RequestItems=request).get("UnprocessedItems"))
 
-    def count_failure(self, row: Pending) -> None:
+    def count_failure(self, row: PendingRow) -> None:
         """One more attempt was in vain; not where the item is gone meanwhile."""
         try:
             self._ask(
@@ -251,11 +251,11 @@ class DynamoDBTable:
             self.clock.sleep(_POLL)
         return left
 
-    def _pending(self, item: dict[str, Any]) -> Pending:
+    def _pending(self, item: dict[str, Any]) -> PendingRow:
         key = Key(item["grp"]["S"], item["place"]["S"])
         waited = self.clock.utc() - key.added
         failures = int(item.get("failures", {"N": "0"})["N"])
-        return Pending(key, key.identity, key.grp, item["event"]["S"].encode(), failures, max(0, waited))
+        return PendingRow(key, key.identity, key.grp, item["event"]["S"].encode(), failures, max(0, waited))
 
 
 _MAKE = "check name and region, or make it with outbox.create() or eventonce relay --create"

@@ -4,13 +4,13 @@ import threading
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from eventonce.outbox.row import Pending
+from eventonce.outbox.row import PendingRow
 
 
 class Back(NamedTuple):
     """A row that is given back, not to be taken for a while."""
 
-    row: Pending
+    row: PendingRow
     rest: int  # milliseconds
     blame: bool = False  # whether that counts as one of its attempts
 
@@ -26,7 +26,7 @@ MOST_COUNTED = 100_000
 SWEPT = 1000  # rows that are removed at a time
 
 
-class Feed(Protocol):
+class OutboxFeed(Protocol):
     """A relay's way to the rows of an outbox.
 
     What was taken is held until it is settled, and nobody else has rows of the same group meanwhile. Where the outbox
@@ -35,9 +35,9 @@ class Feed(Protocol):
 
     name: str
 
-    def take(self, most: int) -> list[Pending]: ...  # what may be published now, the rows of a group in order
+    def take(self, most: int) -> list[PendingRow]: ...  # what may be published now, the rows of a group in order
     def hold(self) -> None: ...  # what was taken is still at work; called by another thread
-    def settle(self, done: Sequence[Pending], back: Sequence[Back]) -> None: ...  # all that was taken
+    def settle(self, done: Sequence[PendingRow], back: Sequence[Back]) -> None: ...  # all that was taken
     def wait(self, duration: int, stop: threading.Event) -> None: ...  # until there may be more, at most so long
     def tidy(self) -> bool: ...  # remove some of what need not be kept any longer; whether there is more
     def backlog(self) -> Backlog: ...

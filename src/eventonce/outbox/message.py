@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 
-class Outgoing(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True):
     """An event to publish, where there is more to say than the event itself.
 
     `identity` is what consumers tell copies by; without one it comes from the event. Events of one `group` keep their

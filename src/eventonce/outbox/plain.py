@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from eventonce.errors import EventRejected, SinkDown, SinkError
 from eventonce.event.stamp import stamped
-from eventonce.outbox.message import Outgoing
-from eventonce.outbox.publish_result import Kind, Published
+from eventonce.outbox.message import Message
+from eventonce.outbox.publish_result import PublishKind, PublishResult
 from eventonce.ports import Sink
 
 _BEHIND = "was held back, because an event of its group before it could not be sent"
@@ -17,7 +17,7 @@ class PlainPublisher:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
 
-    def send(self, events: Sequence[Outgoing]) -> list[Published]:
+    def send(self, events: Sequence[Message]) -> list[PublishResult]:
         """What became of each. Of one group, what is behind an event that failed is not sent."""
         answers: dict[int, Exception | None] = {}
         stuck: set[str | None] = set()
@@ -27,7 +27,7 @@ class PlainPublisher:
             stuck |= {events[number].group for number in free if _failed(answers[number])} - {None}
         return [_published(each, answers[number]) for number, each in enumerate(events)]
 
-    def _sent(self, events: Sequence[Outgoing], numbers: Sequence[int]) -> Sequence[Exception | None]:
+    def _sent(self, events: Sequence[Message], numbers: Sequence[int]) -> Sequence[Exception | None]:
         chosen = [events[number] for number in numbers]
         identities = [each.identity or "" for each in chosen]
         try:
@@ -41,7 +41,7 @@ class PlainPublisher:
         self._sink.close()
 
 
-def _waves(events: Sequence[Outgoing]) -> list[list[int]]:
+def _waves(events: Sequence[Message]) -> list[list[int]]:
     """Which events go together: the first of each group, then the second, and so on."""
     waves: list[list[int]] = []
     seen: dict[str, int] = {}
@@ -59,7 +59,7 @@ def _failed(answer: Exception | None) -> bool:
     return answer is not None and not isinstance(answer, EventRejected)
 
 
-def _published(outgoing: Outgoing, answer: Exception | None) -> Published:
-    kind = Kind.FAILED if _failed(answer) else Kind.PUBLISHED if answer is None else Kind.REFUSED
+def _published(outgoing: Message, answer: Exception | None) -> PublishResult:
+    kind = PublishKind.FAILED if _failed(answer) else PublishKind.PUBLISHED if answer is None else PublishKind.REFUSED
     attempts = outgoing.attempts + 1
-    return Published(kind=kind, identity=outgoing.identity or "", attempts=attempts, error=answer)
+    return PublishResult(kind=kind, identity=outgoing.identity or "", attempts=attempts, error=answer)

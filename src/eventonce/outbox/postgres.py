@@ -17,7 +17,7 @@ from eventonce.errors import ConfigError, StoreError, StoreUnusable
 from eventonce.forks import tell_of_forks
 from eventonce.outbox.connections import execute
 from eventonce.outbox.feed import MOST_COUNTED, SWEPT, Back, Backlog
-from eventonce.outbox.row import Pending, Row
+from eventonce.outbox.row import OutboxRow, PendingRow
 from eventonce.outbox.schema import VERSIONS, Schema, absent
 from eventonce.stores.postgres.connection import Connection, Pool
 from eventonce.stores.postgres.errors import trouble
@@ -57,7 +57,7 @@ class PostgresTable:
 
     # --- the user's side ---
 
-    def insert(self, connection: Any, row: Row) -> None:
+    def insert(self, connection: Any, row: OutboxRow) -> None:
         """Add a row to the transaction that is open on the user's connection."""
         values = {**row._asdict(), "ordered": row.ordered, "notify": self._notify}
         execute(connection, _ADD, values, "postgresql", self._missing)
@@ -89,7 +89,7 @@ class PostgresTable:
 
     # --- the relay's side ---
 
-    def take(self, token: str, after: str, most: int, lease: int) -> tuple[list[Pending], str, int]:
+    def take(self, token: str, after: str, most: int, lease: int) -> tuple[list[PendingRow], str, int]:
         """What is next of groups behind `after`, the last group that was looked at, and how many were."""
         asked = {"token": token, "after": after, "most": most, "depth": _DEPTH, "lease": lease}
         rows = self._ask(lambda connection: _rows(connection, _TAKE, asked), 0)
@@ -101,7 +101,7 @@ class PostgresTable:
         asked = {"token": token, "numbers": list(numbers), "lease": lease}
         return len(self._ask(lambda connection: _rows(connection, _EXTEND, asked), lease // 3))
 
-    def settle(self, token: str, done: Sequence[Pending], back: Sequence[Back], keep: int, within: int) -> int:
+    def settle(self, token: str, done: Sequence[PendingRow], back: Sequence[Back], keep: int, within: int) -> int:
         """Remove and give back; how many were still this relay's. May be repeated, where its answer was lost."""
         asked = {
             "token": token,
@@ -124,9 +124,9 @@ class PostgresTable:
         ((count, waited),) = self._ask(lambda connection: _rows(connection, _BACKLOG, {"most": MOST_COUNTED}), 0)
         return Backlog(count, max(0, waited or 0))
 
-    def bell(self) -> Bell:
+    def bell(self) -> PostgresListener:
         """What rings when something was added."""
-        return Bell(self._settings)
+        return PostgresListener(self._settings)
 
     def close(self) -> None:
         self._pool.close()
@@ -162,7 +162,7 @@ class PostgresTable:
         self._pool.after_fork(in_child=in_child)
 
 
-class Bell:
+class PostgresListener:
     """Listens for notifications on a connection of its own, made again when it is lost."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -211,9 +211,9 @@ def _rows(connection: Connection, sql: str, parameters: dict[str, Any]) -> Rows:
     return connection.run(sql, parameters).fetchall()
 
 
-def _pending(row: Sequence[Any], now: int) -> Pending:
+def _pending(row: Sequence[Any], now: int) -> PendingRow:
     number, identity, grp, event, failures, added = row
-    return Pending(number, identity, grp, bytes(event), failures, max(0, now - added))
+    return PendingRow(number, identity, grp, bytes(event), failures, max(0, now - added))
 
 
 def _trouble(error: psycopg.Error, place: str) -> StoreError:

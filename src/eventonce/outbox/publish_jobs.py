@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from typing import Any, Self
 
-from eventonce.claims.outcome import Kind as OutcomeKind
-from eventonce.claims.outcome import Outcome
+from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.clock import Clock
 from eventonce.dead_letters import DeadLetters
 from eventonce.errors import EventRejected, SinkError
 from eventonce.event import Delivery, Event
 from eventonce.event.stamp import stamped
 from eventonce.outbox.identity import deduplication_id
-from eventonce.outbox.message import Outgoing
-from eventonce.outbox.publish_result import Kind, Published
+from eventonce.outbox.message import Message
+from eventonce.outbox.publish_result import PublishKind, PublishResult
 from eventonce.outbox.reading import kept
 from eventonce.sinks.parcel import Parcel, Refusal, Taken
 from eventonce.sinks.rounds import Carrier, Rounds
@@ -24,14 +23,14 @@ class StampedParcel(Parcel):
 
     __slots__ = ("_readable", "identity", "outgoing")
 
-    def __init__(self, outgoing: Outgoing, event: Event, identity: str) -> None:
+    def __init__(self, outgoing: Message, event: Event, identity: str) -> None:
         self.outgoing = outgoing
         self.identity = identity
         self._readable = True
         super().__init__(event, group=outgoing.group)
 
     @classmethod
-    def unreadable(cls, outgoing: Outgoing, why: EventRejected) -> Self:
+    def unreadable(cls, outgoing: Message, why: EventRejected) -> Self:
         """One that will not be sent."""
         identity = outgoing.identity if isinstance(outgoing.identity, str) else ""
         parcel = cls(outgoing, Event(data=None), identity)
@@ -50,14 +49,14 @@ class StampedParcel(Parcel):
     def written(self) -> Event:
         return stamped(self.event, self.identity, self.sent + 1)
 
-    def published(self) -> Published:
+    def published(self) -> PublishResult:
         """What became of it."""
         told: dict[str, Any] = {"identity": self.identity, "attempts": self.sent}
         if isinstance(self.answer, Taken):
-            kind = Kind.DEDUPLICATED if self.answer.repeated else Kind.PUBLISHED
-            return Published(kind=kind, id=self.answer.id, **told)
-        kind = Kind.REFUSED if isinstance(self.answer, EventRejected) else Kind.FAILED
-        return Published(kind=kind, code=_code(self.answer), error=self.answer, **told)
+            kind = PublishKind.DEDUPLICATED if self.answer.repeated else PublishKind.PUBLISHED
+            return PublishResult(kind=kind, id=self.answer.id, **told)
+        kind = PublishKind.REFUSED if isinstance(self.answer, EventRejected) else PublishKind.FAILED
+        return PublishResult(kind=kind, code=_code(self.answer), error=self.answer, **told)
 
     def letter(self, where: str) -> tuple[Delivery, Outcome]:
         """It as a dead letter; the stamp is in its body, so that it comes back under the same identity."""

@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 
-class Kind(StrEnum):
+class PublishKind(StrEnum):
     """What became of it."""
 
     PUBLISHED = "published"  # the carrier has it
@@ -14,13 +14,13 @@ class Kind(StrEnum):
     FAILED = "failed"  # not taken, or nobody knows; may be sent again under the same identity
 
 
-class Published(msgspec.Struct, frozen=True, kw_only=True):
+class PublishResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one event. `id` is the carrier's own (EventId, MessageId), `code` what it calls its refusal.
 
     `attempts` counts every time it was sent, also those of earlier calls that `Outgoing.attempts` told of.
     """
 
-    kind: Kind
+    kind: PublishKind
     identity: str  # empty where the event could not even be read
     id: str | None = None
     attempts: int = 0
@@ -30,4 +30,4 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ok(self) -> bool:
         """Whether the carrier has it."""
-        return self.kind in (Kind.PUBLISHED, Kind.DEDUPLICATED)
+        return self.kind in (PublishKind.PUBLISHED, PublishKind.DEDUPLICATED)

@@ -11,9 +11,9 @@ from eventonce.errors import ConfigError, EventRejected, describe
 from eventonce.event import Event
 from eventonce.event.formats.sdk import CloudEvent
 from eventonce.outbox.identity import Identities, given_identity
-from eventonce.outbox.message import Outgoing
+from eventonce.outbox.message import Message
 from eventonce.outbox.publish_jobs import Publishing, StampedParcel
-from eventonce.outbox.publish_result import Published
+from eventonce.outbox.publish_result import PublishResult
 from eventonce.outbox.reading import read
 from eventonce.rules import given_rules
 from eventonce.rules.rule import Rule
@@ -23,7 +23,7 @@ MAX_ATTEMPTS = 15  # with the pauses between, between one and a half and three m
 
 
 class Publisher:
-    """`Publisher("events://BUS").send(events)`: one `Published` per event, in order. Threads may share it.
+    """`Publisher("events://BUS").send(events)`: one `PublishResult` per event, in order. Threads may share it.
 
     `url` is a sink's: `events://BUS` (by name, or a new bus by its ARN), `sns://TOPIC`, `sqs://QUEUE`. `rules` make the
     identity of an event; `dead_letter` is where refused ones are kept. Nothing is connected to before the first event.
@@ -46,15 +46,15 @@ class Publisher:
         self._carrier = open_carrier(url)
         self._dead_letters = None if dead_letter is None else open_dead_letters(dead_letter)
 
-    def send(self, events: Iterable[Any]) -> list[Published]:
-        """Publish events: `Event`, mappings, JSON, CloudEvents of the SDK, or `Outgoing` around any of these.
+    def send(self, events: Iterable[Any]) -> list[PublishResult]:
+        """Publish events: `Event`, mappings, JSON, CloudEvents of the SDK, or `Message` around any of these.
 
         Never raises for an event or for trouble of the carrier. In a group, what is behind an event that failed is not
         sent; what is behind a refused one is.
         """
-        if isinstance(events, Event | Mapping | str | bytes | Outgoing | CloudEvent):
+        if isinstance(events, Event | Mapping | str | bytes | Message | CloudEvent):
             raise ConfigError("send takes a list of events; put the one event into a list")
-        parcels = [self._parcel(item if isinstance(item, Outgoing) else Outgoing(item)) for item in events]
+        parcels = [self._parcel(item if isinstance(item, Message) else Message(item)) for item in events]
         Publishing(self._carrier, self._clock, self._tries, self._dead_letters).run(parcels)
         return [parcel.published() for parcel in parcels]
 
@@ -64,7 +64,7 @@ class Publisher:
         if self._dead_letters is not None:
             self._dead_letters.close()
 
-    def _parcel(self, outgoing: Outgoing) -> StampedParcel:
+    def _parcel(self, outgoing: Message) -> StampedParcel:
         try:
             event = read(outgoing.event)
             given = outgoing.identity

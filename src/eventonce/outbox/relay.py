@@ -12,9 +12,9 @@ from eventonce.dead_letters import DeadLetters, open_dead_letters
 from eventonce.errors import ConfigError
 from eventonce.observe.hooks import Hooks
 from eventonce.observe.outage import awaited
-from eventonce.outbox.feed import Feed
+from eventonce.outbox.feed import OutboxFeed
 from eventonce.outbox.outbox import Outbox
-from eventonce.outbox.relay_loop import Desk, Loop, Sender
+from eventonce.outbox.relay_loop import Desk, EventPublisher, Loop
 from eventonce.outbox.table_feed import TableFeed
 from eventonce.ports import Hook
 
@@ -39,7 +39,7 @@ class Relay:
     def __init__(
         self,
         outbox: Outbox,
-        publisher: Sender,
+        publisher: EventPublisher,
         *,
         dead_letter: str | DeadLetters = "eventonce-dead.jsonl",
         batch: int = BATCH,
@@ -124,7 +124,7 @@ class Relay:
             for feed in feeds:
                 feed.close()
 
-    def _feeds(self, *, ends: bool) -> list[Feed]:
+    def _feeds(self, *, ends: bool) -> list[OutboxFeed]:
         if self._outbox.table.streamed:  # which is read in order
             streamed = self._streamed()
             return [streamed.leftovers() if ends else streamed.stream(self._store, self._clock)]

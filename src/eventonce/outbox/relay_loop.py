@@ -14,11 +14,11 @@ from eventonce.dead_letters import DeadLetters
 from eventonce.errors import EventRejected, StoreError, StoreUnusable
 from eventonce.observe.hooks import Hooks
 from eventonce.observe.outage import Outage
-from eventonce.outbox.decision import Answered, Dead, Verdict, letter
-from eventonce.outbox.feed import Feed
-from eventonce.outbox.message import Outgoing
-from eventonce.outbox.publish_result import Kind, Published
-from eventonce.outbox.row import Pending
+from eventonce.outbox.decision import Answered, RefusedRow, RelayDecision, letter
+from eventonce.outbox.feed import OutboxFeed
+from eventonce.outbox.message import Message
+from eventonce.outbox.publish_result import PublishKind, PublishResult
+from eventonce.outbox.row import PendingRow
 from eventonce.ports import Relayed
 
 LONGEST_PAUSE = 5000  # between two tries while nothing gets through
@@ -28,13 +28,13 @@ _BEATS = 3  # within a lease
 _log = logging.getLogger("eventonce")
 
 
-class Sender(Protocol):
+class EventPublisher(Protocol):
     """What a relay publishes with; a `Publisher` is one.
 
     Events of a group that are behind one that failed have failed too, unsent.
     """
 
-    def send(self, events: Sequence[Outgoing]) -> Sequence[Published]: ...
+    def send(self, events: Sequence[Message]) -> Sequence[PublishResult]: ...
 
 
 class Desk:
@@ -42,7 +42,7 @@ class Desk:
 
     def __init__(
         self,
-        publisher: Sender,
+        publisher: EventPublisher,
         dead_letters: DeadLetters,
         hooks: Hooks,
         clock: Clock,
@@ -68,7 +68,7 @@ class Desk:
         self._dead_letters = dead_letters
         self._lock = threading.Lock()
 
-    def bury(self, dead: Sequence[Dead]) -> None:
+    def bury(self, dead: Sequence[RefusedRow]) -> None:
         """Keep what will never be published."""
         if dead:
             with self._lock:
@@ -82,7 +82,7 @@ class Desk:
 class Loop:
     """Publishes what a feed gives, for as long as it is told to."""
 
-    def __init__(self, desk: Desk, feed: Feed, *, keeps_house: bool = True) -> None:
+    def __init__(self, desk: Desk, feed: OutboxFeed, *, keeps_house: bool = True) -> None:
         self._desk = desk
         self._feed = feed
         self._keeps_house = keeps_house  # tells how much waits, and removes what need not be kept
@@ -135,24 +135,24 @@ class Loop:
         desk.hooks.relayed(Relayed(feed.name, dict(verdict.counts), waited))
         return True
 
-    def _send(self, rows: Sequence[Pending]) -> Verdict:
-        outgoing: list[tuple[Pending, Outgoing]] = []
-        broken: list[Dead] = []
+    def _send(self, rows: Sequence[PendingRow]) -> RelayDecision:
+        outgoing: list[tuple[PendingRow, Message]] = []
+        broken: list[RefusedRow] = []
         for row in rows:
             try:
-                outgoing.append((row, Outgoing(row.opened(), row.identity, row.group, row.failures)))
+                outgoing.append((row, Message(row.opened(), row.identity, row.group, row.failures)))
             except EventRejected as error:
-                broken.append(Dead(row, row.failures, error))
+                broken.append(RefusedRow(row, row.failures, error))
         answers = self._desk.publisher.send([each for _, each in outgoing]) if outgoing else []
         answered = [(row, answer) for (row, _), answer in zip(outgoing, answers, strict=True)]
-        return Verdict(answered, broken, self._desk.max_attempts, blame=self._gets_through(answered))
+        return RelayDecision(answered, broken, self._desk.max_attempts, blame=self._gets_through(answered))
 
     def _gets_through(self, answered: Answered) -> bool:
         """Whether anything does, now or the last time; what the receiver refused has reached it too."""
         desk, before = self._desk, self._desk.through
         if not answered:
             return False
-        desk.through = any(answer.kind is not Kind.FAILED for _, answer in answered)
+        desk.through = any(answer.kind is not PublishKind.FAILED for _, answer in answered)
         self._tries = 0 if desk.through else self._tries + 1
         if desk.through:
             desk.receiver.worked()

@@ -18,7 +18,7 @@ _WHOLE = b'{"eventonce_event":'
 _decode = msgspec.json.Decoder(Event).decode
 
 
-class Row(NamedTuple):
+class OutboxRow(NamedTuple):
     """An event as an outbox keeps it."""
 
     identity: str
@@ -30,7 +30,7 @@ class Row(NamedTuple):
         return self.grp.startswith("=")
 
 
-class Pending(NamedTuple):
+class PendingRow(NamedTuple):
     """A row that a relay has taken."""
 
     number: Any  # what its outbox finds it by
@@ -52,7 +52,7 @@ class Pending(NamedTuple):
             raise EventRejected(f"what the outbox keeps of it cannot be read: {error}") from None
 
 
-def make_row(event: object, group: str | None, identity: str | None, rules: Identities | None) -> Row:
+def make_row(event: object, group: str | None, identity: str | None, rules: Identities | None) -> OutboxRow:
     """The row of an event.
 
     Its identity is fixed here, so that it stays the same whatever happens to the relay: the one that is given, what
@@ -64,7 +64,7 @@ def make_row(event: object, group: str | None, identity: str | None, rules: Iden
         identity = rules.of(found) if rules is not None else own or uuid.uuid4().hex
     identity = _named("identity", identity)
     grp = f"-{identity}" if group is None else f"={_named('group', group)}"
-    return Row(identity, grp, _written(found))
+    return OutboxRow(identity, grp, _written(found))
 
 
 def _written(event: Event) -> bytes:

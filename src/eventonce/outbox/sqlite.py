@@ -17,7 +17,7 @@ from eventonce.files import identity, is_in_place, moved
 from eventonce.forks import tell_of_forks
 from eventonce.outbox.connections import execute
 from eventonce.outbox.feed import MOST_COUNTED, SWEPT, Back, Backlog
-from eventonce.outbox.row import Pending, Row
+from eventonce.outbox.row import OutboxRow, PendingRow
 from eventonce.outbox.schema import VERSIONS, Schema, absent
 from eventonce.stores.sqlite import PATIENCE, in_transaction, trouble
 from eventonce.stores.url import options
@@ -69,7 +69,7 @@ class SQLiteTable:
 
     # --- the user's side ---
 
-    def insert(self, connection: Any, row: Row) -> None:
+    def insert(self, connection: Any, row: OutboxRow) -> None:
         """Add a row to the transaction that is open on the user's connection."""
         execute(connection, _ADD, {**row._asdict(), "added": self._clock.utc()}, "sqlite", self._missing)
 
@@ -94,7 +94,7 @@ class SQLiteTable:
 
     # --- the relay's side ---
 
-    def take(self, token: str, after: str, most: int, lease: int) -> tuple[list[Pending], str, int]:
+    def take(self, token: str, after: str, most: int, lease: int) -> tuple[list[PendingRow], str, int]:
         """What is next of groups behind `after`, the last group that was looked at, and how many were."""
 
         def act(connection: sqlite3.Connection) -> tuple[list[Any], int]:
@@ -119,7 +119,7 @@ class SQLiteTable:
 
         return self._change(act)
 
-    def settle(self, token: str, done: Sequence[Pending], back: Sequence[Back], keep: int, within: int) -> int:
+    def settle(self, token: str, done: Sequence[PendingRow], back: Sequence[Back], keep: int, within: int) -> int:
         """Remove and give back; how many were still this relay's."""
 
         def act(connection: sqlite3.Connection) -> int:
@@ -140,9 +140,9 @@ class SQLiteTable:
         count, added = self._use(lambda connection: connection.execute(_BACKLOG, (MOST_COUNTED,)).fetchone())
         return Backlog(count, 0 if added is None else max(0, self._clock.utc() - added))
 
-    def bell(self) -> Bell:
+    def bell(self) -> SQLiteListener:
         """What rings when the file has changed."""
-        return Bell(lambda: self._use(_data_version))
+        return SQLiteListener(lambda: self._use(_data_version))
 
     def close(self) -> None:
         with self._lock:
@@ -186,7 +186,7 @@ class SQLiteTable:
         self._lock.release()
 
 
-class Bell:
+class SQLiteListener:
     """Looks whether another connection has changed the file since the last look."""
 
     def __init__(self, version: Callable[[], int]) -> None:
@@ -224,6 +224,6 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(connection.execute(f"SELECT max(version) FROM {VERSIONS}").fetchone()[0] or 0) if there else 0
 
 
-def _pending(row: Sequence[Any], now: int) -> Pending:
+def _pending(row: Sequence[Any], now: int) -> PendingRow:
     number, identity, grp, event, failures, added = row
-    return Pending(number, identity, grp, event, failures, max(0, now - added))
+    return PendingRow(number, identity, grp, event, failures, max(0, now - added))

@@ -12,8 +12,8 @@ from eventonce.clock import Clock
 from eventonce.errors import EventRejected
 from eventonce.event import Delivery
 from eventonce.outbox.dynamodb import DynamoDBTable, Key
-from eventonce.outbox.feed import Back, Backlog, Feed
-from eventonce.outbox.row import Pending
+from eventonce.outbox.feed import Back, Backlog, OutboxFeed
+from eventonce.outbox.row import PendingRow
 
 LEFT_BEHIND = 300_000  # milliseconds after which an item is read from the table, whatever the stream tells
 LOOK_EVERY = 60_000
@@ -21,7 +21,7 @@ _MOST_LEFT = 10_000  # items that are looked at
 _NO_KEYS = "outbox: a record of the stream has no keys of an outbox; connect the stream of the outbox's own table"
 
 
-class News(NamedTuple):
+class NewItem(NamedTuple):
     """That an item was added."""
 
     key: Key
@@ -40,7 +40,7 @@ class Source(Protocol):
 class KeyFeed:
     """Items by their keys, in this order, each once. Behind one that fails its group waits."""
 
-    def __init__(self, table: DynamoDBTable, news: Sequence[News]) -> None:
+    def __init__(self, table: DynamoDBTable, news: Sequence[NewItem]) -> None:
         self.name = table.name
         self._table = table
         self._news = news
@@ -48,7 +48,7 @@ class KeyFeed:
         self._stuck: set[str] = set()
         self._failed: set[Key] = set()
 
-    def take(self, most: int) -> list[Pending]:
+    def take(self, most: int) -> list[PendingRow]:
         while self._at < len(self._news):
             keys = [news.key for news in self._news[self._at : self._at + most]]
             self._at += len(keys)
@@ -59,7 +59,7 @@ class KeyFeed:
                 return found
         return []
 
-    def settle(self, done: Sequence[Pending], back: Sequence[Back]) -> None:
+    def settle(self, done: Sequence[PendingRow], back: Sequence[Back]) -> None:
         self._failed |= {each.row.number for each in back}  # first: should the table not answer, these come again
         self._stuck |= {each.row.grp for each in back}
         settle(self._table, done, back)
@@ -105,7 +105,7 @@ class StreamFeed:
         self._look_at = 0  # for what was left behind
         self._taken: dict[Key, list[Delivery]] = {}
 
-    def take(self, most: int) -> list[Pending]:
+    def take(self, most: int) -> list[PendingRow]:
         self._look_behind()
         news = self._news(most)
         now = self._table.clock.steady()
@@ -131,7 +131,7 @@ class StreamFeed:
             keys.append(news.key)
         return list(dict.fromkeys(keys))
 
-    def _rows(self, news: Sequence[Key], due: Sequence[str]) -> list[Pending]:
+    def _rows(self, news: Sequence[Key], due: Sequence[str]) -> list[PendingRow]:
         groups = self._table.groups([*dict.fromkeys(key.grp for key in news if key.grp.startswith("=")), *due])
         alone = self._table.read([key for key in news if not key.grp.startswith("=")])
         items = alone | {row.number: row for rows in groups.values() for row in rows}
@@ -152,7 +152,7 @@ class StreamFeed:
             if key.added < clock.utc() - LEFT_BEHIND:
                 self._late.setdefault(key.grp, 0)
 
-    def settle(self, done: Sequence[Pending], back: Sequence[Back]) -> None:
+    def settle(self, done: Sequence[PendingRow], back: Sequence[Back]) -> None:
         now = self._table.clock.steady()
         again = dict.fromkeys(self._taken, 0)  # unless the table answers, all of it comes again
         try:
@@ -186,7 +186,7 @@ class StreamFeed:
         self._source.close()
 
 
-def _before(rows: Sequence[Pending], news: Sequence[Key]) -> list[Pending]:
+def _before(rows: Sequence[PendingRow], news: Sequence[Key]) -> list[PendingRow]:
     """What was added to a group before any of the news of it, so that these are not the first of it."""
     first = min((key.place for key in news if rows and key.grp == rows[0].grp), default="")
     return [row for row in rows if row.number.place < first]
@@ -199,12 +199,12 @@ class Streamed:
         self._table = table
         self._lease = lease
 
-    def leftovers(self) -> Feed:
+    def leftovers(self) -> OutboxFeed:
         """All that is in the table, each group in the order of adding."""
         found = sorted(self._table.scan(), key=lambda key: key.place)
-        return KeyFeed(self._table, [News(key, "") for key in found])
+        return KeyFeed(self._table, [NewItem(key, "") for key in found])
 
-    def stream(self, store: str, clock: Clock) -> Feed:
+    def stream(self, store: str, clock: Clock) -> OutboxFeed:
         """What comes by the stream."""
         from eventonce.sources import open_source
         from eventonce.stores import open_store
@@ -215,7 +215,7 @@ class Streamed:
         source = open_source(url, clock, store=lambda: open_store(store, clock), consumer=f"outbox:{self._table.name}")
         return StreamFeed(self._table, source)
 
-    def handler(self, publish: Callable[[Feed], None]) -> Callable[[Any, Any], dict[str, Any]]:
+    def handler(self, publish: Callable[[OutboxFeed], None]) -> Callable[[Any, Any], dict[str, Any]]:
         """A handler for Lambda: publishes what its records tell of, and names the first that is not out.
 
         Lambda takes that for how far it is, and brings all from there on again.
@@ -234,7 +234,7 @@ class Streamed:
         return handle
 
 
-def settle(table: DynamoDBTable, done: Sequence[Pending], back: Sequence[Back]) -> None:
+def settle(table: DynamoDBTable, done: Sequence[PendingRow], back: Sequence[Back]) -> None:
     """Remove what is out, and count what failed."""
     if done:
         table.remove(done)
@@ -243,12 +243,12 @@ def settle(table: DynamoDBTable, done: Sequence[Pending], back: Sequence[Back]) 
             table.count_failure(each.row)
 
 
-def read_record(record: Any) -> News | None:
+def read_record(record: Any) -> NewItem | None:
     """What a record tells of; None where it is not that something was added."""
     try:
         if record["eventName"] != "INSERT":
             return None
         keys = record["dynamodb"]["Keys"]
-        return News(Key(keys["grp"]["S"], keys["place"]["S"]), record["dynamodb"]["SequenceNumber"])
+        return NewItem(Key(keys["grp"]["S"], keys["place"]["S"]), record["dynamodb"]["SequenceNumber"])
     except (KeyError, TypeError):
         raise EventRejected(_NO_KEYS) from None

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from eventonce.outbox.feed import SWEPT, Back, Backlog
-from eventonce.outbox.row import Pending
+from eventonce.outbox.row import PendingRow
 
 _log = logging.getLogger("eventonce")
 
 
-class Bell(Protocol):
+class ChangeListener(Protocol):
     """Rings when something may have been added."""
 
     def listen(self) -> bool: ...
@@ -20,17 +20,17 @@ class Bell(Protocol):
     def close(self) -> None: ...
 
 
-class Table(Protocol):
+class OutboxTable(Protocol):
     """The rows of an outbox in a database that has SQL."""
 
     name: str
 
-    def take(self, token: str, after: str, most: int, lease: int) -> tuple[list[Pending], str, int]: ...
+    def take(self, token: str, after: str, most: int, lease: int) -> tuple[list[PendingRow], str, int]: ...
     def extend(self, token: str, numbers: Sequence[int], lease: int) -> int: ...
-    def settle(self, token: str, done: Sequence[Pending], back: Sequence[Back], keep: int, within: int) -> int: ...
+    def settle(self, token: str, done: Sequence[PendingRow], back: Sequence[Back], keep: int, within: int) -> int: ...
     def sweep(self, keep: int) -> int: ...
     def backlog(self) -> Backlog: ...
-    def bell(self) -> Bell: ...
+    def bell(self) -> ChangeListener: ...
     def close(self) -> None: ...
 
 
@@ -41,7 +41,7 @@ class TableFeed:
     sent: one would keep the database from cleaning up, and its locks, for as long as the receiver takes.
     """
 
-    def __init__(self, table: Table, *, lease: int, keep: int) -> None:
+    def __init__(self, table: OutboxTable, *, lease: int, keep: int) -> None:
         self._table = table
         self._lease = lease
         self._keep = keep
@@ -51,16 +51,16 @@ class TableFeed:
         self._bell = table.bell()
         self.name = table.name
 
-    def take(self, most: int) -> list[Pending]:
+    def take(self, most: int) -> list[PendingRow]:
         self._bell.listen()  # before the look, so that nothing comes between unheard
         whole = self._after == ""
         found = self._step(most)
         return found if found or whole else self._step(most)
 
-    def _step(self, most: int) -> list[Pending]:
+    def _step(self, most: int) -> list[PendingRow]:
         """Look at the next groups; where others have just taken all of them, at the ones behind."""
         looked = most
-        found: list[Pending] = []
+        found: list[PendingRow] = []
         while not found and looked == most:
             self._token = uuid.uuid4().hex
             found, last, looked = self._table.take(self._token, self._after, most, self._lease)
@@ -73,7 +73,7 @@ class TableFeed:
         if held:
             self._table.extend(token, held, self._lease)
 
-    def settle(self, done: Sequence[Pending], back: Sequence[Back]) -> None:
+    def settle(self, done: Sequence[PendingRow], back: Sequence[Back]) -> None:
         held, self._held = self._held, ()  # first, so that nothing is held any longer that is given back
         ours = self._table.settle(self._token, done, back, self._keep, self._lease)
         if ours < len(held):

@@ -1,17 +1,17 @@
 """Redriving: dead letters are read back, chosen, and run through the pipeline again."""
 
 from eventonce.dead_letters.box import Box, open_box
-from eventonce.dead_letters.letter import Letter
+from eventonce.dead_letters.letter import DeadLetter
 from eventonce.redrive.redrive import DONE, Redrive, redrive_settings
-from eventonce.redrive.selection import Choice, Group, Plan, groups, plan
+from eventonce.redrive.selection import LetterFilter, LetterGroup, RedrivePlan, groups, plan
 
 __all__ = [
     "DONE",
     "Box",
-    "Choice",
-    "Group",
-    "Letter",
-    "Plan",
+    "LetterFilter",
+    "LetterGroup",
+    "DeadLetter",
+    "RedrivePlan",
     "Redrive",
     "groups",
     "open_box",

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import structs
 
-from eventonce.claims.outcome import Kind, Outcome
+from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.clock import Clock, SystemClock
 from eventonce.dead_letters.box import Box
-from eventonce.dead_letters.letter import Letter
+from eventonce.dead_letters.letter import DeadLetter
 from eventonce.engine import Once
 from eventonce.errors import EventRejected, StoreUnusable
 from eventonce.event import Delivery
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 BATCH = 20  # letters that are claimed together, and taken out together
 _NO_END = 2**31 - 1
-DONE = (Kind.PROCESSED, Kind.DUPLICATE, Kind.STALE)
-_TRIED = (Kind.FAILED, Kind.REJECTED)
+DONE = (OutcomeKind.PROCESSED, OutcomeKind.DUPLICATE, OutcomeKind.STALE)
+_TRIED = (OutcomeKind.FAILED, OutcomeKind.REJECTED)
 
-Watcher = Callable[[Letter, Outcome], None]
+Watcher = Callable[[DeadLetter, Outcome], None]
 
 
-def redrive_settings(settings: Settings, *, again: bool) -> Settings:
-    """The pipeline for a redrive: attempts without end; with `again`, each letter's mark is part of its event's key."""
+def redrive_settings(settings: Settings, *, reprocess: bool) -> Settings:
+    """Return the pipeline for a redrive, with attempts without end. With `reprocess`, each letter's mark is in its key."""
     settings = structs.replace(settings, max_attempts=_NO_END)
-    if not again:
+    if not reprocess:
         return settings
-    unmatched = Rule(name="no rule", window=settings.window, store_trouble=settings.store_trouble)
+    unmatched = Rule(name="no rule", window=settings.window, on_store_error=settings.on_store_error)
     marked = [structs.replace(rule, replay="reprocess") for rule in (*settings.rule, unmatched)]
     return structs.replace(settings, rule=marked)
 
@@ -53,18 +53,18 @@ class Redrive:
         handler: Sink | Callable[..., Any],
         box: Box,
         *,
-        again: bool = False,
+        reprocess: bool = False,
         watch: Watcher = lambda letter, outcome: None,
         clock: Clock | None = None,
     ) -> None:
         self._once = once
         self._handler = handler
         self._box = box
-        self._again = again
+        self._reprocess = reprocess
         self._watch = watch
         self._clock = clock or SystemClock()
 
-    def run(self, letters: Sequence[Letter]) -> bool:
+    def run(self, letters: Sequence[DeadLetter]) -> bool:
         """Redrive these; whether all of them are done."""
         from asyncio import Runner
 
@@ -77,18 +77,18 @@ class Redrive:
                 good = good and all(outcome.kind in DONE for outcome in outcomes)
         return good
 
-    def _outcomes(self, letters: Sequence[Letter], runner: "Runner") -> list[Outcome]:
+    def _outcomes(self, letters: Sequence[DeadLetter], runner: "Runner") -> list[Outcome]:
         parts = [list(self._deliveries(letter)) for letter in letters]
         found = cast(Any, self._once.run([each for part in parts for each in part], self._handler))
         outcomes = found if isinstance(found, list) else runner.run(cast(Coroutine[Any, Any, list[Outcome]], found))
         left = iter(outcomes)
         return [_weightiest([next(left) for _ in part]) for part in parts]
 
-    def _deliveries(self, letter: Letter) -> Iterator[Delivery]:
+    def _deliveries(self, letter: DeadLetter) -> Iterator[Delivery]:
         for delivery in letter.deliveries():
-            yield _marked(delivery, letter.mark) if self._again else delivery
+            yield _marked(delivery, letter.mark) if self._reprocess else delivery
 
-    def _settle(self, letters: Sequence[Letter], outcomes: Sequence[Outcome]) -> None:
+    def _settle(self, letters: Sequence[DeadLetter], outcomes: Sequence[Outcome]) -> None:
         pairs = list(zip(letters, outcomes, strict=True))
         self._box.remove([letter for letter, outcome in pairs if outcome.kind in DONE])
         now = self._clock.utc()
@@ -112,4 +112,4 @@ def _marked(delivery: Delivery, mark: str) -> Delivery:
 
 def _weightiest(outcomes: Sequence[Outcome]) -> Outcome:
     """What became of a letter with several events: what is not done counts most, then what ran now."""
-    return min(outcomes, key=lambda outcome: (outcome.kind in DONE, outcome.kind is not Kind.PROCESSED))
+    return min(outcomes, key=lambda outcome: (outcome.kind in DONE, outcome.kind is not OutcomeKind.PROCESSED))

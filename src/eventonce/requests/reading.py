@@ -12,7 +12,7 @@ from eventonce.event.formats.carriers import sns_names
 from eventonce.event.formats.cloudevents import recognises_headers
 from eventonce.event.formats.headers import NAMING, name_in, named, of_request, readable, unquoted
 from eventonce.event.formats.text import content, kind_of, read_json, values_in
-from eventonce.requests.refusal import Refusal
+from eventonce.requests.refusal import RequestRefused
 
 _LONGEST_KEY = 255  # characters
 _BYTES_OF_A_VALUE = 64  # as an object
@@ -30,7 +30,7 @@ class Admitted(NamedTuple):
 
 
 def deliveries(headers: Mapping[str, str], body: bytes, max_bytes: int, source: str, name: str = "") -> list[Delivery]:
-    """The deliveries of a request; raises `Refusal` where it is none that is read here.
+    """The deliveries of a request; raises `RequestRefused` where it is none that is read here.
 
     `name` is what its signer calls the delivery, where no header does.
     """
@@ -50,12 +50,12 @@ def deliveries(headers: Mapping[str, str], body: bytes, max_bytes: int, source: 
 
 
 def idempotency_key(given: Sequence[str]) -> str | None:
-    """Return the key among the headers of that name, if there is one; raise `Refusal` for one that cannot serve."""
+    """Return the key among the headers of that name, if any; raise `RequestRefused` for one that cannot serve."""
     if not given:
         return None
     key = unquoted(given[0].strip())
     if len(given) > 1 or not 0 < len(key) <= _LONGEST_KEY:
-        raise Refusal(400, f"Idempotency-Key is not one text of 1 to {_LONGEST_KEY} characters")
+        raise RequestRefused(400, f"Idempotency-Key is not one text of 1 to {_LONGEST_KEY} characters")
     return key
 
 
@@ -74,15 +74,17 @@ def _size(body: bytes, event: Event | None) -> int:
 
 def _check(headers: Mapping[str, str], shown: Mapping[str, str]) -> None:
     if headers.get("content-encoding", "").lower() not in _ENCODINGS:
-        raise Refusal(415, "the body is packed in a way that is not known here; send it plain or as gzip")
+        raise RequestRefused(415, "the body is packed in a way that is not known here; send it plain or as gzip")
     media = _media(headers)
     if not (media in _PERHAPS_JSON or _names_json(media) or recognises_headers(headers)):
-        raise Refusal(415, f"{media[:100]} is not read here; send application/json or application/cloudevents+json")
+        raise RequestRefused(
+            415, f"{media[:100]} is not read here; send application/json or application/cloudevents+json"
+        )
     if headers.get("x-amz-sns-message-type", "Notification") != "Notification":
-        raise Refusal(400, "this is about a subscription to a topic of SNS, which needs auth=sns&topic=ARN here")
+        raise RequestRefused(400, "this is about a subscription to a topic of SNS, which needs auth=sns&topic=ARN here")
     for name in NAMING:
         if name in headers and name not in shown:  # another name would be taken in its place
-            raise Refusal(400, f"the header {name} names this delivery, and is empty or too long to be a name")
+            raise RequestRefused(400, f"the header {name} names this delivery, and is empty or too long to be a name")
 
 
 def _events(

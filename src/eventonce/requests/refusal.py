@@ -9,7 +9,7 @@ _EVERY = 60_000  # milliseconds
 _log = logging.getLogger("eventonce.requests")
 
 
-class Refusal(Exception):
+class RequestRefused(Exception):
     """A request that is not taken: the status, why, and headers that say more."""
 
     def __init__(self, status: int, why: str, **headers: str) -> None:
@@ -28,7 +28,7 @@ class Refusals:
         self._logged_at: dict[int, int] = {}
         self._unsaid: dict[int, int] = {}
 
-    def add(self, refusal: Refusal) -> None:
+    def add(self, refusal: RequestRefused) -> None:
         """One more."""
         status, now = refusal.status, self._clock.steady()
         if now - self._logged_at.get(status, now - _EVERY) < _EVERY:

@@ -5,20 +5,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from eventonce.claims.outcome import Action, Kind, Outcome
+from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.errors import describe
-from eventonce.requests.refusal import RETRY_AFTER, Refusal
+from eventonce.requests.refusal import RETRY_AFTER, RequestRefused
 
 # From what must come again to what need not. The first that is among the outcomes of a request is told.
 _STATUS = {
-    Kind.UNKNOWN: 503,
-    Kind.FAILED: 500,
-    Kind.BUSY: 503,
-    Kind.REJECTED: 400,
-    Kind.PROCESSED: 200,
-    Kind.DUPLICATE: 200,
-    Kind.STALE: 200,
-    Kind.EXPIRED: 200,
+    OutcomeKind.UNKNOWN: 503,
+    OutcomeKind.FAILED: 500,
+    OutcomeKind.BUSY: 503,
+    OutcomeKind.REJECTED: 400,
+    OutcomeKind.PROCESSED: 200,
+    OutcomeKind.DUPLICATE: 200,
+    OutcomeKind.STALE: 200,
+    OutcomeKind.EXPIRED: 200,
 }
 _ORDER = {kind: number for number, kind in enumerate(_STATUS)}
 
@@ -41,17 +41,17 @@ def respond(outcomes: Sequence[Outcome], *, keyed: bool, kept: bool) -> Response
     `kept` says that failures without another attempt are in the dead letters now, so that they need not come again.
     """
     if not outcomes:  # an empty batch is a batch
-        return _json(200, {"outcome": Kind.PROCESSED})
+        return _json(200, {"outcome": OutcomeKind.PROCESSED})
     told = min(outcomes, key=lambda outcome: _ORDER[outcome.kind])
     status = _STATUS[told.kind]
-    if told.kind is Kind.FAILED and kept and not any(outcome.action is Action.RETRY for outcome in outcomes):
+    if told.kind is OutcomeKind.FAILED and kept and not any(outcome.action is Action.RETRY for outcome in outcomes):
         status = 200
-    if keyed and told.kind is Kind.BUSY:
+    if keyed and told.kind is OutcomeKind.BUSY:
         status = 409
     if keyed and told.first is not None and told.first.differs:
-        return refused(Refusal(422, "this Idempotency-Key came before with another body"))
+        return refused(RequestRefused(422, "this Idempotency-Key came before with another body"))
     body: dict[str, Any] = {"outcome": told.kind}
-    if told.kind is Kind.REJECTED:  # the sender can mend it; what else fails is not the sender's to know
+    if told.kind is OutcomeKind.REJECTED:  # the sender can mend it; what else fails is not the sender's to know
         body["error"] = describe(told.error)
     if len(outcomes) > 1:
         body["outcomes"] = [outcome.kind for outcome in outcomes]
@@ -60,7 +60,7 @@ def respond(outcomes: Sequence[Outcome], *, keyed: bool, kept: bool) -> Response
 
 def unfinished() -> Response:
     """The run goes on, but the sender would not wait for its end."""
-    return _json(503, {"outcome": Kind.BUSY})
+    return _json(503, {"outcome": OutcomeKind.BUSY})
 
 
 def noted(word: str) -> Response:
@@ -68,7 +68,7 @@ def noted(word: str) -> Response:
     return _json(200, {"outcome": word})
 
 
-def refused(refusal: Refusal) -> Response:
+def refused(refusal: RequestRefused) -> Response:
     """The response to a request that is not taken."""
     return _response(refusal.status, {"error": str(refusal)}, refusal.headers)
 

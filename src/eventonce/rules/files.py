@@ -16,7 +16,7 @@ def read_rules(table: Mapping[str, Any], where: str) -> list[Rule]:
     rules = table.get("rule", [])
     if not isinstance(rules, list) or not all(isinstance(rule, Mapping) for rule in rules):
         raise ConfigError(f"{where}: rule: write each rule as [[rule]], with two brackets")
-    defaults = {name: table[name] for name in ("window", "store_trouble", "remember") if name in table}
+    defaults = {name: table[name] for name in ("window", "on_store_error", "remember") if name in table}
     return [_rule({**defaults, **rule}, f"{where}: rule {number}") for number, rule in enumerate(rules, 1)]
 
 

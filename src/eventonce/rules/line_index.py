@@ -7,7 +7,7 @@ _ENTRY = re.compile(r"""^\s*([A-Za-z0-9_-]+|"[^"]*"|'[^']*')\s*(?:\.|=)""")
 _QUOTES = re.compile(r'"""|\'\'\'|"(?:[^"\\]|\\.)*"|\'[^\']*\'|#.*|[\[\]{}]')
 
 
-class Lines:
+class LineIndex:
     """The line of each table and entry of a file, by table name, number of the table, and entry."""
 
     def __init__(self, text: str) -> None:

@@ -30,7 +30,7 @@ Replay = Literal[
     "dedupe",  # a replayed event is a copy like any other
     "reprocess",  # each named replay may run each event once more
 ]
-Trouble = Literal[
+OnStoreError = Literal[
     "retry",  # the store does not answer: try again later
     "process",  # run it now, at the risk of running it twice
 ]
@@ -46,8 +46,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     `key` is "id", "content" or a list of paths; `otherwise` what to key on where one of them leads nowhere.
     `window` and `max_age` are durations ("14d", or seconds). `version_ahead` bounds versions: "1d" says that they are
     times, which may be so far ahead of the clock. A whole number says that they are counts, which may be so far ahead
-    of the last one done. `was` names the rule that this one replaces, or gives its name and what was different about
-    it, so that what it remembers still counts.
+    of the last one done. `replaces` names the rule that this one replaces, or says its name and what was different
+    about it, so that what it remembers still counts.
     """
 
     name: str
@@ -62,9 +62,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     max_age: str | float | None = None
     replay: Replay = "dedupe"
     remember: Remember = "seen"
-    store_trouble: Trouble = "retry"
+    on_store_error: OnStoreError = "retry"
     digest: Digest = "eventonce"
-    was: str | Mapping[str, Any] | None = None
+    replaces: str | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         where = f"rule {self.name!r}"
@@ -84,20 +84,20 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     def replaced(self) -> "Rule | None":
         """The rule that this one replaces."""
-        if self.was is None:
+        if self.replaces is None:
             return None
-        changed = dict(self.was) if isinstance(self.was, Mapping) else {"name": self.was}
+        changed = dict(self.replaces) if isinstance(self.replaces, Mapping) else {"name": self.replaces}
         unknown = set(changed) - {"name", "key", "otherwise", "ignore", "digest"}
         if unknown or not changed.get("name"):
             raise ConfigError(
-                f"rule {self.name!r}: was: give the old name, or a table of name, key, otherwise, ignore and digest"
+                f"rule {self.name!r}: replaces: use the old name, or a table of name, key, otherwise, ignore and digest"
             )
         if "key" in changed:  # then the rest of the old key is what the table says
             changed = {"otherwise": None, "ignore": (), **changed}
         try:
-            old: Rule = structs.replace(self, was=None, **changed)
+            old: Rule = structs.replace(self, replaces=None, **changed)
         except ConfigError as error:
-            raise ConfigError(f"rule {self.name!r}: was: {error}") from None
+            raise ConfigError(f"rule {self.name!r}: replaces: {error}") from None
         return old
 
     def _check_types(self, where: str) -> None:
@@ -147,7 +147,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f'{where}: digest = "powertools" needs a key of paths, and no otherwise')
 
 
-_CHOICES = (("replay", Replay), ("remember", Remember), ("store_trouble", Trouble), ("digest", Digest))
+_CHOICES = (("replay", Replay), ("remember", Remember), ("on_store_error", OnStoreError), ("digest", Digest))
 
 
 class Version(NamedTuple):

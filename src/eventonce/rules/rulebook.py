@@ -11,7 +11,7 @@ from eventonce.event import Event
 from eventonce.event.keys import Digester, Key, Part, canonical, canonical_parsed, carrier_part, part, powertools_key
 from eventonce.event.paths import Getter, Ignored, getter, ignored_path, unread_times
 from eventonce.event.stamp import FIELD, identity_of
-from eventonce.rules.rule import CLOCKS_DIFFER, Remember, Rule, Trouble, Version, read_version
+from eventonce.rules.rule import CLOCKS_DIFFER, OnStoreError, Remember, Rule, Version, read_version
 
 if TYPE_CHECKING:
     from eventonce.rules.pattern import Pattern
@@ -22,9 +22,9 @@ _CACHED = 4096  # pairs of source and type
 _LONGEST_CACHED = 1000  # characters of a pair
 
 
-def identity(window: str | float, store_trouble: Trouble, remember: Remember = "seen") -> Rule:
+def identity(window: str | float, on_store_error: OnStoreError, remember: Remember = "seen") -> Rule:
     """What an event falls under when no rule matches: its own id."""
-    return Rule(name="id", window=window, store_trouble=store_trouble, remember=remember)
+    return Rule(name="id", window=window, on_store_error=on_store_error, remember=remember)
 
 
 class Keyed(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class CompiledRule:
         self.name = rule.name
         self.refresh = rule.refresh
         self.remember = rule.remember
-        self.store_trouble = rule.store_trouble
+        self.on_store_error = rule.on_store_error
         self.window = duration(rule.window)
         self.max_age = None if rule.max_age is None else duration(rule.max_age)
         self.pattern = _pattern(rule)

@@ -13,7 +13,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
-from eventonce.clients.aws import Place
+from eventonce.clients.aws import AwsUrl
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError
 from eventonce.event import Event
@@ -58,7 +58,7 @@ class EntrySink:
     tries = 3  # by botocore, of a call that fails as a whole
     denies_together = False  # whether one entry that is not allowed denies the whole call
 
-    def __init__(self, place: Place, clock: Clock | None = None) -> None:
+    def __init__(self, place: AwsUrl, clock: Clock | None = None) -> None:
         if place.name.startswith("arn:") and place.name.count(":") > 4:
             place.options.setdefault("region", place.name.split(":")[3])
         self.place = place

@@ -7,7 +7,7 @@ import msgspec
 from botocore.exceptions import ClientError
 from botocore.session import Session
 
-from eventonce.clients.aws import Place
+from eventonce.clients.aws import AwsUrl
 from eventonce.clock import Clock
 from eventonce.errors import EventRejected, MissingDriver
 from eventonce.event import Event
@@ -27,7 +27,7 @@ def open_url(url: str) -> EntrySink:
 
 class _BusSink(EntrySink):
     def __init__(self, url: str, clock: Clock | None, *options: str) -> None:
-        super().__init__(Place(url, "sink", "source", "detail-type", *options), clock)
+        super().__init__(AwsUrl(url, "sink", "source", "detail-type", *options), clock)
         self._source = self.place.options.get("source", "")
         self._type = self.place.options.get("detail-type", "")
         if self._source.startswith(_RESERVED):

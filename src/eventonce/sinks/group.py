@@ -4,7 +4,7 @@ import hashlib
 import re
 from typing import Any
 
-from eventonce.clients.aws import Place
+from eventonce.clients.aws import AwsUrl
 from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.event.keys import canonical
@@ -16,7 +16,7 @@ _PLAIN = re.compile(r"[!-~]{1,128}")  # what AWS takes: letters, digits and punc
 class Group:
     """Events for which a path leads to the same value; without a path, events of one source."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: AwsUrl) -> None:
         self._path = place.options.get("group", "source || 'eventonce'")
         self._get = getter(self._path, f"{place.what}: group")
 

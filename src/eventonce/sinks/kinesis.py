@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any
 
-from eventonce.clients.aws import Place
+from eventonce.clients.aws import AwsUrl
 from eventonce.clock import Clock
 from eventonce.errors import EventRejected
 from eventonce.event import Event
@@ -25,7 +25,7 @@ class KinesisSink(EntrySink):
     limits = Limits(500, 10 * MIB, 10 * MIB)
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
-        super().__init__(Place(url, "sink", "partition"), clock)
+        super().__init__(AwsUrl(url, "sink", "partition"), clock)
         name = self.place.name
         self._stream = {"StreamARN": name} if name.startswith("arn:") else {"StreamName": name}
         self._path = self.place.options.get("partition")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from eventonce.clients.aws import Place
+from eventonce.clients.aws import AwsUrl
 from eventonce.event import Event
 from eventonce.sinks.group import Group, group_name
 from eventonce.sinks.parcel import NO_ANSWER, Entry, Parcel, Refusal, Taken
@@ -13,7 +13,7 @@ KEY = "eventonce-key"  # the attribute that carries the idempotency key where th
 class Message:
     """How an event becomes a message: with a deduplication id and a group where the name ends in `.fifo`."""
 
-    def __init__(self, place: Place, body: str) -> None:
+    def __init__(self, place: AwsUrl, body: str) -> None:
         self._body = body  # what the API calls it
         fifo = place.name.endswith(".fifo")
         if "group" in place.options and not fifo:

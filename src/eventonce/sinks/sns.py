@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from eventonce.clients.aws import Place
+from eventonce.clients.aws import AwsUrl
 from eventonce.clock import Clock
 from eventonce.event import Event
 from eventonce.sinks.entries import MIB, EntrySink
@@ -17,7 +17,7 @@ class SnsSink(EntrySink):
     limits = Limits(10, MIB // 4, MIB)  # a topic may be set to take more than a quarter
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
-        super().__init__(Place(url, "sink", "group"), clock)
+        super().__init__(AwsUrl(url, "sink", "group"), clock)
         self._message = Message(self.place, "Message")
         self._arn = self.place.name
 

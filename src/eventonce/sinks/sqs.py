@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from eventonce.clients.aws import Place
+from eventonce.clients.aws import AwsUrl
 from eventonce.clock import Clock
 from eventonce.event import Event
 from eventonce.sinks.entries import MIB, EntrySink
@@ -18,7 +18,7 @@ class SqsSink(EntrySink):
     limits = Limits(10, MIB, MIB)
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
-        super().__init__(Place(url, self.what, "group"), clock)
+        super().__init__(AwsUrl(url, self.what, "group"), clock)
         self._owner, _, self._name = self.place.name.rpartition("/")
         if self._owner and not self._owner.isdecimal():
             raise self.place.wrong("names no queue; write sqs://QUEUE, or sqs://ACCOUNT/QUEUE for another account's")

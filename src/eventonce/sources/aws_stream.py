@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from eventonce.clients.aws import Place, code, is_away
+from eventonce.clients.aws import AwsUrl, code, is_away
 from eventonce.clock import Clock, duration
 from eventonce.errors import SourceError
 from eventonce.observe.outage import Outage
@@ -21,7 +21,7 @@ _TROUBLES: dict[str, type[StreamAway]] = {
 class Options(NamedTuple):
     """What a URL says."""
 
-    place: Place
+    place: AwsUrl
     latest: bool  # whether a new consumer begins with what comes from now on
     wait: int  # between two looks at a shard that had nothing new
     lease: int  # how long a shard stays with a worker that does not answer
@@ -30,7 +30,7 @@ class Options(NamedTuple):
 def read_url(url: str) -> Options:
     """`kinesis://STREAM?start=latest&wait=1s&lease=30s`; `start` is not for DynamoDB Streams."""
     start = ("start",) if url.startswith("kinesis:") else ()
-    place = Place(url, "source", *start, "wait", "lease")
+    place = AwsUrl(url, "source", *start, "wait", "lease")
     if place.name.startswith("arn:") and place.name.count(":") > 4:
         place.options.setdefault("region", place.name.split(":")[3])
     begins = place.options.get("start", _STARTS[0])

@@ -8,7 +8,7 @@ import msgspec
 from eventonce.clock import Clock
 from eventonce.errors import SourceError
 from eventonce.sources.aws_stream import AwsStream, Options
-from eventonce.sources.stream import Page, Record, Shard
+from eventonce.sources.stream import Page, Shard, StreamRecord
 
 _MOST = 1000  # records of one read: up to 1 MB
 
@@ -44,12 +44,12 @@ class DynamoDBStream(AwsStream):
         answer = self._ask(self._client.get_records, ShardIterator=iterator, Limit=_MOST)
         return Page([self._record(each) for each in answer["Records"]], answer.get("NextShardIterator"))
 
-    def _record(self, found: dict[str, Any]) -> Record:
+    def _record(self, found: dict[str, Any]) -> StreamRecord:
         """As Lambda gets it: with seconds as its time, and the stream's ARN."""
         document = {**found, "eventSourceARN": self.identity}
         body = msgspec.json.encode(_plain(document))
         change = found["dynamodb"]
-        return Record(change["SequenceNumber"], found["eventID"], body, change.get("ApproximateCreationDateTime"))
+        return StreamRecord(change["SequenceNumber"], found["eventID"], body, change.get("ApproximateCreationDateTime"))
 
     def _describe(self, **asked: Any) -> dict[str, Any]:
         answer = self._ask(self._client.describe_stream, StreamArn=self.identity, **asked)

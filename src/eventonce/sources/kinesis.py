@@ -4,7 +4,7 @@ from typing import Any
 
 from eventonce.clock import Clock, moment
 from eventonce.sources.aws_stream import AwsStream, Options
-from eventonce.sources.stream import Page, Record, Shard
+from eventonce.sources.stream import Page, Shard, StreamRecord
 
 _MOST = 1000  # records of one read: up to 10 MiB of them wait in memory, by shard
 
@@ -46,9 +46,9 @@ class KinesisStream(AwsStream):
         return Page(records, answer.get("NextShardIterator"), bool(answer.get("MillisBehindLatest")))
 
 
-def _record(shard: str, found: dict[str, Any]) -> Record:
+def _record(shard: str, found: dict[str, Any]) -> StreamRecord:
     sequence = found["SequenceNumber"]
-    return Record(sequence, f"{shard}:{sequence}", found["Data"], found.get("ApproximateArrivalTimestamp"))
+    return StreamRecord(sequence, f"{shard}:{sequence}", found["Data"], found.get("ApproximateArrivalTimestamp"))
 
 
 def _shard(found: dict[str, Any]) -> Shard:

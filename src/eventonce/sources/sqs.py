@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from eventonce.clients.aws import Place, code, is_away
+from eventonce.clients.aws import AwsUrl, code, is_away
 from eventonce.clock import Clock, SystemClock, duration, moment
 from eventonce.errors import SourceError
 from eventonce.event import Delivery
 from eventonce.observe.outage import Outage
-from eventonce.sources.visibility import BATCH, LONGEST, Change, Visibility
+from eventonce.sources.visibility import BATCH, LONGEST, Visibility, VisibilityChange
 
 _LONGEST_WAIT = "20s"  # that a queue lets a poll wait
 _TRIES = 3  # to delete a message
@@ -148,7 +148,7 @@ class SqsSource:
             self._clock.sleep(_PAUSE)
         self._outage.failed(QueueAway(f"{len(handles)} messages could not be deleted: {_entries(failed)}"))
 
-    def _change(self, changes: Sequence[Change]) -> set[str]:
+    def _change(self, changes: Sequence[VisibilityChange]) -> set[str]:
         entries = [
             {"Id": str(number), "ReceiptHandle": handle, "VisibilityTimeout": seconds}
             for number, (handle, seconds) in enumerate(changes)
@@ -219,9 +219,9 @@ class SqsSource:
         return answer
 
 
-def read_url(url: str) -> tuple[Place, int, int | None]:
+def read_url(url: str) -> tuple[AwsUrl, int, int | None]:
     """The queue, how many seconds a poll waits, and for how long a message is hidden, or None as the queue says."""
-    place = Place(url, "source", "wait", "visibility")
+    place = AwsUrl(url, "source", "wait", "visibility")
     wait = duration(place.options.get("wait", _LONGEST_WAIT), "source: wait")
     if not 1000 <= wait <= 20_000:
         raise place.wrong("wait: a poll waits between 1s and 20s")

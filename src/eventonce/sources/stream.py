@@ -28,7 +28,7 @@ class Shard(NamedTuple):
     parents: tuple[str, ...] = ()
 
 
-class Record(NamedTuple):
+class StreamRecord(NamedTuple):
     """One record of a shard."""
 
     sequence: str
@@ -40,7 +40,7 @@ class Record(NamedTuple):
 class Page(NamedTuple):
     """What one read gave."""
 
-    records: Sequence[Record]
+    records: Sequence[StreamRecord]
     iterator: str | None  # where to go on; None at the end of a closed shard
     behind: bool = False  # there is more to read at once
 

@@ -17,7 +17,7 @@ _PATIENCE = 10.0  # seconds for a call that is under way when we stop
 _log = logging.getLogger("eventonce")
 
 
-class Change(NamedTuple):
+class VisibilityChange(NamedTuple):
     """Hide a message for so many seconds from now; with 0 it can be received at once."""
 
     handle: str
@@ -41,7 +41,7 @@ class Visibility:
     until then, it shows up by itself.
     """
 
-    def __init__(self, change: Callable[[Sequence[Change]], set[str]], timeout: int, clock: Clock) -> None:
+    def __init__(self, change: Callable[[Sequence[VisibilityChange]], set[str]], timeout: int, clock: Clock) -> None:
         self._change = change
         self._timeout = timeout
         self._clock = clock
@@ -87,29 +87,29 @@ class Visibility:
         self._send(self._leaving(), now, leave=True)
         self._send(self._fading(now), now, leave=False)
 
-    def _leaving(self) -> list[Change]:
+    def _leaving(self) -> list[VisibilityChange]:
         with self._lock:
             now = self._clock.steady()  # not before: what was let go meanwhile would be hidden for a second more
             for handle in [each for each, held in self._held.items() if held.again is not None and held.until < now]:
                 del self._held[handle]
             return [
-                Change(handle, -(-max(0, held.again - now) // 1000))
+                VisibilityChange(handle, -(-max(0, held.again - now) // 1000))
                 for handle, held in self._held.items()
                 if held.again is not None
             ]
 
-    def _fading(self, now: int) -> list[Change]:
+    def _fading(self, now: int) -> list[VisibilityChange]:
         soon = now + self._timeout * 2 // 3
         with self._lock:
             for handle in [each for each, held in self._held.items() if held.end - now < 1000]:
                 del self._held[handle]  # the queue hides nothing for longer
             return [
-                Change(handle, min(self._timeout, held.end - now) // 1000)
+                VisibilityChange(handle, min(self._timeout, held.end - now) // 1000)
                 for handle, held in self._held.items()
                 if held.again is None and held.until <= soon
             ]
 
-    def _send(self, changes: Sequence[Change], now: int, *, leave: bool) -> None:
+    def _send(self, changes: Sequence[VisibilityChange], now: int, *, leave: bool) -> None:
         """Ten in a call, and several calls at a time.
 
         Handlers that compute leave a thread to wait at every step of a call. One call after the other would then be
@@ -126,13 +126,13 @@ class Visibility:
         for each in helpers:
             each.join()
 
-    def _help(self, calls: deque[Sequence[Change]], now: int, leave: bool) -> None:
+    def _help(self, calls: deque[Sequence[VisibilityChange]], now: int, leave: bool) -> None:
         try:
             self._carry_out(calls, now, leave)
         except Exception:  # a mistake of ours
             _log.exception("messages could not be kept hidden")
 
-    def _carry_out(self, calls: deque[Sequence[Change]], now: int, leave: bool) -> None:
+    def _carry_out(self, calls: deque[Sequence[VisibilityChange]], now: int, leave: bool) -> None:
         while some := _next(calls):
             try:
                 gone = self._change(some)
@@ -142,7 +142,7 @@ class Visibility:
             self.drop(handle for handle, _ in some if leave or handle in gone)
             self._extended(some, now)
 
-    def _extended(self, changes: Sequence[Change], now: int) -> None:
+    def _extended(self, changes: Sequence[VisibilityChange], now: int) -> None:
         with self._lock:
             for handle, seconds in changes:
                 if handle in self._held:
@@ -159,7 +159,7 @@ class Visibility:
             self._needed.clear()
 
 
-def _next(calls: deque[Sequence[Change]]) -> Sequence[Change]:
+def _next(calls: deque[Sequence[VisibilityChange]]) -> Sequence[VisibilityChange]:
     try:
         return calls.popleft()
     except IndexError:  # others were quicker

@@ -13,7 +13,7 @@ Records = MutableMapping[Key, Record]
 Result = TypeVar("Result")
 
 
-class Ledger(ABC):
+class EmbeddedStore(ABC):
     """A store that applies the claim protocol to its records, one batch at a time and nobody else meanwhile."""
 
     clock: Clock

@@ -13,7 +13,7 @@ from eventonce.errors import StoreError
 from eventonce.event.keys import Key
 from eventonce.forks import tell_of_forks
 from eventonce.ports import Swept
-from eventonce.stores.embedded import Ledger, Records, Result
+from eventonce.stores.embedded import EmbeddedStore, Records, Result
 from eventonce.stores.url import count, options, wrong
 
 MAX_KEYS = 10_000_000
@@ -30,7 +30,7 @@ def open_url(url: str, clock: Clock | None, create: bool) -> "MemoryStore":
     return MemoryStore(count(url, options(url, "max_keys"), "max_keys", MAX_KEYS), clock)
 
 
-class MemoryStore(Ledger):
+class MemoryStore(EmbeddedStore):
     """Records in a dict, dropped when their time is over.
 
     Each key waits in the slot of the second in which its record may be dropped. Claims drop a few keys of

@@ -25,7 +25,7 @@ from eventonce.files import identity, is_in_place, moved
 from eventonce.forks import tell_of_forks
 from eventonce.ports import Swept
 from eventonce.stores import sqlite_rows as rows
-from eventonce.stores.embedded import Ledger, Records, Result
+from eventonce.stores.embedded import EmbeddedStore, Records, Result
 from eventonce.stores.url import flag, options
 
 PATIENCE = 10.0  # seconds to wait for another process's transaction
@@ -48,7 +48,7 @@ def open_url(url: str, clock: Clock | None, create: bool) -> SQLiteStore:
     return SQLiteStore(file, shared=flag(url, found, "shared"), clock=clock, migrate=create)
 
 
-class SQLiteStore(Ledger):
+class SQLiteStore(EmbeddedStore):
     """Claims in a SQLite file.
 
     `shared` allows a file that already holds other tables, so that a handler's own writes through `ctx.tx`
@@ -101,7 +101,7 @@ class SQLiteStore(Ledger):
     def begin(self, claim: Claim) -> SQLiteTransaction:
         """Begin the transaction that will hold a handler's writes and the record of them."""
         # Opened under the lock, so that no fork comes between.
-        transaction = self._use(lambda _: self._entered(SQLiteTransaction(self, self._open(LentConnection))))
+        transaction = self._use(lambda _: self._entered(SQLiteTransaction(self, self._open(SQLiteTxConnection))))
         try:
             transaction.begin(claim)
         except sqlite3.Error as error:
@@ -273,7 +273,7 @@ def _roll_back(connection: sqlite3.Connection) -> None:
 # --- transactions that hold a handler's own writes ---
 
 
-class LentCursor(sqlite3.Cursor):
+class SQLiteTxCursor(sqlite3.Cursor):
     """A cursor of a lent connection: writes nothing outside of the transaction."""
 
     def execute(self, *args: Any) -> Self:
@@ -286,11 +286,11 @@ class LentCursor(sqlite3.Cursor):
 
 
 def _need_transaction(connection: sqlite3.Connection) -> None:
-    if isinstance(connection, LentConnection) and connection.lent and not connection.in_transaction:
+    if isinstance(connection, SQLiteTxConnection) and connection.lent and not connection.in_transaction:
         raise sqlite3.OperationalError(_ROLLED_BACK)
 
 
-class LentConnection(sqlite3.Connection):
+class SQLiteTxConnection(sqlite3.Connection):
     """A connection that a handler may write through but not end: the effect and its record end together."""
 
     lent = False
@@ -304,7 +304,7 @@ class LentConnection(sqlite3.Connection):
         self.set_authorizer(None)
         self.row_factory, self.text_factory = None, str
 
-    def cursor(self, factory: Any = LentCursor) -> Any:
+    def cursor(self, factory: Any = SQLiteTxCursor) -> Any:
         return super().cursor(factory)
 
     def execute(self, *args: Any) -> Any:

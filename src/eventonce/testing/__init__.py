@@ -7,6 +7,6 @@ from eventonce.testing.clock import ManualClock
 from eventonce.testing.contract import Features, StoreContract
 from eventonce.testing.faults import StoreFaults
 from eventonce.testing.proxy import FaultProxy
-from eventonce.testing.trial import Report, try_handler
+from eventonce.testing.trial import TrialReport, try_handler
 
-__all__ = ["FaultProxy", "Features", "ManualClock", "Report", "StoreContract", "StoreFaults", "try_handler"]
+__all__ = ["FaultProxy", "Features", "ManualClock", "TrialReport", "StoreContract", "StoreFaults", "try_handler"]

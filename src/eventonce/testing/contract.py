@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from eventonce.claims.outcome import Action, Kind
+from eventonce.claims.outcome import Action, OutcomeKind
 from eventonce.claims.protocol import (
     FURTHEST_LEASE,
     LONGEST_LEASE,
@@ -431,9 +431,9 @@ class StoreContract:
 
         once = Once(store, rules=Rule(name="r", key="content"))
         outcomes = once.run([{"n": 1}, {"n": 1}], fail)
-        assert [outcome.kind for outcome in outcomes] == [Kind.FAILED, Kind.FAILED]
+        assert [outcome.kind for outcome in outcomes] == [OutcomeKind.FAILED, OutcomeKind.FAILED]
         assert [outcome.action for outcome in outcomes] == [Action.RETRY, Action.RETRY]
-        assert [outcome.kind for outcome in once.run([{"n": 1}], lambda event: None)] == [Kind.PROCESSED]
+        assert [outcome.kind for outcome in once.run([{"n": 1}], lambda event: None)] == [OutcomeKind.PROCESSED]
         once.close()
 
     def test_workers_that_race_over_the_same_events_run_each_once(self, store: Store) -> None:
@@ -472,7 +472,11 @@ class StoreContract:
 
         once = self._transactional(store)
         outcomes = once.run([{"n": 1}, {"n": 2}, {"n": 3}], handle)
-        assert [outcome.kind for outcome in outcomes] == [Kind.PROCESSED, Kind.FAILED, Kind.PROCESSED]
+        assert [outcome.kind for outcome in outcomes] == [
+            OutcomeKind.PROCESSED,
+            OutcomeKind.FAILED,
+            OutcomeKind.PROCESSED,
+        ]
         assert self.effects(store) == [1, 3]
         once.close()
 
@@ -483,7 +487,7 @@ class StoreContract:
             store.forget([once.key(event)])
             self.effect(ctx.tx, 1)
 
-        assert [outcome.kind for outcome in once.run([{"n": 1}], handle)] == [Kind.FAILED]
+        assert [outcome.kind for outcome in once.run([{"n": 1}], handle)] == [OutcomeKind.FAILED]
         assert self.effects(store) == []
         once.close()
 
@@ -528,7 +532,7 @@ def _meet_within_the_window(store: Store, *, refresh: bool) -> tuple[int, int]:
 # --- histories ---
 
 
-class Step(NamedTuple):
+class VerbCall(NamedTuple):
     """One call of a verb with a batch, to be made on any store."""
 
     verb: str
@@ -540,7 +544,7 @@ class Step(NamedTuple):
         return getattr(store, self.verb)(self.batch, *self.more)
 
 
-def _history(chance: random.Random, steps: int) -> Iterator[Step]:
+def _history(chance: random.Random, steps: int) -> Iterator[VerbCall]:
     """Calls that few keys, tokens and versions make meet in every way."""
     for _ in range(steps):
         some = chance.sample(keys(3), chance.randint(1, 3))
@@ -553,12 +557,12 @@ def _history(chance: random.Random, steps: int) -> Iterator[Step]:
         finish = [Finish(each, token, window, version, chance.choice([None, b"", b"memo"])) for each in some]
         yield chance.choice(
             [
-                Step("claim", claim, (token, lease), waits=lease == SHORT or (refresh and window == SHORT)),
-                Step("claim", claim, (token, VERY_LONG), waits=refresh and window == SHORT),
-                Step("commit", finish, (), waits=window == SHORT),
-                Step("release", [Release(each, token, window, error) for each in some], (), waits=False),
-                Step("extend", [Claim(each, token) for each in some], (lease,), waits=lease == SHORT),
-                Step("forget", some[:1], (), waits=False),
+                VerbCall("claim", claim, (token, lease), waits=lease == SHORT or (refresh and window == SHORT)),
+                VerbCall("claim", claim, (token, VERY_LONG), waits=refresh and window == SHORT),
+                VerbCall("commit", finish, (), waits=window == SHORT),
+                VerbCall("release", [Release(each, token, window, error) for each in some], (), waits=False),
+                VerbCall("extend", [Claim(each, token) for each in some], (lease,), waits=lease == SHORT),
+                VerbCall("forget", some[:1], (), waits=False),
             ]
         )
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from eventonce.claims.outcome import Kind, Outcome
+from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.claims.protocol import Busy, Claim, Done, Finish, Release, Token, Want, Won
 from eventonce.clock import Clock, SystemClock
 from eventonce.engine import Once
@@ -32,7 +32,7 @@ MANY = pytest.mark.parametrize("many", [1, 60])
 OFTEN = pytest.mark.parametrize("often", [1, 4])
 
 
-class Server(Protocol):
+class FaultyServer(Protocol):
     """What is done to a server."""
 
     port: int
@@ -73,7 +73,7 @@ class StoreFaults:
     """Lost answers, restarts, slow and dead servers, clocks that differ: nothing is lost, nothing runs twice."""
 
     @pytest.fixture
-    def server(self) -> Server:
+    def server(self) -> FaultyServer:
         raise NotImplementedError("give a fixture `server`")
 
     @pytest.fixture
@@ -81,7 +81,7 @@ class StoreFaults:
         raise NotImplementedError("give a fixture `opener`")
 
     @pytest.fixture
-    def proxy(self, server: Server) -> Iterator[FaultProxy]:
+    def proxy(self, server: FaultyServer) -> Iterator[FaultProxy]:
         with FaultProxy(server.port) as proxy:
             yield proxy
 
@@ -192,7 +192,7 @@ class StoreFaults:
         assert store.peek(keys(many)) == [None] * many
 
     def test_what_another_takes_while_our_answers_are_lost_is_theirs(
-        self, opener: StoreAt, store: Store, proxy: FaultProxy, server: Server
+        self, opener: StoreAt, store: Store, proxy: FaultProxy, server: FaultyServer
     ) -> None:
         """The first try has claimed, its lease is over when the second is made, and somebody else was quicker."""
         other = opener(server.port, SystemClock(), "60s")
@@ -220,7 +220,7 @@ class StoreFaults:
 
     # --- restarts ---
 
-    def test_a_server_that_restarts_in_mid_batch_costs_nothing(self, store: Store, server: Server) -> None:
+    def test_a_server_that_restarts_in_mid_batch_costs_nothing(self, store: Store, server: FaultyServer) -> None:
         ran: list[str] = []
 
         def handle(event: Event) -> None:
@@ -229,13 +229,13 @@ class StoreFaults:
                 server.restart()
 
         outcomes = _run(store, 200, handle)
-        assert {outcome.kind for outcome in outcomes} == {Kind.PROCESSED}
+        assert {outcome.kind for outcome in outcomes} == {OutcomeKind.PROCESSED}
         assert sorted(ran) == sorted(_ids(200))
-        assert {outcome.kind for outcome in _run(store, 200, handle)} == {Kind.DUPLICATE}
+        assert {outcome.kind for outcome in _run(store, 200, handle)} == {OutcomeKind.DUPLICATE}
 
-    def test_a_server_that_restarts_under_load_costs_nothing(self, store: Store, server: Server) -> None:
+    def test_a_server_that_restarts_under_load_costs_nothing(self, store: Store, server: FaultyServer) -> None:
         ran: list[str] = []
-        kinds: list[Kind] = []
+        kinds: list[OutcomeKind] = []
 
         def work() -> None:
             with Once(store, lease="60s") as once:
@@ -250,7 +250,7 @@ class StoreFaults:
             time.sleep(0.1)
             server.restart()
         worker.join()
-        assert set(kinds) == {Kind.PROCESSED}
+        assert set(kinds) == {OutcomeKind.PROCESSED}
         assert sorted(ran) == sorted(_ids(400))
 
     # --- a server that does not answer ---
@@ -262,9 +262,11 @@ class StoreFaults:
         proxy.delay = 500
         outcomes = _run(hasty, 3, lambda event: ran.append(event.id), lease="0.2s")
         assert ran == []  # the claims were over before we knew of them
-        assert {outcome.kind for outcome in outcomes} <= {Kind.FAILED, Kind.UNKNOWN}
+        assert {outcome.kind for outcome in outcomes} <= {OutcomeKind.FAILED, OutcomeKind.UNKNOWN}
         proxy.delay = 0
-        assert {outcome.kind for outcome in _run(hasty, 3, lambda event: ran.append(event.id))} == {Kind.PROCESSED}
+        assert {outcome.kind for outcome in _run(hasty, 3, lambda event: ran.append(event.id))} == {
+            OutcomeKind.PROCESSED
+        }
         assert sorted(ran) == _ids(3)
 
     def test_a_server_that_slows_down_while_we_work_loses_nothing(self, hasty: Store, proxy: FaultProxy) -> None:
@@ -281,34 +283,36 @@ class StoreFaults:
         proxy.delay = 0
         assert len(ran) == 1
         (second,) = _run(hasty, 1, handle)
-        if first.kind is Kind.PROCESSED or len(ran) == 1:  # a commit may have come through without our knowing
-            assert (second.kind, len(ran)) == (Kind.DUPLICATE, 1)
+        if first.kind is OutcomeKind.PROCESSED or len(ran) == 1:  # a commit may have come through without our knowing
+            assert (second.kind, len(ran)) == (OutcomeKind.DUPLICATE, 1)
         else:
-            assert (second.kind, len(ran)) == (Kind.PROCESSED, 2)
+            assert (second.kind, len(ran)) == (OutcomeKind.PROCESSED, 2)
 
-    def test_a_server_that_stands_still_is_unknown_and_loses_nothing(self, hasty: Store, server: Server) -> None:
+    def test_a_server_that_stands_still_is_unknown_and_loses_nothing(self, hasty: Store, server: FaultyServer) -> None:
         ran: list[str] = []
         server.freeze()
         try:
             outcomes = _run(hasty, 3, lambda event: ran.append(event.id), lease="0.5s")
         finally:
             server.thaw()
-        assert [outcome.kind for outcome in outcomes] == [Kind.UNKNOWN] * 3
+        assert [outcome.kind for outcome in outcomes] == [OutcomeKind.UNKNOWN] * 3
         assert ran == []
-        assert {outcome.kind for outcome in _run(hasty, 3, lambda event: ran.append(event.id))} == {Kind.PROCESSED}
+        assert {outcome.kind for outcome in _run(hasty, 3, lambda event: ran.append(event.id))} == {
+            OutcomeKind.PROCESSED
+        }
 
     def test_a_server_that_is_not_there_is_unknown(self, opener: StoreAt) -> None:
         ran: list[str] = []
         store = opener(free_port(), SystemClock(), "1s")
         outcomes = _run(store, 3, lambda event: ran.append(event.id), lease="0.5s")
-        assert [outcome.kind for outcome in outcomes] == [Kind.UNKNOWN] * 3
+        assert [outcome.kind for outcome in outcomes] == [OutcomeKind.UNKNOWN] * 3
         assert "127.0.0.1" in str(outcomes[0].error)
         assert ran == []
         store.close()
 
     # --- clocks ---
 
-    def test_a_worker_whose_clock_is_wrong_takes_nothing_over(self, opener: StoreAt, server: Server) -> None:
+    def test_a_worker_whose_clock_is_wrong_takes_nothing_over(self, opener: StoreAt, server: FaultyServer) -> None:
         ahead, behind, right = (opener(server.port, Skewed(skew), "60s") for skew in (SKEW, -SKEW, 0))
         for number, (owner, others) in enumerate(
             [(right, (ahead, behind)), (ahead, (right, behind)), (behind, (right, ahead))]
@@ -324,7 +328,7 @@ class StoreFaults:
 
     @pytest.mark.parametrize("skew", [-365 * 86_400_000, -SKEW, 0, SKEW])
     def test_a_worker_whose_clock_is_wrong_waits_no_longer_for_another(
-        self, opener: StoreAt, server: Server, skew: int
+        self, opener: StoreAt, server: FaultyServer, skew: int
     ) -> None:
         """It compares the end of the other's lease with its own clock: an hour behind is not an hour more to wait."""
         clock = Skewed(skew)

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from msgspec import structs
 
-from eventonce.claims.outcome import Kind, Outcome
+from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.claims.protocol import Claim, Finish, Release
 from eventonce.context import Handler, is_async
 from eventonce.engine import Once
@@ -62,7 +62,7 @@ class Difference(NamedTuple):
         return f"{effect!r} happened {_times(expected + more)}{instead}"
 
 
-class Report(NamedTuple):
+class TrialReport(NamedTuple):
     """What a trial found; `str(report)` says it in words."""
 
     differences: Sequence[Difference]
@@ -184,14 +184,14 @@ class Trial:
         with once:
             while time.monotonic() < give_up:
                 outcome = _run(once, [event or self._event], self._handler)[0]
-                again = outcome.kind in (Kind.BUSY, Kind.UNKNOWN) or isinstance(outcome.error, LeaseLost)
-                hopeless = outcome.kind in (Kind.REJECTED, Kind.FAILED) and not again
+                again = outcome.kind in (OutcomeKind.BUSY, OutcomeKind.UNKNOWN) or isinstance(outcome.error, LeaseLost)
+                hopeless = outcome.kind in (OutcomeKind.REJECTED, OutcomeKind.FAILED) and not again
                 if outcome.error is not None and (hopeless or isinstance(outcome.error, StoreUnusable)):
                     raise outcome.error
                 if not again:
                     return
                 time.sleep(_LEASE / 10)
-        if outcome.kind is Kind.UNKNOWN and outcome.error is not None:
+        if outcome.kind is OutcomeKind.UNKNOWN and outcome.error is not None:
             raise outcome.error
 
     def _effects_of(self, act: Callable[[], object]) -> Counter[Hashable]:
@@ -230,7 +230,7 @@ def try_handler(
     store: str = "memory:",
     rules: Rules = (),
     scenarios: Iterable[str] = tuple(SCENARIOS),
-) -> Report:
+) -> TrialReport:
     """Try a handler, `def` or `async def`, in every scenario.
 
     `effects` returns all that the handler has done so far, each effect as something that can be compared, and `reset`
@@ -242,7 +242,7 @@ def try_handler(
         found = {scenario: trial.run(scenario) for scenario in names}
     finally:
         trial.close()
-    return Report([each for each in found.values() if each is not None], list(found))
+    return TrialReport([each for each in found.values() if each is not None], list(found))
 
 
 # --- workers that die, are cut off, fail or take long ---

@@ -34,7 +34,7 @@ from eventonce.traffic.fields import Column, Table
 from eventonce.traffic.identity import Fields, choose
 from eventonce.traffic.judge import Moment
 from eventonce.traffic.lateness import ENOUGH, Lateness, lateness
-from eventonce.traffic.sample import Kind, Sample
+from eventonce.traffic.sample import Sample, TypeSample
 
 Confidence = Literal["high", "medium", "low"]
 
@@ -65,7 +65,7 @@ class Check(msgspec.Struct, frozen=True):
 class Study(NamedTuple):
     """All that was found out about one kind."""
 
-    kind: Kind
+    kind: TypeSample
     table: Table
     copies: Copies
     fields: Fields | None
@@ -101,7 +101,7 @@ def advise_on(sample: Sample, horizon: str | None = None) -> list[Advice]:
     return [_advise(study(kind), _name(kind, taken), horizon) for _, kind in sorted(sample.kinds.items()) if any(kind)]
 
 
-def study(kind: Kind) -> Study:
+def study(kind: TypeSample) -> Study:
     """Look into one kind."""
     table = Table()
     records: list[Record] = []
@@ -211,12 +211,12 @@ def _confidence(found: Study, rule: Rule, check: Check) -> Confidence:
 # --- naming ---
 
 
-def _match(kind: Kind) -> dict[str, Any]:
+def _match(kind: TypeSample) -> dict[str, Any]:
     absent = [{"exists": False}]
     return {"source": [kind.source] if kind.source else absent, "detail-type": [kind.type] if kind.type else absent}
 
 
-def _name(kind: Kind, taken: set[str]) -> str:
+def _name(kind: TypeSample, taken: set[str]) -> str:
     """A name for the rule that no other has."""
     own = _slug(kind.type) or _slug(kind.source) or "events"
     tries = [own, f"{own}-{_slug(kind.source)}"] + [f"{own}-{number}" for number in range(2, len(taken) + 3)]

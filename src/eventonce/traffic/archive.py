@@ -9,9 +9,9 @@ from typing import NamedTuple
 from eventonce.errors import SourceError
 from eventonce.event import Delivery
 from eventonce.sources.file import FileSource
-from eventonce.traffic.file_ranges import Piece, Pieces, Placed, delivered
+from eventonce.traffic.file_ranges import DocumentRow, Piece, Pieces, delivered
 from eventonce.traffic.parquet import ParquetLines, is_parquet
-from eventonce.traffic.recorded import NTH_BITS, SUFFIXES, Seen, Traffic, unpack
+from eventonce.traffic.recorded import NTH_BITS, SUFFIXES, RecordedEvent, Traffic, unpack
 
 SIZE = 32 * 1024 * 1024  # of a part, where a file can be cut
 _BATCH = 500
@@ -33,7 +33,7 @@ class Part(NamedTuple):
         """Its name, as it can be printed."""
         return printable(self.path)
 
-    def documents(self) -> Iterator[Placed]:
+    def documents(self) -> Iterator[DocumentRow]:
         """The documents in it; raises `SourceError` where it cannot be read, or no further."""
         if self.piece is not None:
             return self._of_piece(self.piece._replace(file=self.place))
@@ -52,7 +52,7 @@ class Part(NamedTuple):
             told = str(error).removeprefix(f"{self.place}: ").removeprefix(f"{printable(self.place)}: ")
             raise SourceError(told) from None
 
-    def _of_piece(self, whole: Piece) -> Iterator[Placed]:
+    def _of_piece(self, whole: Piece) -> Iterator[DocumentRow]:
         try:
             yield from whole.documents()
         except OSError as error:
@@ -121,7 +121,7 @@ class Archive(Traffic):
         """A part was read elsewhere."""
         self._behind += part.size
 
-    def again(self, positions: Collection[int]) -> Iterator[Seen]:
+    def again(self, positions: Collection[int]) -> Iterator[RecordedEvent]:
         """The events at these positions; only the parts that they are in are read again."""
         if not self.counts:
             yield from super().again(positions)
@@ -146,12 +146,12 @@ class Archive(Traffic):
         self.unreadable[printable(file)] = str(error).removeprefix(f"{file}: ").removeprefix(f"{printable(file)}: ")
 
 
-def _at(part: Part, before: int, here: set[int], positions: Collection[int]) -> Iterator[Seen]:
+def _at(part: Part, before: int, here: set[int], positions: Collection[int]) -> Iterator[RecordedEvent]:
     last = max(here)
     for number, delivery in enumerate(part.deliveries(), before + 1):
         if number in here:
             found = unpack(number, delivery.body, delivery.trouble)
-            yield from (Seen(event, delivery, position) for position, event in found if position in positions)
+            yield from (RecordedEvent(event, delivery, position) for position, event in found if position in positions)
         if number == last:
             return
 

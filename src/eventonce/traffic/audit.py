@@ -19,9 +19,9 @@ from eventonce.rules import CompiledRule, Rulebook
 from eventonce.traffic import report
 from eventonce.traffic.facts import Facts
 from eventonce.traffic.gap_histogram import EDGES, Gaps, readable
-from eventonce.traffic.ledger import NEW, Known, Ledger, Taken, Verdict
+from eventonce.traffic.ledger import NEW, AuditDecision, AuditLedger, Decision, Known
 from eventonce.traffic.processes import all_facts
-from eventonce.traffic.recorded import Seen, Traffic
+from eventonce.traffic.recorded import RecordedEvent, Traffic
 
 OTHERS = "(others)"
 _MOST_GROUPS = 1000  # sources and types told apart; the rest is one group
@@ -42,7 +42,7 @@ _SAME_TIMES = (
 
 
 _OLD_KEYS = (
-    "Some rules have a was: while they do, a run also drops what shares an old key with what it has done. "
+    "Some rules have replaces: while they do, a run also drops what shares an old key with what it has done. "
     "The audit looks at the new keys alone."
 )
 
@@ -81,10 +81,10 @@ class Reasons:
 
 
 @dataclass(slots=True)
-class Group:
+class TypeCounts:
     """What has been counted of one source and type."""
 
-    verdicts: list[int] = field(default_factory=lambda: [0] * (len(Verdict) + 1))
+    verdicts: list[int] = field(default_factory=lambda: [0] * (len(Decision) + 1))
     missed: Counter[tuple[bool, bool]] = field(default_factory=Counter)  # found by id, by content
     rules: Counter[CompiledRule] = field(default_factory=Counter)
     gaps: Gaps = field(default_factory=Gaps)
@@ -98,10 +98,10 @@ class Group:
         verdicts = self.verdicts
         return report.Counts(
             events=sum(verdicts) + self.rejected.events,
-            distinct=verdicts[Verdict.NEW] + verdicts[Verdict.NEWER],
-            duplicates=verdicts[Verdict.DUPLICATE],
-            stale=verdicts[Verdict.STALE],
-            late=verdicts[Verdict.LATE],
+            distinct=verdicts[Decision.NEW] + verdicts[Decision.NEWER],
+            duplicates=verdicts[Decision.DUPLICATE],
+            stale=verdicts[Decision.STALE],
+            late=verdicts[Decision.LATE],
             only_id=self.missed[True, False],
             only_content=self.missed[False, True],
             id_and_content=self.missed[True, True],
@@ -111,11 +111,11 @@ class Group:
         )
 
 
-class Judged(NamedTuple):
+class DecisionColumns(NamedTuple):
     """Events in columns: what became of each, whether its id and content were seen, if it is replayed, its place."""
 
     groups: Sequence[int]  # by their numbers
-    taken: Sequence[Taken]
+    taken: Sequence[AuditDecision]
     same_id: Sequence[bool]
     same_content: Sequence[bool]
     replayed: Sequence[int]
@@ -127,9 +127,9 @@ class Audit:
 
     def __init__(self, book: Rulebook) -> None:
         self.no_events = Reasons()
-        self.groups: dict[tuple[str, str], Group] = {}
+        self.groups: dict[tuple[str, str], TypeCounts] = {}
         self._book = book
-        self._keys, self._ids, self._contents = Ledger(book.all), Known(), Known()
+        self._keys, self._ids, self._contents = AuditLedger(book.all), Known(), Known()
         self._pairs = 0
 
     def add(self, facts: Facts) -> None:
@@ -141,13 +141,13 @@ class Audit:
             groups[number].rules[self._book.all[rule]] += count
         same_id, same_content = self._ids.all_seen(facts.ids), self._contents.all_seen(facts.contents)
         taken = self._keys.take(facts.entries())
-        self.enter(groups, Judged(facts.groups, taken, same_id, same_content, facts.replayed, facts.positions))
+        self.enter(groups, DecisionColumns(facts.groups, taken, same_id, same_content, facts.replayed, facts.positions))
 
     def rules_with_old_keys(self) -> Iterator[CompiledRule]:
         """The rules that replace others and took events."""
-        return (rule for group in self.groups.values() for rule in group.rules if rule.rule.was is not None)
+        return (rule for group in self.groups.values() for rule in group.rules if rule.rule.replaces is not None)
 
-    def enter(self, groups: Sequence[Group] | Mapping[int, Group], judged: Judged) -> None:
+    def enter(self, groups: Sequence[TypeCounts] | Mapping[int, TypeCounts], judged: DecisionColumns) -> None:
         """Count events: most of them are new, and those that are alike are counted together."""
         new = [each is NEW for each in judged.taken]
         alike = zip(judged.groups, new, judged.same_id, judged.same_content, judged.replayed, strict=True)
@@ -160,33 +160,33 @@ class Audit:
             if each.differs_from is not None:
                 self._suspect(groups[number], Pair(each.differs_from, position))
 
-    def count_new(self, group: Group, events: int, *, same_id: bool, same_content: bool, replayed: int) -> None:
+    def count_new(self, group: TypeCounts, events: int, *, same_id: bool, same_content: bool, replayed: int) -> None:
         """Count events that are the first of their key."""
-        group.verdicts[Verdict.NEW] += events
+        group.verdicts[Decision.NEW] += events
         if (same_id or same_content) and not replayed:  # a replay was sent again on purpose
             group.missed[same_id, same_content] += events
 
-    def count_known(self, group: Group, taken: Taken, events: int = 1, *, same_id: bool) -> None:
+    def count_known(self, group: TypeCounts, taken: AuditDecision, events: int = 1, *, same_id: bool) -> None:
         """Count events whose key was there before."""
         group.verdicts[taken.verdict] += events
-        if taken.verdict is not Verdict.NEWER:
+        if taken.verdict is not Decision.NEWER:
             _measure(group.gaps, taken, events, same_id=same_id)
 
-    def _suspect(self, group: Group, pair: Pair) -> None:
+    def _suspect(self, group: TypeCounts, pair: Pair) -> None:
         group.suspicious += 1
         if len(group.pairs) < _MOST_PAIRS and self._pairs < _MOST_PAIRS_IN_ALL:
             group.pairs.append(pair)
             self._pairs += 1
 
-    def _group(self, name: tuple[str, str]) -> Group:
+    def _group(self, name: tuple[str, str]) -> TypeCounts:
         group = self.groups.get(name)
         if group is None:
             name = name if len(self.groups) < _MOST_GROUPS else (OTHERS, OTHERS)
-            group = self.groups.setdefault(name, Group())
+            group = self.groups.setdefault(name, TypeCounts())
         return group
 
 
-def _measure(gaps: Gaps, taken: Taken, events: int, *, same_id: bool) -> None:
+def _measure(gaps: Gaps, taken: AuditDecision, events: int, *, same_id: bool) -> None:
     if taken.gap is None:
         gaps.unknown += events
     elif taken.gap == 0 and same_id and taken.differs_from is None:
@@ -200,7 +200,7 @@ def _measure(gaps: Gaps, taken: Taken, events: int, *, same_id: bool) -> None:
 
 def audit(
     traffic: Traffic, book: Rulebook, step: Callable[[int], object] = lambda events: None, processes: int | None = None
-) -> report.Report:
+) -> report.AuditReport:
     """Read the traffic, and the suspicious drops in it a second time. `step` is told how many more events are done."""
     counted = Audit(book)
     for facts in all_facts(traffic, book, processes):
@@ -209,17 +209,17 @@ def audit(
     return conclude(traffic, book, counted)
 
 
-def conclude(traffic: Traffic, book: Rulebook, counted: Audit) -> report.Report:
+def conclude(traffic: Traffic, book: Rulebook, counted: Audit) -> report.AuditReport:
     """The report of what was counted, with the suspicious drops read again."""
     inputs = report.Inputs(traffic.files, traffic.documents, _unreadable(traffic))
     compared = dict(_compare(traffic, book, counted.groups.values())) if traffic.lasting else None
     return _report(counted, inputs, compared)
 
 
-def _compare(traffic: Traffic, book: Rulebook, groups: Iterable[Group]) -> Iterator[tuple[Pair, report.Example]]:
+def _compare(traffic: Traffic, book: Rulebook, groups: Iterable[TypeCounts]) -> Iterator[tuple[Pair, report.Example]]:
     first_of = {pair.copy: pair for group in groups for pair in group.pairs}
     firsts = {pair.first for pair in first_of.values()}
-    met: dict[int, Seen] = {}
+    met: dict[int, RecordedEvent] = {}
     for seen in traffic.again(firsts | first_of.keys()):
         pair = first_of.get(seen.position)
         first = met.get(pair.first) if pair else None
@@ -229,11 +229,11 @@ def _compare(traffic: Traffic, book: Rulebook, groups: Iterable[Group]) -> Itera
             met[seen.position] = seen
 
 
-def _fields(book: Rulebook, first: Seen, copy: Seen) -> list[str]:
+def _fields(book: Rulebook, first: RecordedEvent, copy: RecordedEvent) -> list[str]:
     return sorted(differences(_said(book, first), _said(book, copy)))
 
 
-def _said(book: Rulebook, seen: Seen) -> dict[str, Any]:
+def _said(book: Rulebook, seen: RecordedEvent) -> dict[str, Any]:
     event = seen.event
     if isinstance(event, EventRejected):  # the file has changed since
         return {}
@@ -250,14 +250,14 @@ def _data(rule: CompiledRule, event: Event) -> Any:
 # --- the report ---
 
 
-def _report(counted: Audit, inputs: report.Inputs, compared: dict[Pair, report.Example] | None) -> report.Report:
+def _report(counted: Audit, inputs: report.Inputs, compared: dict[Pair, report.Example] | None) -> report.AuditReport:
     groups = [_group(name, group, compared or {}) for name, group in counted.groups.items()]
     groups.sort(key=lambda group: (-group.counts.events, group.source, group.type))
     gaps = Gaps()
     for each in counted.groups.values():
         gaps.merge(each.gaps)
     totals = _total([group.counts for group in groups], counted.no_events.events)
-    return report.Report(
+    return report.AuditReport(
         inputs=inputs,
         totals=totals,
         between=_between(gaps),
@@ -269,8 +269,8 @@ def _report(counted: Audit, inputs: report.Inputs, compared: dict[Pair, report.E
     )
 
 
-def _group(name: tuple[str, str], group: Group, compared: dict[Pair, report.Example]) -> report.Group:
-    return report.Group(
+def _group(name: tuple[str, str], group: TypeCounts, compared: dict[Pair, report.Example]) -> report.TypeReport:
+    return report.TypeReport(
         source=name[0],
         type=name[1],
         counts=group.counts(),
@@ -283,7 +283,7 @@ def _group(name: tuple[str, str], group: Group, compared: dict[Pair, report.Exam
     )
 
 
-def _suspicious(group: Group, compared: dict[Pair, report.Example]) -> report.Suspicious:
+def _suspicious(group: TypeCounts, compared: dict[Pair, report.Example]) -> report.Suspicious:
     examples = [compared[pair] for pair in group.pairs if pair in compared]
     fields = Counter(path for example in examples for path in example.fields).most_common(_MOST_FIELDS)
     shown = [msgspec.structs.replace(each, fields=each.fields[:_MOST_FIELDS]) for each in examples[:_MOST_EXAMPLES]]

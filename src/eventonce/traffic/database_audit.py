@@ -10,16 +10,16 @@ import msgspec
 
 from eventonce.rules import Rulebook
 from eventonce.traffic.archive import Archive, Part
-from eventonce.traffic.audit import Judged, conclude
+from eventonce.traffic.audit import DecisionColumns, conclude
 from eventonce.traffic.database import Database
 from eventonce.traffic.dedupe_plan import Places
 from eventonce.traffic.drivers import need
-from eventonce.traffic.fold import NOTHING, Fold, Rows, windows
-from eventonce.traffic.part_facts import Header, PartFacts
+from eventonce.traffic.fold import NOTHING, EngineColumns, Fold, windows
+from eventonce.traffic.part_facts import FactsHeader, PartFacts
 from eventonce.traffic.pool import shared_out
 from eventonce.traffic.recorded import NTH_BITS
-from eventonce.traffic.report import Report
-from eventonce.traffic.tally import Tally
+from eventonce.traffic.report import AuditReport
+from eventonce.traffic.tally import AuditCount
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,13 +65,13 @@ def audit(
     step: Callable[[int], object] = lambda events: None,
     processes: int | None = None,
     work: str | None = None,
-) -> Report:
+) -> AuditReport:
     """What `eventonce audit` tells, of more traffic than fits in memory. `work` is a folder for what does not."""
     with TemporaryDirectory(prefix="eventonce-audit-", dir=work) as folder:
         (Path(folder) / "unfinished").mkdir()
         places = Places(Path(folder))
         _find(archive, book, places, step, processes)
-        tally = Tally(book)
+        tally = AuditCount(book)
         tally.head(headers(archive, places))
         _count(tally, archive, Path(folder), book)
     return conclude(archive, book, tally)
@@ -124,13 +124,13 @@ def write_facts(part: Part, book: Rulebook, places: Places) -> Found:
     return Found(part.number, facts.header.documents, facts.header.events, facts.header.unreadable)
 
 
-def headers(archive: Archive, places: Places) -> Iterator[Header]:
+def headers(archive: Archive, places: Places) -> Iterator[FactsHeader]:
     """The headers of all parts, in their order."""
     for part in archive.parts:
-        yield msgspec.json.decode((places.work / f"{part.number:08}.json").read_bytes(), type=Header)
+        yield msgspec.json.decode((places.work / f"{part.number:08}.json").read_bytes(), type=FactsHeader)
 
 
-def _count(tally: Tally, archive: Archive, folder: Path, book: Rulebook) -> None:
+def _count(tally: AuditCount, archive: Archive, folder: Path, book: Rulebook) -> None:
     if not archive.parts:
         return
     database = Database(folder)
@@ -162,11 +162,11 @@ def rows_of(batch: "pa.RecordBatch") -> Iterator[tuple[Any, ...]]:
     return zip(*[column.to_pylist() for column in batch.columns], strict=True)
 
 
-def enter(tally: Tally, fold: Fold, batch: "pa.RecordBatch") -> None:
+def enter(tally: AuditCount, fold: Fold, batch: "pa.RecordBatch") -> None:
     """Judge events and count them: the columns that the queries give."""
     found = [column.to_pylist() for column in batch.columns]
     keys, places, rules, versions, contents, times, names, same_id, same_content, replayed = found[:_COLUMNS]
     orders = found[_COLUMNS] if len(found) > _COLUMNS else places  # a rank tells it, where an engine has one
-    taken = fold.take(Rows(keys, orders, rules, versions, contents, times, places))
+    taken = fold.take(EngineColumns(keys, orders, rules, versions, contents, times, places))
     groups = {number: tally.named(number) for number in {*names}}
-    tally.enter(groups, Judged(names, taken, same_id, same_content, replayed, places))
+    tally.enter(groups, DecisionColumns(names, taken, same_id, same_content, replayed, places))

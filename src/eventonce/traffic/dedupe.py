@@ -12,9 +12,9 @@ import msgspec
 from eventonce.errors import EventOnceError
 from eventonce.rules import Rulebook
 from eventonce.traffic.archive import Archive, printable
-from eventonce.traffic.dedupe_plan import Plan
-from eventonce.traffic.drop_lists import Judged, judge
-from eventonce.traffic.keyed import Header, key_part
+from eventonce.traffic.dedupe_plan import DedupePlan
+from eventonce.traffic.drop_lists import DropCounts, judge
+from eventonce.traffic.keyed import KeysHeader, key_part
 from eventonce.traffic.pool import shared_out
 from eventonce.traffic.report import Unreadable
 from eventonce.traffic.write import Written, write_file
@@ -26,7 +26,7 @@ class Engine(Protocol):
     """What carries out the steps of a copy."""
 
     def map(self, act: Callable[[Any, Rulebook], Any], tasks: Iterable[Any], book: Rulebook) -> Iterator[Any]: ...
-    def judge(self, plan: Plan, headers: list[Header]) -> Judged: ...
+    def judge(self, plan: DedupePlan, headers: list[KeysHeader]) -> DropCounts: ...
 
 
 class OneMachine:
@@ -40,12 +40,12 @@ class OneMachine:
         several = list(tasks)
         return shared_out(act, several, book, self._processes if len(several) > 1 else 1)
 
-    def judge(self, plan: Plan, headers: list[Header]) -> Judged:
+    def judge(self, plan: DedupePlan, headers: list[KeysHeader]) -> DropCounts:
         """Which events lose."""
         return judge(plan, headers)
 
 
-class Copied(msgspec.Struct, frozen=True):
+class DedupeResult(msgspec.Struct, frozen=True):
     """What a copy has done."""
 
     files: int
@@ -67,13 +67,13 @@ class Copied(msgspec.Struct, frozen=True):
 class Copy:
     """One copy. It knows how far it is, for who shows that."""
 
-    def __init__(self, plan: Plan, engine: Engine | None = None) -> None:
+    def __init__(self, plan: DedupePlan, engine: Engine | None = None) -> None:
         self._plan = plan
         self._engine = engine or OneMachine()
         self.size: int | None = sum(part.size for part in plan.archive.parts) * (_FIRST + _SECOND)
         self.position = 0
 
-    def run(self, step: Callable[[int], object] = lambda events: None) -> Copied:
+    def run(self, step: Callable[[int], object] = lambda events: None) -> DedupeResult:
         """Do it, or what an earlier run has left of it."""
         plan = self._plan
         try:
@@ -90,8 +90,8 @@ class Copy:
             ) from None
         return _told(plan.archive, headers, judged)
 
-    def _first(self, step: Callable[[int], object]) -> list[Header]:
-        plan, found = self._plan, dict[int, Header]()
+    def _first(self, step: Callable[[int], object]) -> list[KeysHeader]:
+        plan, found = self._plan, dict[int, KeysHeader]()
         act = partial(key_part, places=plan.places)
         for header in self._engine.map(act, plan.archive.parts, plan.book):
             found[header.part] = header
@@ -99,7 +99,7 @@ class Copy:
             step(header.events)
         return [found[part.number] for part in plan.archive.parts]
 
-    def _second(self, headers: list[Header], step: Callable[[int], object]) -> None:
+    def _second(self, headers: list[KeysHeader], step: Callable[[int], object]) -> None:
         plan = self._plan
         holds = {part.file for part in plan.archive.parts if headers[part.number].documents}
         act = partial(write_file, places=plan.places)
@@ -110,7 +110,7 @@ class Copy:
             step(0)
 
 
-def _told(archive: Archive, headers: list[Header], judged: Judged) -> Copied:
+def _told(archive: Archive, headers: list[KeysHeader], judged: DropCounts) -> DedupeResult:
     documents: dict[str, int] = {}
     for part, header in zip(archive.parts, headers, strict=True):
         documents[part.path] = documents.get(part.path, 0) + header.documents
@@ -118,7 +118,7 @@ def _told(archive: Archive, headers: list[Header], judged: Judged) -> Copied:
             archive.left_out(part.path, header.unreadable)
     events, rejected = sum(each.events for each in headers), sum(each.rejected for each in headers)
     shown = {printable(path): count for path, count in documents.items()}
-    return Copied(
+    return DedupeResult(
         files=archive.files,
         documents=sum(documents.values()),
         events=events,

@@ -108,7 +108,7 @@ class Places(NamedTuple):
         return self.work / "lists" / f"{file:08}.json"
 
 
-class Plan:
+class DedupePlan:
     """A copy from files to a folder."""
 
     def __init__(self, archive: Archive, roots: Sequence[str], out: str, form: Format, book: Rulebook) -> None:

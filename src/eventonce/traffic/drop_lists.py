@@ -13,11 +13,11 @@ import msgspec
 
 from eventonce.rules import Rulebook
 from eventonce.traffic.database import Database
-from eventonce.traffic.dedupe_plan import Places, Plan
+from eventonce.traffic.dedupe_plan import DedupePlan, Places
 from eventonce.traffic.drivers import need
-from eventonce.traffic.fold import DROPPED, Fold, Rows
-from eventonce.traffic.keyed import Header
-from eventonce.traffic.ledger import Verdict
+from eventonce.traffic.fold import DROPPED, EngineColumns, Fold
+from eventonce.traffic.keyed import KeysHeader
+from eventonce.traffic.ledger import Decision
 from eventonce.traffic.recorded import NTH_BITS
 
 if TYPE_CHECKING:
@@ -44,23 +44,23 @@ SELECT DISTINCT file, (position + shift) * 4 + flags AS code FROM listed JOIN pa
 """
 
 
-class Judged(msgspec.Struct):
+class DropCounts(msgspec.Struct):
     """What became of events that have a key, in all."""
 
     duplicates: int = 0
     stale: int = 0
 
 
-def judge(plan: Plan, headers: Sequence[Header]) -> Judged:
+def judge(plan: DedupePlan, headers: Sequence[KeysHeader]) -> DropCounts:
     """Make the lists of all files; done before, nothing is done again."""
     if plan.places.judged.exists():
-        return msgspec.json.decode(plan.places.judged.read_bytes(), type=Judged)
-    judged = _judge(plan, headers) if headers else Judged()
+        return msgspec.json.decode(plan.places.judged.read_bytes(), type=DropCounts)
+    judged = _judge(plan, headers) if headers else DropCounts()
     plan.places.publish(plan.places.judged, judged)
     return judged
 
 
-def _judge(plan: Plan, headers: Sequence[Header]) -> Judged:
+def _judge(plan: DedupePlan, headers: Sequence[KeysHeader]) -> DropCounts:
     database = Database(plan.work)
     keys, lost = (str(each).replace("'", "''") for each in (plan.work / "keys", plan.places.lost))
     try:
@@ -73,10 +73,10 @@ def _judge(plan: Plan, headers: Sequence[Header]) -> Judged:
         ((duplicates, stale),) = database.rows(_COUNTS.format(lost=lost))
     finally:
         database.close()
-    return Judged(duplicates, stale)
+    return DropCounts(duplicates, stale)
 
 
-def shifts(plan: Plan, headers: Sequence[Header]) -> list[tuple[int, int, int]]:
+def shifts(plan: DedupePlan, headers: Sequence[KeysHeader]) -> list[tuple[int, int, int]]:
     """For each part its file, and what to add to its positions to count from the begin of that."""
     found: list[tuple[int, int, int]] = []
     before: dict[int, int] = {}
@@ -92,9 +92,9 @@ def losers(batches: Iterator["pa.RecordBatch"], book: Rulebook) -> Iterator["pa.
     for batch in batches:
         keys, parts, positions, rules, versions, times, several = (each.to_pylist() for each in batch.columns[:_ROW])
         places, nothing = [*zip(parts, positions, strict=True)], [0] * len(keys)
-        found = fold.take(Rows(keys, places, rules, versions, nothing, times, nothing))
+        found = fold.take(EngineColumns(keys, places, rules, versions, nothing, times, nothing))
         lost = [
-            (*place, flag, taken.verdict is Verdict.STALE)
+            (*place, flag, taken.verdict is Decision.STALE)
             for place, flag, taken in zip(places, several, found, strict=True)
             if taken.verdict in DROPPED
         ]

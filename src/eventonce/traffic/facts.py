@@ -11,8 +11,8 @@ from eventonce.rules import CompiledRule, Rulebook
 from eventonce.rules.rule import Rule
 from eventonce.traffic import fingerprint
 from eventonce.traffic.content import of_content
-from eventonce.traffic.file_ranges import Placed
-from eventonce.traffic.ledger import NO_TIME, NO_VERSION, Entries
+from eventonce.traffic.file_ranges import DocumentRow
+from eventonce.traffic.ledger import NO_TIME, NO_VERSION, AuditColumns
 from eventonce.traffic.recorded import NTH_BITS, millis
 
 _NO_ID = 0  # which is never taken for known
@@ -46,9 +46,9 @@ class Facts:
         self.ids = array("Q")
         self.replayed = array("b")
 
-    def take(self, documents: Iterable[Placed], shown: str, book: Rulebook) -> None:
+    def take(self, documents: Iterable[DocumentRow], shown: str, book: Rulebook) -> None:
         """All events of some documents of a file."""
-        rows = Rows(self, shown, book)
+        rows = FactsBuilder(self, shown, book)
         try:
             for body, line, _, trouble in documents:
                 self.documents += 1
@@ -69,12 +69,12 @@ class Facts:
         self.positions = array("Q", [position + positions for position in self.positions])
         self.rejected = [each._replace(line=each.line + lines) for each in self.rejected]
 
-    def entries(self) -> Entries:
+    def entries(self) -> AuditColumns:
         """As a ledger takes them."""
-        return Entries(self.rules, self.keys, self.versions, self.contents, self.times, self.positions)
+        return AuditColumns(self.rules, self.keys, self.versions, self.contents, self.times, self.positions)
 
 
-class Rows:
+class FactsBuilder:
     """Events on their way into columns: one step for all columns of an event, and one for all events of a column."""
 
     def __init__(self, facts: Facts, shown: str, book: Rulebook) -> None:

@@ -18,7 +18,7 @@ _LOOKED_AT = 1024 * 1024  # where no line in it begins with a brace, there may b
 _TOUCHING = re.compile(rb"\}[ \t\r\v\f]*\{")  # two documents in one line, or a string that looks like it
 _BEGIN, _END = set(b"{"), set(b"}")
 _first, _last = itemgetter(0), itemgetter(-1)
-Placed = tuple[bytes, int, int, str | None]  # what a `Document` is, which costs more to make
+DocumentRow = tuple[bytes, int, int, str | None]  # what a `Document` is, which costs more to make
 
 
 class Piece(NamedTuple):
@@ -30,7 +30,7 @@ class Piece(NamedTuple):
     end: int
     line: int = 1  # the number of its first line
 
-    def documents(self, *, hasty: bool = False) -> Iterator[Placed]:
+    def documents(self, *, hasty: bool = False) -> Iterator[DocumentRow]:
         """The documents in it, with their places in the whole file.
 
         In haste, several documents in one line are taken for one, which no reader takes for an event.
@@ -76,7 +76,7 @@ class Pieces:
         return None if head[:2] in _PACKED or not head or uncut else cls(file)
 
     def __iter__(self) -> Iterator[Piece]:
-        lines = Lines(self._file)
+        lines = LineCounter(self._file)
         return (piece._replace(line=1 + lines.before(piece.begin)) for piece in self.unnumbered())
 
     def unnumbered(self) -> Iterator[Piece]:
@@ -91,7 +91,7 @@ class Pieces:
                 begin = end
 
 
-class Lines:
+class LineCounter:
     """Counts the lines of a file."""
 
     def __init__(self, file: str) -> None:
@@ -108,7 +108,7 @@ class Lines:
         return self._count
 
 
-def delivered(documents: Iterable[Placed], shown: str) -> Iterator[Delivery]:
+def delivered(documents: Iterable[DocumentRow], shown: str) -> Iterator[Delivery]:
     """Documents of a file as they go through a pipeline."""
     for body, line, byte, trouble in documents:
         yield Delivery(body, {"source": shown, "line": line, "byte": byte}, trouble=trouble)

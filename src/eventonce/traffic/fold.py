@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from eventonce.errors import EventOnceError
 from eventonce.rules import Rulebook
-from eventonce.traffic.ledger import NO_TIME, NO_VERSION, Entries, Ledger, Taken, Verdict
+from eventonce.traffic.ledger import NO_TIME, NO_VERSION, AuditColumns, AuditDecision, AuditLedger, Decision
 
 _UNSIGNED = 2**64 - 1
 NOTHING = f"CAST('{NO_TIME}' AS BIGINT)"  # in SQL: neither a time nor a version
-DROPPED = (Verdict.DUPLICATE, Verdict.STALE)
+DROPPED = (Decision.DUPLICATE, Decision.STALE)
 
 
 def windows(book: Rulebook) -> list[int]:
@@ -27,7 +27,7 @@ def windows(book: Rulebook) -> list[int]:
     return [-1 if rule.refresh else rule.window for rule in book.all]
 
 
-class Rows(NamedTuple):
+class EngineColumns(NamedTuple):
     """Events as an engine hands them over, column by column."""
 
     keys: Sequence[Any]
@@ -44,29 +44,29 @@ class Fold:
 
     def __init__(self, book: Rulebook) -> None:
         self._rules = book.all
-        self._ledger = Ledger(self._rules)
+        self._ledger = AuditLedger(self._rules)
         self._last: tuple[Any, Any] | None = None
         self._key = 0  # a number for each key
 
-    def take(self, rows: Rows) -> list[Taken]:
+    def take(self, rows: EngineColumns) -> list[AuditDecision]:
         """What becomes of each."""
         if not rows.keys:
             return []
         last = self._last and self._last[0]
         going_on = next((at for at, key in enumerate(rows.keys) if key != last), len(rows.keys))
         entries = self._entries(rows)
-        taken = self._ledger.take(Entries(*[column[:going_on] for column in entries]))
+        taken = self._ledger.take(AuditColumns(*[column[:going_on] for column in entries]))
         if going_on < len(rows.keys):
-            self._ledger = Ledger(self._rules)  # the keys before are done with
-            taken += self._ledger.take(Entries(*[column[going_on:] for column in entries]))
+            self._ledger = AuditLedger(self._rules)  # the keys before are done with
+            taken += self._ledger.take(AuditColumns(*[column[going_on:] for column in entries]))
         return taken
 
-    def _entries(self, rows: Rows) -> Entries:
+    def _entries(self, rows: EngineColumns) -> AuditColumns:
         last = self._follow(rows)
         changes = starmap(ne, pairwise([last and last[0], *rows.keys]))
         _, *keys = accumulate(changes, initial=self._key)
         self._key = keys[-1]
-        return Entries(
+        return AuditColumns(
             rows.rules,
             keys,
             [NO_VERSION if version is None else version for version in rows.versions],
@@ -75,7 +75,7 @@ class Fold:
             rows.positions,
         )
 
-    def _follow(self, rows: Rows) -> tuple[Any, Any] | None:
+    def _follow(self, rows: EngineColumns) -> tuple[Any, Any] | None:
         # An engine that lost the order (one was seen to drop a sort as useless) would keep the wrong copies in silence.
         places, before = [*zip(rows.keys, rows.orders, strict=True)], self._last
         if not all(starmap(lt, pairwise(places if before is None else [before, *places]))):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from eventonce.claims.outcome import Kind, Outcome
+from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.dead_letters.writing import letter
 from eventonce.errors import EventRejected, SourceError
 from eventonce.event import Delivery
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _DOCUMENTS, _BYTES = 2000, 8 * 1024 * 1024  # at once
 
 
-class Header(msgspec.Struct):
+class KeysHeader(msgspec.Struct):
     """What is known of a part."""
 
     part: int
@@ -33,12 +33,12 @@ class Header(msgspec.Struct):
     unreadable: str | None = None
 
 
-def key_part(part: Part, book: Rulebook, places: Places) -> Header:
+def key_part(part: Part, book: Rulebook, places: Places) -> KeysHeader:
     """Find the keys of a part and keep them in a file; done before, nothing is done again."""
     note = places.header(part.number)
     if note.exists():
-        return msgspec.json.decode(note.read_bytes(), type=Header)
-    header = Header(part.number)
+        return msgspec.json.decode(note.read_bytes(), type=KeysHeader)
+    header = KeysHeader(part.number)
     with (
         places.making(places.turned(part.number)) as turned,
         places.making(places.keys(part.number)) as keys,
@@ -60,7 +60,7 @@ def _write(file: Any, tables: Iterator["pa.Table"]) -> None:
             writer.close()
 
 
-def _tables(part: Part, book: Rulebook, header: Header, rejected: BinaryIO) -> Iterator["pa.Table"]:
+def _tables(part: Part, book: Rulebook, header: KeysHeader, rejected: BinaryIO) -> Iterator["pa.Table"]:
     pa = need("pyarrow", "duckdb")
     for batch in _batches(part, header):
         found = keys_arrow([None if each.trouble else each.body for each in batch], book)
@@ -88,7 +88,7 @@ def _and(column: "pa.ChunkedArray", more: "pa.Array") -> "pa.ChunkedArray":
     return pa.chunked_array([*column.chunks, pa.nulls(len(more), column.type)], column.type)
 
 
-def _batches(part: Part, header: Header) -> Iterator[list[Delivery]]:
+def _batches(part: Part, header: KeysHeader) -> Iterator[list[Delivery]]:
     batch: list[Delivery] = []
     size = 0
     try:
@@ -129,5 +129,5 @@ def _turn_away(found: "pa.Table", batch: Sequence[Delivery], rejected: BinaryIO)
     for line, reason in zip(found["line"].to_pylist(), found["reason"].to_pylist(), strict=True):
         if reason is not None:
             delivery = batch[line]
-            outcome = Outcome(kind=Kind.REJECTED, error=EventRejected(delivery.trouble or reason))
+            outcome = Outcome(kind=OutcomeKind.REJECTED, error=EventRejected(delivery.trouble or reason))
             rejected.write(msgspec.json.encode({**letter(delivery, outcome, 0), "time": None}) + b"\n")

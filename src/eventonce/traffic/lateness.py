@@ -9,7 +9,7 @@ from eventonce.event import Event
 from eventonce.lint import horizon
 from eventonce.rules.rule import Rule
 from eventonce.traffic.gap_histogram import DAY, readable
-from eventonce.traffic.sample import Kind
+from eventonce.traffic.sample import TypeSample
 
 ENOUGH = 20  # events of a kind; below that nothing is learnt from them
 _SAFETY = 3
@@ -25,7 +25,7 @@ class Lateness(NamedTuple):
     why: str
 
 
-def lateness(labels: Sequence[int], kind: Kind, rule: Rule, least: int | None = None) -> Lateness:
+def lateness(labels: Sequence[int], kind: TypeSample, rule: Rule, least: int | None = None) -> Lateness:
     """How late a copy of this kind can come; `least` is what the user knows of it."""
     longest = _longest(labels, kind) if len(labels) >= ENOUGH else 0
     floor, why = _known(kind, rule, least)
@@ -38,7 +38,7 @@ def lateness(labels: Sequence[int], kind: Kind, rule: Rule, least: int | None = 
     return Lateness(format_duration(max(seen, floor)), f"{told}; {why}, so no less than {format_duration(floor)}")
 
 
-def _known(kind: Kind, rule: Rule, least: int | None) -> tuple[int, str]:
+def _known(kind: TypeSample, rule: Rule, least: int | None) -> tuple[int, str]:
     if least is not None:
         return least, f"copies can be {format_duration(least)} late as you said"
     if kind.queued:

@@ -91,7 +91,7 @@ class Known:
         self._slots, self._mask, self._room = slots, mask, (mask + 1) // 3
 
 
-class Verdict(IntEnum):
+class Decision(IntEnum):
     """What the pipeline does with an event."""
 
     NEW = auto()  # it runs
@@ -101,7 +101,7 @@ class Verdict(IntEnum):
     LATE = auto()  # it runs again: the window was over
 
 
-class Entry(NamedTuple):
+class AuditRow(NamedTuple):
     """One event as it is entered."""
 
     rule: int  # its number in the book
@@ -112,7 +112,7 @@ class Entry(NamedTuple):
     position: int
 
 
-class Entries(NamedTuple):
+class AuditColumns(NamedTuple):
     """Many of them, column by column."""
 
     rules: Sequence[int]
@@ -123,18 +123,18 @@ class Entries(NamedTuple):
     positions: Sequence[int]
 
 
-class Taken(NamedTuple):
+class AuditDecision(NamedTuple):
     """What became of it, how long after the copy before it came, and where that copy with another content is."""
 
-    verdict: Verdict
+    verdict: Decision
     gap: int | None = None
     differs_from: int | None = None
 
 
-NEW, _NEWER = Taken(Verdict.NEW), Taken(Verdict.NEWER)
+NEW, _NEWER = AuditDecision(Decision.NEW), AuditDecision(Decision.NEWER)
 
 
-class Ledger:
+class AuditLedger:
     """One row for each key, and the rules of the claim protocol applied to recorded times.
 
     A window counts from the first copy, or from the latest one where it slides; so does the gap of a copy.
@@ -153,38 +153,38 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def take(self, entries: Entries) -> list[Taken]:
+    def take(self, entries: AuditColumns) -> list[AuditDecision]:
         """Enter many, in their order. Most are new, and are entered column by column."""
         rows = self._rows.rows(entries.keys)
         self._append(entries, [row is None for row in rows])
         return [NEW if row is None else self._enter(row, entries, at) for at, row in enumerate(rows)]
 
-    def _append(self, entries: Entries, new: Sequence[bool]) -> None:
+    def _append(self, entries: AuditColumns, new: Sequence[bool]) -> None:
         self._first.extend(compress(entries.times, new))
         self._start.extend(compress(entries.times, new))
         self._content.extend(compress(entries.contents, new))
         self._position.extend(compress(entries.positions, new))
         self._version.extend(compress(entries.versions, new))
 
-    def _enter(self, row: int, entries: Entries, at: int) -> Taken:
-        entry = Entry(*[column[at] for column in entries])
+    def _enter(self, row: int, entries: AuditColumns, at: int) -> AuditDecision:
+        entry = AuditRow(*[column[at] for column in entries])
         if entry.version > self._version[row]:
             self._replace(row, entry)
             return _NEWER
         return self._copy(row, entry, stale=entry.version < self._version[row])
 
-    def _copy(self, row: int, entry: Entry, *, stale: bool) -> Taken:
+    def _copy(self, row: int, entry: AuditRow, *, stale: bool) -> AuditDecision:
         rule = self._rules[entry.rule]
         gap = _gap(entry.time, (self._start if rule.refresh else self._first)[row])
         since = _gap(entry.time, self._start[row])
         if since is not None and since > rule.window:
             self._restart(row, entry)
-            return Taken(Verdict.LATE, gap)
+            return AuditDecision(Decision.LATE, gap)
         self._note_time(row, entry.time, refresh=rule.refresh)
         if stale:
-            return Taken(Verdict.STALE, gap)
+            return AuditDecision(Decision.STALE, gap)
         same = self._content[row] == entry.content
-        return Taken(Verdict.DUPLICATE, gap, None if same else self._position[row])
+        return AuditDecision(Decision.DUPLICATE, gap, None if same else self._position[row])
 
     def _note_time(self, row: int, time: int, *, refresh: bool) -> None:
         if self._first[row] == NO_TIME:
@@ -192,13 +192,13 @@ class Ledger:
         elif refresh:
             self._start[row] = max(self._start[row], time)
 
-    def _replace(self, row: int, entry: Entry) -> None:
+    def _replace(self, row: int, entry: AuditRow) -> None:
         """A new version: copies are measured against it from now on."""
         self._restart(row, entry)
         self._first[row] = self._start[row]
         self._version[row] = entry.version
 
-    def _restart(self, row: int, entry: Entry) -> None:
+    def _restart(self, row: int, entry: AuditRow) -> None:
         """It runs again: a new window begins, but the first copy stays the first."""
         self._start[row] = entry.time
         self._content[row] = entry.content

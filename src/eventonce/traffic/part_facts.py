@@ -14,7 +14,7 @@ from eventonce.rules import Rulebook
 from eventonce.traffic.audit import OTHERS, alike
 from eventonce.traffic.drivers import need
 from eventonce.traffic.facts import Facts
-from eventonce.traffic.file_ranges import Placed
+from eventonce.traffic.file_ranges import DocumentRow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,10 +32,10 @@ class Documents(Protocol):
     def number(self) -> int: ...
     @property
     def shown(self) -> str: ...
-    def documents(self) -> Iterator[Placed]: ...
+    def documents(self) -> Iterator[DocumentRow]: ...
 
 
-class Header(msgspec.Struct):
+class FactsHeader(msgspec.Struct):
     """What is small: counts by source and type, which a number stands for."""
 
     part: int
@@ -51,7 +51,7 @@ class PartFacts:
     """The facts of a part. `header` is complete when all tables have been taken."""
 
     def __init__(self, part: Documents, book: Rulebook) -> None:
-        self.header = Header(part.number)
+        self.header = FactsHeader(part.number)
         self._part, self._book = part, book
         self._rules: Counter[tuple[int, int]] = Counter()
         self._rejected: dict[tuple[int | None, str], list[Any]] = {}

@@ -9,9 +9,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from eventonce.rules import Rulebook
-from eventonce.traffic.facts import Facts, Rows
-from eventonce.traffic.file_ranges import Lines, Piece, Pieces, Placed
-from eventonce.traffic.recorded import Seen, Traffic
+from eventonce.traffic.facts import Facts, FactsBuilder
+from eventonce.traffic.file_ranges import DocumentRow, LineCounter, Piece, Pieces
+from eventonce.traffic.recorded import RecordedEvent, Traffic
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
@@ -38,7 +38,7 @@ def find(piece: Piece, book: Rulebook) -> Facts:
     return facts
 
 
-def _of_piece(documents: Iterable[Placed], piece: Piece, book: Rulebook) -> Facts:
+def _of_piece(documents: Iterable[DocumentRow], piece: Piece, book: Rulebook) -> Facts:
     facts = Facts()
     facts.take(documents, piece.shown, book)
     return facts
@@ -60,16 +60,16 @@ def _of_files(traffic: Traffic, book: Rulebook, search: Search) -> Iterator[Fact
 
 def _of_pieces(traffic: Traffic, found: Iterable[tuple[Piece, Facts]]) -> Iterator[Facts]:
     for file, several in groupby(found, lambda each: each[0].file):
-        lines = Lines(file)
+        lines = LineCounter(file)
         for piece, facts in several:
             facts.shift(traffic.passed(piece, facts.documents), lines.before(piece.begin) if facts.rejected else 0)
             yield facts
 
 
-def _of_batch(batch: Iterable[Seen], book: Rulebook) -> Facts:
+def _of_batch(batch: Iterable[RecordedEvent], book: Rulebook) -> Facts:
     facts = Facts()
     for shown, several in groupby(batch, lambda seen: str(seen.delivery.where["source"])):
-        rows = Rows(facts, shown, book)
+        rows = FactsBuilder(facts, shown, book)
         for event, delivery, position in several:
             rows.add(event, position, delivery.where["line"])
         rows.enter()

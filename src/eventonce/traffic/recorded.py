@@ -17,7 +17,7 @@ _BATCH = 500
 NTH_BITS = 24  # a document of 64 MB holds fewer events than this can number
 
 
-class Seen(NamedTuple):
+class RecordedEvent(NamedTuple):
     """An event, or why it is none, and its arrival in the traffic."""
 
     event: Event | EventRejected
@@ -35,7 +35,7 @@ class Seen(NamedTuple):
         return None if isinstance(self.event, EventRejected) else millis(self.event)
 
 
-def read(paths: Sequence[str], progress: Callable[[], object] | None = None) -> Iterator[Seen]:
+def read(paths: Sequence[str], progress: Callable[[], object] | None = None) -> Iterator[RecordedEvent]:
     """The events of files, folders and `-`; what cannot be read is left out. `Traffic` also says what that was."""
     return iter(Traffic(paths, progress))
 
@@ -77,18 +77,20 @@ class Traffic:
         """Whether it can be read a second time, as a pipe cannot."""
         return all(_is_lasting(file) for file in self._files)
 
-    def __iter__(self) -> Iterator[Seen]:
+    def __iter__(self) -> Iterator[RecordedEvent]:
         for file in self._files:
             for batch in self.batches(file):
                 yield from batch
 
-    def again(self, positions: Collection[int]) -> Iterator[Seen]:
+    def again(self, positions: Collection[int]) -> Iterator[RecordedEvent]:
         """The events at these positions, by a second reading that opens only the documents they are in."""
         wanted = {position >> NTH_BITS for position in positions}
         for number, delivery in Traffic(self._files)._numbered() if wanted else ():
             if number in wanted:
                 found = unpack(number, delivery.body, delivery.trouble)
-                yield from (Seen(event, delivery, position) for position, event in found if position in positions)
+                yield from (
+                    RecordedEvent(event, delivery, position) for position, event in found if position in positions
+                )
                 wanted.remove(number)
                 if not wanted:
                     return
@@ -98,15 +100,15 @@ class Traffic:
         """The files to read, in order."""
         return self._files
 
-    def batches(self, file: str) -> Iterator[Iterator[Seen]]:
+    def batches(self, file: str) -> Iterator[Iterator[RecordedEvent]]:
         """The events of one file, as many at once as are at hand; for who takes the files one by one."""
         return map(self._of, self._received(file))
 
-    def _of(self, deliveries: Iterable[Delivery]) -> Iterator[Seen]:
+    def _of(self, deliveries: Iterable[Delivery]) -> Iterator[RecordedEvent]:
         for delivery in deliveries:
             self.documents += 1
             for position, event in unpack(self.documents, delivery.body, delivery.trouble):
-                yield Seen(event, delivery, position)
+                yield RecordedEvent(event, delivery, position)
             self._progress()
 
     def passed(self, piece: Piece, documents: int) -> int:

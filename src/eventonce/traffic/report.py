@@ -86,7 +86,7 @@ class Counts(msgspec.Struct, frozen=True):
     replayed: int = 0  # of all, those that carry the mark of a replay
 
 
-class Group(msgspec.Struct, frozen=True):
+class TypeReport(msgspec.Struct, frozen=True):
     """All about one source and type."""
 
     source: str
@@ -113,14 +113,14 @@ class Inputs(msgspec.Struct, frozen=True):
     unreadable: list[Unreadable]
 
 
-class Report(msgspec.Struct, frozen=True):
+class AuditReport(msgspec.Struct, frozen=True):
     """The whole audit."""
 
     inputs: Inputs
     totals: Counts  # what is no event at all is in here too, as rejected
     between: Between
     no_events: list[Reason]  # why documents were no events
-    groups: list[Group]
+    groups: list[TypeReport]
     notes: list[str]
     audit: int = 1  # the version of this form
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from eventonce.traffic.report import Bar, Between, Counts, Group, Reason, Report, Suspicious
+from eventonce.traffic.report import AuditReport, Bar, Between, Counts, Reason, Suspicious, TypeReport
 from eventonce.traffic.report_text import (
     COLUMNS,
     SHARES,
@@ -53,7 +53,7 @@ _BAD = ("suspicious", "late", "rejected", "only_id", "only_content", "id_and_con
 _MOST_SECTIONS = 200
 
 
-def html(report: Report) -> str:
+def html(report: AuditReport) -> str:
     """The page."""
     parts = [
         f"<h1>Audit of recorded traffic</h1><p class=soft>{_safe(summary(report))}</p>",
@@ -90,7 +90,7 @@ def _section(head: str, *parts: str) -> str:
     return f"<section><h2>{_safe(head)}</h2>{_join(parts)}</section>"
 
 
-def _unreadable(report: Report) -> str:
+def _unreadable(report: AuditReport) -> str:
     told = [f"{_code(each.path)} {_safe(each.reason)}" for each in report.inputs.unreadable]
     return f"<section class=warn><h3>Not read</h3>{_list(told)}</section>" if told else ""
 
@@ -108,7 +108,7 @@ def _mark(name: str, count: int) -> str:
 # --- the table ---
 
 
-def _table(report: Report) -> str:
+def _table(report: AuditReport) -> str:
     columns = shown_columns(report.totals)
     heads = "".join(f"<th>{head}</th>" for head in [*(COLUMNS[name][0] for name in columns), *SHARES])
     rows = [_row(*names(each), each.counts, each.between, columns) for each in report.groups]
@@ -133,7 +133,7 @@ def _legend(columns: Sequence[str]) -> str:
 # --- each source and type ---
 
 
-def _groups(report: Report) -> list[str]:
+def _groups(report: AuditReport) -> list[str]:
     worth = [group for group in report.groups if is_worth_it(group)]
     left = len(worth) - _MOST_SECTIONS
     return [_group(group) for group in worth[:_MOST_SECTIONS]] + (
@@ -141,7 +141,7 @@ def _groups(report: Report) -> list[str]:
     )
 
 
-def _group(group: Group) -> str:
+def _group(group: TypeReport) -> str:
     rules = (
         f"{counted(each.events, 'event')} under rule {_code(each.rule)}, window {each.window}" for each in group.rules
     )
@@ -170,7 +170,7 @@ def _reasons(reasons: Sequence[Reason]) -> str:
     )
 
 
-def _between(group: Group) -> str:
+def _between(group: TypeReport) -> str:
     told = delays(group.between)
     if not told:
         return ""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from textwrap import fill
 
-from eventonce.traffic.report import Bar, Between, Counts, Group, Reason, Report, Suspicious
+from eventonce.traffic.report import AuditReport, Bar, Between, Counts, Reason, Suspicious, TypeReport
 
 # The counts in their order, as they are headed, and what they say. Those that are 0 everywhere are left out.
 COLUMNS = {
@@ -26,7 +26,7 @@ _MOST_GROUPS, _MOST_DETAILS, _MOST_REASONS, _MOST_FIELDS = 40, 10, 5, 8
 _BAR, _WIDTH = 40, 100  # characters
 
 
-def text(report: Report) -> str:
+def text(report: AuditReport) -> str:
     """All of it."""
     return "\n".join(_lines(report)) + "\n"
 
@@ -43,7 +43,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def names(group: Group) -> tuple[str, str]:
+def names(group: TypeReport) -> tuple[str, str]:
     """Its source and type, also where it has none."""
     return group.source or "(none)", group.type or "(none)"
 
@@ -58,7 +58,7 @@ def windows(between: Between) -> list[str]:
     return [window.window for window in between.windows] or ["-"] * len(SHARES)
 
 
-def _lines(report: Report) -> Iterator[str]:
+def _lines(report: AuditReport) -> Iterator[str]:
     yield summary(report)
     for trouble in report.inputs.unreadable:
         yield f"not read: {printable(trouble.path)}: {printable(trouble.reason)}"
@@ -71,7 +71,7 @@ def _lines(report: Report) -> Iterator[str]:
         yield f"\n{fill(note, _WIDTH)}"
 
 
-def summary(report: Report) -> str:
+def summary(report: AuditReport) -> str:
     """What was read, in one sentence."""
     inputs, totals = report.inputs, report.totals
     if not totals.events:
@@ -86,7 +86,7 @@ def summary(report: Report) -> str:
 # --- the table ---
 
 
-def _table(report: Report) -> Iterator[str]:
+def _table(report: AuditReport) -> Iterator[str]:
     columns = shown_columns(report.totals)
     head = ["source", "type", *(COLUMNS[name][0] for name in columns), *SHARES]
     rows = [_row(*names(each), each.counts, each.between, columns) for each in report.groups[:_MOST_GROUPS]]
@@ -127,7 +127,7 @@ def _legend(columns: Sequence[str]) -> Iterator[str]:
 # --- below the table ---
 
 
-def _details(report: Report) -> Iterator[str]:
+def _details(report: AuditReport) -> Iterator[str]:
     worth = [group for group in report.groups if is_worth_it(group)]
     for group in worth[:_MOST_DETAILS]:
         yield from _detail(group)
@@ -135,12 +135,12 @@ def _details(report: Report) -> Iterator[str]:
         yield f"\n{counted(len(worth) - _MOST_DETAILS, 'more section')} like these: see --json or --html"
 
 
-def is_worth_it(group: Group) -> bool:
+def is_worth_it(group: TypeReport) -> bool:
     between = group.between
     return bool(group.suspicious.events or group.rejected or between.known or between.unknown or between.same_time)
 
 
-def _detail(group: Group) -> Iterator[str]:
+def _detail(group: TypeReport) -> Iterator[str]:
     yield f"\n{printable(' / '.join(names(group)))}"
     yield from (
         f"  {counted(each.events, 'event')} under rule {printable(each.rule)}, window {each.window}"
@@ -171,7 +171,7 @@ def _reasons(head: str, reasons: Sequence[Reason]) -> Iterator[str]:
         yield f"  and {counted(len(reasons) - _MOST_REASONS, 'other reason')}"
 
 
-def _between(group: Group) -> Iterator[str]:
+def _between(group: TypeReport) -> Iterator[str]:
     between = group.between
     if told := delays(between):
         yield f"  time between copies: {told}"
@@ -187,7 +187,7 @@ def delays(between: Between) -> str:
     return ", ".join(f"{count:,} {what}" for count, what in told if count)
 
 
-def caught(group: Group) -> str:
+def caught(group: TypeReport) -> str:
     """Which window would have been enough, and what the configured one misses."""
     needed = ", ".join(f"{window} {share}" for window, share in zip(windows(group.between), SHARES, strict=True))
     configured = " and ".join(sorted({each.window for each in group.rules}))

@@ -21,7 +21,7 @@ _pack = msgspec.json.Encoder().encode
 _unpack = msgspec.json.Decoder(Event).decode
 
 
-class Kind:
+class TypeSample:
     """What was seen of one source and type."""
 
     def __init__(self, source: str, type_: str) -> None:
@@ -57,7 +57,7 @@ class Sample:
     """All kinds of events that were seen."""
 
     def __init__(self) -> None:
-        self.kinds: dict[tuple[str, str], Kind] = {}
+        self.kinds: dict[tuple[str, str], TypeSample] = {}
         self.unsampled = 0  # events of kinds beyond the limit
         self._room = MOST_BYTES
 
@@ -68,7 +68,7 @@ class Sample:
             self.unsampled += 1
             return
         if kind is None:
-            kind = Kind(event.source, event.type)
+            kind = TypeSample(event.source, event.type)
         self._room -= kind.add(event, self._room)
         kind.queued |= queued
         self.kinds.setdefault((event.source, event.type), kind)

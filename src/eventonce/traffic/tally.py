@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from eventonce.rules import Rulebook
-from eventonce.traffic.audit import OTHERS, Audit, Group, Pair
+from eventonce.traffic.audit import OTHERS, Audit, Pair, TypeCounts
 from eventonce.traffic.gap_histogram import Gaps
-from eventonce.traffic.ledger import Taken, Verdict
-from eventonce.traffic.part_facts import Header
+from eventonce.traffic.ledger import AuditDecision, Decision
+from eventonce.traffic.part_facts import FactsHeader
 
 _OTHERS = 0  # stands for all sources and types that are not told apart
 _MOST_PAIRS, _MOST_PAIRS_IN_ALL = 50, 1000  # as many as an audit compares
@@ -28,7 +28,7 @@ class _Counted(msgspec.Struct):
     pairs: list[tuple[int, int]]
 
     @classmethod
-    def of(cls, number: int, group: Group, pairs: list[Pair]) -> "_Counted":
+    def of(cls, number: int, group: TypeCounts, pairs: list[Pair]) -> "_Counted":
         missed = [(*found, events) for found, events in group.missed.items()]
         gaps = vars(group.gaps)
         return cls(
@@ -41,7 +41,7 @@ class _Counted(msgspec.Struct):
             [(pair.first, pair.copy) for pair in pairs],
         )
 
-    def into(self, group: Group) -> None:
+    def into(self, group: TypeCounts) -> None:
         group.verdicts = [one + more for one, more in zip(group.verdicts, self.verdicts, strict=True)]
         for same_id, same_content, events in self.missed:
             group.missed[same_id, same_content] += events
@@ -52,15 +52,15 @@ class _Counted(msgspec.Struct):
         group.gaps.merge(gaps)
 
 
-class Tally(Audit):
+class AuditCount(Audit):
     """Counts what `eventonce audit` counts, in any order of keys."""
 
     def __init__(self, book: Rulebook) -> None:
         super().__init__(book)
-        self._by_name: dict[int, Group] = {}
+        self._by_name: dict[int, TypeCounts] = {}
         self._earliest: dict[int, list[tuple[int, Pair]]] = {}  # by group: a heap, the latest pair first
 
-    def head(self, headers: Iterable[Header]) -> None:
+    def head(self, headers: Iterable[FactsHeader]) -> None:
         """Take the headers of all parts, in their order."""
         for header in headers:
             for number, name in header.names.items():
@@ -77,7 +77,7 @@ class Tally(Audit):
         """Of all that are told apart."""
         return list(self._by_name)
 
-    def named(self, number: int) -> Group:
+    def named(self, number: int) -> TypeCounts:
         """The group of a source and type; beyond those told apart, that of the others."""
         return self._by_name.get(number) or self._group((OTHERS, OTHERS))
 
@@ -93,15 +93,15 @@ class Tally(Audit):
             if new:
                 self.count_new(group, events, same_id=same_id, same_content=same_content, replayed=replayed)
             else:
-                self.count_known(group, Taken(Verdict.DUPLICATE, gap), events, same_id=same_id)
+                self.count_known(group, AuditDecision(Decision.DUPLICATE, gap), events, same_id=same_id)
 
     def expect(self, numbers: Iterable[int]) -> None:
         """On a worker: count these apart. Their names are not known there."""
-        self._by_name = {number: Group() for number in numbers}
+        self._by_name = {number: TypeCounts() for number in numbers}
 
     def counted(self) -> bytes:
         """On a worker: all that was counted."""
-        groups = [*self._by_name.items(), (_OTHERS, self.groups.get((OTHERS, OTHERS), Group()))]
+        groups = [*self._by_name.items(), (_OTHERS, self.groups.get((OTHERS, OTHERS), TypeCounts()))]
         return msgspec.msgpack.encode([_Counted.of(number, group, self._pairs_of(group)) for number, group in groups])
 
     def merge(self, counted: bytes) -> None:
@@ -120,14 +120,14 @@ class Tally(Audit):
         for group in self.groups.values():
             group.pairs = sorted((pair for pair in self._pairs_of(group) if pair in chosen), key=lambda pair: pair.copy)
 
-    def _suspect(self, group: Group, pair: Pair) -> None:
+    def _suspect(self, group: TypeCounts, pair: Pair) -> None:
         group.suspicious += 1
         self._keep(group, pair)
 
-    def _pairs_of(self, group: Group) -> list[Pair]:
+    def _pairs_of(self, group: TypeCounts) -> list[Pair]:
         return [pair for _, pair in self._earliest.get(id(group), [])]
 
-    def _keep(self, group: Group, pair: Pair) -> None:
+    def _keep(self, group: TypeCounts, pair: Pair) -> None:
         heap = self._earliest.setdefault(id(group), [])
         (heappush if len(heap) < _MOST_PAIRS else heappushpop)(heap, (-pair.copy, pair))
 

@@ -15,7 +15,7 @@ _COUNTS = ("max_body", "max_waiting")
 _TIMES = ("deadline", "patience")
 
 
-class Place(NamedTuple):
+class ListenAddress(NamedTuple):
     """Where to listen, who may send, and what else the URL says."""
 
     host: str
@@ -28,7 +28,7 @@ class Place(NamedTuple):
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}{self.path}"
 
 
-def read_url(url: str) -> Place:
+def read_url(url: str) -> ListenAddress:
     """Read the URL of a webhook; the secrets come from the environment variables that it names."""
     try:
         parts = urlsplit(url)
@@ -50,7 +50,7 @@ def read_url(url: str) -> Place:
             _wrong(f"option {name!r} is not known with auth={scheme}; it takes {', '.join(known)}")
     auth = make(options)
     settings = {name: _setting(name, options[name]) for name in (*_COUNTS, *_TIMES) if name in options}
-    return Place(parts.hostname, port, unquote(parts.path) or "/", auth, settings)
+    return ListenAddress(parts.hostname, port, unquote(parts.path) or "/", auth, settings)
 
 
 def _setting(name: str, text: str) -> str | int:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, cast
 
 from eventonce.auth import Auth, cautions
-from eventonce.claims.outcome import Action, Kind, Outcome
+from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.clock import SystemClock, duration
 from eventonce.context import is_async
 from eventonce.dead_letters import DeadLetters, keep
@@ -19,14 +19,14 @@ from eventonce.event.formats.headers import IDEMPOTENCY_KEY, from_api_destinatio
 from eventonce.event.formats.text import GZIP
 from eventonce.ports import Sink
 from eventonce.requests.reading import Admitted, deliveries, size
-from eventonce.requests.refusal import Refusal, Refusals
+from eventonce.requests.refusal import Refusals, RequestRefused
 from eventonce.requests.response import Response, noted, refused, respond, unfinished
 from eventonce.sinks.file import FileSink
 from eventonce.webhook.asgi import Receive, Scope, Send, answer_of, headers_of
 from eventonce.webhook.batches import Batches
 from eventonce.webhook.body import Bodies, Body, Gone
 from eventonce.webhook.idempotency_key import idempotency_key
-from eventonce.webhook.threads import Lanes
+from eventonce.webhook.threads import LazyThreadPool
 
 MAX_BODY = 1024 * 1024  # what EventBridge, SQS and SNS carry at most
 MAX_WAITING = 1000  # events
@@ -87,7 +87,7 @@ class Webhook:
         self._is_async = callable(handler) and is_async(getattr(handler, "eventonce_handler", handler))
         # What keeps the lines of a file whole is a lock between processes, not between threads.
         lanes = 1 if isinstance(handler, FileSink) else threads
-        self._lanes = Lanes(lanes)
+        self._lanes = LazyThreadPool(lanes)
         self._batches = Batches(self._act, lanes=lanes, most_together=batch, most_waiting=max_waiting)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,7 +123,7 @@ class Webhook:
                 headers = headers_of(scope)
                 raw = await self._bodies.read(body, headers.get("content-length", ""), receive)
                 told = await self._take(headers, raw, body)
-            except Refusal as refusal:
+            except RequestRefused as refusal:
                 self._refusals.add(refusal)
                 told = refused(refusal)
                 await self._bodies.drain(body, headers_of(scope), receive)
@@ -133,9 +133,9 @@ class Webhook:
 
     def _check(self, scope: Scope) -> None:
         if self._path is not None and scope["path"] != self._path:
-            raise Refusal(404, "there is nothing here", connection="close")
+            raise RequestRefused(404, "there is nothing here", connection="close")
         if scope["method"] != "POST":
-            raise Refusal(405, "events are sent with POST", allow="POST", connection="close")
+            raise RequestRefused(405, "events are sent with POST", allow="POST", connection="close")
         idempotency_key(scope)  # refused where it is none
 
     async def _take(self, headers: Mapping[str, str], raw: bytes, body: Body) -> Response:
@@ -156,7 +156,7 @@ class Webhook:
         if not waiting.done():
             return unfinished()
         if waiting.exception() is not None:
-            raise Refusal(503, "events cannot be processed now")
+            raise RequestRefused(503, "events cannot be processed now")
         return respond(waiting.result(), keyed=keyed, kept=self._dead_letters is not None)
 
     async def _read(self, request: Admitted) -> list[Delivery]:
@@ -196,5 +196,5 @@ class Webhook:
         """Keep the dead among these. What became of one that cannot be kept stays unknown: its sender still has it."""
         dead = [pair for pair in pairs if pair[1].action is Action.DEAD_LETTER]
         unkept = {id(delivery) for delivery, _ in keep(place, dead, self._clock.utc())}
-        unknown = Outcome(kind=Kind.UNKNOWN, error=SinkError("its dead letter could not be kept"))
+        unknown = Outcome(kind=OutcomeKind.UNKNOWN, error=SinkError("its dead letter could not be kept"))
         return [(delivery, unknown if id(delivery) in unkept else outcome) for delivery, outcome in pairs]

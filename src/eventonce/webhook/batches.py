@@ -9,7 +9,7 @@ from typing import NamedTuple
 from eventonce.claims.outcome import Outcome
 from eventonce.errors import describe
 from eventonce.event import Delivery
-from eventonce.requests.refusal import Refusal
+from eventonce.requests.refusal import RequestRefused
 
 _log = logging.getLogger("eventonce")
 
@@ -38,7 +38,7 @@ class Batches:
     def put(self, deliveries: Sequence[Delivery]) -> "asyncio.Future[list[Outcome]]":
         """Have these run. Whoever awaits the outcomes may give up; the run goes on."""
         if len(deliveries) > self._left < self._most_waiting:  # when nothing waits, also what is larger than the bound
-            raise Refusal(503, "too many events are waiting")
+            raise RequestRefused(503, "too many events are waiting")
         self._left -= len(deliveries)
         loop = asyncio.get_running_loop()
         ticket = _Ticket(deliveries, loop.create_future())

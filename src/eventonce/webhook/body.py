@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Self
 
-from eventonce.requests.refusal import Refusal
+from eventonce.requests.refusal import RequestRefused
 from eventonce.webhook.asgi import Receive
 
 _SMALL = 64 * 1024  # of a body; servers hold as much for each connection anyway
@@ -33,7 +33,7 @@ class Bodies:
         return Body(self)
 
     async def read(self, body: "Body", length: str, receive: Receive) -> bytes:
-        """All of it, or `Refusal`."""
+        """All of it, or `RequestRefused`."""
         if length.isdecimal() and int(length[:20]) > self._max_body:
             raise self._too_large()
         try:
@@ -42,7 +42,9 @@ class Bodies:
                     pass
         except TimeoutError:
             body.over = True
-            raise Refusal(408, f"the body did not arrive within {self._patience:g} s", connection="close") from None
+            raise RequestRefused(
+                408, f"the body did not arrive within {self._patience:g} s", connection="close"
+            ) from None
         whole = bytes(body.held)
         body.held.clear()  # its room is for one of it
         return whole
@@ -74,12 +76,12 @@ class Bodies:
                     drained += len(await asyncio.wait_for(body.part(receive), _PAUSE))
 
     def make_room(self, body: "Body", size: int) -> None:
-        """Have room for so many bytes of it, or raise `Refusal`; what is larger than all the room may be alone."""
+        """Make room for so many bytes, or raise `RequestRefused`; a body larger than all the room may be there alone."""
         more = min(size - _SMALL, self._most) - body.room
         if more <= 0:
             return
         if more > self._room:
-            raise Refusal(503, "too many large bodies at a time", connection="close")
+            raise RequestRefused(503, "too many large bodies at a time", connection="close")
         self._room -= more
         body.room += more
 
@@ -87,8 +89,8 @@ class Bodies:
         self._room += body.room
         body.room = 0
 
-    def _too_large(self) -> Refusal:
-        return Refusal(413, f"the body is larger than the limit of {self._max_body:,} bytes", connection="close")
+    def _too_large(self) -> RequestRefused:
+        return RequestRefused(413, f"the body is larger than the limit of {self._max_body:,} bytes", connection="close")
 
 
 class Body:

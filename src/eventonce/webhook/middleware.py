@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from eventonce.claims.outcome import Kind, Outcome
+from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.engine import Once
-from eventonce.errors import LeaseLost, ResultNotKept
+from eventonce.errors import LeaseLost, ResultUnavailable
 from eventonce.event import Event
 from eventonce.ports import Store
-from eventonce.requests.refusal import RETRY_AFTER, Refusal
+from eventonce.requests.refusal import RETRY_AFTER, RequestRefused
 from eventonce.rules.rule import Rule
 from eventonce.webhook.app import MAX_BODY
 from eventonce.webhook.asgi import Answer, App, Receive, Scope, Send, headers_of
@@ -91,7 +91,7 @@ class IdempotencyMiddleware:
                 raw = await self._bodies.read(body, _header(scope, b"content-length"), receive)
                 exchange = Exchange(self._app, scope, receive, send, raw, self._max_answer)
                 await self._once_only(self._event(scope, key, raw), exchange)
-            except Refusal as refusal:
+            except RequestRefused as refusal:
                 await self._bodies.drain(body, headers_of(scope), receive)
                 await _problem(refusal).send(send)
             except Gone:
@@ -100,7 +100,7 @@ class IdempotencyMiddleware:
     def _key(self, scope: Scope) -> str | None:
         key = idempotency_key(scope)
         if key is None and self._required:
-            raise Refusal(400, "Idempotency-Key is missing")
+            raise RequestRefused(400, "Idempotency-Key is missing")
         return key
 
     def _event(self, scope: Scope, key: str, body: bytes) -> Event:
@@ -123,32 +123,32 @@ class IdempotencyMiddleware:
 
 
 def _answer(outcome: Outcome, own: Answer | None) -> Answer:
-    if outcome.kind is Kind.DUPLICATE:
+    if outcome.kind is OutcomeKind.DUPLICATE:
         return _remembered(outcome)
-    if outcome.kind is Kind.BUSY:
-        raise Refusal(409, "A request with this Idempotency-Key is under way", retry_after=RETRY_AFTER)
-    if own is not None and (outcome.kind is Kind.PROCESSED or isinstance(outcome.error, NotKept)):
+    if outcome.kind is OutcomeKind.BUSY:
+        raise RequestRefused(409, "A request with this Idempotency-Key is under way", retry_after=RETRY_AFTER)
+    if own is not None and (outcome.kind is OutcomeKind.PROCESSED or isinstance(outcome.error, NotKept)):
         return _marked(own, outcome.kind)
-    if outcome.kind is Kind.FAILED and outcome.error is not None and not isinstance(outcome.error, LeaseLost):
+    if outcome.kind is OutcomeKind.FAILED and outcome.error is not None and not isinstance(outcome.error, LeaseLost):
         raise outcome.error  # the application's own
-    raise Refusal(503, "Whether this was done is not known now")
+    raise RequestRefused(503, "Whether this was done is not known now")
 
 
 def _remembered(outcome: Outcome) -> Answer:
     if outcome.first is not None and outcome.first.differs:
-        raise Refusal(422, "This Idempotency-Key came before with another request")
+        raise RequestRefused(422, "This Idempotency-Key came before with another request")
     kept = outcome.result
-    if isinstance(outcome.error, ResultNotKept) or "status" not in kept:
-        raise Refusal(409, "This was done before, but its answer was too long to be kept")
+    if isinstance(outcome.error, ResultUnavailable) or "status" not in kept:
+        raise RequestRefused(409, "This was done before, but its answer was too long to be kept")
     headers = [(name, value) for name, value in kept["headers"]]
     return _marked(Answer(kept["status"], headers, kept["body"]), outcome.kind)
 
 
-def _marked(answer: Answer, kind: Kind) -> Answer:
+def _marked(answer: Answer, kind: OutcomeKind) -> Answer:
     return answer._replace(headers=[*answer.headers, (b"eventonce-outcome", kind.encode())])
 
 
-def _problem(refusal: Refusal) -> Answer:
+def _problem(refusal: RequestRefused) -> Answer:
     """A refusal in the form of RFC 9457, as the draft has it."""
     headers = {"content-type": "application/problem+json", **refusal.headers}
     body = msgspec.json.encode({"title": str(refusal), "status": refusal.status})

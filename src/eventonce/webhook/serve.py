@@ -21,9 +21,9 @@ from eventonce.dead_letters import DeadLetters
 from eventonce.engine import Once
 from eventonce.errors import MissingDriver, SourceError
 from eventonce.ports import Sink
-from eventonce.requests.refusal import RETRY_AFTER, Refusal
+from eventonce.requests.refusal import RETRY_AFTER, RequestRefused
 from eventonce.requests.response import refused
-from eventonce.webhook.address import Place, read_url
+from eventonce.webhook.address import ListenAddress, read_url
 from eventonce.webhook.app import BATCH, DEADLINE, PATIENCE, THREADS, Watcher, Webhook
 from eventonce.webhook.asgi import answer_of
 from eventonce.webhook.linger import Lingering
@@ -57,7 +57,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _log = logging.getLogger("eventonce")
 
 
-class Server:
+class WebhookServer:
     """Serves a webhook until it is told to stop."""
 
     def __init__(
@@ -178,7 +178,7 @@ class _Connection(H11Protocol):
             super().send_400_response(msg)
             return
         why = f"the headers are larger than the limit of {_MAX_HEADERS:,} bytes"
-        status, headers, body = answer_of(refused(Refusal(431, why, connection="close")))
+        status, headers, body = answer_of(refused(RequestRefused(431, why, connection="close")))
         headers.append((b"content-length", b"%d" % len(body)))
         for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
@@ -223,7 +223,7 @@ def _most_connections() -> int:
     return _MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(min(_MOST_CONNECTIONS, soft - _RESERVE), 16)
 
 
-def _listen(place: Place) -> socket.socket:
+def _listen(place: ListenAddress) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
         listening = socket.create_server((place.host, place.port), family=family, backlog=2048)

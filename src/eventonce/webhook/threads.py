@@ -17,7 +17,7 @@ class _Call(NamedTuple):
     ended: "asyncio.Future[Any]"
 
 
-class Lanes:
+class LazyThreadPool:
     """So many threads, begun with the first call: a process may still fork before that."""
 
     def __init__(self, count: int) -> None:

@@ -1,7 +1,7 @@
 """The worker: takes deliveries from a source, runs them once, and settles them."""
 
-from eventonce.worker.counts import Tally
-from eventonce.worker.pool import Crew
+from eventonce.worker.counts import OutcomeCounts
+from eventonce.worker.pool import WorkerPool
 from eventonce.worker.worker import Worker
 
-__all__ = ["Crew", "Tally", "Worker"]
+__all__ = ["WorkerPool", "OutcomeCounts", "Worker"]

@@ -2,16 +2,16 @@
 
 from collections import Counter
 
-from eventonce.claims.outcome import Kind, Outcome
+from eventonce.claims.outcome import Outcome, OutcomeKind
 
-_GOOD = (Kind.PROCESSED, Kind.DUPLICATE, Kind.STALE, Kind.EXPIRED)
+_GOOD = (OutcomeKind.PROCESSED, OutcomeKind.DUPLICATE, OutcomeKind.STALE, OutcomeKind.EXPIRED)
 
 
-class Tally:
+class OutcomeCounts:
     """How many deliveries ended in each way, each counted once however often it was tried."""
 
     def __init__(self) -> None:
-        self._kinds: Counter[Kind] = Counter()
+        self._kinds: Counter[OutcomeKind] = Counter()
         self._differing = 0
         self._dead = 0
 
@@ -32,7 +32,7 @@ class Tally:
 
     def counts(self) -> dict[str, int]:
         """The count of each outcome, and of what went to the dead letters."""
-        counts = {kind.value: self._kinds[kind] for kind in Kind}
+        counts = {kind.value: self._kinds[kind] for kind in OutcomeKind}
         return {"events": self.events, **counts, "dead_lettered": self._dead, "differing_duplicates": self._differing}
 
     def __str__(self) -> str:

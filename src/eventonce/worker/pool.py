@@ -6,7 +6,7 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 from eventonce.backoff import backoff
-from eventonce.claims.outcome import Kind, Outcome
+from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.clock import Clock, SystemClock
 from eventonce.dead_letters import DeadLetters
 from eventonce.engine import Once
@@ -22,7 +22,7 @@ _TICK = 0.1  # seconds between looks at whether to stop
 _PARTING = 5000  # milliseconds for cancelled handlers to give their claims back
 
 
-class Crew:
+class WorkerPool:
     """Each thread polls, runs what it got and settles it before it polls again: no more than that is ever in hand."""
 
     def __init__(
@@ -119,7 +119,7 @@ class Crew:
         return self._answered(outcomes)
 
     def _answered(self, outcomes: Sequence[Outcome]) -> bool:
-        unknown = [outcome for outcome in outcomes if outcome.kind is Kind.UNKNOWN]
+        unknown = [outcome for outcome in outcomes if outcome.kind is OutcomeKind.UNKNOWN]
         for outcome in unknown[:1]:
             self._store.failed(outcome.error)
         if not unknown:

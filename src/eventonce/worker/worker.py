@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from eventonce.backoff import backoff
-from eventonce.claims.outcome import Action, Kind, Outcome
+from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.clock import Clock, SystemClock
 from eventonce.dead_letters import DeadLetters, keep
 from eventonce.engine import Once
@@ -13,7 +13,7 @@ from eventonce.errors import SinkDown, StoreUnusable
 from eventonce.event import Delivery
 from eventonce.event.reading import apart
 from eventonce.ports import Sink, Source
-from eventonce.worker.counts import Tally
+from eventonce.worker.counts import OutcomeCounts
 
 if TYPE_CHECKING:
     from asyncio import Runner
@@ -58,7 +58,7 @@ class Worker:
         self._watch = watch
         self._loop: Runner | LoopThread | None = None
         self._lock = threading.Lock()  # for dead letters, the tally and who watches
-        self.tally = Tally()
+        self.tally = OutcomeCounts()
 
     def run(self) -> None:
         """Work until the source ends."""
@@ -146,12 +146,12 @@ class Worker:
     @staticmethod
     def _stop_if_hopeless(pairs: Sequence[Pair]) -> None:
         for _, outcome in pairs:
-            if outcome.kind is Kind.UNKNOWN and isinstance(outcome.error, StoreUnusable):
+            if outcome.kind is OutcomeKind.UNKNOWN and isinstance(outcome.error, StoreUnusable):
                 raise outcome.error
 
     def _action(self, delivery: Delivery, outcome: Outcome) -> Action:
         # A file cannot offer an event again tomorrow, so what the store never answers to is kept as a dead letter.
-        if outcome.kind is Kind.UNKNOWN and not self._endless:
+        if outcome.kind is OutcomeKind.UNKNOWN and not self._endless:
             delivery.unanswered += 1
             if delivery.unanswered >= _MOST_UNANSWERED:
                 return Action.DEAD_LETTER
@@ -160,9 +160,9 @@ class Worker:
     def _delay(self, delivery: Delivery, outcome: Outcome) -> int:
         if outcome.retry_at is not None:
             return max(_SOONEST, outcome.retry_at - self._clock.utc())
-        if outcome.kind is Kind.BUSY:
+        if outcome.kind is OutcomeKind.BUSY:
             return 0  # it waits for one of its group, behind which the queue withholds it
-        if self._endless and (outcome.kind is Kind.UNKNOWN or isinstance(outcome.error, SinkDown)):
+        if self._endless and (outcome.kind is OutcomeKind.UNKNOWN or isinstance(outcome.error, SinkDown)):
             return backoff(delivery.offers, _FIRST_REST, _LONGEST_REST)
         return backoff(delivery.offers)
 
@@ -186,7 +186,7 @@ def _behind_dead(pairs: Sequence[Pair]) -> list[int]:
         if delivery.handle is None:
             continue
         fate = fates.get(delivery.handle, Action.ACK)
-        if fate is Action.DEAD_LETTER and outcome.kind is Kind.BUSY and outcome.retry_at is None:
+        if fate is Action.DEAD_LETTER and outcome.kind is OutcomeKind.BUSY and outcome.retry_at is None:
             found.append(at)
         elif fate is not Action.RETRY:
             fates[delivery.handle] = fate if outcome.action is Action.ACK else outcome.action

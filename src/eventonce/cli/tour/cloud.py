@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eventonce.cli.tour.tour import Charges
-from eventonce.cli.tour.traffic import Stream
+from eventonce.cli.tour.traffic import DemoTraffic
 from eventonce.clients.aws import client
 from eventonce.errors import EventOnceError
 
@@ -36,7 +36,7 @@ _PATIENCE = 120.0  # seconds
 class CloudTour:
     """Two workers on one queue, fed by a rule of EventBridge, where the environment says that AWS is."""
 
-    def __init__(self, folder: Path, stream: Stream) -> None:
+    def __init__(self, folder: Path, stream: DemoTraffic) -> None:
         self._folder = folder
         self._orders = stream.orders
         self._dynamodb = client("dynamodb")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from eventonce.cli.tour.traffic import Stream
+from eventonce.cli.tour.traffic import DemoTraffic
 
 _PIPELINE = """\
 consumer    = "billing"
@@ -37,7 +37,7 @@ class Charges(NamedTuple):
 class Tour:
     """Two workers over one stream, in a folder of their own."""
 
-    def __init__(self, folder: Path, stream: Stream) -> None:
+    def __init__(self, folder: Path, stream: DemoTraffic) -> None:
         self._folder = folder
         self._stream = stream
         (folder / "pipeline.toml").write_text(_PIPELINE)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 _BEGIN = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
 
-class Stream(NamedTuple):
+class DemoTraffic(NamedTuple):
     """What each of two workers receives, and how it came about."""
 
     first: list[str]
@@ -24,7 +24,7 @@ class Stream(NamedTuple):
         return len(self.first) + len(self.second)
 
 
-def make(orders: int, seed: int = 7) -> Stream:
+def make(orders: int, seed: int = 7) -> DemoTraffic:
     """Deal orders and their copies to two workers."""
     dice = random.Random(seed)  # noqa: S311  # the same stream at every tour
     events = [_order(number, dice) for number in range(orders)]
@@ -41,7 +41,7 @@ def make(orders: int, seed: int = 7) -> Stream:
         at = dice.randrange(min(map(len, inboxes)))
         for inbox in inboxes:
             inbox.insert(at, json.dumps(event))
-    return Stream(*inboxes, orders, len(same_id), len(new_id), len(both))
+    return DemoTraffic(*inboxes, orders, len(same_id), len(new_id), len(both))
 
 
 def _order(number: int, dice: random.Random) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def is_dear(raw: bytes, max_bytes: int) -> bool:
 
 
 def _glimpses(raw: bytes) -> bytes:
-    """A few bytes from each part of a document, where nobody can foresee it: all of it would take a fifth of its time.
+    """A few bytes from each part of a document, where nobody can preview it: all of it would take a fifth of its time.
 
     What is missed is rare in it, and so takes little time.
     """

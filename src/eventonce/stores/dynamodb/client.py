@@ -74,7 +74,7 @@ class Refused(Exception):
         self.reasons: list[dict[str, Any]] = response.get("CancellationReasons") or []
 
 
-class Server:
+class DynamoDBClient:
     """DynamoDB as this store calls it. `in_flight` is how many calls are made at a time."""
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 from eventonce.claims.protocol import Record
 from eventonce.errors import StoreError
 from eventonce.event.keys import Key
-from eventonce.stores.dynamodb.client import PASSING, THROTTLES, Refused, Server
+from eventonce.stores.dynamodb.client import PASSING, THROTTLES, DynamoDBClient, Refused
 from eventonce.stores.dynamodb.layout import Item, Layout
 from eventonce.stores.retry import ask
 
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 class Items:
     """The items of a store's table."""
 
-    def __init__(self, server: Server, layout: Layout) -> None:
+    def __init__(self, server: DynamoDBClient, layout: Layout) -> None:
         self.server = server
         self.layout = layout
 

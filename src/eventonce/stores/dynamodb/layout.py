@@ -33,7 +33,7 @@ _WITNESSES = ("status", "token", "in_progress_expiration", "tries", "until", "ke
 _OWN = {*_WITNESSES, "shared", "trying", "done_at", "took", "version", "memo", "error", "data"}
 
 
-class Change(NamedTuple):
+class ItemWrite(NamedTuple):
     """One conditional write to one item: what is set (nothing: the item is deleted), and where it applies."""
 
     key: Item
@@ -172,32 +172,32 @@ class Layout:
 
     # --- changes ---
 
-    def extension(self, claim: Claim, end: int) -> Change:
+    def extension(self, claim: Claim, end: int) -> ItemWrite:
         """A longer lease. A copy of it that arrives late must not shorten a later one."""
         where = [*_owned(claim.token, end - 1), ("in_progress_expiration", "<=", _number(end))]
-        return Change(self.key(claim.key), [("in_progress_expiration", _number(end))], where)
+        return ItemWrite(self.key(claim.key), [("in_progress_expiration", _number(end))], where)
 
-    def completion(self, finish: Finish, now: int) -> Change:
+    def completion(self, finish: Finish, now: int) -> ItemWrite:
         """A run that is done."""
         record = protocol.commit(_RUNNING._replace(token=finish.token), finish, now)
         assert record is not None  # the token is the same
         item = self.item(finish.key, record)
         sets = [(name, item[name]) for name in ("status", "done_at", "until", "keep_until", self.ttl)]
-        return Change(self.key(finish.key), sets + self._remembered(record), _owned(finish.token, now))
+        return ItemWrite(self.key(finish.key), sets + self._remembered(record), _owned(finish.token, now))
 
-    def failure(self, given: Release, now: int) -> Change:
+    def failure(self, given: Release, now: int) -> ItemWrite:
         """A failed attempt."""
         _, record = protocol.release(_RUNNING._replace(token=given.token), given, now)
         assert record is not None  # it has an error to remember
         item = self.item(given.key, record)
         sets = [(name, item[name]) for name in ("in_progress_expiration", "error", "keep_until", self.ttl)]
         window = ("until", "<=", item["keep_until"])  # one that lasts longer must not be cut
-        return Change(self.key(given.key), sets, [*_owned(given.token, now), window])
+        return ItemWrite(self.key(given.key), sets, [*_owned(given.token, now), window])
 
-    def removal(self, given: Release, now: int) -> Change:
+    def removal(self, given: Release, now: int) -> ItemWrite:
         """A claim given back that leaves no trace."""
         fresh = [("tries", "=", _number(1)), ("done_at", "=", _number(0))]
-        return Change(self.key(given.key), [], [*_owned(given.token, now), *fresh])
+        return ItemWrite(self.key(given.key), [], [*_owned(given.token, now), *fresh])
 
     # --- conditions of whole writes ---
 
@@ -238,14 +238,14 @@ def insertion(table: str, item: Item) -> dict[str, Any]:
     return _statement(_insert(table, tuple(item)), list(item.values()))
 
 
-def statement(table: str, change: Change) -> dict[str, Any]:
+def statement(table: str, change: ItemWrite) -> dict[str, Any]:
     """A change as a PartiQL statement."""
     where = [*((name, "=", value) for name, value in change.key.items()), *change.where]
     text = _update(table, tuple(name for name, _ in change.sets), tuple((name, how) for name, how, _ in where))
     return _statement(text, [value for _, value in change.sets] + [value for _, _, value in where])
 
 
-def expression(change: Change) -> dict[str, Any]:
+def expression(change: ItemWrite) -> dict[str, Any]:
     """A change as the arguments of UpdateItem or DeleteItem."""
     sets = ", ".join(f"#s{number} = :s{number}" for number in range(len(change.sets)))
     where = " AND ".join(f"#w{number} {how} :w{number}" for number, (_, how, _) in enumerate(change.where))

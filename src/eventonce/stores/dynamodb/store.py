@@ -16,9 +16,9 @@ from eventonce.clock import Clock, SystemClock
 from eventonce.errors import StoreError
 from eventonce.event.keys import Key
 from eventonce.ports import Swept
-from eventonce.stores.dynamodb.client import Server
+from eventonce.stores.dynamodb.client import DynamoDBClient
 from eventonce.stores.dynamodb.items import Fate, Items
-from eventonce.stores.dynamodb.layout import Change, Item, Layout, expression, insertion, statement
+from eventonce.stores.dynamodb.layout import Item, ItemWrite, Layout, expression, insertion, statement
 from eventonce.stores.dynamodb.table import check_table, create_command, create_table
 from eventonce.stores.dynamodb.transaction import DynamoDBTransaction
 from eventonce.stores.retry import GIVING_BACK
@@ -109,7 +109,7 @@ class DynamoDBStore:
     ) -> None:
         self.clock = clock or SystemClock()
         self._layout = layout or Layout()
-        self._server = Server(
+        self._server = DynamoDBClient(
             table,
             region=region,
             endpoint=endpoint,
@@ -144,7 +144,7 @@ class DynamoDBStore:
         return [known[want.key] for want in wants]
 
     def extend(self, claims: Sequence[Claim], lease: int) -> list[bool]:
-        def change(claim: Claim, now: int) -> Change:
+        def change(claim: Claim, now: int) -> ItemWrite:
             return self._layout.extension(claim, now + lease)
 
         def look(record: Record | None, claim: Claim, now: int) -> tuple[bool, Record | None]:
@@ -279,7 +279,7 @@ class DynamoDBStore:
     # --- changes to what is claimed ---
 
     def _change_patiently(
-        self, asked: Sequence[Held], change: Callable[[Held, int], Change], look: "Look[Held]", within: int
+        self, asked: Sequence[Held], change: Callable[[Held, int], ItemWrite], look: "Look[Held]", within: int
     ) -> list[bool]:
         def act() -> list[bool]:
             fates = _answered(self._change(asked, change, within))
@@ -288,7 +288,7 @@ class DynamoDBStore:
         return self._items.patiently(act, within)
 
     def _change(
-        self, asked: Sequence[Held], change: Callable[[Held, int], Change], within: int
+        self, asked: Sequence[Held], change: Callable[[Held, int], ItemWrite], within: int
     ) -> list[Fate | StoreError]:
         self._ask_the_time(within)
         now = self._server.time.now()

@@ -3,7 +3,7 @@
 from typing import Any
 
 from eventonce.errors import StoreError, StoreUnusable
-from eventonce.stores.dynamodb.client import Denied, Server
+from eventonce.stores.dynamodb.client import Denied, DynamoDBClient
 from eventonce.stores.dynamodb.layout import Layout
 
 _LOW = 10  # write units a second: a few events
@@ -26,7 +26,7 @@ def create_command(table: str, layout: Layout, region: str | None) -> str:
     )
 
 
-def create_table(server: Server, layout: Layout) -> None:
+def create_table(server: DynamoDBClient, layout: Layout) -> None:
     """Make the table, paid per request, and set its time to live."""
     names = _names(layout)
     server.call(
@@ -50,7 +50,7 @@ def create_table(server: Server, layout: Layout) -> None:
     )
 
 
-def check_table(server: Server, layout: Layout) -> list[str]:
+def check_table(server: DynamoDBClient, layout: Layout) -> list[str]:
     """What to warn of; raises where the table cannot be used."""
     try:
         table = server.call("describe_table", TableName=server.table)["Table"]
@@ -60,7 +60,7 @@ def check_table(server: Server, layout: Layout) -> list[str]:
     return _capacity(server, table) + _time_to_live(server, layout)
 
 
-def _check_key(server: Server, layout: Layout, table: dict[str, Any]) -> None:
+def _check_key(server: DynamoDBClient, layout: Layout, table: dict[str, Any]) -> None:
     types = {each["AttributeName"]: each["AttributeType"] for each in table["AttributeDefinitions"]}
     has = [each["AttributeName"] for each in sorted(table["KeySchema"], key=lambda each: str(each["KeyType"]))]
     wants = _names(layout)
@@ -75,14 +75,14 @@ def _check_key(server: Server, layout: Layout, table: dict[str, Any]) -> None:
     raise StoreUnusable(f"{server.where()} has the key {described}; name a table whose key attributes are strings (S)")
 
 
-def _capacity(server: Server, table: dict[str, Any]) -> list[str]:
+def _capacity(server: DynamoDBClient, table: dict[str, Any]) -> list[str]:
     units = table.get("ProvisionedThroughput", {}).get("WriteCapacityUnits", 0)
     if not 0 < units < _LOW:
         return []
     return [f"{server.where()} is provisioned for {units} writes a second, and each event takes two; raise it"]
 
 
-def _time_to_live(server: Server, layout: Layout) -> list[str]:
+def _time_to_live(server: DynamoDBClient, layout: Layout) -> list[str]:
     try:
         found = server.call("describe_time_to_live", TableName=server.table)["TimeToLiveDescription"]
     except Denied:

@@ -9,7 +9,7 @@ from boto3.dynamodb.types import TypeSerializer
 from eventonce.claims import protocol
 from eventonce.claims.protocol import Claim, Finish
 from eventonce.errors import ConfigError, StoreError, TransactionRefused
-from eventonce.stores.dynamodb.client import PASSING, THROTTLES, Refused, Server
+from eventonce.stores.dynamodb.client import PASSING, THROTTLES, DynamoDBClient, Refused
 from eventonce.stores.dynamodb.layout import Item, Layout, Value, expression
 from eventonce.stores.retry import ask
 
@@ -153,7 +153,7 @@ class DynamoDBTransaction:
 
     def __init__(
         self,
-        server: Server,
+        server: DynamoDBClient,
         layout: Layout,
         claim: Claim,
         within: int,

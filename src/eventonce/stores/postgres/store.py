@@ -75,7 +75,7 @@ def open_url(url: str, clock: Clock | None, create: bool) -> PostgresStore:
     return PostgresStore(settings, timeout=timeout, prepare=ours.get("prepare") != "false", create=create, clock=clock)
 
 
-class Tally:
+class SendCounter:
     """How often a batch was sent, lost answers included."""
 
     count = 0
@@ -119,7 +119,7 @@ class PostgresStore:
         asked = {want.key: want for want in reversed(wants)}
         left = [asked[key] for key in sorted(asked)]
         known: dict[Key, Answer] = {}
-        looks, tries = 0, Tally()
+        looks, tries = 0, SendCounter()
         while left:
             if looks > 1:
                 self._clock.sleep(_PAUSE)
@@ -134,7 +134,7 @@ class PostgresStore:
                 del known[want.key]
         return [known.get(want.key, _WON) for want in wants] if known else [_WON] * len(wants)
 
-    def _look(self, wants: Sequence[Want], token: Token, lease: int, tries: Tally) -> Rows:
+    def _look(self, wants: Sequence[Want], token: Token, lease: int, tries: SendCounter) -> Rows:
         parameters = _wanted(wants, token, lease)
 
         def act(connection: Connection) -> Rows:

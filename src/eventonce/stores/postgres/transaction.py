@@ -19,7 +19,7 @@ _AS_BEFORE = "SELECT set_config('search_path', %s, true), set_config('role', %s,
 _BEGIN, _FINISH = statement("begin"), statement("finish")
 
 
-class LentConnection(Connection):
+class PostgresTxConnection(Connection):
     """What a handler writes through, and cannot end: the effect and its record end together.
 
     It shares its session with the connection it is made of. That goes on to other handlers, and this one ends with its
@@ -102,7 +102,7 @@ class PostgresTransaction:
         self._connection: Connection | None = connection
         self._number = ""
         self._settings: list[str] = []  # search_path and role, as they were
-        self.handle: Any = LentConnection(connection)
+        self.handle: Any = PostgresTxConnection(connection)
 
     def begin(self) -> None:
         """Lock the row; from here on nobody can take the claim over."""

@@ -81,7 +81,7 @@ def open_url(url: str, clock: Clock | None, create: bool) -> "RedisStore":
     return RedisStore(connect, shown(url), timeout=timeout, wait=wait, cluster=cluster, clock=clock)
 
 
-class Call(NamedTuple):
+class ScriptCall(NamedTuple):
     """One script to be run: over the keys at these places of the batch."""
 
     places: Sequence[int]
@@ -186,7 +186,7 @@ class RedisStore:
         if not keys:
             return []
         names = self._names(keys)
-        calls = [Call(places, _at(names, places), arguments(places)) for places in self._groups(names)]
+        calls = [ScriptCall(places, _at(names, places), arguments(places)) for places in self._groups(names)]
         wait = self._wait if verb in _AWAITED else 0
         replies = self._send(script(verb), calls, wait)
         if len(calls) == 1 and not isinstance(replies[0], Exception):
@@ -218,7 +218,7 @@ class RedisStore:
         for places in buckets.values():
             yield from _chunks(places)
 
-    def _send(self, script: Script, calls: list[Call], wait: int) -> list[Any]:
+    def _send(self, script: Script, calls: list[ScriptCall], wait: int) -> list[Any]:
         client = self._ready()
         if len(calls) == 1 and not wait and not self._cluster:
             return [_one(client, script, calls[0])]
@@ -236,7 +236,7 @@ class RedisStore:
             self._check_replicas(replies[-1], wait)
         return replies[: len(calls)]
 
-    def _together(self, client: Any, calls: list[Call], wait: int, *words: str) -> list[Any]:
+    def _together(self, client: Any, calls: list[ScriptCall], wait: int, *words: str) -> list[Any]:
         """Send the calls in one go; one reply for each, and where we wait the last: how many replicas have them.
 
         From Redis 7.2 on, and in Valkey, WAIT asks for what this connection itself has written last. A commit that is
@@ -431,7 +431,7 @@ def _chunks(places: Sequence[int]) -> Iterator[Sequence[int]]:
 # --- replies ---
 
 
-def _one(client: Any, script: Script, call: Call) -> Any:
+def _one(client: Any, script: Script, call: ScriptCall) -> Any:
     """Run one script; with its text where the server does not know it, as after a restart or a failover."""
     words = (len(call.names), *call.names, *call.arguments)
     try:

@@ -3,8 +3,8 @@
     from eventonce.traffic import spark
     keyed = spark.with_key(frame, "pipeline.toml", column="value")
 
-For folders that all workers see, `eventonce audit` and `eventonce copy` with `--engine` shuffle keys only; a copy of a
-DataFrame shuffles its rows.
+For folders that all workers see, `eventonce audit` and `eventonce dedupe` with `--engine` shuffle keys only. A copy of
+a DataFrame shuffles its rows.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,13 +16,13 @@ from eventonce.traffic.archive import Archive
 from eventonce.traffic.audit import conclude
 from eventonce.traffic.drivers import need
 from eventonce.traffic.keys import Rules, book_of
-from eventonce.traffic.part_facts import Header
+from eventonce.traffic.part_facts import FactsHeader
 from eventonce.traffic.recipe import Recipe
-from eventonce.traffic.report import Report
+from eventonce.traffic.report import AuditReport
 from eventonce.traffic.spark.audit import count
 from eventonce.traffic.spark.engine import ordered
 from eventonce.traffic.spark.rows import ADDED, FACTS, KEYED, NTH, PLACE, RULE, TIE, keeping, keying, marking, studying
-from eventonce.traffic.tally import Tally
+from eventonce.traffic.tally import AuditCount
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,14 +39,14 @@ def with_key(frame: "DataFrame", rules: Rules, column: str = "value") -> "DataFr
     return frame.mapInArrow(keying(recipe, column), f"{ddl(frame)}, {KEYED}")
 
 
-class Copied(NamedTuple):
+class SparkDedupeResult(NamedTuple):
     """A copy of a DataFrame."""
 
     kept: "DataFrame"
     rejected: "DataFrame"  # with the reason
 
 
-def copy(frame: "DataFrame", rules: Rules, column: str = "value", order: str | None = None) -> Copied:
+def copy(frame: "DataFrame", rules: Rules, column: str = "value", order: str | None = None) -> SparkDedupeResult:
     """The rows without copies, and those that have no key.
 
     `order` is a column of whole numbers that grows with each arrival: of several copies, the first by it is kept.
@@ -57,17 +57,17 @@ def copy(frame: "DataFrame", rules: Rules, column: str = "value", order: str | N
     rejected = keyed.where("NOT ok").select(*frame.columns, "reason")
     sorted_rows = ordered(keyed.where("ok"), "key", [PLACE, TIE, NTH])
     kept = sorted_rows.mapInArrow(keeping(recipe, frame.columns), ddl(frame))
-    return Copied(kept, rejected)
+    return SparkDedupeResult(kept, rejected)
 
 
-def audit(frame: "DataFrame", rules: Rules, column: str = "value", order: str | None = None) -> Report:
+def audit(frame: "DataFrame", rules: Rules, column: str = "value", order: str | None = None) -> AuditReport:
     """What `eventonce audit` tells of the same lines; which fields of suspicious drops differ is not looked at."""
     book = book_of(rules)
     found = _placed(frame, column, order).mapInArrow(studying(Recipe.of(book), column), FACTS).persist()
     try:
         told = found.where("header IS NOT NULL").select("header").collect()
-        headers = [msgspec.msgpack.decode(bytes(row.header), type=Header) for row in told]
-        tally = Tally(book)
+        headers = [msgspec.msgpack.decode(bytes(row.header), type=FactsHeader) for row in told]
+        tally = AuditCount(book)
         tally.head(headers)
         count(found.where("header IS NULL").drop("header"), book, tally, ("place", "tie", "nth"))
     finally:

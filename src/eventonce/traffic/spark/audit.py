@@ -15,9 +15,9 @@ from eventonce.traffic.drivers import need
 from eventonce.traffic.fold import NOTHING, Fold, windows
 from eventonce.traffic.recipe import Recipe
 from eventonce.traffic.recorded import NTH_BITS
-from eventonce.traffic.report import Report
+from eventonce.traffic.report import AuditReport
 from eventonce.traffic.spark.engine import RANK, Cluster, ordered
-from eventonce.traffic.tally import Tally
+from eventonce.traffic.tally import AuditCount
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,14 +37,14 @@ _PLAIN = [
 ]
 
 
-def audit_archive(spark: "SparkSession", archive: Archive, book: Rulebook, work: str | None = None) -> Report:
+def audit_archive(spark: "SparkSession", archive: Archive, book: Rulebook, work: str | None = None) -> AuditReport:
     """Audit files that all workers see. `work` is a folder that they see, too; without one, this machine's own."""
     with TemporaryDirectory(prefix="eventonce-audit-", dir=work) as folder:
         (Path(folder) / "unfinished").mkdir()
         places = Places(Path(folder))
         found = Cluster(spark).map(partial(write_facts, places=places), archive.parts, book)
         take(archive, {each.part: each for each in found})
-        tally = Tally(book)
+        tally = AuditCount(book)
         tally.head(headers(archive, places))
         if archive.parts:
             shifts = zip(range(len(archive.parts)), (before << NTH_BITS for before in archive.before), strict=False)
@@ -54,7 +54,7 @@ def audit_archive(spark: "SparkSession", archive: Archive, book: Rulebook, work:
     return conclude(archive, book, tally)
 
 
-def count(facts: "DataFrame", book: Rulebook, tally: Tally, order: Sequence[str] = ("place",)) -> None:
+def count(facts: "DataFrame", book: Rulebook, tally: AuditCount, order: Sequence[str] = ("place",)) -> None:
     """Count facts; the columns in `order` grow with each arrival.
 
     As on one machine, what is a copy of nothing is only counted, and so are plain copies; the others are folded.
@@ -123,13 +123,13 @@ def _counting(recipe: Recipe, numbers: Sequence[int]) -> Callable[..., Any]:
     return on_worker
 
 
-def _expecting(recipe: Recipe, numbers: Sequence[int]) -> Tally:
-    tally = Tally(recipe.book())
+def _expecting(recipe: Recipe, numbers: Sequence[int]) -> AuditCount:
+    tally = AuditCount(recipe.book())
     tally.expect(numbers)
     return tally
 
 
-def _told(tally: Tally, rows: int) -> Iterator["pa.RecordBatch"]:
+def _told(tally: AuditCount, rows: int) -> Iterator["pa.RecordBatch"]:
     """What was counted, if there was anything: a tally of nothing is as large as any."""
     pa = need("pyarrow", "spark")
     if rows:

@@ -15,10 +15,10 @@ import msgspec
 from eventonce.errors import ConfigError
 from eventonce.rules import Rulebook
 from eventonce.traffic.archive import Part
-from eventonce.traffic.dedupe_plan import Places, Plan, Target
+from eventonce.traffic.dedupe_plan import DedupePlan, Places, Target
 from eventonce.traffic.drivers import need
-from eventonce.traffic.drop_lists import DROP, Judged, losers, shifts, write_lists
-from eventonce.traffic.keyed import Header
+from eventonce.traffic.drop_lists import DROP, DropCounts, losers, shifts, write_lists
+from eventonce.traffic.keyed import KeysHeader
 from eventonce.traffic.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -44,15 +44,15 @@ class Cluster:
         done = given.mapInArrow(_acting(act, Recipe.of(book)), "result binary").collect()
         return (act_result(act, bytes(row.result)) for row in done)
 
-    def judge(self, plan: Plan, headers: list[Header]) -> Judged:
+    def judge(self, plan: DedupePlan, headers: list[KeysHeader]) -> DropCounts:
         """Which events lose, in a list for each file."""
         if plan.places.judged.exists():
-            return msgspec.json.decode(plan.places.judged.read_bytes(), type=Judged)
-        judged = self._judge(plan, headers) if headers else Judged()
+            return msgspec.json.decode(plan.places.judged.read_bytes(), type=DropCounts)
+        judged = self._judge(plan, headers) if headers else DropCounts()
         plan.places.publish(plan.places.judged, judged)
         return judged
 
-    def _judge(self, plan: Plan, headers: list[Header]) -> Judged:
+    def _judge(self, plan: DedupePlan, headers: list[KeysHeader]) -> DropCounts:
         functions = need("pyspark.sql.functions", "spark")
         rows = self._spark.read.parquet(f"{plan.work}/keys/*.parquet")
         several = copies(rows.where("key IS NOT NULL"), "key", ["part", "position"])
@@ -63,9 +63,9 @@ class Cluster:
         lost = self._spark.read.parquet(f"{plan.work}/lost")
         self._write_lists(plan, headers, rows, lost)
         counted = {row.stale: row["count"] for row in lost.groupBy(functions.col("stale")).count().collect()}
-        return Judged(duplicates=counted.get(False, 0), stale=counted.get(True, 0))
+        return DropCounts(duplicates=counted.get(False, 0), stale=counted.get(True, 0))
 
-    def _write_lists(self, plan: Plan, headers: list[Header], rows: "DataFrame", lost: "DataFrame") -> None:
+    def _write_lists(self, plan: DedupePlan, headers: list[KeysHeader], rows: "DataFrame", lost: "DataFrame") -> None:
         dropped = lost.selectExpr("part", "position", f"{DROP} + int(several) AS flags")
         others = rows.where("key IS NULL OR several").selectExpr(
             "part", "position", f"if(key IS NULL, {DROP}, 0) + int(several) AS flags"

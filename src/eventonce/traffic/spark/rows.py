@@ -10,8 +10,8 @@ from eventonce.event import Event
 from eventonce.event.formats import read_events
 from eventonce.sources.documents import LONGEST
 from eventonce.traffic.drivers import need
-from eventonce.traffic.file_ranges import Placed
-from eventonce.traffic.fold import DROPPED, Fold, Rows
+from eventonce.traffic.file_ranges import DocumentRow
+from eventonce.traffic.fold import DROPPED, EngineColumns, Fold
 from eventonce.traffic.keys import keys_arrow
 from eventonce.traffic.part_facts import PartFacts
 from eventonce.traffic.recipe import Recipe
@@ -129,12 +129,12 @@ def keeping(recipe: Recipe, names: list[str]) -> Callable[..., Any]:
     return on_worker
 
 
-def _rows(batch: "pa.RecordBatch") -> Rows:
+def _rows(batch: "pa.RecordBatch") -> EngineColumns:
     pa = need("pyarrow", "spark")
     keys, ranks, rules, versions = (batch.column(name).to_pylist() for name in ("key", RANK, RULE, "version"))
     times = batch.column("time").cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_pylist()
     nothing = [0] * len(keys)
-    return Rows(keys, ranks, rules, versions, nothing, times, nothing)
+    return EngineColumns(keys, ranks, rules, versions, nothing, times, nothing)
 
 
 class _Lines:
@@ -147,7 +147,7 @@ class _Lines:
         self._places: list[tuple[int, int]] = []
         self._before = 0  # rows whose events have been handed on
 
-    def documents(self) -> Iterator[Placed]:
+    def documents(self) -> Iterator[DocumentRow]:
         for batch in self._batches:
             columns = (batch.column(name).to_pylist() for name in (self._column, PLACE, TIE))
             for line, place, tie in zip(*columns, strict=True):

@@ -1,4 +1,4 @@
-"""`eventonce copy` and the engines of `eventonce audit`, as real processes."""
+"""`eventonce dedupe` and the engines of `eventonce audit`, as real processes."""
 
 import contextlib
 import gzip
@@ -57,7 +57,7 @@ def events(folder: Path) -> bytes:
 
 
 def test_a_copy(eventonce: Command, recorded: Path, tmp_path: Path) -> None:
-    done = eventonce("copy", "in", "out")
+    done = eventonce("dedupe", "in", "out")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "9,000 events in 9,000 documents of 6 files: 6,500 kept, 2,500 dropped, 0 rejected.\n"
@@ -69,7 +69,7 @@ def test_rules_and_json_and_what_is_rejected_exits_1(eventonce: Command, tmp_pat
     (tmp_path / "pipeline.toml").write_text('[[rule]]\nname = "n"\nkey = ["detail.n"]\n')
     (tmp_path / "in.jsonl").write_bytes(b'{"id": "1", "n": 1}\n{"id": "2", "n": 1}\n{"id": "3"}\n')
 
-    done = eventonce("copy", "-c", "pipeline.toml", "--json", "in.jsonl", "out")
+    done = eventonce("dedupe", "-c", "pipeline.toml", "--json", "in.jsonl", "out")
 
     assert (done.returncode, done.stderr) == (1, "")
     counts = told(done)
@@ -81,7 +81,7 @@ def test_a_killed_copy_leaves_no_output_and_the_same_command_goes_on(
     eventonce: Command, recorded: Path, tmp_path: Path
 ) -> None:
     for _ in range(20):
-        running = subprocess.Popen([*EVENTONCE, "copy", "in", "out"], cwd=tmp_path, start_new_session=True)
+        running = subprocess.Popen([*EVENTONCE, "dedupe", "in", "out"], cwd=tmp_path, start_new_session=True)
         while not list((tmp_path / "out.partial" / "keys").glob("*.json")) and running.poll() is None:
             time.sleep(0.005)
         with contextlib.suppress(ProcessLookupError):  # it has ended
@@ -93,7 +93,7 @@ def test_a_killed_copy_leaves_no_output_and_the_same_command_goes_on(
 
     assert list((tmp_path / "out.partial" / "keys").glob("*.json"))
     assert not (tmp_path / "out").exists()
-    done = eventonce("copy", "in", "out")
+    done = eventonce("dedupe", "in", "out")
     assert (done.returncode, done.stderr) == (0, "")
     assert events(tmp_path / "out") == lines(*range(6500))
     assert {each.name for each in tmp_path.iterdir()} == {"in", "out"}
@@ -103,7 +103,7 @@ def test_a_disk_that_is_full_leaves_nothing_half(eventonce: Command, recorded: P
     # A bound on the size of files has the same effect on a write as a full disk, and needs no disk of its own.
     (recorded / "large.jsonl").write_bytes(lines(*range(100_000, 108_000)))
 
-    done = eventonce("copy", "in", "out", limit=400)
+    done = eventonce("dedupe", "in", "out", limit=400)
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("eventonce: ")
@@ -114,7 +114,7 @@ def test_a_disk_that_is_full_leaves_nothing_half(eventonce: Command, recorded: P
     assert list((tmp_path / "out.partial" / "unfinished").iterdir()) == []
     assert not (tmp_path / "out.partial" / "result" / "events" / "large.jsonl").exists()
 
-    assert eventonce("copy", "in", "out").returncode == 0
+    assert eventonce("dedupe", "in", "out").returncode == 0
     assert events(tmp_path / "out") == lines(*range(6500), *range(100_000, 108_000))
 
 
@@ -135,7 +135,7 @@ def test_a_disk_that_is_full_leaves_nothing_half(eventonce: Command, recorded: P
 def test_wrong_options_exit_2(eventonce: Command, recorded: Path, tmp_path: Path, args: list[str], said: str) -> None:
     (tmp_path / "there").mkdir()
 
-    done = eventonce("copy", *args)
+    done = eventonce("dedupe", *args)
 
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
@@ -145,7 +145,7 @@ def test_wrong_options_exit_2(eventonce: Command, recorded: Path, tmp_path: Path
 def test_overwrite(eventonce: Command, recorded: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
 
-    assert eventonce("copy", "--overwrite", "in", "out").returncode == 0
+    assert eventonce("dedupe", "--overwrite", "in", "out").returncode == 0
     assert events(tmp_path / "out") == lines(*range(6500))
 
 
@@ -167,7 +167,7 @@ def test_a_pipe_is_for_memory_alone(eventonce: Command) -> None:
 def test_a_bar_with_the_time_left_on_a_terminal(recorded: Path, tmp_path: Path) -> None:
     (recorded / "more.gz").write_bytes(gzip.compress(lines(*range(10_000, 30_000))))
     ours, theirs = pty.openpty()
-    command = [*EVENTONCE, "copy", "in", "out"]
+    command = [*EVENTONCE, "dedupe", "in", "out"]
     done = subprocess.run(command, check=False, cwd=tmp_path, stdout=subprocess.PIPE, stderr=theirs, timeout=120)
     os.close(theirs)
     drawn = os.read(ours, 100_000).decode()
@@ -179,7 +179,7 @@ def test_a_bar_with_the_time_left_on_a_terminal(recorded: Path, tmp_path: Path) 
 
 
 def test_help_has_an_example(eventonce: Command) -> None:
-    done = eventonce("copy", "--help")
+    done = eventonce("dedupe", "--help")
 
     assert done.returncode == 0
-    assert "eventonce copy -c pipeline.toml archive/ clean/" in done.stdout
+    assert "eventonce dedupe -c pipeline.toml archive/ clean/" in done.stdout

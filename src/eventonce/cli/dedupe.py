@@ -1,4 +1,4 @@
-"""`eventonce copy`: an archive without its duplicates."""
+"""`eventonce dedupe`: an archive without its duplicates."""
 
 import os
 import sys
@@ -13,8 +13,8 @@ from eventonce.cli.archive_options import engine_options
 from eventonce.cli.options import read_settings
 from eventonce.cli.progress import Progress
 from eventonce.traffic.archive import Archive
-from eventonce.traffic.dedupe import Copied, Copy, Engine, OneMachine
-from eventonce.traffic.dedupe_plan import Format, Plan
+from eventonce.traffic.dedupe import Copy, DedupeResult, Engine, OneMachine
+from eventonce.traffic.dedupe_plan import DedupePlan, Format
 from eventonce.wire import rulebook
 
 
@@ -29,7 +29,7 @@ from eventonce.wire import rulebook
 @engine_options
 @click.option("--overwrite", is_flag=True, help="Put the copy in the place of an output folder that is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document in place of the sentence.")
-def copy(
+def dedupe(
     archive: tuple[str, ...],
     out: str,
     config: str | None,
@@ -51,12 +51,12 @@ def copy(
     Exit 1 when something could not be read or was rejected.
 
     \b
-      eventonce copy -c pipeline.toml archive/ clean/
-      eventonce copy --key content --format parquet 2026/01/ 2026/02/ clean/
+      eventonce dedupe -c pipeline.toml archive/ clean/
+      eventonce dedupe --key content --format parquet 2026/01/ 2026/02/ clean/
     """
     book = rulebook(read_settings(config, key=key))
     _check(archive)
-    plan = Plan(Archive(archive, column), archive, out, form, book)
+    plan = DedupePlan(Archive(archive, column), archive, out, form, book)
     plan.check(overwrite=overwrite)
     with _engine(engine) as chosen:
         copying = Copy(plan, chosen)
@@ -87,7 +87,7 @@ def _check(archive: tuple[str, ...]) -> None:
         raise click.UsageError(f"{', '.join(missing)}: no such file or folder")
 
 
-def _text(copied: Copied, out: str) -> str:
+def _text(copied: DedupeResult, out: str) -> str:
     dropped = copied.duplicates + copied.stale
     read = f"{copied.events:,} events in {copied.documents:,} documents of {copied.files:,} files"
     told = [f"{read}: {copied.kept:,} kept, {dropped:,} dropped, {copied.rejected:,} rejected."]
