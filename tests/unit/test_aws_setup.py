@@ -368,7 +368,7 @@ def test_a_target_is_tried_for_a_day_and_then_kept() -> None:
 def test_a_function_answers_for_each_event_of_its_batch() -> None:
     text = sam(planned(function=True, **FULL))
     (function,) = resources(text, "AWS::Serverless::Function")
-    assert function["Events"]["QueueResource"]["Properties"]["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    assert function["Events"]["Queue"]["Properties"]["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
     source = next(each for each in resources(text, "AWS::SQS::Queue") if each["QueueName"] == "in")
     assert source["VisibilityTimeout"] >= 6 * function["Timeout"]
 

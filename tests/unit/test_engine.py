@@ -1610,15 +1610,15 @@ def _die(*_: object) -> list[bool]:
 @pytest.mark.parametrize(
     "replaces", [{}, {"key": "id"}, {"name": "old", "window": "1d"}, {"name": "old", "key": "ids"}]
 )
-def test_what_a_rule_was_must_be_a_rule(was: Any) -> None:
+def test_what_a_rule_replaces_must_be_a_rule(replaces: Any) -> None:
     with pytest.raises(ConfigError, match="rule"):
-        Rule(name="r", replaces=was)
+        Rule(name="r", replaces=replaces)
 
 
 @pytest.mark.parametrize("replaces", [5, {"name": 5}, {"name": "old", "key": "ids"}, {"name": "old", "ignore": "a"}])
-def test_what_is_wrong_with_was_is_told_with_the_rule_that_has_it(was: Any) -> None:
+def test_what_is_wrong_with_replaces_names_the_rule(replaces: Any) -> None:
     with pytest.raises(ConfigError, match=r"^rule 'r': replaces: "):
-        Rule(name="r", replaces=was)
+        Rule(name="r", replaces=replaces)
 
 
 @pytest.mark.parametrize("setting", [{"key": ["floor_time(at, '1s')"]}, {"version": "floor_time(at, '1s')"}])

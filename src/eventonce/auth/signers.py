@@ -27,7 +27,7 @@ class Auth(Protocol):
     """Decides who may send, and what of a request is theirs."""
 
     async def admit(self, headers: Mapping[str, str], body: bytes) -> Admitted | str:
-        """Return what may be read, or a word for a request that carried no event; raise `RequestRefused` for a stranger.
+        """Return what may be read, or a word for one without an event; raise `RequestRefused` for a stranger.
 
         The names of headers are in small letters.
         """

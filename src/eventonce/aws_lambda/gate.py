@@ -39,7 +39,7 @@ class Gate:
         return self._auth is None
 
     def admit(self, document: Mapping[str, Any]) -> Admitted | str:
-        """Return what may be read, or a word for a request that carried no event; raise `RequestRefused` for a stranger."""
+        """Return what may be read, or a word for one without an event; raise `RequestRefused` for a stranger."""
         headers, body = _request(document)
         if self._auth is None:
             self._warn(document)

@@ -73,7 +73,7 @@ def _has_stream(stream: StreamResource, account: Account) -> bool:
         found = account.look(stream.place, "dynamodbstreams", "describe_stream", StreamArn=stream.name)
         return found is not None
     table = account.look(stream.place, "dynamodb", "describe_table", TableName=stream.name)
-    return table is not None and bool(table["TableResource"].get("LatestStreamArn"))
+    return table is not None and bool(table["Table"].get("LatestStreamArn"))
 
 
 # --- queues and topics ---

@@ -150,13 +150,13 @@ class _Template:
             "LoggingConfig": {"LogGroup": {"Ref": "LogGroup"}},
         }
         if self._plan.source is not None:
-            properties["Events"] = {"QueueResource": {"Type": "SQS", "Properties": _mapping(self._plan.source)}}
+            properties["Events"] = {"Queue": {"Type": "SQS", "Properties": _mapping(self._plan.source)}}
         self._add("Function", "AWS::Serverless::Function", properties)
 
 
 def _mapping(queue: QueueResource) -> dict[str, Any]:
     # Without ReportBatchItemFailures one event that fails brings back all of its batch.
-    return {"QueueResource": _arn(queue), "BatchSize": _BATCH, "FunctionResponseTypes": ["ReportBatchItemFailures"]}
+    return {"Queue": _arn(queue), "BatchSize": _BATCH, "FunctionResponseTypes": ["ReportBatchItemFailures"]}
 
 
 # --- names ---
@@ -168,7 +168,7 @@ def _id(resource: Resource) -> str:
         return f"{resource.purpose.capitalize()}Queue"
     if isinstance(resource, Bus):
         return "PartnerBus" if resource.partner else f"Bus{resource.label.capitalize()}"
-    return type(resource).__name__
+    return type(resource).__name__.removesuffix("Resource")
 
 
 def _arn(resource: Resource) -> Any:

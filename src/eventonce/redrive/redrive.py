@@ -35,7 +35,7 @@ Watcher = Callable[[DeadLetter, Outcome], None]
 
 
 def redrive_settings(settings: Settings, *, reprocess: bool) -> Settings:
-    """Return the pipeline for a redrive, with attempts without end. With `reprocess`, each letter's mark is in its key."""
+    """Return the settings of a redrive: unlimited attempts. With `reprocess`, each letter's mark is in its key."""
     settings = structs.replace(settings, max_attempts=_NO_END)
     if not reprocess:
         return settings

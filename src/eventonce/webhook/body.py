@@ -76,7 +76,7 @@ class Bodies:
                     drained += len(await asyncio.wait_for(body.part(receive), _PAUSE))
 
     def make_room(self, body: "Body", size: int) -> None:
-        """Make room for so many bytes, or raise `RequestRefused`; a body larger than all the room may be there alone."""
+        """Make room for so many bytes, or raise `RequestRefused`. A body larger than all the room is let in alone."""
         more = min(size - _SMALL, self._most) - body.room
         if more <= 0:
             return
