@@ -14,7 +14,7 @@ class QueueMessage:
         self.group = group
         self.arrives = arrives
         self.visible_at = 0
-        self.offers = 0
+        self.receive_count = 0
         self.gone = False
 
 
@@ -50,7 +50,7 @@ class SimulatedQueue:
     def retry(self, delivery: Delivery, delay: int) -> None:
         self._world.point()
         message: QueueMessage = delivery.handle
-        if message.offers == delivery.offers:  # a receipt that is out of date changes nothing
+        if message.receive_count == delivery.receive_count:  # a receipt that is out of date changes nothing
             message.visible_at = self._world.now + delay
 
     def close(self) -> None:
@@ -65,8 +65,8 @@ class SimulatedQueue:
         return found[turn:] + found[:turn]
 
     def _offer(self, message: QueueMessage) -> Delivery:
-        message.offers += 1
+        message.receive_count += 1
         # Visibility is no guarantee: once in a while a copy is offered to two at a time.
         twice = message.group is None and self._world.trouble(3)
         message.visible_at = self._world.now + (0 if twice else self._visibility)
-        return Delivery(b"", {}, message.offers, event=message.event, group=message.group, handle=message)
+        return Delivery(b"", {}, message.receive_count, event=message.event, group=message.group, handle=message)

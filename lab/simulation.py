@@ -356,7 +356,7 @@ class Simulation:
         return Counter(
             {
                 "events": len(self._scene.events),
-                "deliveries": sum(message.offers for message in self._queue.messages),
+                "deliveries": sum(message.receive_count for message in self._queue.messages),
                 "effects": len(effects),
                 "windows over": len(over),
                 "doubled": sum(count > 1 for count in remembered.values()),

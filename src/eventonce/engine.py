@@ -415,7 +415,7 @@ class Once:
 
     def _read(self, item: object) -> Job:
         delivery = item if isinstance(item, Delivery) else None
-        job = Job() if delivery is None else Job(delivery.group, delivery.mark)
+        job = Job() if delivery is None else Job(delivery.group, delivery.message_id)
         try:
             body = item if delivery is None else _body(delivery)
             event = read_event(body, self._max_bytes)
@@ -642,8 +642,8 @@ def _bytes_of(item: object) -> int:
 
 
 def _body(delivery: Delivery) -> bytes | Event:
-    if delivery.trouble is not None:
-        raise EventRejected(delivery.trouble)
+    if delivery.unreadable is not None:
+        raise EventRejected(delivery.unreadable)
     return delivery.body if delivery.event is None else delivery.event
 
 
@@ -700,7 +700,7 @@ def _ended(job: Job) -> Outcome:
 
 
 def _seen(item: object, job: Job) -> Seen:
-    return Seen(job.event, _ended(job), item.where if isinstance(item, Delivery) else {})
+    return Seen(job.event, _ended(job), item.origin if isinstance(item, Delivery) else {})
 
 
 def _weightiest(answers: list[Answer]) -> Answer:

@@ -92,7 +92,7 @@ class Seen(NamedTuple):
 
     event: Event | None  # None where it could not be read
     outcome: Outcome
-    where: Mapping[str, Any]  # as its delivery says
+    origin: Mapping[str, Any]  # as its delivery says
 
 
 class Called(NamedTuple):

@@ -284,10 +284,10 @@ def test_a_delivery_says_where_it_is_from(queue: Queue) -> None:
     source = open_source(queue.source())
     (found,) = source.receive(100)
     assert found.body == '{"id": "ä"}'.encode()
-    assert found.where["source"] == f"sqs://{queue.name}"
-    assert found.where["message"]
-    assert abs(datetime.fromisoformat(found.where["sent"]) - datetime.now(UTC)) < timedelta(minutes=5)
-    assert (found.offers, found.group) == (1, None)
+    assert found.origin["source"] == f"sqs://{queue.name}"
+    assert found.origin["message"]
+    assert abs(datetime.fromisoformat(found.origin["sent"]) - datetime.now(UTC)) < timedelta(minutes=5)
+    assert (found.receive_count, found.group) == (1, None)
     source.retry(found, 0)
     source.close()
     assert queue.received() == [('{"id": "ä"}', 2)]
@@ -310,8 +310,8 @@ def test_a_worker_and_a_function_name_a_message_alike_also_where_sqs_has_moved_i
     with Once("memory:", consumer="billing") as once:
         first = open_source(queue.source(visibility="1s"))
         (found,) = first.receive(1)
-        assert found.where["arn"] == arns[0]
-        record = {"messageId": found.where["message"], "eventSource": "aws:sqs", "eventSourceARN": arns[0]}
+        assert found.origin["arn"] == arns[0]
+        record = {"messageId": found.origin["message"], "eventSource": "aws:sqs", "eventSourceARN": arns[0]}
         function = once.aws_lambda(ran.append)
         assert function({"Records": [{**record, "body": found.body.decode()}]}, None) == {"batchItemFailures": []}
 
@@ -326,7 +326,7 @@ def test_a_worker_and_a_function_name_a_message_alike_also_where_sqs_has_moved_i
             moved = second.receive(1)
         assert [each.kind for each in once.run(apart(moved[0]), ran.append)] == ["duplicate"]
         second.close()
-    assert [(each.id, each.named_by) for each in ran] == [(found.where["message"], (arns[0],))]
+    assert [(each.id, each.named_by) for each in ran] == [(found.origin["message"], (arns[0],))]
 
 
 def test_a_message_names_its_trace(queue: Queue, run: Run) -> None:

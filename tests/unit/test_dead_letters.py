@@ -137,7 +137,7 @@ def test_what_could_not_be_read_was_no_attempt() -> None:
 
 # --- what AWS puts into such queues ---
 
-RECEIVED = Delivery(b"", {"source": "sqs://dead", "message": "m-1"}, offers=4, handle="h")
+RECEIVED = Delivery(b"", {"source": "sqs://dead", "message": "m-1"}, receive_count=4, handle="h")
 
 
 def undelivered(body: bytes, said: dict[str, str] | None = None, **system: str) -> DeadLetter:
@@ -146,7 +146,7 @@ def undelivered(body: bytes, said: dict[str, str] | None = None, **system: str) 
         "Attributes": {"SentTimestamp": str(NOW), **system},
         "MessageAttributes": {name: {"StringValue": value} for name, value in (said or {}).items()},
     }
-    return read_undelivered(Delivery(body, RECEIVED.where, offers=4, handle="h"), message)
+    return read_undelivered(Delivery(body, RECEIVED.origin, receive_count=4, handle="h"), message)
 
 
 def test_a_dead_letter_of_eventbridge() -> None:

@@ -31,7 +31,7 @@ def whole(file: Path) -> list[tuple[bytes, object]]:
     source = FileSource(str(file))
     found: list[tuple[bytes, object]] = []
     while deliveries := source.receive(100):
-        found += [(each.body, each.where) for each in deliveries]
+        found += [(each.body, each.origin) for each in deliveries]
     source.close()
     return found
 
@@ -47,7 +47,7 @@ def test_pieces_hold_what_the_whole_does(
         file.write_bytes(bom + messy(random.Random(seed)).encode())
         cut = Pieces.of(str(file))
         assert cut is not None
-        assert [(each.body, each.where) for piece in cut for each in piece.deliveries()] == whole(file)
+        assert [(each.body, each.origin) for piece in cut for each in piece.deliveries()] == whole(file)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_piece_may_be_longer_than_what_is_kept_in_memory(
     file.write_text(text)
     cut = Pieces.of(str(file))
     assert cut is not None
-    assert [(each.body, each.where) for piece in cut for each in piece.deliveries()] == whole(file)
+    assert [(each.body, each.origin) for piece in cut for each in piece.deliveries()] == whole(file)
 
 
 def test_what_cannot_be_cut(tmp_path: Path) -> None:

@@ -58,13 +58,13 @@ def test_a_file_gives_its_documents_and_where_they_stand(open_file: Callable[...
 
     name = str(tmp_path / "events.jsonl")
     assert [delivery.body for delivery in found] == [b'{"id":1}', b'{"id":2}', b'{"id":3}']
-    assert [delivery.where for delivery in found] == [
+    assert [delivery.origin for delivery in found] == [
         {"source": name, "line": 1, "byte": 0},
         {"source": name, "line": 2, "byte": 9},
         {"source": name, "line": 3, "byte": 18},
     ]
-    assert found[1].place == f"{name}:2"
-    assert [(delivery.offers, delivery.trouble) for delivery in found] == [(1, None)] * 3
+    assert found[1].location == f"{name}:2"
+    assert [(delivery.receive_count, delivery.unreadable) for delivery in found] == [(1, None)] * 3
 
 
 def test_no_more_than_the_limit_at_a_time(open_file: Callable[..., FileSource]) -> None:
@@ -122,7 +122,7 @@ def test_size_and_position_of_gzip_are_those_of_the_file(open_file: Callable[...
 def test_gzip_is_recognised_whatever_the_name(open_file: Callable[..., FileSource]) -> None:
     found = read_all(open_file(gzip.compress(b"\xef\xbb\xbf" + THREE), name="events.jsonl"))
 
-    assert [(delivery.body, delivery.where["line"], delivery.where["byte"]) for delivery in found] == [
+    assert [(delivery.body, delivery.origin["line"], delivery.origin["byte"]) for delivery in found] == [
         (b'{"id":1}', 1, 3),
         (b'{"id":2}', 2, 12),
         (b'{"id":3}', 3, 21),
@@ -159,9 +159,9 @@ def test_truncated_gzip_gives_what_can_be_read_and_says_that_more_is_missing(
     whole = readable.count(b"\n")
     assert whole > count // 4
     assert [delivery.body for delivery in found[:whole]] == lines[:whole]
-    troubled = [delivery for delivery in found if delivery.trouble]
+    troubled = [delivery for delivery in found if delivery.unreadable]
     assert troubled == found[-1:]
-    assert "gzip data is damaged" in str(troubled[0].trouble)
+    assert "gzip data is damaged" in str(troubled[0].unreadable)
     assert len(found) <= whole + 2  # half a line may stand between
 
 
@@ -178,21 +178,21 @@ def test_damaged_gzip_gives_what_stands_before_the_damage(open_file: Callable[..
     found = read_all(open_file(bytes(data)))
 
     assert [delivery.body for delivery in found[:3]] == [b'{"id":1}', b'{"id":2}', b'{"id":3}']
-    assert [bool(delivery.trouble) for delivery in found][-1]
-    assert sum(bool(delivery.trouble) for delivery in found) == 1
+    assert [bool(delivery.unreadable) for delivery in found][-1]
+    assert sum(bool(delivery.unreadable) for delivery in found) == 1
 
 
 def test_junk_behind_gzip_is_told(open_file: Callable[..., FileSource]) -> None:
     found = read_all(open_file(gzip.compress(THREE) + b"this is not gzip"))
 
     assert [delivery.body for delivery in found[:3]] == [b'{"id":1}', b'{"id":2}', b'{"id":3}']
-    assert [bool(delivery.trouble) for delivery in found] == [False, False, False, True]
+    assert [bool(delivery.unreadable) for delivery in found] == [False, False, False, True]
 
 
 def test_what_only_begins_like_gzip_is_told(open_file: Callable[..., FileSource]) -> None:
     (found,) = read_all(open_file(b"\x1f\x8bnot really"))
 
-    assert "gzip data is damaged" in str(found.trouble)
+    assert "gzip data is damaged" in str(found.unreadable)
 
 
 # --- what cannot be read ---
@@ -240,7 +240,7 @@ def test_what_is_retried_is_offered_again_after_its_delay(open_file: Callable[..
     assert clock.steady() - began == 200
     assert list(source.receive(10)) == [second]
     assert clock.steady() - began == 300
-    assert (first.offers, second.offers, third.offers) == (2, 2, 1)
+    assert (first.receive_count, second.receive_count, third.receive_count) == (2, 2, 1)
     assert source.receive(10) == []
 
 
@@ -286,7 +286,7 @@ def test_retrying_again_and_again_ends_when_it_is_no_longer_retried(open_file: C
         source.retry(only, 10)
         assert list(source.receive(1)) == [only]
 
-    assert only.offers == 6
+    assert only.receive_count == 6
     assert source.receive(1) == []
 
 
@@ -395,4 +395,4 @@ def test_gzip_through_a_pipe_hands_over_what_is_there(pipe: tuple[FileSource, io
     assert not end.closed
     end.write(packer.compress(b'{"id":2}\n') + packer.flush())
     end.close()
-    assert [(delivery.body, delivery.trouble) for delivery in read_all(source)] == [(b'{"id":2}', None)]
+    assert [(delivery.body, delivery.unreadable) for delivery in read_all(source)] == [(b'{"id":2}', None)]

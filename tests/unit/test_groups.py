@@ -161,27 +161,27 @@ def test_more_than_one_batch(bench: Bench) -> None:
 
 def test_a_message_that_its_carrier_sends_again_is_passed_on_again(bench: Bench) -> None:
     handler, once = Handler(), bench.once()
-    assert kinds(once.run(deliver("1", mark="m-1"), handler)) == ["processed"]
-    assert kinds(once.run(deliver("1", mark="m-1"), handler)) == ["processed"]
-    assert kinds(once.run(deliver("1", mark="m-2"), handler)) == ["duplicate"]
+    assert kinds(once.run(deliver("1", message_id="m-1"), handler)) == ["processed"]
+    assert kinds(once.run(deliver("1", message_id="m-1"), handler)) == ["processed"]
+    assert kinds(once.run(deliver("1", message_id="m-2"), handler)) == ["duplicate"]
     assert kinds(once.run(deliver("1"), handler)) == ["duplicate"]
     assert handler.ran == ["1", "1"]
 
 
 def test_a_message_that_fails_when_it_comes_again_is_a_failure(bench: Bench) -> None:
     handler, once = Handler(), bench.once()
-    once.run(deliver("1", mark="m-1"), handler)
+    once.run(deliver("1", message_id="m-1"), handler)
     handler.fails.add("1")
-    assert kinds(once.run(deliver("1", mark="m-1"), handler)) == ["failed"]
+    assert kinds(once.run(deliver("1", message_id="m-1"), handler)) == ["failed"]
     handler.fails.clear()
-    assert kinds(once.run(deliver("1", mark="m-1"), handler)) == ["processed"]
+    assert kinds(once.run(deliver("1", message_id="m-1"), handler)) == ["processed"]
 
 
 @pytest.mark.parametrize("remember", ["seen", "note", "result"])
 def test_a_mark_goes_with_every_way_to_remember(bench: Bench, remember: str) -> None:
     once = bench.once(remember=remember, key="id")
-    assert once.run(deliver("1", mark="m-1"), lambda event: 7)[0].result == 7
-    assert once.run(deliver("1", mark="m-1"), lambda event: 8)[0].result == 8
+    assert once.run(deliver("1", message_id="m-1"), lambda event: 7)[0].result == 7
+    assert once.run(deliver("1", message_id="m-1"), lambda event: 8)[0].result == 8
 
 
 def test_what_is_to_run_alone_waits_for_a_failure_before_it() -> None:

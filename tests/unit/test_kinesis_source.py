@@ -170,7 +170,7 @@ def test_records_come_in_order_and_none_while_others_are_in_hand(
     source.beat()
     first = source.receive(2)
     assert names(first) == ["a", "b"]
-    assert [(each.group, each.where["message"]) for each in first] == [("s0", "s0:0"), ("s0", "s0:1")]
+    assert [(each.group, each.origin["message"]) for each in first] == [("s0", "s0:0"), ("s0", "s0:1")]
     assert source.receive(2) == []
     source.ack(first[:1])
     assert source.receive(2) == []
@@ -192,7 +192,7 @@ def test_what_is_retried_comes_again_with_all_behind_it_and_not_before_its_time(
     clock.sleep(5000)
     again = source.receive(10)
     assert names(again) == ["b", "c", "d"]
-    assert [each.offers for each in again] == [2, 1, 1]
+    assert [each.receive_count for each in again] == [2, 1, 1]
 
 
 def test_a_checkpoint_stays_before_what_is_not_done(stream: Stream, opened: Open, clock: ManualClock) -> None:
@@ -627,7 +627,7 @@ class Letters:
         self.kept: list[tuple[str, OutcomeKind]] = []
 
     def write(self, dead: Sequence[tuple[Delivery, Any]], now: int) -> None:
-        self.kept += [(delivery.where["message"], outcome.kind) for delivery, outcome in dead]
+        self.kept += [(delivery.origin["message"], outcome.kind) for delivery, outcome in dead]
 
     def close(self) -> None: ...
 

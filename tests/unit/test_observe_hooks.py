@@ -135,9 +135,11 @@ def test_a_sink_is_one_run_of_several(bench: Bench) -> None:
 def test_where_a_delivery_was_found_is_told(bench: Bench) -> None:
     notes = Notes()
 
-    bench.once(hooks=[notes]).run([Delivery(body=b'{"id": "a"}', where={"source": "x", "line": 7})], lambda event: None)
+    bench.once(hooks=[notes]).run(
+        [Delivery(body=b'{"id": "a"}', origin={"source": "x", "line": 7})], lambda event: None
+    )
 
-    assert notes.seen[0].where == {"source": "x", "line": 7}
+    assert notes.seen[0].origin == {"source": "x", "line": 7}
 
 
 def test_store_trouble_is_told(bench: Bench) -> None:

@@ -40,7 +40,7 @@ def test_failures_are_warnings_with_all_that_helps_and_no_payload(
     once = bench.once(hooks=[LogHook()])
     body = json.dumps({"id": "a", "secret": SECRET}).encode()
 
-    (outcome,) = once.run([Delivery(body=body, where={"source": "in.jsonl", "line": 7})], boom)
+    (outcome,) = once.run([Delivery(body=body, origin={"source": "in.jsonl", "line": 7})], boom)
 
     (record,) = [each for each in caplog.records if each.name == "eventonce.events"]
     assert outcome.key is not None

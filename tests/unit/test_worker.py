@@ -46,7 +46,7 @@ class Queue:
         self.waiting = [
             Delivery(
                 body=body if isinstance(body, bytes) else json.dumps(body).encode(),
-                where={"source": "sqs://orders", "message": f"m-{number}"},
+                origin={"source": "sqs://orders", "message": f"m-{number}"},
                 group=group,
                 handle=f"h-{number}",
             )
@@ -78,7 +78,7 @@ class Queue:
         self.retried.append((delivery.handle, delay))
         if self.offered_again:
             message = self.messages[delivery.handle]
-            message.offers += 1
+            message.receive_count += 1
             self.waiting.append(structs.replace(message))
         else:
             self._settled(1)
@@ -672,8 +672,8 @@ def test_an_outage_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixtu
 
 def test_what_cannot_be_read_in_a_message_is_kept_once_however_much_it_is() -> None:
     body = json.dumps([{"id": "1"}] + [1] * 5000).encode()
-    parts = apart(Delivery(body=body, where={"source": "sqs://q", "message": "m"}, handle="h"))
+    parts = apart(Delivery(body=body, origin={"source": "sqs://q", "message": "m"}, handle="h"))
     assert [part.event.id for part in parts if part.event] == ["1"]
-    (broken,) = [part for part in parts if part.trouble]
-    assert "4,999 more" in str(broken.trouble)
+    (broken,) = [part for part in parts if part.unreadable]
+    assert "4,999 more" in str(broken.unreadable)
     assert sum(len(part.body) for part in parts) < 2 * len(body)

@@ -96,11 +96,11 @@ class LambdaHandler:
         return [
             Delivery(
                 body=b"",
-                where=where,
+                origin=where,
                 event=each if isinstance(each, Event) else None,
-                trouble=None if isinstance(each, Event) else describe(each),
+                unreadable=None if isinstance(each, Event) else describe(each),
                 group=message.group,
-                mark=mark,
+                message_id=mark,
             )
             for each in read_message(message.carried, self._max_bytes)
         ]

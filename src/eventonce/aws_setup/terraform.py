@@ -153,7 +153,11 @@ def _resource(resource: Resource, body: dict[str, Any]) -> str:
 
 def _label(resource: Resource) -> str:
     """How others refer to something."""
-    name = resource.purpose if isinstance(resource, QueueResource) else type(resource).__name__.removesuffix("Resource").lower()
+    name = (
+        resource.purpose
+        if isinstance(resource, QueueResource)
+        else type(resource).__name__.removesuffix("Resource").lower()
+    )
     if isinstance(resource, Bus):
         name = "partner" if resource.partner else f"bus_{resource.label}"
     return f"{_KINDS[type(resource)]}.{name}"

@@ -88,7 +88,7 @@ def _all(once: Once, book: Rulebook, keys: tuple[str, ...], events: str | None, 
             yield _of_key(key, record, same)
     if events is not None:
         for delivery in _read(events):
-            yield {"place": delivery.place, **_of_event(once, book, _opened(delivery), same)}
+            yield {"place": delivery.location, **_of_event(once, book, _opened(delivery), same)}
 
 
 def _read(events: str) -> Iterator[Delivery]:
@@ -104,8 +104,8 @@ def _read(events: str) -> Iterator[Delivery]:
 
 def _opened(delivery: Delivery) -> Event | EventRejected:
     try:
-        if delivery.trouble is not None:
-            raise EventRejected(delivery.trouble)
+        if delivery.unreadable is not None:
+            raise EventRejected(delivery.unreadable)
         return read_event(delivery.event or delivery.body)
     except EventRejected as error:
         return error

@@ -60,8 +60,8 @@ def _events(name: str) -> Iterator[tuple[str, Event | EventRejected]]:
     try:
         while deliveries := source.receive(100):
             for each in deliveries:
-                trouble = None if each.trouble is None else [EventRejected(each.trouble)]
-                yield from ((each.place, event) for event in trouble or read_events(each.body, MAX_BYTES))
+                trouble = None if each.unreadable is None else [EventRejected(each.unreadable)]
+                yield from ((each.location, event) for event in trouble or read_events(each.body, MAX_BYTES))
     finally:
         source.close()
 

@@ -86,11 +86,11 @@ def _keys(once: Once, delivery: Delivery) -> Iterator[Key]:
     """The keys of all events that a document carries."""
     for part in apart(delivery):
         try:
-            if part.trouble is not None:
-                raise EventRejected(part.trouble)
+            if part.unreadable is not None:
+                raise EventRejected(part.unreadable)
             yield once.key(part.event or part.body)
         except EventRejected as error:
-            raise ConfigError(f"{part.place}: {error}") from None
+            raise ConfigError(f"{part.location}: {error}") from None
 
 
 def events_or_keys(keys: tuple[str, ...], events: str | None) -> str | None:

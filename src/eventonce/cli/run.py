@@ -274,7 +274,7 @@ class _Watcher:
             return
         self._complaints += 1
         if self._complaints <= _MOST_COMPLAINTS:
-            self._progress.say(f"{delivery.place}: {outcome.kind}: {describe(outcome.error)}")
+            self._progress.say(f"{delivery.location}: {outcome.kind}: {describe(outcome.error)}")
         elif self._complaints == _MOST_COMPLAINTS + 1:
             self._progress.say("more of these are not shown; the dead letters have them all")
 

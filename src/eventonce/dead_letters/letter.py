@@ -53,7 +53,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def place(self) -> str:
         """Where the event was found at first, in short."""
-        return Delivery(b"", self.where).place
+        return Delivery(b"", self.where).location
 
     def deliveries(self) -> Sequence[Delivery]:
         """Its events: one, or all those of a document that was kept whole."""

@@ -27,7 +27,7 @@ def read_undelivered(delivery: Delivery, message: Mapping[str, Any]) -> DeadLett
         body=delivery.body,
         outcome="undelivered",
         time=moment(int(system["SentTimestamp"])) if "SentTimestamp" in system else None,
-        where=delivery.where,
+        where=delivery.origin,
         handle=delivery.handle,
     )
     record = _new_bus(delivery.body)
@@ -76,7 +76,7 @@ def _moved(letter: DeadLetter, delivery: Delivery, system: Mapping[str, str], tr
     """SQS: a message that was received too often, with the body and the id it always had."""
     queue = system.get(MOVED_FROM, "").rpartition(":")[2]
     reason = f"was received too often from {queue}" if queue else "was received too often, and moved here by SQS"
-    return msgspec.structs.replace(letter, reason=reason, attempts=delivery.offers - 1, trouble=trouble)
+    return msgspec.structs.replace(letter, reason=reason, attempts=delivery.receive_count - 1, trouble=trouble)
 
 
 def _told(code: Any, said: Any, condition: Any) -> str:

@@ -44,7 +44,7 @@ def letter(delivery: Delivery, outcome: Outcome, now: int) -> dict[str, Any]:
     """One dead letter: reason, history, place, and the event's own bytes."""
     return {
         **fate(outcome, outcome.attempt, now),
-        **{name: _writable(value) for name, value in delivery.where.items()},
+        **{name: _writable(value) for name, value in delivery.origin.items()},
         **_identity(delivery.event),
         **_body(delivery.body),
     }

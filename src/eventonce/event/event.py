@@ -109,19 +109,19 @@ def _deep_copy(value: Any) -> Any:
 
 
 class Delivery(msgspec.Struct):
-    """One arrival of an event: its bytes, where they were found, and how often it was offered."""
+    """One arrival of an event: its bytes, where they were found, and how often they were received."""
 
     body: bytes
-    where: Mapping[str, Any] = {}  # the source and the place in it: {"source": "events.jsonl", "line": 7, "byte": 2048}
-    offers: int = 1
-    unanswered: int = 0  # offers that the store gave no answer to
-    trouble: str | None = None  # why it cannot be read, where the source itself knows that already
-    event: Event | None = None  # where it was one of several in a document, and has been read already
+    origin: Mapping[str, Any] = {}  # where it was found: {"source": "events.jsonl", "line": 7, "byte": 2048}
+    receive_count: int = 1
+    store_failures: int = 0  # how often the store did not answer for it
+    unreadable: str | None = None  # why it cannot be read, if the source itself knows that already
+    event: Event | None = None  # set if it was one of several in a document, and has been read already
     group: str | None = None  # deliveries of one group run in order, and none after one that is not done
-    mark: str | None = None  # names the message where its carrier may send it again after it was passed on
+    message_id: str | None = None  # names the message if its carrier may send it again after it was passed on
     handle: Any = None  # what the source settles it by
 
     @property
-    def place(self) -> str:
-        """Where it was found, in short."""
-        return ":".join(str(self.where[name]) for name in ("source", "line", "message") if name in self.where)
+    def location(self) -> str:
+        """Return where it was found, in short."""
+        return ":".join(str(self.origin[name]) for name in ("source", "line", "message") if name in self.origin)

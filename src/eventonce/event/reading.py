@@ -22,7 +22,7 @@ _MARKS = (b'"Records"', b'"records"', b'"Messages"', b'"Entries"')
 
 def apart(delivery: Delivery) -> Sequence[Delivery]:
     """The deliveries in a delivery: one for each event that its document carries."""
-    if delivery.event is not None or delivery.trouble is not None:
+    if delivery.event is not None or delivery.unreadable is not None:
         return [delivery]
     if delivery.handle is not None:
         return _message(delivery)
@@ -35,22 +35,22 @@ def apart(delivery: Delivery) -> Sequence[Delivery]:
 
 
 def _message(delivery: Delivery) -> Sequence[Delivery]:
-    carrier, name = str(delivery.where["source"]).partition("://")[0], str(delivery.where["message"])
-    trace = {each: delivery.where[each] for each in TRACE_NAMES if each in delivery.where}
+    carrier, name = str(delivery.origin["source"]).partition("://")[0], str(delivery.origin["message"])
+    trace = {each: delivery.origin[each] for each in TRACE_NAMES if each in delivery.origin}
     headers = _headers(delivery) if carrier == "http" else None  # a dead letter of a request
-    origin = str(delivery.where.get("arn", ""))
+    origin = str(delivery.origin.get("arn", ""))
     found = read_message(Carried(delivery.body, carrier, name, trace=trace, headers=headers, origin=origin))
     if len(found) > 1 and any(isinstance(each, Event) for each in found):
         return _parts(delivery, found)
     if isinstance(found[0], Event):
         delivery.event = found[0]
     else:
-        delivery.trouble = str(found[0])
+        delivery.unreadable = str(found[0])
     return [delivery]
 
 
 def _headers(delivery: Delivery) -> dict[str, str]:
-    given = delivery.where.get("headers")
+    given = delivery.origin.get("headers")
     pairs = given.items() if isinstance(given, Mapping) else ()
     return readable({name: value for name, value in pairs if isinstance(value, str)})
 
@@ -65,11 +65,11 @@ def _parts(whole: Delivery, found: Sequence[Event | EventRejected]) -> list[Deli
     parts: list[Delivery] = []
     kept = False
     for number, each in enumerate(found, 1):
-        where = {**whole.where, "record": number}
+        where = {**whole.origin, "record": number}
         if isinstance(each, Event):
-            parts.append(structs.replace(whole, body=each.line(), where=where, event=each))
+            parts.append(structs.replace(whole, body=each.line(), origin=where, event=each))
         elif not kept:
             kept = True
             rest = f" (and {wrong - 1:,} more of the same document)" if wrong > 1 else ""
-            parts.append(structs.replace(whole, where=where, trouble=f"{each}{rest}"))
+            parts.append(structs.replace(whole, origin=where, unreadable=f"{each}{rest}"))
     return parts

@@ -9,5 +9,5 @@ def lag(seen: Seen, now: int) -> float | None:
 
     Clocks differ, so never below 0.
     """
-    since = read_time(seen.where.get("sent")) or (seen.event.time if seen.event is not None else None)
+    since = read_time(seen.origin.get("sent")) or (seen.event.time if seen.event is not None else None)
     return None if since is None else max(0.0, now / 1000 - since.timestamp())

@@ -111,7 +111,7 @@ def _told(seen: Seen) -> dict[str, Any]:
         "key": outcome.key.hex() if outcome.key else None,
         "id": one_line(event.id) if event is not None else None,
         "attempt": outcome.attempt or None,
-        "place": _place(seen.where) or None,
+        "place": _place(seen.origin) or None,
         "first_at": outcome.first.at.isoformat() if outcome.first else None,
         "differs": outcome.first.differs if outcome.first else None,
         "dead_letter": outcome.action is Action.DEAD_LETTER or None,

@@ -101,7 +101,7 @@ class Redrive:
 
 
 def _marked(delivery: Delivery, mark: str) -> Delivery:
-    if delivery.trouble is not None:
+    if delivery.unreadable is not None:
         return delivery
     try:
         event = read_event(delivery.event or delivery.body)

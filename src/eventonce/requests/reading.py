@@ -46,7 +46,7 @@ def deliveries(headers: Mapping[str, str], body: bytes, max_bytes: int, source: 
     wrong = [each for each in found if isinstance(each, EventRejected)]
     # What cannot be read is kept with all of the request: once for all of it, since a request can hold a great many.
     rest = f" (and {len(wrong) - 1:,} more of the same request)" if len(wrong) > 1 else ""
-    return read + [Delivery(body=body, where=where, trouble=describe(each) + rest) for each in wrong[:1]]
+    return read + [Delivery(body=body, origin=where, unreadable=describe(each) + rest) for each in wrong[:1]]
 
 
 def idempotency_key(given: Sequence[str]) -> str | None:
@@ -123,6 +123,6 @@ def _named(found: Event | EventRejected, name: str, number: int, count: int) -> 
 
 def _delivery(found: Event | EventRejected, where: dict[str, Any], body: bytes) -> Delivery:
     if isinstance(found, EventRejected):
-        return Delivery(body=body, where=where, trouble=describe(found))
+        return Delivery(body=body, origin=where, unreadable=describe(found))
     whole = body and found.form != "cloudevents"  # some of which are in the headers
-    return Delivery(body=body if whole else found.raw or found.line(), where=where, event=found)
+    return Delivery(body=body if whole else found.raw or found.line(), origin=where, event=found)

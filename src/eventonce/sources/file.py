@@ -66,7 +66,7 @@ class FileSource:
 
     def retry(self, delivery: Delivery, delay: int) -> None:
         """Offer it again after the delay, or sooner."""
-        delivery.offers += 1
+        delivery.receive_count += 1
         when = self._clock.steady() + min(delay, _LONGEST_RETRY)
         heapq.heappush(self._waiting, (when, next(self._number), delivery))
 
@@ -116,7 +116,7 @@ class FileSource:
     def _add(self, documents: Iterable[Document]) -> None:
         for body, line, byte, trouble in documents:
             where = {"source": self._name, "line": line, "byte": byte}
-            self._ready.append(Delivery(body, where, trouble=trouble))
+            self._ready.append(Delivery(body, where, unreadable=trouble))
 
     def _decoded(self) -> BinaryIO:
         if self._stream is None:

@@ -108,7 +108,7 @@ class ShardReader:
         for _, (delivery, delay) in sorted(self._settled.items()):
             if delay is not None:
                 if not again:  # those behind it were not offered, they waited
-                    delivery.offers += 1
+                    delivery.receive_count += 1
                     self._rest = now + min(delay, _LONGEST_REST)
                 again.append(delivery)
             elif not again:

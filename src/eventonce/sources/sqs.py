@@ -122,13 +122,13 @@ class SqsSource:
         attributes = message.get("Attributes", {})
         return Delivery(
             body=message["Body"].encode("utf-8", "surrogatepass"),
-            where={
+            origin={
                 "source": self._name,
                 "arn": attributes.get(MOVED_FROM, self._arn),  # a message keeps its id when it is moved
                 "message": message["MessageId"],
                 **_said(message),
             },
-            offers=int(attributes.get("ApproximateReceiveCount", 1)),
+            receive_count=int(attributes.get("ApproximateReceiveCount", 1)),
             # On a standard queue a group is a matter of fairness, not of order.
             group=attributes.get("MessageGroupId") if self._fifo else None,
             handle=message["ReceiptHandle"],

@@ -37,7 +37,7 @@ class Part(NamedTuple):
         """The documents in it; raises `SourceError` where it cannot be read, or no further."""
         if self.piece is not None:
             return self._of_piece(self.piece._replace(file=self.place))
-        return ((each.body, each.where["line"], 0, each.trouble) for each in self.deliveries())
+        return ((each.body, each.origin["line"], 0, each.unreadable) for each in self.deliveries())
 
     def deliveries(self) -> Iterator[Delivery]:
         """The same, as they go through a pipeline."""
@@ -63,7 +63,7 @@ class Part(NamedTuple):
         try:
             while deliveries := source.receive(_BATCH):
                 for delivery in deliveries:
-                    delivery.where = {**delivery.where, "source": shown}
+                    delivery.origin = {**delivery.origin, "source": shown}
                     yield delivery
         finally:
             source.close()
@@ -77,7 +77,7 @@ def of_parquet(place: str, path: str, column: str | None) -> Iterator[Delivery]:
             for line in source.lines(batch):
                 row += 1
                 trouble = "is null, not an event" if line is None else None
-                yield Delivery(line or b"", {"source": shown, "line": row}, trouble=trouble)
+                yield Delivery(line or b"", {"source": shown, "line": row}, unreadable=trouble)
     finally:
         source.close()
 
@@ -150,7 +150,7 @@ def _at(part: Part, before: int, here: set[int], positions: Collection[int]) -> 
     last = max(here)
     for number, delivery in enumerate(part.deliveries(), before + 1):
         if number in here:
-            found = unpack(number, delivery.body, delivery.trouble)
+            found = unpack(number, delivery.body, delivery.unreadable)
             yield from (RecordedEvent(event, delivery, position) for position, event in found if position in positions)
         if number == last:
             return

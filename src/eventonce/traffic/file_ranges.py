@@ -111,7 +111,7 @@ class LineCounter:
 def delivered(documents: Iterable[DocumentRow], shown: str) -> Iterator[Delivery]:
     """Documents of a file as they go through a pipeline."""
     for body, line, byte, trouble in documents:
-        yield Delivery(body, {"source": shown, "line": line, "byte": byte}, trouble=trouble)
+        yield Delivery(body, {"source": shown, "line": line, "byte": byte}, unreadable=trouble)
 
 
 def _texts(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, Iterable[bytes]]]:

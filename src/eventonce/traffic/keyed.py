@@ -63,7 +63,7 @@ def _write(file: Any, tables: Iterator["pa.Table"]) -> None:
 def _tables(part: Part, book: Rulebook, header: KeysHeader, rejected: BinaryIO) -> Iterator["pa.Table"]:
     pa = need("pyarrow", "duckdb")
     for batch in _batches(part, header):
-        found = keys_arrow([None if each.trouble else each.body for each in batch], book)
+        found = keys_arrow([None if each.unreadable else each.body for each in batch], book)
         _turn_away(found, batch, rejected)
         header.events += found.num_rows
         header.rejected += found["key"].null_count
@@ -129,5 +129,5 @@ def _turn_away(found: "pa.Table", batch: Sequence[Delivery], rejected: BinaryIO)
     for line, reason in zip(found["line"].to_pylist(), found["reason"].to_pylist(), strict=True):
         if reason is not None:
             delivery = batch[line]
-            outcome = Outcome(kind=OutcomeKind.REJECTED, error=EventRejected(delivery.trouble or reason))
+            outcome = Outcome(kind=OutcomeKind.REJECTED, error=EventRejected(delivery.unreadable or reason))
             rejected.write(msgspec.json.encode({**letter(delivery, outcome, 0), "time": None}) + b"\n")

@@ -68,10 +68,10 @@ def _of_pieces(traffic: Traffic, found: Iterable[tuple[Piece, Facts]]) -> Iterat
 
 def _of_batch(batch: Iterable[RecordedEvent], book: Rulebook) -> Facts:
     facts = Facts()
-    for shown, several in groupby(batch, lambda seen: str(seen.delivery.where["source"])):
+    for shown, several in groupby(batch, lambda seen: str(seen.delivery.origin["source"])):
         rows = FactsBuilder(facts, shown, book)
         for event, delivery, position in several:
-            rows.add(event, position, delivery.where["line"])
+            rows.add(event, position, delivery.origin["line"])
         rows.enter()
     return facts
 

@@ -27,7 +27,7 @@ class RecordedEvent(NamedTuple):
     @property
     def place(self) -> str:
         """Where it was found, as `file:line`."""
-        return self.delivery.place
+        return self.delivery.location
 
     @property
     def time(self) -> int | None:
@@ -87,7 +87,7 @@ class Traffic:
         wanted = {position >> NTH_BITS for position in positions}
         for number, delivery in Traffic(self._files)._numbered() if wanted else ():
             if number in wanted:
-                found = unpack(number, delivery.body, delivery.trouble)
+                found = unpack(number, delivery.body, delivery.unreadable)
                 yield from (
                     RecordedEvent(event, delivery, position) for position, event in found if position in positions
                 )
@@ -107,7 +107,7 @@ class Traffic:
     def _of(self, deliveries: Iterable[Delivery]) -> Iterator[RecordedEvent]:
         for delivery in deliveries:
             self.documents += 1
-            for position, event in unpack(self.documents, delivery.body, delivery.trouble):
+            for position, event in unpack(self.documents, delivery.body, delivery.unreadable):
                 yield RecordedEvent(event, delivery, position)
             self._progress()
 

@@ -125,7 +125,7 @@ class Worker:
             if unkept.isdisjoint(id(delivery) for delivery, _ in message):
                 ended += message
             else:
-                retries.append((first, backoff(first.offers, _FIRST_REST, _LONGEST_REST)))
+                retries.append((first, backoff(first.receive_count, _FIRST_REST, _LONGEST_REST)))
         self._source.ack([delivery for delivery, _ in ended])
         for delivery, delay in retries:
             self._source.retry(delivery, delay)
@@ -152,8 +152,8 @@ class Worker:
     def _action(self, delivery: Delivery, outcome: Outcome) -> Action:
         # A file cannot offer an event again tomorrow, so what the store never answers to is kept as a dead letter.
         if outcome.kind is OutcomeKind.UNKNOWN and not self._endless:
-            delivery.unanswered += 1
-            if delivery.unanswered >= _MOST_UNANSWERED:
+            delivery.store_failures += 1
+            if delivery.store_failures >= _MOST_UNANSWERED:
                 return Action.DEAD_LETTER
         return outcome.action
 
@@ -163,8 +163,8 @@ class Worker:
         if outcome.kind is OutcomeKind.BUSY:
             return 0  # it waits for one of its group, behind which the queue withholds it
         if self._endless and (outcome.kind is OutcomeKind.UNKNOWN or isinstance(outcome.error, SinkDown)):
-            return backoff(delivery.offers, _FIRST_REST, _LONGEST_REST)
-        return backoff(delivery.offers)
+            return backoff(delivery.receive_count, _FIRST_REST, _LONGEST_REST)
+        return backoff(delivery.receive_count)
 
 
 def _messages(pairs: Sequence[Pair]) -> list[list[Pair]]:
