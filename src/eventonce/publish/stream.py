@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from eventonce.clock import Clock
 from eventonce.errors import EventRejected
 from eventonce.event import Delivery
+from eventonce.ports import Source
 from eventonce.publish.dynamodb import DynamoDBTable, Key
 from eventonce.publish.feed import Back, Backlog, Feed
 from eventonce.publish.row import Pending
@@ -26,15 +27,6 @@ class News(NamedTuple):
 
     key: Key
     sequence: str
-
-
-class Source(Protocol):
-    """The stream, as a way in."""
-
-    def receive(self, limit: int) -> Sequence[Delivery]: ...
-    def ack(self, deliveries: Sequence[Delivery]) -> None: ...
-    def retry(self, delivery: Delivery, delay: int) -> None: ...
-    def close(self) -> None: ...
 
 
 class KeyFeed:
