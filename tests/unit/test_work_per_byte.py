@@ -14,7 +14,7 @@ import pytest
 from eventonce import Rule, decoding, path
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.formats import MAX_BYTES, Carried, read_carried, read_event, read_events, read_message, text, unpack
+from eventonce.formats import MAX_BYTES, Carried, read_event, read_events, read_message, text, unpack
 from eventonce.formats.requests import deliveries
 from eventonce.formats.text import read_json
 from eventonce.path import ignored_path
@@ -180,7 +180,7 @@ def test_many_small_events_in_one_message_are_looked_through_as_one(monkeypatch:
 
 def _kinesis(body: bytes) -> object:
     record = {"eventSource": "aws:kinesis", "eventID": "1", "kinesis": {"data": b64encode(body).decode()}}
-    return read_carried(unpack({"Records": [record]})[0])
+    return read_message(unpack({"Records": [record]})[0])
 
 
 def _cloudevent(body: bytes) -> object:
