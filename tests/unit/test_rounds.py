@@ -11,8 +11,8 @@ from eventonce.errors import EventRejected, SinkDown, SinkError
 from eventonce.event import Event
 from eventonce.publish.outgoing import Outgoing
 from eventonce.publish.parcels import Publishing, StampedParcel
+from eventonce.sinks.batching import Rounds, Spoilt
 from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken
-from eventonce.sinks.rounds import Rounds, Spoilt
 from eventonce.sinks.tries import Hopeless
 from eventonce.testing.clock import ManualClock
 

@@ -18,7 +18,7 @@ from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError
 from eventonce.event import Event
 from eventonce.formats import read_event
 from eventonce.sinks import open_sink
-from eventonce.sinks.entries import EntrySink
+from eventonce.sinks.aws_batch import EntrySink
 from eventonce.sinks.events import ClassicSink, NewBusSink
 from eventonce.sinks.lanes import Lanes
 from eventonce.sinks.parcel import Entry, Limits, Parcel, Taken

@@ -13,8 +13,8 @@ from eventonce.publish.outgoing import Outgoing
 from eventonce.publish.published import Kind, Published
 from eventonce.publish.reading import kept
 from eventonce.sinks import DeadLetters
+from eventonce.sinks.batching import Carrier, Rounds
 from eventonce.sinks.parcel import Parcel, Refusal, Taken
-from eventonce.sinks.rounds import Carrier, Rounds
 from eventonce.sinks.tries import Hopeless
 from eventonce.stamp import stamped
 

@@ -6,11 +6,11 @@ from typing import Any, cast
 
 from eventonce.errors import ConfigError, MissingDriver
 from eventonce.ports import Sink
+from eventonce.sinks.batching import Carrier
 from eventonce.sinks.dead_file import DeadFile
 from eventonce.sinks.dead_letter import DeadLetters, keep
 from eventonce.sinks.file import FileSink
 from eventonce.sinks.function import load_function
-from eventonce.sinks.rounds import Carrier
 
 __all__ = ["Carrier", "DeadLetters", "keep", "open_carrier", "open_dead_letters", "open_sink"]
 

@@ -11,7 +11,7 @@ from eventonce.aws import Place
 from eventonce.clock import Clock
 from eventonce.errors import EventRejected, MissingDriver
 from eventonce.event import Event
-from eventonce.sinks.entries import MIB, EntrySink
+from eventonce.sinks.aws_batch import MIB, EntrySink
 from eventonce.sinks.group import Group, group_name
 from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken, in_place
 

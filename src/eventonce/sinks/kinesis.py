@@ -9,7 +9,7 @@ from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.key import canonical
 from eventonce.path import getter
-from eventonce.sinks.entries import MIB, EntrySink
+from eventonce.sinks.aws_batch import MIB, EntrySink
 from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken, in_place
 
 _LONGEST = 256  # characters of a partition key

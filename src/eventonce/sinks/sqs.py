@@ -5,8 +5,8 @@ from typing import Any
 from eventonce.aws import Place
 from eventonce.clock import Clock
 from eventonce.event import Event
-from eventonce.sinks.entries import MIB, EntrySink
-from eventonce.sinks.message import Message, numbered, said
+from eventonce.sinks.aws_batch import MIB, EntrySink
+from eventonce.sinks.aws_messages import Message, numbered, said
 from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken
 
 

@@ -17,8 +17,8 @@ from eventonce.aws import Place
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError
 from eventonce.event import Event
+from eventonce.sinks.batching import Rounds, Spoilt
 from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken
-from eventonce.sinks.rounds import Rounds, Spoilt
 from eventonce.sinks.tries import TRIES, Answers, Hopeless, told
 
 MIB = 1_048_576
