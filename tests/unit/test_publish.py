@@ -474,7 +474,7 @@ def test_nothing_overtakes_a_failed_one_of_its_group(scripted: Any) -> None:
     assert [messages(queue, call) for call in range(3)] == [[0, 1], [3], [0]]
     assert (found[2].attempts, str(found[2].error)) == (
         0,
-        "was held back, because an event of its group before it could not be sent",
+        "was not sent: an earlier event in its group failed",
     )
 
 
@@ -526,7 +526,7 @@ def test_a_dead_letter_that_cannot_be_kept_leaves_its_event_with_the_caller(scri
     assert isinstance(refused.error, SinkError)
     assert "InvalidMessageContents" in str(refused.error)
     assert "its dead letter could not be kept" in str(refused.error)
-    assert "held back" in str(behind.error)
+    assert "an earlier event in its group failed" in str(behind.error)
 
 
 def test_a_dead_letter_brings_its_event_back_under_its_identity(scripted: Any, tmp_path: Path) -> None:

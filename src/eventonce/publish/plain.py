@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-from eventonce.errors import EventRejected, SinkDown, SinkError
+from eventonce.errors import EventRejected, SinkError
 from eventonce.ports import Sink
 from eventonce.publish.outgoing import Outgoing
 from eventonce.publish.published import Kind, Published
+from eventonce.sinks.batching import held_back
 from eventonce.stamp import stamped
-
-_BEHIND = "was held back, because an event of its group before it could not be sent"
 
 
 class PlainPublisher:
@@ -23,7 +22,7 @@ class PlainPublisher:
         stuck: set[str | None] = set()
         for wave in _waves(events):
             free = [number for number in wave if events[number].group not in stuck]
-            answers |= dict.fromkeys(wave, SinkDown(_BEHIND)) | dict(zip(free, self._sent(events, free), strict=True))
+            answers |= dict.fromkeys(wave, held_back()) | dict(zip(free, self._sent(events, free), strict=True))
             stuck |= {events[number].group for number in free if _failed(answers[number])} - {None}
         return [_published(each, answers[number]) for number, each in enumerate(events)]
 

@@ -11,7 +11,7 @@ from eventonce.event import Event
 from eventonce.formats.sdk import CloudEvent
 from eventonce.publish.identity import Identities, given_identity
 from eventonce.publish.outgoing import Outgoing
-from eventonce.publish.parcels import Publishing, StampedParcel
+from eventonce.publish.parcels import Publishing, PublishJob
 from eventonce.publish.published import Published
 from eventonce.publish.reading import read
 from eventonce.rule import Rule
@@ -53,9 +53,9 @@ class Publisher:
         """
         if isinstance(events, Event | Mapping | str | bytes | Outgoing | CloudEvent):
             raise ConfigError("send takes a list of events; put the one event into a list")
-        parcels = [self._parcel(item if isinstance(item, Outgoing) else Outgoing(item)) for item in events]
-        Publishing(self._carrier, self._clock, self._tries, self._dead_letters).run(parcels)
-        return [parcel.published() for parcel in parcels]
+        jobs = [self._job(item if isinstance(item, Outgoing) else Outgoing(item)) for item in events]
+        Publishing(self._carrier, self._clock, self._tries, self._dead_letters).run(jobs)
+        return [job.published() for job in jobs]
 
     def close(self) -> None:
         """Close the connections and the place for dead letters."""
@@ -63,18 +63,18 @@ class Publisher:
         if self._dead_letters is not None:
             self._dead_letters.close()
 
-    def _parcel(self, outgoing: Outgoing) -> StampedParcel:
+    def _job(self, outgoing: Outgoing) -> PublishJob:
         try:
             event = read(outgoing.event)
             given = outgoing.identity
             identity = self._identities.of(event) if given is None else given_identity(given)
         except EventRejected as error:
-            return StampedParcel.unreadable(outgoing, error)
+            return PublishJob.unreadable(outgoing, error)
         except ConfigError:
             raise
         except Exception as error:  # whatever an event does to us, it is kept and the others go on
-            return StampedParcel.unreadable(outgoing, EventRejected(f"could not be read: {describe(error)}"))
-        return StampedParcel(outgoing, event, identity)
+            return PublishJob.unreadable(outgoing, EventRejected(f"could not be read: {describe(error)}"))
+        return PublishJob(outgoing, event, identity)
 
     def __enter__(self) -> Self:
         return self

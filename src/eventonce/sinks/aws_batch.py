@@ -1,4 +1,4 @@
-"""Entry sinks: ways out whose calls take several events at once and answer for each."""
+"""AWS batches: sinks whose calls take several events at once and return a result for each."""
 
 import threading
 from collections.abc import Sequence
@@ -13,41 +13,35 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
-from eventonce.aws import Place
+from eventonce.aws import ErrorKind, Place, error_kind
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError
 from eventonce.event import Event
-from eventonce.sinks.batching import Rounds, Spoilt
-from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken
-from eventonce.sinks.tries import TRIES, Answers, Hopeless, told
+from eventonce.sinks.batching import (
+    MAX_ATTEMPTS,
+    BatchEntry,
+    BatchRefused,
+    BatchSender,
+    EntryAccepted,
+    EntryRefusal,
+    Limits,
+    SendJob,
+    SinkUnusable,
+    raise_if_unusable,
+)
 
 MIB = 1_048_576
 
-# Codes of errors, in their plain form.
-_HOPELESS = {
-    "accessdenied", "authorizationerror", "incompletesignature", "invalidaccountid", "invalidaddress",
-    "invalidclienttokenid", "invalidsecurity", "invalidsignature", "invalidstate", "kmsaccessdenied", "kmsdisabled",
-    "kmsinvalidkeyusage", "kmsinvalidstate", "kmsnotfound", "kmsoptinrequired", "missingauthenticationtoken",
-    "nonexistentqueue", "notfound", "optinrequired", "queuedeletedrecently", "queuedoesnotexist", "resourcenotfound",
-    "signaturedoesnotmatch", "unrecognizedclient", "unsupportedoperation",
-}  # fmt: skip
-_PASSING = {
-    "expiredtoken", "kmsthrottled", "kmsthrottling", "provisionedthroughputexceeded", "requestexpired",
-    "requestlimitexceeded", "requestthrottled", "requesttimeout", "slowdown", "throttled", "throttling",
-    "toomanyrequests",
-}  # fmt: skip
-_EXPIRED = {"expiredtoken", "requestexpired"}
-_OF_THE_EVENT = {
-    "413", "batchrequesttoolong", "invalidargument", "invalidinput", "invalidmessagecontents", "invalidparameter",
-    "invalidparametervalue", "malformeddetail", "notauthorizedfordetailtype", "notauthorizedforsource",
-    "parametervalueinvalid", "paramvalidation", "redactionfailure", "requestentitytoolarge", "requesttoolong",
-    "validation", "validationerror",
+_INVALID = {ErrorKind.INVALID, ErrorKind.TOO_LARGE}  # this event is refused, and no other need be
+_PASSING = {ErrorKind.THROTTLED, ErrorKind.EXPIRED}
+_UNUSABLE = {
+    ErrorKind.CREDENTIALS, ErrorKind.DENIED, ErrorKind.MISSING, ErrorKind.DELETED, ErrorKind.UNUSABLE,
 }  # fmt: skip
 _UNANSWERED = (ConfigError, BotoCoreError, OSError, ValueError)
 
 
-class EntrySink:
-    """A way out whose API takes several events at once and answers for each.
+class AwsBatchSink:
+    """A sink whose API takes several events at once and returns a result for each.
 
     What a service refuses for now is tried again a few times; botocore does that already for whole calls. Then it is
     an answer, and the event comes again later. A call that may or may not have arrived is repeated with the same keys.
@@ -62,17 +56,17 @@ class EntrySink:
         if place.name.startswith("arn:") and place.name.count(":") > 4:
             place.options.setdefault("region", place.name.split(":")[3])
         self.place = place
-        self.where = f"{place.scheme}://{place.name}"
+        self.label = f"{place.scheme}://{place.name}"
         self._clock = clock or SystemClock()
         self._client: Any = None
         self._prepared = False
         self._lock = threading.Lock()
 
-    def send(self, events: Sequence[Event], idempotency_keys: Sequence[str]) -> Answers:
-        """Send them in as few calls as may be; raises `SinkError` where nothing can be sent until someone acts."""
-        parcels = [Parcel(event, key) for event, key in zip(events, idempotency_keys, strict=True)]
-        Rounds(self, self._clock, TRIES).run(parcels)
-        return told([None if isinstance(parcel.answer, Taken) else parcel.answer for parcel in parcels])
+    def send(self, events: Sequence[Event], idempotency_keys: Sequence[str]) -> Sequence[Exception | None]:
+        """Send them in as few calls as may be; raise `SinkError` if nothing can be sent until someone acts."""
+        jobs = [SendJob(event, key) for event, key in zip(events, idempotency_keys, strict=True)]
+        BatchSender(self, self._clock, MAX_ATTEMPTS).run(jobs)
+        return raise_if_unusable([None if isinstance(job.result, EntryAccepted) else job.result for job in jobs])
 
     def client(self) -> Any:
         """The client of the service, made on first use: even looking for credentials may ask a server."""
@@ -92,12 +86,12 @@ class EntrySink:
     def _prepare(self) -> None:
         """Find out once what calls need."""
 
-    def _entry(self, event: Event, parcel: Parcel) -> Entry:
-        """The event as this attempt carries it, as an entry."""
+    def _entry(self, event: Event, job: SendJob) -> BatchEntry:
+        """Return the event as this attempt carries it, as an entry."""
         raise NotImplementedError
 
-    def _put(self, bodies: list[dict[str, Any]]) -> list[Taken | Refusal]:
-        """One call, and what was said of each."""
+    def _put(self, bodies: list[dict[str, Any]]) -> list[EntryAccepted | EntryRefusal]:
+        """Make a call; return a result for each entry."""
         raise NotImplementedError
 
     # --- what a carrier does ---
@@ -110,96 +104,98 @@ class EntrySink:
             self._prepare()
         except ClientError as error:
             refusal = _refusal(error)
-            raise (self._overrun(refusal) if _passes(error, refusal) else self._hopeless(refusal)) from error
+            raise (self._overrun(refusal) if _passes(error, refusal) else self._unusable(refusal)) from error
         except _UNANSWERED as error:
             raise self._no_answer(error) from error
         self._prepared = True
 
-    def entry(self, parcel: Parcel) -> Entry:
-        """The parcel as an entry."""
+    def entry(self, job: SendJob) -> BatchEntry:
+        """Return the job as an entry."""
         try:
-            entry = self._entry(parcel.written(), parcel)
+            entry = self._entry(job.next_event(), job)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise EventRejected(f"cannot be written as JSON: {error}") from None
         if entry.size > self.limits.alone:
-            raise EventRejected(f"has {entry.size:,} bytes, over the {self.limits.alone:,} of {self.where}")
-        return entry if entry.group else entry._replace(group=parcel.group)
+            raise EventRejected(f"has {entry.size:,} bytes, over the {self.limits.alone:,} of {self.label}")
+        return entry if entry.group else entry._replace(group=job.group)
 
-    def put(self, entries: Sequence[Entry]) -> list[Taken | Refusal]:
-        """One call."""
+    def put(self, entries: Sequence[BatchEntry]) -> list[EntryAccepted | EntryRefusal]:
+        """Make a call; return a result for each entry."""
         try:
             return self._put([entry.body for entry in entries])
         except ClientError as error:
-            raise self._trouble(error, len(entries)) from error
+            raise self._call_error(error, len(entries)) from error
         except ParamValidationError as error:
-            raise Spoilt(Refusal("ParamValidation", str(error))) from error
+            raise BatchRefused(EntryRefusal("ParamValidation", str(error))) from error
         except _UNANSWERED as error:
             raise self._no_answer(error) from error
 
-    def judge(self, refusal: Refusal) -> EventRejected | SinkError:
-        """What it means that an entry was refused."""
-        if refusal.plain in _OF_THE_EVENT:
+    def judge(self, refusal: EntryRefusal) -> EventRejected | SinkError:
+        """Return the error that the refusal of an entry means."""
+        kind = error_kind(refusal.code)
+        if kind in _INVALID:
             return self.rejected(refusal)
-        if refusal.plain in _HOPELESS:
-            return self._hopeless(refusal)
-        return self._overrun(refusal) if refusal.plain in _PASSING else self._passing(SinkError, refusal)
+        if kind in _UNUSABLE:
+            return self._unusable(refusal)
+        return self._overrun(refusal) if kind in _PASSING else self._passing(SinkError, refusal)
 
-    def rejected(self, refusal: Refusal) -> EventRejected:
-        error = EventRejected(f"{self.where} does not take it ({refusal.code}: {refusal.said})")
+    def rejected(self, refusal: EntryRefusal) -> EventRejected:
+        """Return the error that means this event only."""
+        error = EventRejected(f"{self.label} does not take it ({refusal.code}: {refusal.message})")
         error.code = refusal.code
         return error
 
     # --- errors ---
 
-    def _trouble(self, error: ClientError, count: int) -> SinkError | Spoilt:
-        """What it means that a whole call was refused."""
+    def _call_error(self, error: ClientError, count: int) -> SinkError | BatchRefused:
+        """Return the error that the refusal of a whole call means."""
         refusal = _refusal(error)
         if _passes(error, refusal):
             return self._overrun(refusal)
-        hopeless = refusal.plain in _HOPELESS and not (self.denies_together and count > 1)
-        return self._hopeless(refusal) if hopeless else Spoilt(refusal)
+        unusable = error_kind(refusal.code) in _UNUSABLE and not (self.denies_together and count > 1)
+        return self._unusable(refusal) if unusable else BatchRefused(refusal)
 
-    def _overrun(self, refusal: Refusal) -> SinkError:
-        """Trouble that passes and is no fault of the event."""
-        if refusal.plain in _EXPIRED:
+    def _overrun(self, refusal: EntryRefusal) -> SinkError:
+        """Return an error that passes and is not the event's fault."""
+        if error_kind(refusal.code) is ErrorKind.EXPIRED:
             with self._lock:  # where the credentials come from, there may be new ones; other threads may still use it
                 self._client = None
         return self._passing(SinkDown, refusal)
 
-    def _passing(self, kind: type[SinkError], refusal: Refusal) -> SinkError:
-        error = kind(f"{self.where} did not take it ({refusal.code}: {refusal.said}); trying again later may help")
+    def _passing(self, kind: type[SinkError], refusal: EntryRefusal) -> SinkError:
+        error = kind(f"{self.label} did not take it ({refusal.code}: {refusal.message}); trying again later may help")
         error.code = refusal.code
         return error
 
-    def _hopeless(self, refusal: Refusal) -> Hopeless:
-        error = Hopeless(
-            f"{self.where} cannot be used ({refusal.code}: {refusal.said}); mend that and run again, nothing is lost"
+    def _unusable(self, refusal: EntryRefusal) -> SinkUnusable:
+        error = SinkUnusable(
+            f"{self.label} cannot be used ({refusal.code}: {refusal.message}); mend that and run again, nothing is lost"
         )
         error.code = refusal.code
         return error
 
     def _no_answer(self, error: Exception) -> SinkError:
-        trouble = self._unanswered(error)
-        trouble.code = type(error).__name__
-        return trouble
+        unanswered = self._unanswered(error)
+        unanswered.code = type(error).__name__
+        return unanswered
 
     def _unanswered(self, error: Exception) -> SinkError:
         if isinstance(error, NoCredentialsError | PartialCredentialsError):
-            return Hopeless(
-                f"{self.where}: there are no AWS credentials; give this process a role, a profile or AWS_ACCESS_KEY_ID"
+            return SinkUnusable(
+                f"{self.label}: there are no AWS credentials; give this process a role, a profile or AWS_ACCESS_KEY_ID"
             )
         if isinstance(error, NoRegionError | ConfigError):
-            return Hopeless(f"{self.where}: {error}")
+            return SinkUnusable(f"{self.label}: {error}")
         if isinstance(error, ValueError):
-            return Hopeless(f"{self.where}: the endpoint or region in its URL is not one AWS knows how to call")
-        return SinkDown(f"{self.where} did not answer ({type(error).__name__}); trying again later may help")
+            return SinkUnusable(f"{self.label}: the endpoint or region in its URL is not one AWS knows how to call")
+        return SinkDown(f"{self.label} did not answer ({type(error).__name__}); trying again later may help")
 
 
-def _refusal(error: ClientError) -> Refusal:
-    told_of = error.response.get("Error", {})
-    return Refusal(str(told_of.get("Code", "")), str(told_of.get("Message", "")))
+def _refusal(error: ClientError) -> EntryRefusal:
+    fields = error.response.get("Error", {})
+    return EntryRefusal(str(fields.get("Code", "")), str(fields.get("Message", "")))
 
 
-def _passes(error: ClientError, refusal: Refusal) -> bool:
+def _passes(error: ClientError, refusal: EntryRefusal) -> bool:
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return refusal.plain in _PASSING or status >= 500
+    return error_kind(refusal.code) in _PASSING or status >= 500

@@ -9,13 +9,14 @@ from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.key import canonical
 from eventonce.path import getter
-from eventonce.sinks.aws_batch import MIB, EntrySink
-from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken, in_place
+from eventonce.sinks.aws_batch import MIB, AwsBatchSink
+from eventonce.sinks.aws_messages import results_in_order
+from eventonce.sinks.batching import BatchEntry, EntryAccepted, EntryRefusal, Limits, SendJob
 
 _LONGEST = 256  # characters of a partition key
 
 
-class KinesisSink(EntrySink):
+class KinesisSink(AwsBatchSink):
     """`kinesis://STREAM`, by name or ARN. With `?partition=PATH`, events with the same value there keep their order.
 
     A stream knows no deduplication: where an answer is lost, an event may be there twice.
@@ -31,18 +32,18 @@ class KinesisSink(EntrySink):
         self._path = self.place.options.get("partition")
         self._get = None if self._path is None else getter(self._path, "sink: partition")
 
-    def _entry(self, event: Event, parcel: Parcel) -> Entry:
+    def _entry(self, event: Event, job: SendJob) -> BatchEntry:
         data = event.line()
-        group = _short(parcel.group, self._path) if parcel.group else self._partition(event)
-        partition = group or parcel.key
-        return Entry({"Data": data, "PartitionKey": partition}, len(data) + len(partition.encode()), group)
+        group = _short(job.group, self._path) if job.group else self._partition(event)
+        partition = group or job.key
+        return BatchEntry({"Data": data, "PartitionKey": partition}, len(data) + len(partition.encode()), group)
 
     def _partition(self, event: Event) -> str | None:
         return None if self._get is None else _short(self._get(event.document()), self._path)
 
-    def _put(self, bodies: list[dict[str, Any]]) -> list[Taken | Refusal]:
-        said = self.client().put_records(Records=bodies, **self._stream).get("Records", [])
-        return in_place(said, len(bodies), "SequenceNumber")
+    def _put(self, bodies: list[dict[str, Any]]) -> list[EntryAccepted | EntryRefusal]:
+        items = self.client().put_records(Records=bodies, **self._stream).get("Records", [])
+        return results_in_order(items, len(bodies), "SequenceNumber")
 
 
 def _short(value: Any, path: str | None) -> str:

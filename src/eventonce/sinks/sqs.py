@@ -5,12 +5,12 @@ from typing import Any
 from eventonce.aws import Place
 from eventonce.clock import Clock
 from eventonce.event import Event
-from eventonce.sinks.aws_batch import MIB, EntrySink
-from eventonce.sinks.aws_messages import Message, numbered, said
-from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken
+from eventonce.sinks.aws_batch import MIB, AwsBatchSink
+from eventonce.sinks.aws_messages import MessageFormat, results_by_id, with_ids
+from eventonce.sinks.batching import BatchEntry, EntryAccepted, EntryRefusal, Limits, SendJob
 
 
-class SqsSink(EntrySink):
+class SqsSink(AwsBatchSink):
     """`sqs://QUEUE` or `sqs://ACCOUNT/QUEUE`; a FIFO queue takes `?group=PATH`."""
 
     what = "sink"
@@ -22,19 +22,19 @@ class SqsSink(EntrySink):
         self._owner, _, self._name = self.place.name.rpartition("/")
         if self._owner and not self._owner.isdecimal():
             raise self.place.wrong("names no queue; write sqs://QUEUE, or sqs://ACCOUNT/QUEUE for another account's")
-        self._message = Message(self.place, "MessageBody")
+        self._message = MessageFormat(self.place, "MessageBody")
         self._queue_url = ""
 
     def _prepare(self) -> None:
         owner = {"QueueOwnerAWSAccountId": self._owner} if self._owner else {}
         self._queue_url = self.client().get_queue_url(QueueName=self._name, **owner)["QueueUrl"]
 
-    def _entry(self, event: Event, parcel: Parcel) -> Entry:
-        return self._message.entry(event, parcel)
+    def _entry(self, event: Event, job: SendJob) -> BatchEntry:
+        return self._message.entry(event, job)
 
-    def _put(self, bodies: list[dict[str, Any]]) -> list[Taken | Refusal]:
-        answer = self.client().send_message_batch(QueueUrl=self._queue_url, Entries=numbered(bodies))
-        return said(answer, len(bodies))
+    def _put(self, bodies: list[dict[str, Any]]) -> list[EntryAccepted | EntryRefusal]:
+        response = self.client().send_message_batch(QueueUrl=self._queue_url, Entries=with_ids(bodies))
+        return results_by_id(response, len(bodies))
 
 
 open_url = SqsSink
