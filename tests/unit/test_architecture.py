@@ -10,7 +10,7 @@ import eventonce
 SRC = Path(eventonce.__file__).parent
 # From the ground up. A room may import rooms below it, and inside itself; rooms of one floor do not know each other.
 FLOORS = [
-    {"errors", "forks"},
+    {"errors", "forks", "closing"},
     {"clock", "backoff", "files"},
     {"key", "path", "aws", "libpq", "refusal", "decoding"},
     {"event", "rule", "difference"},

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from eventonce.clock import Clock, SystemClock
+from eventonce.closing import Closing
 from eventonce.errors import ConfigError, EventRejected, describe
 from eventonce.event import Event
 from eventonce.formats.sdk import CloudEvent
@@ -21,7 +21,7 @@ from eventonce.sinks import open_carrier, open_dead_letters
 MAX_ATTEMPTS = 15  # with the pauses between, between one and a half and three minutes
 
 
-class Publisher:
+class Publisher(Closing):
     """`Publisher("events://BUS").send(events)`: one `Published` per event, in order. Threads may share it.
 
     `url` is a sink's: `events://BUS` (by name, or a new bus by its ARN), `sns://TOPIC`, `sqs://QUEUE`. `rules` make the
@@ -75,11 +75,3 @@ class Publisher:
         except Exception as error:  # whatever an event does to us, it is kept and the others go on
             return PublishJob.unreadable(outgoing, EventRejected(f"could not be read: {describe(error)}"))
         return PublishJob(outgoing, event, identity)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
