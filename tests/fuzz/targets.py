@@ -25,7 +25,7 @@ from eventonce.key import KEY_BYTES
 from eventonce.outcome import Kind
 from eventonce.path import getter, ignored_path
 from eventonce.pipeline import rulebook, settings
-from eventonce.redrive.letter import read_letter
+from eventonce.redrive.letter import letter_deliveries, read_letter
 from eventonce.refusal import Refusal
 from eventonce.rule import Rule
 from eventonce.rules import Rulebook, identity
@@ -194,9 +194,9 @@ def notice(data: bytes) -> None:
 def letter(data: bytes) -> None:
     """A letter that is damaged says so; any other can be run."""
     found = read_letter(data)
-    deliveries = [] if found.trouble else found.deliveries()
+    events = [] if found.trouble else letter_deliveries(found)
     with Once("memory:") as once:
-        assert len(once.run(deliveries, lambda event: None)) == len(deliveries)
+        assert len(once.run(events, lambda event: None)) == len(events)
 
 
 def engine(data: bytes) -> None:

@@ -106,6 +106,24 @@ def modules(file: Path) -> set[str]:
     return found
 
 
+# Contracts between the parts of one room, and what the ground needs. What others may write is in ports.py.
+INTERNAL = {
+    "Bell", "Clock", "Closing", "CloudEvent", "Documents", "Engine", "Feed", "Forkable", "Home", "Ledger", "Output",
+    "Sender", "Stream", "Table",
+}  # fmt: skip
+
+
+def test_all_contracts_that_others_may_write_are_on_one_page() -> None:
+    elsewhere = {
+        node.name
+        for file, own in files().items()
+        if own not in ("ports", "testing", "proof")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef) and {"Protocol", "ABC"} & {ast.unparse(base) for base in node.bases}
+    }
+    assert elsewhere == INTERNAL
+
+
 def test_the_front_door_is_what_it_says() -> None:
     submodules = {file.stem for file in SRC.iterdir()}
     visible = {name for name in vars(eventonce) if not name.startswith("_")} - submodules

@@ -16,8 +16,8 @@ from eventonce.formats.requests import deliveries
 from eventonce.key import Key
 from eventonce.outcome import Kind, Outcome
 from eventonce.pipeline import Pipeline, dead_letter_url, load
-from eventonce.redrive import Choice, Letter, groups, open_box, plan
-from eventonce.redrive.letter import read_letter
+from eventonce.redrive import Choice, DeadLetter, groups, open_box, plan
+from eventonce.redrive.letter import after_failure, letter_deliveries, read_letter
 from eventonce.redrive.undelivered import read_undelivered
 from eventonce.sinks import open_dead_letters
 from eventonce.sinks.dead_letter import letter
@@ -35,7 +35,7 @@ def dead(body: bytes = EVENT, **more: Any) -> tuple[Delivery, Outcome]:
     return Delivery(body, {"source": "in.jsonl", "line": 7}, **more), FAILED
 
 
-def read_back(told: dict[str, Any]) -> Letter:
+def read_back(told: dict[str, Any]) -> DeadLetter:
     return read_letter(json.dumps(told).encode())
 
 
@@ -89,14 +89,14 @@ def test_an_event_has_the_key_it_had_however_it_came(came: list[Delivery]) -> No
     ]
     with Once("memory:", rules=rules) as once:
         for delivery in came:
-            (again,) = read_back(letter(delivery, FAILED, NOW)).deliveries()
+            (again,) = letter_deliveries(read_back(letter(delivery, FAILED, NOW)))
             assert once.key(again.event or again.body) == once.key(delivery.event or delivery.body)
 
 
 def test_headers_of_a_damaged_letter_are_left_out() -> None:
     (came,) = deliveries(GITHUB, b'{"n": 1}', 10_000, "http")
     for damaged in (7, ["x-github-event"], {"x-github-event": 7, "x-github-delivery": ["d-1"]}):
-        (again,) = read_back({**letter(came, FAILED, NOW), "headers": damaged}).deliveries()
+        (again,) = letter_deliveries(read_back({**letter(came, FAILED, NOW), "headers": damaged}))
         assert again.event is not None
         assert "headers" not in again.event.attributes
 
@@ -124,15 +124,15 @@ def test_what_is_no_letter_says_so_and_cannot_be_redriven(raw: bytes) -> None:
 def test_a_letter_keeps_its_name_when_it_fails_again() -> None:
     first = read_back(letter(*dead(), NOW))
     worse = Outcome(kind=Kind.FAILED, error=KeyError("x"), key=Key(bytes(16)), rule="orders", attempt=6)
-    second = read_back(dict(first.again(worse, NOW + 1).told))
-    assert (second.id, second.mark, second.body) == (first.id, first.mark, first.body)
+    second = read_back(dict(after_failure(first, worse, NOW + 1).fields))
+    assert (second.id, second.replay_name, second.body) == (first.id, first.replay_name, first.body)
     assert (second.attempts, second.reason, second.where) == (6, "'x'", first.where)
 
 
 def test_what_could_not_be_read_was_no_attempt() -> None:
     first = read_back(letter(*dead(), NOW))
-    again = first.again(Outcome(kind=Kind.REJECTED, error=EventRejected("is not JSON")), NOW)
-    assert again.told["attempts"] == 5
+    again = after_failure(first, Outcome(kind=Kind.REJECTED, error=EventRejected("is not JSON")), NOW)
+    assert again.fields["attempts"] == 5
 
 
 # --- what AWS puts into such queues ---
@@ -140,7 +140,7 @@ def test_what_could_not_be_read_was_no_attempt() -> None:
 RECEIVED = Delivery(b"", {"source": "sqs://dead", "message": "m-1"}, offers=4, handle="h")
 
 
-def undelivered(body: bytes, said: dict[str, str] | None = None, **system: str) -> Letter:
+def undelivered(body: bytes, said: dict[str, str] | None = None, **system: str) -> DeadLetter:
     message = {
         "MessageId": "m-1",
         "Attributes": {"SentTimestamp": str(NOW), **system},
@@ -202,7 +202,7 @@ def test_what_a_sender_says_of_a_message_that_sqs_has_moved_does_not_count(name:
 
 
 def test_such_a_message_is_read_with_its_own_id_where_the_event_has_none() -> None:
-    (delivery,) = undelivered(b'{"n": 1}').deliveries()
+    (delivery,) = letter_deliveries(undelivered(b'{"n": 1}'))
     assert delivery.event is not None
     assert delivery.event.id == "m-1"
 
@@ -211,7 +211,7 @@ def test_such_a_message_is_read_with_its_own_id_where_the_event_has_none() -> No
 
 
 def chosen(**given: Any) -> bool:
-    found = Letter(id="1", reason="No route to host", rule="orders", key="00" * 16, time=moment(NOW))
+    found = DeadLetter(id="1", reason="No route to host", rule="orders", key="00" * 16, time=moment(NOW))
     return Choice(**given).takes(found)
 
 
@@ -222,13 +222,14 @@ def test_a_choice() -> None:
     assert not chosen(rule="mails")
     assert not chosen(key="11" * 16)
     assert not chosen(since=moment(NOW + 1))
-    assert not Choice(since=moment(NOW)).takes(Letter(id="1"))
+    assert not Choice(since=moment(NOW)).takes(DeadLetter(id="1"))
 
 
 def test_a_plan_holds_no_more_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eventonce.redrive.choice.MOST", 3)
     letters = [
-        Letter(id=str(n), reason="even" if n % 2 == 0 else "odd", trouble="x" if n == 4 else None) for n in range(10)
+        DeadLetter(id=str(n), reason="even" if n % 2 == 0 else "odd", trouble="x" if n == 4 else None)
+        for n in range(10)
     ]
     found = plan(iter(letters), Choice(reason="even"))
     assert (found.found, found.matching) == (10, 5)
@@ -239,11 +240,11 @@ def test_a_plan_holds_no_more_than_fits(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_reasons_that_differ_in_names_and_numbers_are_one() -> None:
     letters = [
-        Letter(id="1", reason="no customer 'a' after 3 tries", rule="orders"),
-        Letter(id="2", reason="timeout", rule="orders"),
-        Letter(id="3", reason="no customer 'b' after 12 tries", rule="orders"),
-        Letter(id="4", reason="timeout", rule="mails"),
-        Letter(id="5", reason="no customer 'a' after 3 tries", rule="orders", trouble="gone"),
+        DeadLetter(id="1", reason="no customer 'a' after 3 tries", rule="orders"),
+        DeadLetter(id="2", reason="timeout", rule="orders"),
+        DeadLetter(id="3", reason="no customer 'b' after 12 tries", rule="orders"),
+        DeadLetter(id="4", reason="timeout", rule="mails"),
+        DeadLetter(id="5", reason="no customer 'a' after 3 tries", rule="orders", trouble="gone"),
     ]
     found = groups(letters)
     assert [(group.size, group.rule, group.trouble) for group in found] == [
@@ -268,7 +269,7 @@ def test_letters_in_a_table(tmp_path: Path) -> None:
     one, two = box.letters()
     assert (one.body, two.body, one.reason) == (EVENT, b"\xff", "no money")
 
-    box.keep([one.again(FAILED, NOW)])
+    box.keep([after_failure(one, FAILED, NOW)])
     box.remove([two])
     box.remove([two])
     (left,) = open_box(url).letters()
@@ -281,7 +282,7 @@ def test_a_letter_that_is_gone_is_not_kept_again(tmp_path: Path) -> None:
     box = open_box(url)
     (found,) = box.letters()
     box.remove([found])
-    box.keep([found.again(FAILED, NOW)])
+    box.keep([after_failure(found, FAILED, NOW)])
     assert list(box.letters()) == []
 
 

@@ -5,7 +5,7 @@ import math
 import subprocess
 import sys
 from collections import UserDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import pairwise
@@ -20,9 +20,10 @@ from eventonce import Once, Rule
 from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError
 from eventonce.event import Event
 from eventonce.formats import read_event
+from eventonce.ports import BatchEntry, BatchRefused, CallLimits, EntryAccepted, EntryRefusal, Sendable
 from eventonce.publish import Kind, Outgoing, Published, Publisher
 from eventonce.publish.publisher import MAX_ATTEMPTS
-from eventonce.redrive.letter import read_letter
+from eventonce.redrive.letter import letter_deliveries, read_letter
 from eventonce.stamp import identity_of
 from eventonce.testing.clock import ManualClock
 
@@ -534,7 +535,7 @@ def test_a_dead_letter_brings_its_event_back_under_its_identity(scripted: Any, t
     bus = scripted(dead_letter=str(dead))
     bus.says("MalformedDetail")
     bus.send(Outgoing(order(1), identity="mine"))
-    (delivery,) = read_letter(dead.read_bytes().strip()).deliveries()
+    (delivery,) = letter_deliveries(read_letter(dead.read_bytes().strip()))
 
     assert identity_of(read_event(delivery.body)) == "mine"
 
@@ -656,6 +657,56 @@ def test_nothing_to_send(scripted: Any) -> None:
 def test_one_event_without_a_list_is_told(events: Any) -> None:
     with Publisher(BUS) as publisher, pytest.raises(ConfigError, match="put the one event into a list"):
         publisher.send(events)
+
+
+# --- a carrier of one's own ---
+
+
+class Board:
+    """A carrier written from the page of contracts alone. It has room for two entries and is busy at first."""
+
+    label = "board"
+    limits = CallLimits(entries=2, together=10_000, alone=10_000)
+
+    def __init__(self) -> None:
+        self.calls: list[list[dict[str, Any]]] = []
+        self.closed = False
+
+    def ready(self) -> None:
+        """There is nothing to find out."""
+
+    def entry(self, item: Sendable) -> BatchEntry:
+        line = item.next_event().line()
+        return BatchEntry({"line": json.loads(line), "key": item.key}, len(line), item.group)
+
+    def put(self, entries: Sequence[BatchEntry]) -> list[EntryAccepted | EntryRefusal]:
+        self.calls.append([entry.body for entry in entries])
+        if len(self.calls) == 1:
+            raise BatchRefused(EntryRefusal("busy", "come back later"))
+        return [
+            EntryRefusal("ugly", "no") if entry.body["line"]["detail"]["order"] == 2 else EntryAccepted("pin")
+            for entry in entries
+        ]
+
+    def judge(self, refusal: EntryRefusal) -> EventRejected | SinkError:
+        return SinkDown(refusal.message) if refusal.code == "busy" else self.rejected(refusal)
+
+    def rejected(self, refusal: EntryRefusal) -> EventRejected:
+        return EventRejected(refusal.message)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_carrier_of_one_s_own() -> None:
+    board = Board()
+    with Publisher(board, clock=ManualClock()) as publisher:
+        results = publisher.send([Outgoing(order(1), group="a"), Outgoing(order(3), group="a"), Outgoing(order(2))])
+
+    assert kinds(results) == ["published", "published", "refused"]
+    assert [each.id for each in results] == ["pin", "pin", None]
+    assert all(len({entry["key"] for entry in call}) == len(call) for call in board.calls)
+    assert board.closed
 
 
 # --- opening ---

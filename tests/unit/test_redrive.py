@@ -12,7 +12,7 @@ from eventonce.errors import EventRejected, SinkDown, SinkError, StoreUnusable
 from eventonce.event import Event
 from eventonce.outcome import Kind
 from eventonce.pipeline import load, open_once
-from eventonce.redrive import Letter, Redrive, groups, open_box, redrive_settings
+from eventonce.redrive import DeadLetter, Redrive, groups, open_box, redrive_settings
 from eventonce.redrive.letter import read_letter
 from eventonce.sinks import open_dead_letters
 from eventonce.sources import open_source
@@ -70,10 +70,10 @@ class Morgue:
             box.close()
             once.close()
 
-    def _watch(self, letter: Letter, outcome: Any) -> None:
+    def _watch(self, letter: DeadLetter, outcome: Any) -> None:
         self.seen.append((letter.reason, outcome.kind))
 
-    def left(self) -> list[Letter]:
+    def left(self) -> list[DeadLetter]:
         box = open_box(self.place)
         try:
             return list(box.letters())
@@ -206,7 +206,7 @@ def test_again_tells_the_handler_its_mark(morgue: Morgue) -> None:
     morgue.die(*events("a"))
     (letter,) = morgue.left()
     assert morgue.redrive(lambda event: marks.append(event.replay), again=True)
-    assert marks == [letter.mark]
+    assert marks == [letter.replay_name]
 
 
 def test_again_with_rules_of_their_own(tmp_path: Path) -> None:

@@ -7,20 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventonce.errors import EventRejected, SinkDown, SinkError
+from eventonce.errors import EventRejected, SinkDown, SinkError, SinkUnusable
 from eventonce.event import Event
+from eventonce.ports import BatchEntry, BatchRefused, CallLimits, EntryAccepted, EntryRefusal, Sendable
 from eventonce.publish.outgoing import Outgoing
 from eventonce.publish.parcels import Publishing, PublishJob
-from eventonce.sinks.batching import (
-    BatchEntry,
-    BatchRefused,
-    BatchSender,
-    EntryAccepted,
-    EntryRefusal,
-    Limits,
-    SendJob,
-    SinkUnusable,
-)
+from eventonce.sinks.batching import BatchSender, SendJob
 from eventonce.testing.clock import ManualClock
 
 MAX_ATTEMPTS = 4
@@ -31,8 +23,8 @@ CALLS = ["answered"] * 6 + ["down", "lost", "refused", "unusable"]
 class Wild:
     """Answers by chance."""
 
-    label, tries = "wild://", 1
-    limits = Limits(3, 100, 100)
+    label = "wild://"
+    limits = CallLimits(3, 100, 100)
 
     def __init__(self, draw: Any) -> None:
         self._draw = draw
@@ -43,12 +35,13 @@ class Wild:
         if self._draw(st.integers(0, 9)) == 9:
             raise SinkDown("not ready")
 
-    def entry(self, job: SendJob) -> BatchEntry:
-        event = job.next_event()
+    def entry(self, item: Sendable) -> BatchEntry:
+        assert isinstance(item, SendJob)
+        event = item.next_event()
         if event.data["number"] % 11 == 10:
             raise EventRejected("cannot be written")
-        stamp = event.data.get("_eventonce", {"attempt": job.attempts + 1})
-        return BatchEntry({"number": event.data["number"], "attempt": stamp["attempt"]}, 1, job.group)
+        stamp = event.data.get("_eventonce", {"attempt": item.attempts + 1})
+        return BatchEntry({"number": event.data["number"], "attempt": stamp["attempt"]}, 1, item.group)
 
     def put(self, entries: Sequence[BatchEntry]) -> list[EntryAccepted | EntryRefusal]:
         assert 0 < len(entries) <= self.limits.entries

@@ -18,9 +18,10 @@ from eventonce import aws
 from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError
 from eventonce.event import Event
 from eventonce.formats import read_event
+from eventonce.ports import BatchEntry, CallLimits, EntryAccepted
 from eventonce.sinks import open_sink
 from eventonce.sinks.aws_batch import AwsBatchSink
-from eventonce.sinks.batching import MAX_ATTEMPTS, BatchEntry, EntryAccepted, Limits, SendJob, SendQueue
+from eventonce.sinks.batching import MAX_ATTEMPTS, SendJob, SendQueue
 from eventonce.sinks.events import ClassicSink, NewBusSink
 from eventonce.sinks.sns import SnsSink
 from eventonce.sinks.sqs import SqsSink
@@ -134,7 +135,7 @@ def sizes(*entries: BatchEntry) -> list[list[int]]:
     for job, entry in zip(jobs, entries, strict=True):
         job.entry = entry
     queue, calls = SendQueue(jobs), []
-    while call := queue.next_call(Limits(3, 10, 100)):
+    while call := queue.next_call(CallLimits(3, 10, 100)):
         calls.append([job.entry.size for job in call])
         for job in call:
             job.result = EntryAccepted("id")

@@ -16,9 +16,9 @@ import msgspec
 from eventonce.auth.signers import unauthorized
 from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import ConfigError, MissingDriver
-from eventonce.formats.requests import Admitted
 from eventonce.formats.text import from_base64
 from eventonce.path import read_time
+from eventonce.ports import Admitted
 from eventonce.refusal import Refusal
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from eventonce.clock import Clock
 from eventonce.errors import EventRejected
 from eventonce.formats import gateway
 from eventonce.formats.headers import IDEMPOTENCY_KEY
-from eventonce.formats.requests import Admitted, idempotency_key
+from eventonce.formats.requests import idempotency_key
+from eventonce.ports import Admitted
 from eventonce.refusal import Refusal, Refusals
 from eventonce.rule import Rule
 

@@ -18,7 +18,18 @@ from eventonce.observe.text import one_line
 from eventonce.outcome import Kind, Outcome
 from eventonce.pipeline import Settings, dead_letter_url, open_once
 from eventonce.ports import Sink
-from eventonce.redrive import DONE, Box, Choice, Letter, Plan, Redrive, groups, open_box, plan, redrive_settings
+from eventonce.redrive import (
+    DONE,
+    Choice,
+    DeadLetter,
+    DeadLetterBox,
+    Plan,
+    Redrive,
+    groups,
+    open_box,
+    plan,
+    redrive_settings,
+)
 from eventonce.sinks import open_sink
 
 _MOST_GROUPS = 20
@@ -104,7 +115,7 @@ def _agreed(count: int) -> bool:
 # --- the plan ---
 
 
-def _list(letters: Sequence[Letter]) -> None:
+def _list(letters: Sequence[DeadLetter]) -> None:
     for letter in letters:
         told = {
             "letter": letter.id,
@@ -120,7 +131,7 @@ def _list(letters: Sequence[Letter]) -> None:
         click.echo(json.dumps({name: value for name, value in told.items() if value is not None}))
 
 
-def _show(box: Box, found: Plan, *, aside: bool) -> None:
+def _show(box: DeadLetterBox, found: Plan, *, aside: bool) -> None:
     """Show the plan; aside on stderr, where events may go to stdout."""
     letters = f"{found.found:,} dead letter{'s' if found.found != 1 else ''} in {box.name}"
     lines = [f"{letters}; {found.matching:,} match, {len(found.letters):,} to redrive"]
@@ -140,7 +151,13 @@ def _show(box: Box, found: Plan, *, aside: bool) -> None:
 
 
 def _redrive(
-    stack: ExitStack, settings: Settings, box: Box, letters: Sequence[Letter], *, again: bool, as_json: bool
+    stack: ExitStack,
+    settings: Settings,
+    box: DeadLetterBox,
+    letters: Sequence[DeadLetter],
+    *,
+    again: bool,
+    as_json: bool,
 ) -> bool:
     handler = open_sink(settings.sink)
     if isinstance(handler, Sink):
@@ -167,7 +184,7 @@ class _Watcher:
         self._kinds: Counter[Kind] = Counter()
         self._complaints = 0
 
-    def __call__(self, letter: Letter, outcome: Outcome) -> None:
+    def __call__(self, letter: DeadLetter, outcome: Outcome) -> None:
         self.position += 1
         self._kinds[outcome.kind] += 1
         self.progress.step()
@@ -188,7 +205,7 @@ class _Watcher:
         rest = f"; {left:,} letter{'s are' if left != 1 else ' is'} left" if left else ""
         click.echo(f"{self.position:,} of {self.size:,} tried{': ' if told else ''}{told}{rest}", err=True)
 
-    def _complain(self, letter: Letter, outcome: Outcome) -> None:
+    def _complain(self, letter: DeadLetter, outcome: Outcome) -> None:
         self._complaints += 1
         if self._complaints <= _MOST_COMPLAINTS:
             self.progress.say(f"{letter.place}: {outcome.kind}: {one_line(describe(outcome.error))}")

@@ -12,13 +12,12 @@ from eventonce.backoff import backoff
 from eventonce.clock import Clock
 from eventonce.errors import EventRejected, StoreError, StoreUnusable
 from eventonce.observe.hooks import Hooks
-from eventonce.ports import Relayed
+from eventonce.ports import DeadLetters, Relayed
 from eventonce.publish.feed import Feed
 from eventonce.publish.outgoing import Outgoing
 from eventonce.publish.published import Kind, Published
 from eventonce.publish.row import Pending
 from eventonce.publish.verdict import Answered, Dead, Verdict, letter
-from eventonce.sinks import DeadLetters
 from eventonce.sources.outage import Outage
 
 LONGEST_PAUSE = 5000  # between two tries while nothing gets through
@@ -29,7 +28,7 @@ _log = logging.getLogger("eventonce")
 
 
 class Sender(Protocol):
-    """What a relay publishes with; a `Publisher` is one.
+    """What a relay publishes with. Internal: a `Publisher` with a `Carrier`, or a `PlainPublisher` with a `Sink`.
 
     Events of a group that are behind one that failed have failed too, unsent.
     """

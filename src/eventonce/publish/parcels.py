@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from eventonce.clock import Clock
-from eventonce.errors import EventRejected, SinkError
+from eventonce.errors import EventRejected, SinkError, SinkUnusable
 from eventonce.event import Delivery, Event
 from eventonce.outcome import Kind as OutcomeKind
 from eventonce.outcome import Outcome
+from eventonce.ports import Carrier, DeadLetters, EntryAccepted, EntryRefusal
 from eventonce.publish.identity import deduplication_id
 from eventonce.publish.outgoing import Outgoing
 from eventonce.publish.published import Kind, Published
 from eventonce.publish.reading import kept
-from eventonce.sinks import DeadLetters
-from eventonce.sinks.batching import BatchSender, Carrier, EntryAccepted, EntryRefusal, SendJob, SinkUnusable
+from eventonce.sinks.batching import BatchSender, SendJob
 from eventonce.stamp import stamped
 
 

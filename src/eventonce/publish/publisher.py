@@ -9,6 +9,7 @@ from eventonce.closing import Closing
 from eventonce.errors import ConfigError, EventRejected, describe
 from eventonce.event import Event
 from eventonce.formats.sdk import CloudEvent
+from eventonce.ports import Carrier
 from eventonce.publish.identity import Identities, given_identity
 from eventonce.publish.outgoing import Outgoing
 from eventonce.publish.parcels import Publishing, PublishJob
@@ -24,13 +25,14 @@ MAX_ATTEMPTS = 15  # with the pauses between, between one and a half and three m
 class Publisher(Closing):
     """`Publisher("events://BUS").send(events)`: one `Published` per event, in order. Threads may share it.
 
-    `url` is a sink's: `events://BUS` (by name, or a new bus by its ARN), `sns://TOPIC`, `sqs://QUEUE`. `rules` make the
-    identity of an event; `dead_letter` is where refused ones are kept. Nothing is connected to before the first event.
+    `to` is a sink's URL: `events://BUS` (by name, or a new bus by its ARN), `sns://TOPIC`, `sqs://QUEUE`; or a carrier
+    of your own, which the publisher closes. `rules` make the identity of an event; `dead_letter` is where refused ones
+    are kept. Nothing is connected to before the first event.
     """
 
     def __init__(
         self,
-        url: str,
+        to: str | Carrier,
         *,
         rules: Rule | Sequence[Rule] | str | Path | None = None,
         dead_letter: str | None = None,
@@ -42,7 +44,7 @@ class Publisher(Closing):
         self._identities = Identities(() if rules is None else given_rules(rules))
         self._clock = clock or SystemClock()
         self._tries = max_attempts
-        self._carrier = open_carrier(url)
+        self._carrier = open_carrier(to) if isinstance(to, str) else to
         self._dead_letters = None if dead_letter is None else open_dead_letters(dead_letter)
 
     def send(self, events: Iterable[Any]) -> list[Published]:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import ConfigError
 from eventonce.observe.hooks import Hooks
-from eventonce.ports import Hook
+from eventonce.ports import DeadLetters, Hook
 from eventonce.publish.feed import Feed
 from eventonce.publish.loop import Loop, RelaySettings, Sender, SharedPublisher
 from eventonce.publish.outbox import Outbox
 from eventonce.publish.table_feed import TableFeed
-from eventonce.sinks import DeadLetters, open_dead_letters
+from eventonce.sinks import open_dead_letters
 from eventonce.sources.outage import Outage, awaited
 
 if TYPE_CHECKING:

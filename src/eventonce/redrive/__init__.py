@@ -1,16 +1,16 @@
 """Redriving: dead letters are read back, chosen, and run through the pipeline again."""
 
-from eventonce.redrive.box import Box, open_box
+from eventonce.ports import DeadLetter, DeadLetterBox
+from eventonce.redrive.box import open_box
 from eventonce.redrive.choice import Choice, Group, Plan, groups, plan
-from eventonce.redrive.letter import Letter
 from eventonce.redrive.redrive import DONE, Redrive, redrive_settings
 
 __all__ = [
     "DONE",
-    "Box",
+    "DeadLetterBox",
     "Choice",
     "Group",
-    "Letter",
+    "DeadLetter",
     "Plan",
     "Redrive",
     "groups",

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
-from eventonce.redrive.letter import Letter
+from eventonce.ports import DeadLetter
 
 # What differs between two reasons that are one: names in quotes, numbers, ids.
 _VARIES = re.compile(r"'[^']*'|\"[^\"]*\"|\b[0-9a-fA-F][0-9a-fA-F-]{7,}\b|\d+")
@@ -22,7 +22,7 @@ class Choice(NamedTuple):
     key: str | None = None
     since: datetime | None = None
 
-    def takes(self, letter: Letter) -> bool:
+    def takes(self, letter: DeadLetter) -> bool:
         """Whether this letter is meant."""
         if self.reason is not None and self.reason.lower() not in letter.reason.lower():
             return False
@@ -36,14 +36,14 @@ class Plan(NamedTuple):
 
     found: int
     matching: int
-    chosen: list[Letter]  # the first `MOST` that match
-    letters: list[Letter]  # those of them that are to be redriven
+    chosen: list[DeadLetter]  # the first `MOST` that match
+    letters: list[DeadLetter]  # those of them that are to be redriven
 
 
-def plan(letters: Iterable[Letter], choice: Choice, limit: int | None = None) -> Plan:
+def plan(letters: Iterable[DeadLetter], choice: Choice, limit: int | None = None) -> Plan:
     """Look at all letters."""
     found, matching = 0, 0
-    chosen: list[Letter] = []
+    chosen: list[DeadLetter] = []
     for letter in letters:
         found += 1
         if choice.takes(letter):
@@ -62,7 +62,7 @@ class Group(NamedTuple):
     trouble: str | None  # why they cannot be redriven
 
 
-def groups(letters: Iterable[Letter]) -> list[Group]:
+def groups(letters: Iterable[DeadLetter]) -> list[Group]:
     """The letters by rule and reason, the largest group first."""
     found: dict[tuple[object, ...], Group] = {}
     for letter in letters:

@@ -14,7 +14,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from eventonce.errors import SourceError
-from eventonce.redrive.letter import Letter, from_told, read_letter, without_body
+from eventonce.ports import DeadLetter
+from eventonce.redrive.letter import from_fields, read_letter, without_body
 from eventonce.sinks.append import AppendFile
 
 
@@ -27,18 +28,18 @@ class FileBox:
         if not Path(name).is_file():
             raise SourceError(f"{name}: there are no dead letters here; check the name, or nothing has died yet")
 
-    def letters(self) -> Iterator[Letter]:
+    def letters(self) -> Iterator[DeadLetter]:
         with self._opened() as file:
             yield from self._left(file)
 
     def hidden(self) -> int:
         return 0
 
-    def remove(self, letters: Sequence[Letter]) -> None:
+    def remove(self, letters: Sequence[DeadLetter]) -> None:
         self._note([{"letter": letter.id, "redriven": True} for letter in letters])
 
-    def keep(self, letters: Sequence[Letter]) -> None:
-        self._note([without_body(letter.told) for letter in letters if letter.told])
+    def keep(self, letters: Sequence[DeadLetter]) -> None:
+        self._note([without_body(letter.fields) for letter in letters if letter.fields])
 
     def close(self) -> None:
         with suppress(SourceError), self._opened() as file:
@@ -47,13 +48,13 @@ class FileBox:
                 Path(self._journal.name).unlink(missing_ok=True)
         self._journal.close()
 
-    def _left(self, file: BinaryIO) -> Iterator[Letter]:
+    def _left(self, file: BinaryIO) -> Iterator[DeadLetter]:
         noted = self._noted()
         for line in file:
             letter = read_letter(line.rstrip(b"\n"))
             note = noted.get(letter.id, {})
             if not note.get("redriven"):
-                yield from_told({**letter.told, **note}, letter.id) if note else letter
+                yield from_fields({**letter.fields, **note}, letter.id) if note else letter
 
     def _note(self, notes: list[dict[str, Any]]) -> None:
         if notes:

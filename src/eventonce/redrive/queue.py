@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from eventonce.event import Delivery
+from eventonce.ports import DeadLetter
 from eventonce.redrive.choice import MOST
-from eventonce.redrive.letter import Letter, read_letter
+from eventonce.redrive.letter import read_letter
 from eventonce.redrive.undelivered import read_undelivered
 from eventonce.sinks.dead_letter import OUTCOME
 from eventonce.sources.sqs import MOVED_FROM, SqsSource
@@ -27,7 +28,7 @@ class QueueBox:
         self._held: dict[str, Delivery] = {}
         self.name = self._source.name
 
-    def letters(self) -> Iterator[Letter]:
+    def letters(self) -> Iterator[DeadLetter]:
         empty = 0
         while empty < _LOOKS and len(self._held) < MOST:
             received = self._source.receive(min(_BATCH, MOST - len(self._held)))
@@ -39,19 +40,19 @@ class QueueBox:
     def hidden(self) -> int:
         return max(0, self._source.in_hand() - len(self._held))
 
-    def remove(self, letters: Sequence[Letter]) -> None:
+    def remove(self, letters: Sequence[DeadLetter]) -> None:
         self._source.ack([self._held.pop(letter.handle) for letter in letters])
 
-    def keep(self, letters: Sequence[Letter]) -> None:
+    def keep(self, letters: Sequence[DeadLetter]) -> None:
         """Send them anew and delete what they were. Killed between the two there are two, of which one is a copy."""
-        ours = [letter for letter in letters if letter.told]
+        ours = [letter for letter in letters if letter.fields]
         if not ours:
             return
         if self._sink is None:
             from eventonce.sinks.dead_queue import DeadQueue  # which needs its driver
 
             self._sink = DeadQueue(self._source.plain_url)
-        self._sink.send([letter.told for letter in ours])
+        self._sink.send([letter.fields for letter in ours])
         self.remove(ours)
 
     def close(self) -> None:
@@ -61,7 +62,7 @@ class QueueBox:
         if self._sink is not None:
             self._sink.close()
 
-    def _letter(self, delivery: Delivery) -> Letter:
+    def _letter(self, delivery: Delivery) -> DeadLetter:
         message = self._source.messages.pop(delivery.handle)
         # Ours are sent to this queue. What SQS has moved was sent to another one, with the attributes of its sender.
         sent_here = MOVED_FROM not in message.get("Attributes", {})

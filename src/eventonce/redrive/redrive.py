@@ -18,9 +18,8 @@ from eventonce.event import Delivery
 from eventonce.formats import read_event
 from eventonce.outcome import Kind, Outcome
 from eventonce.pipeline import Settings
-from eventonce.ports import Sink
-from eventonce.redrive.box import Box
-from eventonce.redrive.letter import Letter
+from eventonce.ports import DeadLetter, DeadLetterBox, Sink
+from eventonce.redrive.letter import after_failure, letter_deliveries
 from eventonce.rule import Rule
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ _NO_END = 2**31 - 1
 DONE = (Kind.PROCESSED, Kind.DUPLICATE, Kind.STALE)
 _TRIED = (Kind.FAILED, Kind.REJECTED)
 
-Watcher = Callable[[Letter, Outcome], None]
+Watcher = Callable[[DeadLetter, Outcome], None]
 
 
 def redrive_settings(settings: Settings, *, again: bool) -> Settings:
@@ -51,7 +50,7 @@ class Redrive:
         self,
         once: Once,
         handler: Sink | Callable[..., Any],
-        box: Box,
+        box: DeadLetterBox,
         *,
         again: bool = False,
         watch: Watcher = lambda letter, outcome: None,
@@ -64,7 +63,7 @@ class Redrive:
         self._watch = watch
         self._clock = clock or SystemClock()
 
-    def run(self, letters: Sequence[Letter]) -> bool:
+    def run(self, letters: Sequence[DeadLetter]) -> bool:
         """Redrive these; whether all of them are done."""
         from asyncio import Runner
 
@@ -77,22 +76,22 @@ class Redrive:
                 good = good and all(outcome.kind in DONE for outcome in outcomes)
         return good
 
-    def _outcomes(self, letters: Sequence[Letter], runner: "Runner") -> list[Outcome]:
+    def _outcomes(self, letters: Sequence[DeadLetter], runner: "Runner") -> list[Outcome]:
         parts = [list(self._deliveries(letter)) for letter in letters]
         found = cast(Any, self._once.run([each for part in parts for each in part], self._handler))
         outcomes = found if isinstance(found, list) else runner.run(cast(Coroutine[Any, Any, list[Outcome]], found))
         left = iter(outcomes)
         return [_weightiest([next(left) for _ in part]) for part in parts]
 
-    def _deliveries(self, letter: Letter) -> Iterator[Delivery]:
-        for delivery in letter.deliveries():
-            yield _marked(delivery, letter.mark) if self._again else delivery
+    def _deliveries(self, letter: DeadLetter) -> Iterator[Delivery]:
+        for delivery in letter_deliveries(letter):
+            yield _replayed(delivery, letter.replay_name) if self._again else delivery
 
-    def _settle(self, letters: Sequence[Letter], outcomes: Sequence[Outcome]) -> None:
+    def _settle(self, letters: Sequence[DeadLetter], outcomes: Sequence[Outcome]) -> None:
         pairs = list(zip(letters, outcomes, strict=True))
         self._box.remove([letter for letter, outcome in pairs if outcome.kind in DONE])
         now = self._clock.utc()
-        self._box.keep([letter.again(outcome, now) for letter, outcome in pairs if outcome.kind in _TRIED])
+        self._box.keep([after_failure(letter, outcome, now) for letter, outcome in pairs if outcome.kind in _TRIED])
         for letter, outcome in pairs:
             self._watch(letter, outcome)
         for outcome in outcomes:
@@ -100,14 +99,14 @@ class Redrive:
                 raise outcome.error
 
 
-def _marked(delivery: Delivery, mark: str) -> Delivery:
+def _replayed(delivery: Delivery, name: str) -> Delivery:
     if delivery.trouble is not None:
         return delivery
     try:
         event = read_event(delivery.event or delivery.body)
     except EventRejected:  # the engine says so
         return delivery
-    return structs.replace(delivery, event=structs.replace(event, replay=mark))
+    return structs.replace(delivery, event=structs.replace(event, replay=name))
 
 
 def _weightiest(outcomes: Sequence[Outcome]) -> Outcome:

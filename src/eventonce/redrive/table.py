@@ -8,7 +8,8 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from eventonce.errors import SourceError
-from eventonce.redrive.letter import Letter, read_letter
+from eventonce.ports import DeadLetter
+from eventonce.redrive.letter import read_letter
 from eventonce.sinks import open_dead_letters
 from eventonce.sinks.dead_table import DeadTable
 
@@ -25,7 +26,7 @@ class TableBox:
         self._table = cast(DeadTable, open_dead_letters(url))
         self.name = self._table.name
 
-    def letters(self) -> Iterator[Letter]:
+    def letters(self) -> Iterator[DeadLetter]:
         last = 0
         while rows := self._table.read(last, _PAGE):
             last = rows[-1][0]
@@ -34,11 +35,13 @@ class TableBox:
     def hidden(self) -> int:
         return 0
 
-    def remove(self, letters: Sequence[Letter]) -> None:
+    def remove(self, letters: Sequence[DeadLetter]) -> None:
         self._table.remove([letter.handle for letter in letters])
 
-    def keep(self, letters: Sequence[Letter]) -> None:
-        self._table.replace([(letter.handle, msgspec.json.encode(letter.told)) for letter in letters if letter.told])
+    def keep(self, letters: Sequence[DeadLetter]) -> None:
+        self._table.replace(
+            [(letter.handle, msgspec.json.encode(letter.fields)) for letter in letters if letter.fields]
+        )
 
     def close(self) -> None:
         self._table.close()

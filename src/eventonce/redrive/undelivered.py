@@ -8,7 +8,7 @@ import msgspec
 from eventonce.clock import moment
 from eventonce.decoding import decode
 from eventonce.event import Delivery
-from eventonce.redrive.letter import Letter
+from eventonce.ports import DeadLetter
 from eventonce.sinks.dead_letter import OUTCOME
 from eventonce.sources.sqs import MOVED_FROM
 
@@ -18,11 +18,11 @@ _UNSURE = (
 )
 
 
-def read_undelivered(delivery: Delivery, message: Mapping[str, Any]) -> Letter:
+def read_undelivered(delivery: Delivery, message: Mapping[str, Any]) -> DeadLetter:
     """The letter that such a message is."""
     said = {name: str(each.get("StringValue", "")) for name, each in message.get("MessageAttributes", {}).items()}
     system = message.get("Attributes", {})
-    letter = Letter(
+    letter = DeadLetter(
         id=message["MessageId"],
         body=delivery.body,
         outcome="undelivered",
@@ -39,7 +39,7 @@ def read_undelivered(delivery: Delivery, message: Mapping[str, Any]) -> Letter:
     return _moved(letter, delivery, system) if record is None else _record(letter, record)
 
 
-def _classic(letter: Letter, said: Mapping[str, str]) -> Letter:
+def _classic(letter: DeadLetter, said: Mapping[str, str]) -> DeadLetter:
     """EventBridge, classic: the body is the event."""
     return msgspec.structs.replace(
         letter,
@@ -60,7 +60,7 @@ def _new_bus(body: bytes) -> dict[str, Any] | None:
     return found if whole else None
 
 
-def _record(letter: Letter, record: Mapping[str, Any]) -> Letter:
+def _record(letter: DeadLetter, record: Mapping[str, Any]) -> DeadLetter:
     """The new bus: ids only, and no event. https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-custom-bus-retry.html"""
     names = [str(each.get("eventId")) for each in record["failedMessages"] if isinstance(each, dict)]
     return msgspec.structs.replace(
@@ -72,7 +72,7 @@ def _record(letter: Letter, record: Mapping[str, Any]) -> Letter:
     )
 
 
-def _moved(letter: Letter, delivery: Delivery, system: Mapping[str, str], trouble: str | None = None) -> Letter:
+def _moved(letter: DeadLetter, delivery: Delivery, system: Mapping[str, str], trouble: str | None = None) -> DeadLetter:
     """SQS: a message that was received too often, with the body and the id it always had."""
     queue = system.get(MOVED_FROM, "").rpartition(":")[2]
     reason = f"was received too often from {queue}" if queue else "was received too often, and moved here by SQS"

@@ -5,10 +5,9 @@ from importlib import import_module
 from typing import Any, cast
 
 from eventonce.errors import ConfigError, MissingDriver
-from eventonce.ports import Sink
-from eventonce.sinks.batching import Carrier
+from eventonce.ports import Carrier, DeadLetters, Sink
 from eventonce.sinks.dead_file import DeadFile
-from eventonce.sinks.dead_letter import DeadLetters, keep
+from eventonce.sinks.dead_letter import keep
 from eventonce.sinks.file import FileSink
 from eventonce.sinks.function import load_function
 
@@ -54,12 +53,13 @@ def open_sink(url: str) -> Sink | Callable[..., Any]:
 
 
 def open_carrier(url: str) -> Carrier:
-    """Open a service that takes several events in a call, for one who numbers every try: it makes each call once."""
+    """Open a service that takes several events in a call. It makes each call once, as a carrier does."""
     scheme, found, _ = url.partition("://")
     if not found or scheme not in _CARRIERS:
         raise ConfigError(f"publisher: {url!r:.60} is no place to publish to; use {_CARRIER_FORMS}")
-    carrier = cast(Carrier, _open_url(url, "publisher", *_MODULES[scheme]))
-    carrier.tries = 1
+    sink = cast(Any, _open_url(url, "publisher", *_MODULES[scheme]))
+    sink.tries = 1
+    carrier: Carrier = sink
     return carrier
 
 

@@ -15,20 +15,10 @@ from botocore.exceptions import (
 
 from eventonce.aws import ErrorKind, Place, error_kind
 from eventonce.clock import Clock, SystemClock
-from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError
+from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError, SinkUnusable
 from eventonce.event import Event
-from eventonce.sinks.batching import (
-    MAX_ATTEMPTS,
-    BatchEntry,
-    BatchRefused,
-    BatchSender,
-    EntryAccepted,
-    EntryRefusal,
-    Limits,
-    SendJob,
-    SinkUnusable,
-    raise_if_unusable,
-)
+from eventonce.ports import BatchEntry, BatchRefused, CallLimits, EntryAccepted, EntryRefusal, Sendable
+from eventonce.sinks.batching import MAX_ATTEMPTS, BatchSender, SendJob, raise_if_unusable
 
 MIB = 1_048_576
 
@@ -48,7 +38,7 @@ class AwsBatchSink:
     """
 
     service: str
-    limits: Limits
+    limits: CallLimits
     tries = 3  # by botocore, of a call that fails as a whole
     denies_together = False  # whether one entry that is not allowed denies the whole call
 
@@ -86,7 +76,7 @@ class AwsBatchSink:
     def _prepare(self) -> None:
         """Find out once what calls need."""
 
-    def _entry(self, event: Event, job: SendJob) -> BatchEntry:
+    def _entry(self, event: Event, item: Sendable) -> BatchEntry:
         """Return the event as this attempt carries it, as an entry."""
         raise NotImplementedError
 
@@ -109,15 +99,15 @@ class AwsBatchSink:
             raise self._no_answer(error) from error
         self._prepared = True
 
-    def entry(self, job: SendJob) -> BatchEntry:
-        """Return the job as an entry."""
+    def entry(self, item: Sendable) -> BatchEntry:
+        """Return the event as an entry."""
         try:
-            entry = self._entry(job.next_event(), job)
+            entry = self._entry(item.next_event(), item)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise EventRejected(f"cannot be written as JSON: {error}") from None
         if entry.size > self.limits.alone:
             raise EventRejected(f"has {entry.size:,} bytes, over the {self.limits.alone:,} of {self.label}")
-        return entry if entry.group else entry._replace(group=job.group)
+        return entry if entry.group else entry._replace(group=item.group)
 
     def put(self, entries: Sequence[BatchEntry]) -> list[EntryAccepted | EntryRefusal]:
         """Make a call; return a result for each entry."""

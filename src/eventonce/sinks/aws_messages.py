@@ -9,7 +9,8 @@ from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.key import canonical
 from eventonce.path import getter
-from eventonce.sinks.batching import NO_RESULT, BatchEntry, EntryAccepted, EntryRefusal, SendJob
+from eventonce.ports import BatchEntry, EntryAccepted, EntryRefusal, Sendable
+from eventonce.sinks.batching import NO_RESULT
 
 KEY = "eventonce-key"  # the attribute that carries the idempotency key where there is no deduplication id
 _PLAIN = re.compile(r"[!-~]{1,128}")  # what AWS takes: letters, digits and punctuation
@@ -25,16 +26,16 @@ class MessageFormat:
             raise place.wrong("group is for what keeps order, and such names end in .fifo; leave it out")
         self._group = GroupPath(place) if fifo else None
 
-    def entry(self, event: Event, job: SendJob) -> BatchEntry:
+    def entry(self, event: Event, item: Sendable) -> BatchEntry:
         """Return the event as an entry of a batch."""
         line = event.line()
         text, size = line.decode(), len(line)
         if self._group is None:
-            attribute = {"DataType": "String", "StringValue": job.key}
+            attribute = {"DataType": "String", "StringValue": item.key}
             size += len(KEY) + sum(map(len, attribute.values()))
             return BatchEntry({self._body: text, "MessageAttributes": {KEY: attribute}}, size)
-        group = group_name(job.group) if job.group else self._group.of(event)
-        return BatchEntry({self._body: text, "MessageDeduplicationId": job.key, "MessageGroupId": group}, size, group)
+        group = group_name(item.group) if item.group else self._group.of(event)
+        return BatchEntry({self._body: text, "MessageDeduplicationId": item.key, "MessageGroupId": group}, size, group)
 
 
 # --- groups, within which events keep their order ---

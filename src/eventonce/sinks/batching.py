@@ -3,61 +3,19 @@
 import random
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
 
 from eventonce.clock import Clock
-from eventonce.errors import EventRejected, SinkDown, SinkError
+from eventonce.errors import EventRejected, SinkDown, SinkError, SinkUnusable
 from eventonce.event import Event
+from eventonce.ports import BatchEntry, BatchRefused, CallLimits, Carrier, EntryAccepted, EntryRefusal
 
 MAX_ATTEMPTS = 4  # for one event in one go; the engine brings back what fails then
 _FIRST_PAUSE = 250
 _LONGEST_PAUSE = 20_000
 
-# --- a job, and what a service says of it ---
-
-
-class BatchEntry(NamedTuple):
-    """One event as an API takes it."""
-
-    body: dict[str, Any]
-    size: int  # as the service counts it
-    group: str | None = None  # entries of one group keep their order
-
-
-class Limits(NamedTuple):
-    """What a call can hold."""
-
-    entries: int
-    together: int  # bytes
-    alone: int  # bytes of an entry that is larger than that and goes by itself; the service may refuse it all the same
-
-
-class EntryAccepted(NamedTuple):
-    """A service has the event."""
-
-    id: str | None  # as the service names it
-    repeated: bool = False  # it had the event already, and says so
-
-
-class EntryRefusal(NamedTuple):
-    """Why a service refused an entry, or a whole call."""
-
-    code: str
-    message: str
-
+# --- a job ---
 
 NO_RESULT = EntryRefusal("NoAnswer", "the service returned no result")
-
-
-class SinkUnusable(SinkDown):
-    """Nothing can be sent until someone acts."""
-
-
-class BatchRefused(Exception):
-    """A call was refused as a whole, and one of its entries may be to blame."""
-
-    def __init__(self, refusal: EntryRefusal) -> None:
-        self.refusal = refusal
 
 
 class SendJob:
@@ -82,22 +40,6 @@ class SendJob:
     def next_event(self) -> Event:
         """Return the event as the next attempt carries it."""
         return self.event
-
-
-class Carrier(Protocol):
-    """A service whose calls take several entries and return a result for each. Internal: it is opened by URL."""
-
-    label: str  # its name in errors
-    tries: int  # how often a call that fails as a whole is made before it counts as failed
-
-    @property
-    def limits(self) -> Limits: ...
-    def ready(self) -> None: ...  # finds out once what calls need; raises SinkError
-    def entry(self, job: SendJob) -> BatchEntry: ...  # raises EventRejected
-    def put(self, entries: Sequence[BatchEntry]) -> Sequence[EntryAccepted | EntryRefusal]: ...
-    def judge(self, refusal: EntryRefusal) -> EventRejected | SinkError: ...  # the error that a refusal means
-    def rejected(self, refusal: EntryRefusal) -> EventRejected: ...  # the same, where this event alone is refused
-    def close(self) -> None: ...
 
 
 # --- order ---
@@ -162,7 +104,7 @@ class SendQueue:
     def __bool__(self) -> bool:
         return bool(self._ready or self._later)
 
-    def next_call(self, limits: Limits) -> list[SendJob]:
+    def next_call(self, limits: CallLimits) -> list[SendJob]:
         """Return the jobs of the next call. No two are of one group: the second could get through without the first."""
         call: list[SendJob] = []
         size = 0

@@ -10,7 +10,7 @@ import msgspec
 
 from eventonce.errors import EventRejected, LettersNotKept, SinkError
 from eventonce.event import Event
-from eventonce.sinks.batching import BatchEntry, SendJob
+from eventonce.ports import BatchEntry, Sendable
 from eventonce.sinks.dead_letter import OUTCOME, RULE, Dead, letter
 from eventonce.sinks.sqs import SqsSink
 
@@ -74,13 +74,13 @@ class DeadQueue:
 class _Letters(SqsSink):
     what = "dead_letter"
 
-    def _entry(self, event: Event, job: SendJob) -> BatchEntry:
+    def _entry(self, event: Event, item: Sendable) -> BatchEntry:
         given = {OUTCOME: event.data["outcome"], RULE: event.data["rule"]}
         named = {name: {"DataType": "String", "StringValue": _plain(value)} for name, value in given.items() if value}
         size = len(event.raw) + sum(len(name + "String" + each["StringValue"]) for name, each in named.items())
         # A group of its own for each: dead letters keep no order.
         names = ("MessageDeduplicationId", "MessageGroupId") if self.label.endswith(".fifo") else ()
-        order = dict.fromkeys(names, job.key)
+        order = dict.fromkeys(names, item.key)
         return BatchEntry({"MessageBody": event.raw.decode(), "MessageAttributes": named, **order}, size)
 
 

@@ -11,9 +11,9 @@ from eventonce.aws import Place
 from eventonce.clock import Clock
 from eventonce.errors import EventRejected, MissingDriver
 from eventonce.event import Event
+from eventonce.ports import BatchEntry, CallLimits, EntryAccepted, EntryRefusal, Sendable
 from eventonce.sinks.aws_batch import MIB, AwsBatchSink
 from eventonce.sinks.aws_messages import GroupPath, group_name, results_in_order
-from eventonce.sinks.batching import BatchEntry, EntryAccepted, EntryRefusal, Limits, SendJob
 
 _RESERVED = "aws."  # how the sources of AWS and its partners begin, and nobody else's may
 _NEW = ":event-busv2/"
@@ -33,7 +33,7 @@ class _BusSink(AwsBatchSink):
         if self._source.startswith(_RESERVED):
             raise self.place.wrong(f"source={self._source} is reserved: choose one that does not begin with aws.")
 
-    def _entry(self, event: Event, job: SendJob) -> BatchEntry:
+    def _entry(self, event: Event, item: Sendable) -> BatchEntry:
         own = "" if event.source.startswith(_RESERVED) else event.source
         body: dict[str, Any] = {
             "Source": self._named(own or self._source, "source of its own", "source"),
@@ -59,7 +59,7 @@ class ClassicSink(_BusSink):
     """A bus of the first kind. It knows no deduplication: where an answer is lost, an event may be there twice."""
 
     service = "events"
-    limits = Limits(10, 1_000_000, MIB)  # "less than 1 MB", and only AWS knows which
+    limits = CallLimits(10, 1_000_000, MIB)  # "less than 1 MB", and only AWS knows which
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         super().__init__(url, clock)
@@ -88,7 +88,7 @@ class NewBusSink(_BusSink):
     """A bus of the second kind: it drops a repeated deduplication id for five minutes, and that is a success too."""
 
     service = "eventbridgev2"
-    limits = Limits(100, 1_000_000, MIB)
+    limits = CallLimits(100, 1_000_000, MIB)
     denies_together = True
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
@@ -97,11 +97,11 @@ class NewBusSink(_BusSink):
         if self.service not in Session().get_available_services():
             raise MissingDriver(f"{self.label}: needs a boto3 that knows {self.service}; pip install --upgrade boto3")
 
-    def _entry(self, event: Event, job: SendJob) -> BatchEntry:
-        body, size, *_ = super()._entry(event, job)
-        group = group_name(job.group) if job.group else self._group_of(event)
+    def _entry(self, event: Event, item: Sendable) -> BatchEntry:
+        body, size, *_ = super()._entry(event, item)
+        group = group_name(item.group) if item.group else self._group_of(event)
         named = {"EventGroupId": group} if group else {}
-        return BatchEntry({**body, "SystemMetadata": {"DeduplicationId": job.key, **named}}, size, group)
+        return BatchEntry({**body, "SystemMetadata": {"DeduplicationId": item.key, **named}}, size, group)
 
     def _group_of(self, event: Event) -> str | None:
         return None if self._group is None else self._group.of(event)

@@ -12,9 +12,9 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
 import httpx
 
 from eventonce.clock import Clock, SystemClock, duration
-from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError
+from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError, SinkUnusable
 from eventonce.event import Event
-from eventonce.sinks.batching import MAX_ATTEMPTS, SinkUnusable, pause, raise_if_unusable
+from eventonce.sinks.batching import MAX_ATTEMPTS, pause, raise_if_unusable
 
 _IN_FLIGHT = 8  # requests at a time
 _LONGEST_WAIT = 10_000  # that a receiver may ask for; a longer one is left to the engine

@@ -9,9 +9,9 @@ from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.key import canonical
 from eventonce.path import getter
+from eventonce.ports import BatchEntry, CallLimits, EntryAccepted, EntryRefusal, Sendable
 from eventonce.sinks.aws_batch import MIB, AwsBatchSink
 from eventonce.sinks.aws_messages import results_in_order
-from eventonce.sinks.batching import BatchEntry, EntryAccepted, EntryRefusal, Limits, SendJob
 
 _LONGEST = 256  # characters of a partition key
 
@@ -23,7 +23,7 @@ class KinesisSink(AwsBatchSink):
     """
 
     service = "kinesis"
-    limits = Limits(500, 10 * MIB, 10 * MIB)
+    limits = CallLimits(500, 10 * MIB, 10 * MIB)
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         super().__init__(Place(url, "sink", "partition"), clock)
@@ -32,10 +32,10 @@ class KinesisSink(AwsBatchSink):
         self._path = self.place.options.get("partition")
         self._get = None if self._path is None else getter(self._path, "sink: partition")
 
-    def _entry(self, event: Event, job: SendJob) -> BatchEntry:
+    def _entry(self, event: Event, item: Sendable) -> BatchEntry:
         data = event.line()
-        group = _short(job.group, self._path) if job.group else self._partition(event)
-        partition = group or job.key
+        group = _short(item.group, self._path) if item.group else self._partition(event)
+        partition = group or item.key
         return BatchEntry({"Data": data, "PartitionKey": partition}, len(data) + len(partition.encode()), group)
 
     def _partition(self, event: Event) -> str | None:

@@ -5,16 +5,16 @@ from typing import Any
 from eventonce.aws import Place
 from eventonce.clock import Clock
 from eventonce.event import Event
+from eventonce.ports import BatchEntry, CallLimits, EntryAccepted, EntryRefusal, Sendable
 from eventonce.sinks.aws_batch import MIB, AwsBatchSink
 from eventonce.sinks.aws_messages import MessageFormat, results_by_id, with_ids
-from eventonce.sinks.batching import BatchEntry, EntryAccepted, EntryRefusal, Limits, SendJob
 
 
 class SnsSink(AwsBatchSink):
     """`sns://TOPIC`, by name or ARN; a FIFO topic takes `?group=PATH`."""
 
     service = "sns"
-    limits = Limits(10, MIB // 4, MIB)  # a topic may be set to take more than a quarter
+    limits = CallLimits(10, MIB // 4, MIB)  # a topic may be set to take more than a quarter
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         super().__init__(Place(url, "sink", "group"), clock)
@@ -31,8 +31,8 @@ class SnsSink(AwsBatchSink):
                 sts.close()
             self._arn = f"arn:{meta.partition}:sns:{meta.region_name}:{account}:{name}"
 
-    def _entry(self, event: Event, job: SendJob) -> BatchEntry:
-        return self._message.entry(event, job)
+    def _entry(self, event: Event, item: Sendable) -> BatchEntry:
+        return self._message.entry(event, item)
 
     def _put(self, bodies: list[dict[str, Any]]) -> list[EntryAccepted | EntryRefusal]:
         response = self.client().publish_batch(TopicArn=self._arn, PublishBatchRequestEntries=with_ids(bodies))

@@ -5,9 +5,9 @@ from typing import Any
 from eventonce.aws import Place
 from eventonce.clock import Clock
 from eventonce.event import Event
+from eventonce.ports import BatchEntry, CallLimits, EntryAccepted, EntryRefusal, Sendable
 from eventonce.sinks.aws_batch import MIB, AwsBatchSink
 from eventonce.sinks.aws_messages import MessageFormat, results_by_id, with_ids
-from eventonce.sinks.batching import BatchEntry, EntryAccepted, EntryRefusal, Limits, SendJob
 
 
 class SqsSink(AwsBatchSink):
@@ -15,7 +15,7 @@ class SqsSink(AwsBatchSink):
 
     what = "sink"
     service = "sqs"
-    limits = Limits(10, MIB, MIB)
+    limits = CallLimits(10, MIB, MIB)
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         super().__init__(Place(url, self.what, "group"), clock)
@@ -29,8 +29,8 @@ class SqsSink(AwsBatchSink):
         owner = {"QueueOwnerAWSAccountId": self._owner} if self._owner else {}
         self._queue_url = self.client().get_queue_url(QueueName=self._name, **owner)["QueueUrl"]
 
-    def _entry(self, event: Event, job: SendJob) -> BatchEntry:
-        return self._message.entry(event, job)
+    def _entry(self, event: Event, item: Sendable) -> BatchEntry:
+        return self._message.entry(event, item)
 
     def _put(self, bodies: list[dict[str, Any]]) -> list[EntryAccepted | EntryRefusal]:
         response = self.client().send_message_batch(QueueUrl=self._queue_url, Entries=with_ids(bodies))

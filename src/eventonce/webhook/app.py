@@ -14,13 +14,13 @@ from eventonce.engine import Once
 from eventonce.errors import ConfigError, SinkError, describe
 from eventonce.event import Delivery
 from eventonce.formats.headers import IDEMPOTENCY_KEY, from_api_destination
-from eventonce.formats.requests import Admitted, deliveries, size
+from eventonce.formats.requests import deliveries, size
 from eventonce.formats.text import GZIP
 from eventonce.outcome import Action, Kind, Outcome
-from eventonce.ports import Sink
+from eventonce.ports import Admitted, DeadLetters, Sink
 from eventonce.refusal import Refusal, Refusals
 from eventonce.response import Response, noted, refused, respond, unfinished
-from eventonce.sinks import DeadLetters, keep
+from eventonce.sinks import keep
 from eventonce.sinks.file import FileSink
 from eventonce.webhook.asgi import Receive, Scope, Send, answer_of, headers_of
 from eventonce.webhook.batches import Batches

@@ -19,10 +19,9 @@ from typing import Any, cast
 from eventonce.clock import duration
 from eventonce.engine import Once
 from eventonce.errors import MissingDriver, SourceError
-from eventonce.ports import Sink
+from eventonce.ports import DeadLetters, Sink
 from eventonce.refusal import RETRY_AFTER, Refusal
 from eventonce.response import refused
-from eventonce.sinks import DeadLetters
 from eventonce.webhook.app import BATCH, DEADLINE, PATIENCE, THREADS, Watcher, Webhook
 from eventonce.webhook.asgi import answer_of
 from eventonce.webhook.linger import Lingering
