@@ -4,13 +4,13 @@ Each is a protocol, so a part of your own derives from nothing; only `Hook` is a
 answers stands in `claim.py`, and `eventonce.testing` has a test suite for stores. A part takes its time from a `Clock`
 (`clock.py`) if its tests need another one.
 
-Stores:        Store, and if it can: Transactional with its Transaction, Checkable
-Sources:       Source, and if it can: Measured
-Sinks:         Sink
-Dead letters:  DeadLetterSink writes them; DeadLetterBox reads them back, as DeadLetter
-Requests:      Auth, and what it has Admitted
-Publishing:    Carrier, with BatchEntry, CallLimits, EntryAccepted, EntryRefusal and BatchRefused
-Watching:      Hook, with Attempt, Seen, Called and Relayed
+Stores:        `Store`, and if it can: `Transactional` with its `Transaction`, `Checkable`
+Sources:       `Source`, and if it can: `Measured`
+Sinks:         `Sink`
+Dead letters:  `DeadLetters` writes them; `DeadLetterBox` reads them back, as `DeadLetter`
+Requests:      `Auth`, and what it has `Admitted`
+Publishing:    `Carrier`, with `Sendable`, `BatchEntry`, `CallLimits`, `EntryAccepted`, `EntryRefusal`, `BatchRefused`
+Watching:      `Hook`, with `Attempt`, `Seen`, `Called` and `Relayed`
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,9 +45,9 @@ class Store(Protocol):
     alike. Stores may be shared by threads.
     """
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]: ...
+    def claim(self, requests: Sequence[Want], token: Token, lease: int) -> list[Answer]: ...
     def extend(self, claims: Sequence[Claim], lease: int) -> list[bool]: ...
-    def commit(self, finishes: Sequence[Finish]) -> list[bool]: ...
+    def commit(self, commits: Sequence[Finish]) -> list[bool]: ...
     def release(self, releases: Sequence[Release]) -> list[bool]: ...
     def peek(self, keys: Sequence[Key]) -> list[Record | None]: ...
     def forget(self, keys: Sequence[Key]) -> list[bool]: ...
@@ -61,7 +61,7 @@ class Transaction(Protocol):
     handle: Any  # what the handler writes through
     holds: bool  # whether nobody can take the claim over while it lasts
 
-    def commit(self, finish: Finish) -> bool: ...  # the effect and its record, together or not at all
+    def commit(self, commit: Finish) -> bool: ...  # the effect and its record, together or not at all
     def rollback(self) -> None: ...
 
 
@@ -314,11 +314,11 @@ class Hook:
         """Entered around the run of one event, or around the sending of several."""
         return nullcontext()
 
-    def called(self, call: Called) -> None:
+    def called(self, details: Called) -> None:
         """The store was called."""
 
-    def settled(self, seen: Sequence[Seen]) -> None:
+    def settled(self, details: Sequence[Seen]) -> None:
         """A batch has come to its end."""
 
-    def relayed(self, relayed: Relayed) -> None:
+    def relayed(self, details: Relayed) -> None:
         """A relay has published, or looked at what waits."""

@@ -11,7 +11,7 @@ from eventonce.sinks.dead_letter import keep
 from eventonce.sinks.file import FileSink
 from eventonce.sinks.function import load_function
 
-__all__ = ["Carrier", "DeadLetters", "keep", "open_carrier", "open_dead_letters", "open_sink"]
+__all__ = ["DeadLetters", "keep", "open_carrier", "open_dead_letters", "open_sink"]
 
 # The module of each scheme, whose `open_url(url)` opens the sink; and the extra that brings its driver.
 _MODULES = {
