@@ -22,6 +22,7 @@ from eventonce.event import Event
 from eventonce.formats import read_event
 from eventonce.ports import BatchEntry, BatchRefused, CallLimits, EntryAccepted, EntryRefusal, Sendable
 from eventonce.publish import Kind, Outgoing, Published, Publisher
+from eventonce.publish.plain import PlainPublisher
 from eventonce.publish.publisher import MAX_ATTEMPTS
 from eventonce.redrive.letter import letter_deliveries, read_letter
 from eventonce.stamp import identity_of
@@ -707,6 +708,42 @@ def test_a_carrier_of_one_s_own() -> None:
     assert [each.id for each in results] == ["pin", "pin", None]
     assert all(len({entry["key"] for entry in call}) == len(call) for call in board.calls)
     assert board.closed
+
+
+class Shelf:
+    """A sink that keeps the orders it gets, except for some."""
+
+    def __init__(self, errors: dict[int, Exception]) -> None:
+        self.sent: list[list[int]] = []
+        self._errors = errors
+
+    def send(self, events: Sequence[Event], idempotency_keys: Sequence[str]) -> list[Exception | None]:
+        orders = [event.data["order"] for event in events]
+        self.sent.append(orders)
+        return [self._errors.get(number) for number in orders]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "sent"),
+    [
+        (None, ["published"] * 4, [[1, 9], [2], [3]]),
+        (EventRejected("torn"), ["published", "refused", "published", "published"], [[1, 9], [2], [3]]),
+        (SinkError("full"), ["published", "failed", "failed", "published"], [[1, 9], [2]]),
+        (OSError("odd"), ["published", "failed", "failed", "published"], [[1, 9], [2]]),
+    ],
+)
+def test_any_sink_keeps_the_order_of_a_group(error: Exception | None, expected: list[str], sent: list[Any]) -> None:
+    shelf = Shelf({} if error is None else {2: error})
+    outgoing = [Outgoing(read_event(json.dumps(order(number))), f"e-{number}", "a") for number in (1, 2, 3)]
+    results = PlainPublisher(shelf).send([*outgoing, Outgoing(read_event(json.dumps(order(9))), "e-9")])
+
+    assert kinds(results) == expected
+    assert shelf.sent == sent
+    if error is not None:
+        assert str(results[1].error) == str(error)
 
 
 # --- opening ---

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
-from eventonce.errors import EventRejected, SinkError
-from eventonce.ports import Sink
+from eventonce.errors import EventRejected, SinkError, describe
+from eventonce.ports import BatchEntry, CallLimits, EntryAccepted, Sink
 from eventonce.publish.outgoing import Outgoing
 from eventonce.publish.published import Kind, Published
-from eventonce.sinks.batching import held_back
+from eventonce.sinks.batching import SendJob, SendQueue
 from eventonce.stamp import stamped
+
+_ALL_THAT_MAY_GO = CallLimits(2**31, 2**31, 2**31)
 
 
 class PlainPublisher:
@@ -17,48 +19,46 @@ class PlainPublisher:
         self._sink = sink
 
     def send(self, events: Sequence[Outgoing]) -> list[Published]:
-        """What became of each. Of one group, what is behind an event that failed is not sent."""
-        answers: dict[int, Exception | None] = {}
-        stuck: set[str | None] = set()
-        for wave in _waves(events):
-            free = [number for number in wave if events[number].group not in stuck]
-            answers |= dict.fromkeys(wave, held_back()) | dict(zip(free, self._sent(events, free), strict=True))
-            stuck |= {events[number].group for number in free if _failed(answers[number])} - {None}
-        return [_published(each, answers[number]) for number, each in enumerate(events)]
+        """Return what became of each. Of one group, nothing is sent behind an event that failed."""
+        jobs = [_job(outgoing) for outgoing in events]
+        queue = SendQueue(jobs)
+        while call := queue.next_call(_ALL_THAT_MAY_GO):
+            for job, error in zip(call, self._send(call), strict=True):
+                job.result = _result(error)
+                queue.settle(job)
+        return [_published(outgoing, job) for outgoing, job in zip(events, jobs, strict=True)]
 
-    def _sent(self, events: Sequence[Outgoing], numbers: Sequence[int]) -> Sequence[Exception | None]:
-        chosen = [events[number] for number in numbers]
-        identities = [each.identity or "" for each in chosen]
+    def _send(self, call: Sequence[SendJob]) -> Sequence[Exception | None]:
         try:
-            return self._sink.send(
-                [stamped(each.event, each.identity or "", each.attempts + 1) for each in chosen], identities
-            )
+            return self._sink.send([job.event for job in call], [job.key for job in call])
         except SinkError as error:
-            return [error] * len(chosen)
+            return [error] * len(call)
 
     def close(self) -> None:
         self._sink.close()
 
 
-def _waves(events: Sequence[Outgoing]) -> list[list[int]]:
-    """Which events go together: the first of each group, then the second, and so on."""
-    waves: list[list[int]] = []
-    seen: dict[str, int] = {}
-    for number, each in enumerate(events):
-        place = 0 if each.group is None else seen.get(each.group, 0)
-        if each.group is not None:
-            seen[each.group] = place + 1
-        if place == len(waves):
-            waves.append([])
-        waves[place].append(number)
-    return waves
+def _job(outgoing: Outgoing) -> SendJob:
+    identity = outgoing.identity or ""
+    job = SendJob(stamped(outgoing.event, identity, outgoing.attempts + 1), identity)
+    job.entry = BatchEntry({}, 0, outgoing.group)
+    return job
 
 
-def _failed(answer: Exception | None) -> bool:
-    return answer is not None and not isinstance(answer, EventRejected)
+def _result(error: Exception | None) -> EntryAccepted | EventRejected | SinkError:
+    if error is None:
+        return EntryAccepted(None)
+    if isinstance(error, EventRejected | SinkError):
+        return error
+    failed = SinkError(describe(error))
+    failed.__cause__ = error
+    return failed
 
 
-def _published(outgoing: Outgoing, answer: Exception | None) -> Published:
-    kind = Kind.FAILED if _failed(answer) else Kind.PUBLISHED if answer is None else Kind.REFUSED
+def _published(outgoing: Outgoing, job: SendJob) -> Published:
     attempts = outgoing.attempts + 1
-    return Published(kind=kind, identity=outgoing.identity or "", attempts=attempts, error=answer)
+    identity = outgoing.identity or ""
+    if not isinstance(job.result, Exception):
+        return Published(kind=Kind.PUBLISHED, identity=identity, attempts=attempts)
+    kind = Kind.REFUSED if isinstance(job.result, EventRejected) else Kind.FAILED
+    return Published(kind=kind, identity=identity, attempts=attempts, error=job.result)

@@ -58,7 +58,7 @@ class GroupOrder:
     def admit(self, job: SendJob) -> bool:
         """Return whether the job may be sent now. Else it waits for its turn, or has its result."""
         if job.result is None and job.group in self._failed:
-            job.result = held_back()
+            job.result = _held_back()
         if job.result is not None:
             if job.group is not None and isinstance(job.result, SinkError):
                 self._failed.add(job.group)
@@ -80,7 +80,7 @@ class GroupOrder:
         if not isinstance(job.result, SinkError):
             return waiting.popleft()
         for other in self._waiting.pop(group):
-            other.result = held_back()
+            other.result = _held_back()
         return None
 
     def waiting(self) -> list[SendJob]:
@@ -88,8 +88,7 @@ class GroupOrder:
         return [job for jobs in self._waiting.values() for job in jobs]
 
 
-def held_back() -> SinkDown:
-    """Return the result of a job behind one of its group that failed."""
+def _held_back() -> SinkDown:
     return SinkDown("was not sent: an earlier event in its group failed")
 
 
