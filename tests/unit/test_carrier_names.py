@@ -11,6 +11,7 @@ import pytest
 from eventonce import Event, EventRejected, Once, Rule
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.dead_letters import open_dead_letters
+from eventonce.dead_letters.letter import letter_deliveries
 from eventonce.event import Delivery
 from eventonce.event.formats import read_events
 from eventonce.event.reading import apart
@@ -240,10 +241,10 @@ def test_a_dead_letter_keeps_the_name(tmp_path: Path) -> None:
     open_dead_letters(url).write([(each, failed) for each in dead], 0)
     letters = list(open_box(url).letters())
     assert [letter.event_id for letter in letters] == ["m-1", "m-1/1", "m-1/2", "m-1"]
-    again = [delivery.event for letter in letters for delivery in letter.deliveries()]
+    again = [delivery.event for letter in letters for delivery in letter_deliveries(letter)]
     assert [each and key(each) for each in again] == [each.event and key(each.event) for each in dead]
-    assert letters[0].told["named_by"] == [QUEUE]
-    assert "named_by" not in letters[3].told
+    assert letters[0].fields["named_by"] == [QUEUE]
+    assert "named_by" not in letters[3].fields
 
 
 def test_people_see_the_name_and_its_carrier() -> None:

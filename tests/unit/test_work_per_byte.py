@@ -15,16 +15,7 @@ from eventonce import Rule
 from eventonce.errors import EventRejected
 from eventonce.event import Event, decoding
 from eventonce.event import paths as path
-from eventonce.event.formats import (
-    MAX_BYTES,
-    Carried,
-    read_carried,
-    read_event,
-    read_events,
-    read_message,
-    text,
-    unpack,
-)
+from eventonce.event.formats import MAX_BYTES, Carried, read_event, read_events, read_message, text, unpack
 from eventonce.event.formats.text import read_json
 from eventonce.event.paths import ignored_path
 from eventonce.requests.reading import deliveries
@@ -190,7 +181,7 @@ def test_many_small_events_in_one_message_are_looked_through_as_one(monkeypatch:
 
 def _kinesis(body: bytes) -> object:
     record = {"eventSource": "aws:kinesis", "eventID": "1", "kinesis": {"data": b64encode(body).decode()}}
-    return read_carried(unpack({"Records": [record]})[0])
+    return read_message(unpack({"Records": [record]})[0])
 
 
 def _cloudevent(body: bytes) -> object:

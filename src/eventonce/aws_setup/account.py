@@ -2,22 +2,8 @@
 
 from typing import Any
 
-from eventonce.clients.aws import AwsUrl
+from eventonce.clients.aws import AwsUrl, ErrorKind, error_kind
 from eventonce.errors import ConfigError, EventOnceError
-
-_ABSENT = {
-    "AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist", "ResourceNotFoundException", "NotFound",
-    "NotFoundException",
-}  # fmt: skip
-_DELETED = {"AWS.SimpleQueueService.QueueDeletedRecently", "QueueDeletedRecently"}
-_DENIED = {
-    "AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException",
-    "UnauthorizedOperation",
-}  # fmt: skip
-_CREDENTIALS = {
-    "ExpiredToken", "ExpiredTokenException", "IncompleteSignature", "InvalidClientTokenId", "InvalidSignatureException",
-    "MissingAuthenticationToken", "SignatureDoesNotMatch", "UnrecognizedClientException",
-}  # fmt: skip
 
 
 class Account:
@@ -67,7 +53,7 @@ class Account:
             answer: dict[str, Any] = getattr(client, operation)(**arguments)
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", ""))
-            if code in _ABSENT:
+            if error_kind(code) is ErrorKind.MISSING:
                 return None
             action = f"{service}:{client.meta.method_to_api_mapping[operation]}"
             raise _refusal(action, code, str(error.response["Error"].get("Message", "")), _shown(arguments)) from error
@@ -96,15 +82,16 @@ def _made(place: AwsUrl, service: str) -> Any:
 
 
 def _refusal(action: str, code: str, said: str, what: str) -> EventOnceError:
-    if code in _DENIED:
+    kind = error_kind(code)
+    if kind is ErrorKind.DENIED:
         return ConfigError(
             f"{action} is not allowed on {what} ({said}); allow it for this user or role, and run it again"
         )
-    if code in _CREDENTIALS:
+    if kind in (ErrorKind.CREDENTIALS, ErrorKind.EXPIRED):
         return ConfigError(
             f"{action}: AWS does not accept the credentials ({code}); check them, the profile and the region"
         )
-    if code in _DELETED:
+    if kind is ErrorKind.DELETED:
         return EventOnceError(
             f"{what} was deleted a moment ago, and SQS waits before its name is free; run it again in 60 s"
         )

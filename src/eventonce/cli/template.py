@@ -17,7 +17,7 @@ from eventonce.wire import load
     type=click.Choice(["cloudformation", "sam", "terraform"]),
     default="cloudformation",
     show_default=True,
-    help="What to print: CloudFormation and SAM are JSON, which both read.",
+    help="What to print, all of it as JSON. Name a file for Terraform NAME.tf.json.",
 )
 @click.option("--lambda", "function", is_flag=True, help="The role of a function, in place of a worker's; SAM always.")
 def template(pipeline: str, form: str, *, function: bool) -> None:
@@ -30,7 +30,7 @@ def template(pipeline: str, form: str, *, function: bool) -> None:
     \b
       eventonce template pipeline.toml > stack.json
       eventonce template pipeline.toml --format sam > template.json
-      eventonce template pipeline.toml --format terraform --lambda > eventonce.tf
+      eventonce template pipeline.toml --format terraform --lambda > eventonce.tf.json
     """
     function = function or form == "sam"
     plan = make_plan(load(pipeline), function=function)

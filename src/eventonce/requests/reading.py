@@ -1,7 +1,7 @@
 """From a request to its deliveries: CloudEvents in all modes, messages of SNS, EventBridge events, any JSON."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -19,14 +19,6 @@ _BYTES_OF_A_VALUE = 64  # as an object
 _HIDES = (b"base64", b"\\u")  # a field of CloudEvents, and an escape
 _ENCODINGS = ("", "identity", "gzip")
 _PERHAPS_JSON = ("", "text/plain", "application/octet-stream")  # SNS sends its JSON as text/plain
-
-
-class Admitted(NamedTuple):
-    """What may be read of a request: the headers and the body that its sender vouches for, and nothing else."""
-
-    headers: Mapping[str, str]
-    body: bytes
-    name: str = ""  # what the delivery is called where no header names it
 
 
 def deliveries(headers: Mapping[str, str], body: bytes, max_bytes: int, source: str, name: str = "") -> list[Delivery]:

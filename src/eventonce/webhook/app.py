@@ -11,14 +11,14 @@ from eventonce.auth import Auth, cautions
 from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.clock import SystemClock, duration
 from eventonce.context import is_async
-from eventonce.dead_letters import DeadLetters, keep
+from eventonce.dead_letters import keep
 from eventonce.engine import Once
 from eventonce.errors import ConfigError, SinkError, describe
 from eventonce.event import Delivery
 from eventonce.event.formats.headers import IDEMPOTENCY_KEY, from_api_destination
 from eventonce.event.formats.text import GZIP
-from eventonce.ports import Sink
-from eventonce.requests.reading import Admitted, deliveries, size
+from eventonce.ports import Admitted, DeadLetters, Sink
+from eventonce.requests.reading import deliveries, size
 from eventonce.requests.refusal import Refusals, RequestRefused
 from eventonce.requests.response import Response, noted, refused, respond, unfinished
 from eventonce.sinks.file import FileSink

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, cast
 from eventonce.backoff import backoff
 from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.clock import Clock, SystemClock
-from eventonce.dead_letters import DeadLetters, keep
+from eventonce.dead_letters import keep
 from eventonce.engine import Once
 from eventonce.errors import SinkDown, StoreUnusable
 from eventonce.event import Delivery
 from eventonce.event.reading import apart
-from eventonce.ports import Sink, Source
+from eventonce.ports import DeadLetters, Sink, Source
 from eventonce.worker.counts import OutcomeCounts
 
 if TYPE_CHECKING:

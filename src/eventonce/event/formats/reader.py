@@ -75,11 +75,6 @@ def read_events(body: object, max_bytes: int = MAX_BYTES) -> list[Event | EventR
     return list(_Reader(max_bytes, since).documents(document, raw, 0))
 
 
-def read_carried(carried: Carried, max_bytes: int = MAX_BYTES) -> Event:
-    """Read the one event of what `unpack` found. Unlike a file, a carrier may bring bare text: it becomes the data."""
-    return _only(_Reader(max_bytes, mark()).carried(carried, 0))
-
-
 def read_message(
     carried: Carried, max_bytes: int = MAX_BYTES, max_unpacked: int | None = None
 ) -> list[Event | EventRejected]:
