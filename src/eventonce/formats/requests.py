@@ -11,7 +11,7 @@ from eventonce.formats import Carried, read_binary, read_message
 from eventonce.formats.carriers import sns_names
 from eventonce.formats.cloudevents import recognises_headers
 from eventonce.formats.headers import NAMING, name_in, named, of_request, readable, unquoted
-from eventonce.formats.text import content, kind_of, read_json, values_in
+from eventonce.formats.text import GZIP, content, kind_of, read_json, values_in
 from eventonce.refusal import Refusal
 
 _LONGEST_KEY = 255  # characters
@@ -102,7 +102,8 @@ def _events(
     except EventRejected as error:
         return [error]
     name, origin = sns_names(headers)
-    return read_message(Carried(raw, "http", name, headers=shown, origin=origin), max_bytes, max_bytes)
+    unpacked = len(raw) if body[:2] == GZIP else 0
+    return read_message(Carried(raw, "http", name, headers=shown, origin=origin), max_bytes, max_bytes - unpacked)
 
 
 def _media(headers: Mapping[str, str]) -> str:
