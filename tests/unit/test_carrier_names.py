@@ -1,11 +1,13 @@
 """Ids that carriers give: no sender can write one, and the same record has the same one by every door."""
 
+import asyncio
 import json
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from eventonce import Event, EventRejected, Once, Rule
@@ -18,6 +20,7 @@ from eventonce.publish.row import make_row
 from eventonce.redrive import open_box
 from eventonce.rules import Rulebook, identity
 from eventonce.sinks import open_dead_letters
+from eventonce.webhook import Webhook
 from eventonce.worker.apart import apart
 
 QUEUE = "arn:aws:sqs:eu-west-1:111122223333:orders"
@@ -292,3 +295,63 @@ def test_a_publisher_makes_no_identity_that_a_sender_could_write() -> None:
     assert identities.of(named) == identities.of(read(kafka(BARE))) != "orders-0-16"
     assert identities.of(named) != identities.of(read(kafka(BARE, arn=f"{CLUSTER}-2")))
     assert make_row(named, None, None, None).identity == identities.of(named)
+
+
+# What looks like an event without data, and is its sender's word.
+HOLLOW: dict[str, Any] = {
+    "a record of Kafka": {"eventSource": "aws:kafka", "topic": "t", "partition": 0, "offset": 7},
+    "records of Kafka": {
+        "eventSource": "aws:kafka",
+        "records": {"t-0": [{"topic": "t", "partition": 0, "offset": 7, "value": None}]},
+    },
+    "an item of a pipe": [{"eventSource": "SelfManagedKafka", "topic": "t", "partition": 0, "offset": 7}],
+    "the new bus": {"Data": None, "SystemMetadata": {}},
+    "the new bus, with an id": {"Data": None, "SystemMetadata": {"aws:EventId": "b-1"}},
+}
+HEADER_RULE = Rule(name="requests", key=['headers."idempotency-key"'])
+PATH_RULE = Rule(name="orders", key=["detail.orderId"], version="detail.version")
+MESSAGES: dict[str, Callable[[str], Any]] = {
+    "SQS": lambda body: {"Records": [sqs(body)]},
+    "SNS": lambda body: {"Records": [sns_record(body)]},
+    "Kinesis": lambda body: {"Records": [kinesis(body)]},
+    "Kafka": kafka,
+    "a pipe of SQS": lambda body: [sqs(body)],
+}
+
+
+@pytest.mark.parametrize("body", HOLLOW.values(), ids=HOLLOW)
+@pytest.mark.parametrize("rule", [HEADER_RULE, PATH_RULE], ids=["header", "path"])
+def test_a_request_without_data_gets_past_no_rule(body: Any, rule: Rule) -> None:
+    ran: list[Event] = []
+    with Once("memory:", consumer="billing", rules=[rule]) as once:
+        assert once.aws_lambda(ran.append)(request(json.dumps(body)))["statusCode"] == 400
+        webhook = Webhook(once, ran.append)
+        assert asyncio.run(post(webhook, body)) == 400
+        webhook.close()
+    assert ran == []
+
+
+async def post(webhook: Webhook, body: Any) -> int:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(webhook), base_url="http://host") as client:
+        return (await client.post("/", json=body)).status_code
+
+
+@pytest.mark.parametrize("body", HOLLOW.values(), ids=HOLLOW)
+@pytest.mark.parametrize("made", MESSAGES.values(), ids=MESSAGES)
+def test_a_message_without_data_gets_past_no_rule(body: Any, made: Callable[[str], Any]) -> None:
+    found = Rulebook("billing", [PATH_RULE], identity("14d", "retry"))
+    with pytest.raises(EventRejected, match=r"has no detail\.orderId"):
+        found.key(read(made(json.dumps(body))))
+    (delivery,) = apart(Delivery(json.dumps(body).encode(), {"source": "sqs://q", "message": "m"}, handle="h"))
+    assert delivery.event is not None
+    with pytest.raises(EventRejected, match=r"has no detail\.orderId"):
+        found.key(delivery.event)
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_what_kafka_itself_brings_without_a_value_is_known_by_its_record(value: Any) -> None:
+    found = Rulebook("billing", [PATH_RULE], identity("14d", "retry"))
+    document = kafka("", timestamp=1)
+    document["records"]["orders-0"][0]["value"] = value
+    item = {"eventSource": "aws:kafka", "eventSourceArn": CLUSTER, **document["records"]["orders-0"][0]}
+    assert found.key(read(document)) == found.key(read([item]))

@@ -29,6 +29,7 @@ class Carried(NamedTuple):
     `body` is the event itself where there is nothing to read. `origin` is the queue, topic, stream or cluster that the
     name is unique in. With `trouble`, which says why there is no body to read, `body` is the carrier's record or text
     as it came. `headers` are those of a request that rules may look at, and None where it was no request.
+    `tombstone` says that it is a record of Kafka without a value.
     """
 
     body: bytes | str | Document | Event
@@ -38,6 +39,7 @@ class Carried(NamedTuple):
     trace: Mapping[str, str] = {}
     origin: str = ""
     headers: Mapping[str, str] | None = None
+    tombstone: bool = False
 
     @property
     def namer(self) -> str:
@@ -212,7 +214,7 @@ def _kafka(record: Document) -> Carried:
     empty, headers = record.get("value") in (None, ""), _record_headers(record)
     if cloudevents.recognises_kafka_headers(headers) and (empty or not carried.trouble):
         return _kafka_binary(carried, headers)
-    return carried._replace(body=_tombstone(record), trouble=None) if empty and name else carried
+    return carried._replace(body=_tombstone(record), trouble=None, tombstone=True) if empty and name else carried
 
 
 def _kafka_binary(carried: Carried, headers: Mapping[str, str]) -> Carried:

@@ -200,6 +200,9 @@ class _Reader:
                 event = _identified(each, carried.id and carried.id + part, carried.namer)
                 if carried.headers is not None:
                     event = of_request(event, carried.headers, part)
+                # One inside another message is its sender's word, and must not get past a rule.
+                if carried.tombstone and layer == 0:
+                    event = structs.replace(event, tombstone=True)
                 yield _traced(event, carried.trace)
 
     def _inside(self, carried: Carried, layer: int) -> Iterator[Event | EventRejected]:
