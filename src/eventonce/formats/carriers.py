@@ -213,7 +213,9 @@ def _kafka(record: Document) -> Carried:
     carried = _packed("kafka", name, record, record, "value")._replace(origin=_cluster(record))
     empty, headers = record.get("value") in (None, ""), _record_headers(record)
     if cloudevents.recognises_kafka_headers(headers) and (empty or not carried.trouble):
-        return _kafka_binary(carried, headers)
+        binary = _kafka_binary(carried, headers)
+        if not (empty and binary.trouble):  # a tombstone is an event in any case
+            return binary._replace(tombstone=empty)
     return carried._replace(body=_tombstone(record), trouble=None, tombstone=True) if empty and name else carried
 
 
