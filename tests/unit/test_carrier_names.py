@@ -170,6 +170,18 @@ def test_one_record_has_one_name_by_each_way() -> None:
     assert key(self_managed(BARE, "b-2:9092,b-1:9092")) == key(self_managed(BARE))
 
 
+def test_an_empty_record_of_kinesis_is_an_event_by_every_door(once: Once, ran: list[str]) -> None:
+    (record,) = apart(
+        Delivery(b"", {"source": "kinesis://orders", "arn": STREAM, "message": "shardId-0:7"}, handle="h")
+    )
+    assert record.event is not None
+    assert (record.event.data, key(record.event)) == ("", key({"Records": [kinesis("")]}))
+    handler = once.aws_lambda(lambda event: ran.append(event.id))
+    for _ in range(2):
+        assert handler({"Records": [kinesis("")]}) == {"batchItemFailures": []}
+    assert ran == ["shardId-0:7"]
+
+
 @pytest.mark.parametrize("scheme", ["sqs", "kinesis"])
 def test_the_worker_and_a_function_know_a_record_by_one_key(scheme: str) -> None:
     arn, name, document = {

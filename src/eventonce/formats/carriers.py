@@ -194,7 +194,10 @@ def _kinesis(record: Document) -> Carried:
     inner = record.get("kinesis")  # which Pipes leave out
     holder = inner if isinstance(inner, dict) else record
     stream = _string(record, "eventSourceARN").partition("/consumer/")[0]  # with enhanced fan-out it names a consumer
-    return _packed("kinesis", _name(record, "eventID"), record, holder, "data")._replace(origin=stream)
+    name = _name(record, "eventID")
+    if holder.get("data") == "":  # Kinesis takes such a record, and a worker reads it as an empty text
+        return Carried(b"", "kinesis", name, origin=stream)
+    return _packed("kinesis", name, record, holder, "data")._replace(origin=stream)
 
 
 def _dynamodb(record: Document) -> Carried:

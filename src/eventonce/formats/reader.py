@@ -242,7 +242,7 @@ class _Reader:
         records = kpl.read(raw)
         self._count(len(records))
         for data in records:
-            yield from self.carried(Carried(data, trouble=None if data else "has no data"), layer)
+            yield from self.carried(Carried(data), layer)
 
     def _content(self, body: str | bytes) -> bytes:
         if not isinstance(body, bytes) or body[:2] != GZIP:
