@@ -21,6 +21,16 @@ _ENCODINGS = ("", "identity", "gzip")
 _PERHAPS_JSON = ("", "text/plain", "application/octet-stream")  # SNS sends its JSON as text/plain
 
 
+def as_json(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers with a type that admits JSON objects and lists alone, in place of one that admits any text.
+
+    Where the type is not signed it must not decide whether a body is an event.
+    """
+    if recognises_headers(headers) or _media(headers) not in _PERHAPS_JSON:
+        return dict(headers)
+    return {**headers, "content-type": "application/json"}
+
+
 class Admitted(NamedTuple):
     """What may be read of a request: the headers and the body that its sender vouches for, and nothing else."""
 
