@@ -309,6 +309,43 @@ def test_a_publisher_makes_no_identity_that_a_sender_could_write() -> None:
     assert make_row(named, None, None, None).identity == identities.of(named)
 
 
+TABLE = "arn:aws:dynamodb:eu-west-1:111122223333:table/orders/stream/2026-01-05T09:00:00.000"
+
+
+def change(arn: str | None = TABLE, name: str = "c4ca4238") -> dict[str, Any]:
+    record = {"eventID": name, "eventName": "INSERT", "eventSource": "aws:dynamodb", "eventSourceARN": arn}
+    return {**record, "dynamodb": {"Keys": {"k": {"S": "1"}}, "SequenceNumber": "1"}}
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_a_change_of_a_table_is_named_by_its_stream(rules: str) -> None:
+    genuine = read({"Records": [change()]})
+    assert (genuine.id, genuine.source, genuine.type, genuine.named_by) == ("c4ca4238", "orders", "INSERT", (TABLE,))
+    own = {"source": "orders", "type": "INSERT", "id": "c4ca4238"}
+    body = json.dumps(change())
+    named_like_a_queue = {**change(QUEUE, "m-1"), "eventName": ""}
+    others: list[Any] = [
+        {"Records": [sqs(json.dumps(own))]},
+        own,
+        {"Records": [change(TABLE.replace("eu-west-1", "us-east-1"))]},
+        {"Records": [change(None)]},
+        *(made(body) for made in MESSAGES.values()),
+    ]
+    assert key(genuine, rules) == key([change()], rules) == key(change(), rules)
+    assert key(genuine, rules) not in [key(other, rules) for other in others]
+    assert key({"Records": [sqs(json.dumps(named_like_a_queue))]}) != key({"Records": [sqs(BARE)]})
+
+
+def test_a_change_runs_whatever_was_sent_ahead_of_it(once: Once, ran: list[str]) -> None:
+    handler = once.aws_lambda(lambda event: ran.append(event.source))
+    forged = {"source": "orders", "type": "INSERT", "id": "c4ca4238"}
+    for document in (sqs(json.dumps(forged)), sqs(json.dumps(change()))):
+        handler({"Records": [document]})
+    for arn in (TABLE, TABLE.replace("eu-west-1", "us-east-1"), TABLE):
+        handler({"Records": [change(arn)]})
+    assert ran == ["orders"] * 4
+
+
 # What looks like an event without data, and is its sender's word.
 HOLLOW: dict[str, Any] = {
     "a record of Kafka": {"eventSource": "aws:kafka", "topic": "t", "partition": 0, "offset": 7},

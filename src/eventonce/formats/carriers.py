@@ -47,6 +47,11 @@ class Carried(NamedTuple):
         kind = self.carrier.removeprefix("pipes-")
         return self.origin or ("" if kind == "none" else kind)
 
+    @property
+    def names_itself(self) -> bool:
+        """Whether the event says what its name counts within, as a record of a table's stream does."""
+        return self.carrier in ("dynamodb", "pipes-dynamodb", "dynamodbstreams")
+
 
 def unpack(document: object) -> list[Carried]:
     """What a document carries: one for each record of a batch or item of a list, else the document itself."""
@@ -202,7 +207,7 @@ def _kinesis(record: Document) -> Carried:
 
 def _dynamodb(record: Document) -> Carried:
     trouble = None if isinstance(record.get("dynamodb"), dict) else "has no dynamodb object"
-    return Carried(record, "dynamodb", _name(record, "eventID"), trouble)
+    return Carried(record, "dynamodb", _name(record, "eventID"), trouble, origin=_string(record, "eventSourceARN"))
 
 
 def _firehose(record: Document) -> Carried:

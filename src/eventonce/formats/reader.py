@@ -197,7 +197,8 @@ class _Reader:
             else:
                 # Several without ids of their own must not share one: the others would be taken for copies.
                 part = "" if len(found) == 1 else f"/{number}"
-                event = _identified(each, carried.id and carried.id + part, carried.namer)
+                named = carried.names_itself and each.named_by
+                event = each if named else _identified(each, carried.id and carried.id + part, carried.namer)
                 if carried.headers is not None:
                     event = of_request(event, carried.headers, part)
                 # One inside another message is its sender's word, and must not get past a rule.
