@@ -105,8 +105,8 @@ def read_message(
 
 def _most_unpacked(body: object, max_bytes: int) -> int:
     """Return how many bytes all gzip in a message may unpack to: what it costs is in proportion to its size."""
-    arrived = len(body) if isinstance(body, (bytes, str, bytearray, memoryview)) else 0
-    return max(max_bytes, min(_RATIO * arrived, MAX_BATCH))
+    most = _RATIO * len(body) if isinstance(body, (bytes, str, bytearray, memoryview)) else 0
+    return max_bytes if most <= max_bytes else max(max_bytes, min(most, MAX_BATCH))
 
 
 def _no_object(document: Any) -> EventRejected:
@@ -160,7 +160,7 @@ class _Reader:
         self._max_events = max_events
         self._events = 0
         self._max_unpacked = self._left = max_unpacked  # of gzip: many small bombs are one large one
-        self._values_left = most_values(max_unpacked)
+        self._values = 0
 
     def documents(self, document: Any, raw: bytes, layer: int) -> Iterator[Event | EventRejected]:
         """The events of a document."""
@@ -197,7 +197,7 @@ class _Reader:
             else:
                 # Several without ids of their own must not share one: the others would be taken for copies.
                 part = "" if len(found) == 1 else f"/{number}"
-                named = carried.names_itself and each.named_by
+                named = each.named_by and carried.names_itself
                 event = each if named else _identified(each, carried.id and carried.id + part, carried.namer)
                 if carried.headers is not None:
                     event = of_request(event, carried.headers, part)
@@ -234,9 +234,8 @@ class _Reader:
 
     def _count_values(self, raw: bytes) -> None:
         """Refuse tiny values without end: many documents of them, each of which may be, are one large one."""
-        self._values_left -= tiny_values(raw)
-        if self._values_left < 0:
-            most = most_values(self._max_unpacked)
+        self._values += tiny_values(raw)
+        if self._values > (most := most_values(self._max_unpacked)):
             raise EventRejected(f"all gzip of its message holds more than {most:,} values")
 
     def _aggregate(self, raw: bytes, layer: int) -> Iterator[Event | EventRejected]:

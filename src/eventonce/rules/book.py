@@ -78,11 +78,11 @@ class CompiledRule:
         """The event's key, or `EventRejected` where a part of it is missing."""
         # First the key: a missing part of it says more than a missing version. A tombstone of Kafka that the rule
         # has nothing to look at in is an event as well, since nothing of its partition runs before it is done.
-        key = self._by_id(event) if self._is_hollow(event) else self._key(event)
+        key = self._by_id(event) if event.tombstone and self._is_hollow(event) else self._key(event)
         if self._version is None and self._old is None:
             return Keyed(self, key)
         old_key = None if self._old is None else self._old.key_if_any(event)
-        if self._version is None or self._is_hollow(event):
+        if self._version is None or (event.tombstone and self._is_hollow(event)):
             return Keyed(self, key, None, old_key)
         version = self._version_of(event, self._version)
         return Keyed(self, key, version.number, old_key, version.since)
@@ -90,7 +90,7 @@ class CompiledRule:
     def key_if_any(self, event: Event) -> Key | None:
         """The event's key, if it has all parts of one."""
         try:
-            return self._by_id(event) if self._is_hollow(event) else self._key(event)
+            return self._by_id(event) if event.tombstone and self._is_hollow(event) else self._key(event)
         except EventRejected:
             return None
 
@@ -105,7 +105,7 @@ class CompiledRule:
 
     def parts(self, event: Event) -> dict[str, Any]:
         """What makes the key, by name: for people."""
-        hollow = self._is_hollow(event)
+        hollow = event.tombstone and self._is_hollow(event)
         if self._paths and not hollow:
             document = event.document()
             found = {text: get(document) for text, get in self._paths}
@@ -120,9 +120,7 @@ class CompiledRule:
         return {name: identity[name] for name in _IDENTITY[_PUBLISHED[event.form] if given else event.form]}
 
     def _is_hollow(self, event: Event) -> bool:
-        """Whether it is a tombstone of Kafka without what the rule looks at; as a CloudEvent it may have that."""
-        if not event.tombstone:
-            return False
+        """Whether a tombstone of Kafka is without what the rule looks at; as a CloudEvent it may have that."""
         if event.named_by or not self._paths:
             return True
         try:
