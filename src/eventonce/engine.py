@@ -438,6 +438,8 @@ class Once:
         return job
 
     def _check_age(self, job: Job, oldest: int) -> None:
+        if job.event.time is None and job.event.tombstone:
+            return
         if job.event.time is None:
             raise EventRejected(f"has no time, and rule {job.rule.name!r} has a max_age")
         age = self._clock.utc() - job.event.time.timestamp() * 1000

@@ -764,6 +764,24 @@ def test_one_version_cannot_make_all_later_ones_stale(bench: Bench, version: Any
     assert "give rule 'r' another version_ahead" in str(found[0].error)
 
 
+@pytest.mark.parametrize("version", ["9999-12-31T00:00:00Z", "9999-12-31T23:59:59-23:59", "2026-01-31"])
+def test_a_text_that_is_a_time_cannot_be_ahead_of_the_clock_where_versions_are_counts(
+    bench: Bench, version: str
+) -> None:
+    once = bench.once(key=["id"], version="v", version_ahead=100, clock=ManualClock())
+    assert kinds(once.run([{"id": "x", "v": version}, {"id": "x", "v": 6}], ok)) == ["rejected", "processed"]
+    snowflake = {"id": "y", "v": 2**62}
+    assert kinds(once.run([snowflake], ok)) == ["processed"]
+
+
+def test_what_a_forged_first_count_does(bench: Bench) -> None:
+    """As docs/rules.md says: there is nothing to compare it with."""
+    once = bench.once(key=["id"], version="v", version_ahead=100, clock=ManualClock())
+    for name, forged, outcome in (("high", 10**6, "stale"), ("low", 0, "rejected")):
+        found = once.run([{"id": name, "v": forged}, {"id": name, "v": 500}], ok)
+        assert kinds(found) == ["processed", outcome]
+
+
 def test_a_number_cannot_be_far_ahead_of_times_that_others_write_as_text(bench: Bench) -> None:
     clock = ManualClock()
     once = bench.once(key=["id"], version="v", clock=clock)

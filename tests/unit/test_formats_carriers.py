@@ -130,7 +130,7 @@ def test_each_carrier_is_known(document: object, found: list[tuple[str, str]]) -
         ({"Records": [kinesis(data="not base64!")]}, "has data that is not base64"),
         ({"Records": [kinesis(data="\u20ac")]}, "has data that is not base64"),
         ({"Records": [kinesis(data=["x"])]}, "has data that is not base64"),
-        ({"Records": [kinesis(data="")]}, "has no data"),
+        ({"Records": [kinesis(data=None)]}, "has no data"),
         ({"Records": [{"eventSource": "aws:kinesis"}]}, "has no data"),
         ({"Records": [change(dynamodb=None)]}, "has no dynamodb object"),
         ({"invocationId": "i", "records": [{"recordId": "1"}]}, "has no data"),

@@ -11,7 +11,7 @@ from eventonce.event.formats import Carried, read_binary, read_message
 from eventonce.event.formats.carriers import sns_names
 from eventonce.event.formats.cloudevents import recognises_headers
 from eventonce.event.formats.headers import NAMING, name_in, named, of_request, readable, unquoted
-from eventonce.event.formats.text import content, kind_of, read_json, values_in
+from eventonce.event.formats.text import GZIP, content, kind_of, read_json, values_in
 from eventonce.requests.refusal import RequestRefused
 
 _LONGEST_KEY = 255  # characters
@@ -19,6 +19,16 @@ _BYTES_OF_A_VALUE = 64  # as an object
 _HIDES = (b"base64", b"\\u")  # a field of CloudEvents, and an escape
 _ENCODINGS = ("", "identity", "gzip")
 _PERHAPS_JSON = ("", "text/plain", "application/octet-stream")  # SNS sends its JSON as text/plain
+
+
+def as_json(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers with a type that admits JSON objects and lists alone, in place of one that admits any text.
+
+    Where the type is not signed it must not decide whether a body is an event.
+    """
+    if recognises_headers(headers) or _media(headers) not in _PERHAPS_JSON:
+        return dict(headers)
+    return {**headers, "content-type": "application/json"}
 
 
 def deliveries(headers: Mapping[str, str], body: bytes, max_bytes: int, source: str, name: str = "") -> list[Delivery]:
@@ -96,7 +106,8 @@ def _events(
     except EventRejected as error:
         return [error]
     name, origin = sns_names(headers)
-    return read_message(Carried(raw, "http", name, headers=shown, origin=origin), max_bytes, max_bytes)
+    unpacked = len(raw) if body[:2] == GZIP else 0
+    return read_message(Carried(raw, "http", name, headers=shown, origin=origin), max_bytes, max_bytes - unpacked)
 
 
 def _media(headers: Mapping[str, str]) -> str:

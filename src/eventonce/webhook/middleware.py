@@ -11,7 +11,7 @@ import msgspec
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.engine import Once
-from eventonce.errors import LeaseLost, ResultUnavailable
+from eventonce.errors import ConfigError, LeaseLost, ResultUnavailable
 from eventonce.event import Event
 from eventonce.ports import Store
 from eventonce.requests.refusal import RETRY_AFTER, RequestRefused
@@ -36,8 +36,8 @@ class IdempotencyMiddleware:
     as do those without a key unless one is `required`.
 
     Each caller has keys of their own. `caller` says who that is, from the request's scope. Without it, a caller is
-    whatever the request shows of its sender: the host, `Authorization`, `Cookie`, `X-Api-Key` and the client's
-    certificate. A request that comes again with another one of these runs again.
+    whatever the request shows of its sender: the host, credentials, cookies, the user whom a proxy names and the
+    client's certificate. A request that comes again with another one of these runs again.
     """
 
     def __init__(
@@ -112,8 +112,18 @@ class IdempotencyMiddleware:
             "media": _header(scope, b"content-type"),
             "body": hashlib.sha256(body).hexdigest(),
         }
-        whose = f"caller {self._caller(scope)}" if self._caller else f"sender {sender(scope)}"
-        return Event(id=key, source=whose, type="http.request", data=said)
+        return Event(id=key, source=self._whose(scope), type="http.request", data=said)
+
+    def _whose(self, scope: Scope) -> str:
+        if self._caller is None:
+            return f"sender {sender(scope)}"
+        caller = self._caller(scope)
+        if not isinstance(caller, str) or not caller.strip():  # or all who have no name would share their keys
+            raise ConfigError(
+                f"caller: {caller!r:.60} is not a non-empty string; return a name for every request with a key, or let "
+                "your own authentication refuse the request first"
+            )
+        return f"caller {caller}"
 
     async def _once_only(self, event: Event, exchange: Exchange) -> None:
         outcome = (await self._once.run([event], exchange.run))[0]
