@@ -186,7 +186,7 @@ def test_the_id_of_the_event_counts_more_than_that_of_a_thing(tmp_path: Path) ->
     for number in range(150):
         event = traffic.send(60 * number, {"palletId": f"p-{number}", "eventId": traffic.uuid(), "weight": number % 9})
         if number % 6 == 0:
-            traffic.anew(event, 3600)
+            traffic.anew(event, traffic.dice.uniform(300, 3600))
 
     (advice,) = check(tmp_path, traffic)
 
@@ -235,15 +235,21 @@ def test_what_is_unique_per_copy_is_neither_in_the_key_nor_in_the_content(tmp_pa
     assert advice.rule.ignore == (f'"{name}"' if "-" in name else name,)
 
 
-def test_an_attempt_counter(tmp_path: Path) -> None:
-    traffic, again = orders(more={"meta": lambda: {"attempt": 1, "shop": "a"}})
+@pytest.mark.parametrize("name", ["attempt", "version", "price", "sequence"])
+def test_a_number_that_differs_may_say_something(tmp_path: Path, name: str) -> None:
+    """An attempt and a version look alike, so they are left to the id, and the way to ignore one is offered."""
+    traffic, again = orders(more={"meta": lambda: {name: 1, "shop": "a"}})
     for event in again:
-        traffic.anew(event, 2, meta={"attempt": 2, "shop": "a"})
-        traffic.anew(event, 9, meta={"attempt": 3, "shop": "a"})
+        for number, after in ((2, 2), (3, 9)):
+            changed = {**event["detail"], "meta": {name: number, "shop": "a"}}
+            traffic.send((datetime.fromisoformat(event["time"]) - BEGIN).total_seconds() + after, changed)
 
     (advice,) = check(tmp_path, traffic)
 
-    assert [column.path for column in advice.study.copies.volatile.values()] == ["time", "detail.meta.attempt"]
+    assert (advice.rule.key, advice.confidence) == ("id", "low")
+    assert any(f"differ only in detail.meta.{name}" in each for each in warnings(advice))
+    others = as_json([advice], Totals(1))["kinds"][0]["alternatives"]
+    assert {"if": "if those are copies", "key": "content", "ignore": [f"meta.{name}"]} in others
 
 
 def test_what_differs_under_one_id_belongs_to_the_delivery(tmp_path: Path) -> None:
@@ -372,8 +378,7 @@ def test_legitimate_repeats_far_apart_stay_distinct(tmp_path: Path) -> None:
 
     assert advice.rule.key == "id"
     assert advice.confidence == "low"
-    assert advice.study.copies.exact
-    assert advice.study.copies.exact.answer == "repeats"
+    assert [each.answer for each in advice.study.copies.likenesses] == ["repeats"]
     assert any("happening again" in each for each in evidence(advice))
 
 
@@ -494,8 +499,7 @@ def test_equal_readings_in_a_row_are_no_copies(tmp_path: Path) -> None:
     (advice,) = check(tmp_path, traffic)
 
     assert advice.rule.key == "id"
-    assert advice.study.copies.near
-    assert advice.study.copies.near.answer == "unclear"
+    assert advice.study.copies.likenesses
 
 
 def test_a_lamp_that_goes_on_and_off_and_on_again(tmp_path: Path) -> None:
@@ -635,10 +639,17 @@ def test_payments_sent_again_are_found_by_their_id(tmp_path: Path, kind: str, st
     assert (advice.rule.key, advice.confidence) == (("detail.paymentId",), "medium")
 
 
-def test_a_kind_whose_name_does_not_say_that_it_happens_once_needs_nearness() -> None:
-    traffic = resent("Money Moved", an_order, step=2)
+def test_copies_late_in_a_short_recording_are_found_if_their_ids_rise(tmp_path: Path) -> None:
+    (advice,) = check(tmp_path, resent("Money Moved", an_order, step=2))
 
-    advice = only(traffic)
+    assert (advice.rule.key, advice.confidence) == (("detail.orderId",), "medium")
+
+
+def test_a_token_alone_needs_a_sender_that_tries_again_soon() -> None:
+    def payment(traffic: Traffic, number: int) -> Raw:
+        return {"paymentId": traffic.uuid(), "amount": traffic.dice.randrange(500)}
+
+    advice = only(resent("Money Moved", payment, late=(1, 3600)))
 
     assert (advice.rule.key, advice.confidence) == ("id", "low")
     assert any("may be copies under new ids" in each for each in warnings(advice))
@@ -663,11 +674,44 @@ def test_what_the_producer_makes_anew_with_each_try(tmp_path: Path, anew: Sequen
 
 
 @pytest.mark.parametrize("anew", [["placedAt"], ["shipmentId"], ["amountRef"]])
-def test_another_time_or_thing_makes_another_event(anew: Sequence[str]) -> None:
+def test_what_is_made_anew_is_doubted_as_its_name_is_not_read(anew: Sequence[str]) -> None:
     advice = only(resent("Order Placed", an_order, anew=anew))
 
-    assert advice.rule.key == "id"
-    assert advice.study.copies.new_id == 0
+    assert (advice.rule.key, advice.confidence) == (("detail.orderId",), "medium")
+    assert any("ask the producer" in each for each in warnings(advice))
+    assert '# if those are not copies: key = "id"' in toml([advice], Totals(1))
+
+
+def test_a_time_other_than_that_of_sending_makes_another_event(tmp_path: Path) -> None:
+    def delivery(traffic: Traffic, number: int) -> Raw:
+        return {**an_order(traffic, number), "due": stamp(60 * number + 86_400 * 3)}
+
+    traffic = Traffic(kind="Delivery Planned")
+    for number in range(300):
+        at = 60 * number
+        event = traffic.send(at, {**delivery(traffic, number), **stamped(traffic, at)})
+        if number % 10 == 0:  # put off by some days, at once
+            due = stamp(at + 86_400 * traffic.dice.randrange(4, 9))
+            traffic.send(at + 40, {**event["detail"], "due": due, **stamped(traffic, at + 40)})
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert (advice.rule.key, advice.confidence) == ("id", "low")
+    assert any("differ only in detail.due" in each for each in warnings(advice))
+
+
+def test_a_token_that_comes_again_itself_makes_another_event(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Shipped")
+    for number in range(200):
+        order, at = an_order(traffic, number), 60 * number
+        for part in range(2 if number % 5 == 0 else 1):
+            event = traffic.send(at + 30 * part, {**order, "shipment": traffic.uuid(), **stamped(traffic, at)})
+            if number % 7 == 0:
+                resend(traffic, event, traffic.dice.uniform(1, 300), "sentAt", "traceId")
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert (advice.rule.key, advice.confidence) == (("detail.shipment",), "medium")
 
 
 def test_events_without_times_by_an_id_that_comes_once() -> None:
@@ -680,10 +724,41 @@ def test_events_without_times_by_an_id_that_comes_once() -> None:
     assert (advice.rule.key, advice.check.missed) == (("detail.orderId",), 0)
 
 
-def test_a_change_is_never_told_by_the_id_of_what_is_changed(tmp_path: Path) -> None:
-    (advice,) = check(tmp_path, resent("Order Updated", an_order))
+def test_changes_are_not_told_apart_by_the_id_of_what_is_changed(tmp_path: Path) -> None:
+    traffic, at = Traffic(kind="Order Updated"), 0.0
+    for number in range(300):
+        order = {"orderId": traffic.uuid(), "customer": f"c-{number % 40}"}
+        for _ in range(2 if number % 4 == 0 else 1):
+            at += 60
+            event = traffic.send(at, {**order, "cents": traffic.dice.randrange(90_000), **stamped(traffic, at)})
+            if traffic.dice.random() < 0.2:
+                resend(traffic, event, traffic.dice.uniform(1, 50), "sentAt", "traceId")
+
+    (advice,) = check(tmp_path, traffic)
 
     assert (advice.rule.key, advice.rule.ignore) == ("content", ("sentAt", "traceId"))
+
+
+def test_a_key_by_an_id_warns_that_a_change_would_be_dropped() -> None:
+    advice = only(resent("Order Updated", an_order))
+
+    assert (advice.rule.key, advice.confidence) == (("detail.orderId",), "medium")
+    assert any("such as a change, would be dropped" in each for each in warnings(advice))
+    text = toml([advice], Totals(1))
+    assert '# if other content makes another event: key = "content", ignore = ["sentAt", "traceId"]' in text
+
+
+def test_changes_of_older_things_are_left_to_their_ids(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Order Updated")
+    for number in range(300):
+        at = 60 * number
+        event = traffic.send(at, {"orderId": f"o-{traffic.dice.randrange(5000)}", **stamped(traffic, at)})
+        if number % 6 == 0:
+            traffic.send(at + 30, {**event["detail"], **stamped(traffic, at + 30)})
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert (advice.rule.key, advice.confidence) == ("id", "low")
 
 
 def statuses(hours: float) -> Traffic:

@@ -147,7 +147,7 @@ class _Search:
         if self._thing is not None and self._states:
             self._series(groups, self._thing)
 
-    def _content(self, row: int, *, clocks: bool) -> Hashable:
+    def _content(self, row: int, *, clocks: bool) -> frozenset[tuple[int, bytes | None]]:
         """Return what the event in this row says, without what is made anew; clocks are left in if wanted."""
         return frozenset(
             (number, None if column.made_anew(row) and not (clocks and column.clock) else cell)
@@ -164,9 +164,12 @@ class _Search:
         """Find the id of what the events are about, and what differs between the events about one thing."""
         whole = [column for column in self._says if column.minted and column.present == len(self._table.rows)]
         often = [column for column in whole if _SEVERAL * len(column.cells) >= len(groups)]
-        self._thing = max(often, key=lambda each: (len(each.cells), each.opaque, -len(each.steps)), default=None)
-        numbers = {number for heads in self._by_thing(groups) for number in _differing(self._table, heads)}
-        self._states = [column for column in self._says if column.number in numbers]
+        self._thing = max(often, key=lambda each: (len(each.cells), each.rising, -len(each.steps)), default=None)
+        numbers: set[int] = set()
+        for heads in self._by_thing(groups):
+            for one, other in pairwise(heads):
+                numbers |= {number for number, _ in self._content(one, clocks=False) ^ self._content(other, clocks=False)}
+        self._states = [column for column in self._columns if column.number in numbers]
 
     def _by_thing(self, groups: Groups) -> Groups:
         heads = [group[0] for group in groups]
@@ -234,26 +237,34 @@ class _Search:
 
     def _doubt(self, groups: Groups, gaps: Sequence[int], *, shown: bool) -> str | None:
         """Return what speaks against copies."""
-        several = [group for group in groups if len(group) > 1]
         if self._thing is None:
             return "they have no id that looks as if it was made for the event"
-        if self._times is None and not (shown and self._thing.rising):
-            return "there are no times to compare"
-        late = 0 if self._times is None else gaps[int(MOST * (len(gaps) - 1))]
-        if late > (MINUTE if not shown else DAY if self._thing.rising else _SOON):
+        if self._times is not None:
+            return self._distance(self._thing, gaps, shown=shown) or self._happens_again(groups, len(gaps))
+        return self._happens_again(groups, len(gaps)) if shown and self._thing.rising else "there are no times to compare"
+
+    def _distance(self, thing: Column, gaps: Sequence[int], *, shown: bool) -> str | None:
+        late = gaps[int(MOST * (len(gaps) - 1))]
+        if late > (MINUTE if not shown else DAY if thing.rising else _SOON):
             return "they are too far apart for a sender that tries again"
-        if not shown and sum(map(math.log10, self._chances(gaps))) > _CHANCE:
-            return "they are too few to tell"
         if late > MINUTE and len(gaps) >= _BEATS and _is_steady(gaps):
             return "they all come at the same distance"
-        if len(several) > _RARE * len(groups):
-            return f"they are {len(several) / len(groups):.0%} of all, too many for a sender that tries again"
+        if not shown and sum(map(math.log10, self._chances(gaps))) > _CHANCE:
+            return "they are too few to tell"
+        return None
+
+    def _happens_again(self, groups: Groups, again: int) -> str | None:
+        several = sum(len(group) > 1 for group in groups)
         state = next((column for column in self._says if self._favours(column, groups)), None)
         if state is not None:
             return f"it depends on {state.path} whether an event comes again"
-        if 2 * self._between(groups) > len(several):
+        if 2 * self._between(groups) > several:
             return "other events about the same thing come in between"
-        return "they follow each other as any two events do" if self._in_step(groups, len(gaps)) else None
+        if self._in_step(groups, again):
+            return "they follow each other as any two events do"
+        if several > _RARE * len(groups):
+            return f"{several / len(groups):.0%} of all come again, too many for a sender that tries again"
+        return None
 
     def _favours(self, column: Column, groups: Groups) -> bool:
         """Return whether some values of a state come again more often than others; copies strike any event alike."""

@@ -7,7 +7,8 @@ is compared but never proposed.
 
 What a column holds is read off its values, never off its name:
 
-- an **opaque** value is a long token without meaning, such as a UUID, a hash or a receipt;
+- an **opaque** value is a long token without meaning, such as a UUID, a hash or a receipt; a short one such as `e-17`
+  counts like it if none of many events shares its value;
 - a **clock** shows the time at which its event was sent, in any spelling: it keeps the distance to the envelope's
   time, or it rises along the recording;
 - **rising** values have numbers in them that grow from one event to the next, such as `o-00017`.
@@ -43,6 +44,8 @@ _ELSEWHERE = frozenset(("id", "source", "detail-type", "type", "replay-name"))  
 _TOKEN = re.compile(r"[A-Za-z0-9+/=_-]{16,}")
 _TURN = re.compile(r"[a-z](?=[A-Z0-9])|[A-Z](?=[a-z0-9])|[0-9](?=[A-Za-z])")
 _TURNS = 0.2  # of all characters in a token
+_SHORT = re.compile(rb'"(?=[^"]*[A-Za-z])(?=[^"]*\d)[A-Za-z0-9+/=_-]+"')
+_UNSHARED = 500  # events of which no two share a value: so there are tens of thousands
 _DIGITS = 17  # more than those of a card's number
 _NUMBER = re.compile(rb"\.\d+|\d+")
 _TIME_OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}(?:[.,]\d+)?))?")
@@ -62,7 +65,7 @@ class Column:
         self.cells: Counter[bytes] = Counter()
         self.present = 0  # rows that have it, other than as null
         self.tokens = 0  # of these
-        self.rising = self.timed = self.clock = self.unique = False
+        self.rising = self.timed = self.clock = self.unshared = False
         self.on_time: set[int] = set()  # rows in which a clock shows when the event was sent
 
     def __repr__(self) -> str:
@@ -97,13 +100,14 @@ class Column:
 
     def made_anew(self, row: int) -> bool:
         """Whether the value in this row may have been made when the event was sent."""
-        return self.known and (row in self.on_time if self.clock else self.opaque and self.unique)
+        return self.known and (row in self.on_time if self.clock else self.unshared)
 
     def settle(self, rows: Sequence[int], cells: Sequence[bytes | None], times: Sequence[float] | None) -> None:
         """See what it holds, from rows of different ids in the order of the recording, and their times."""
         present = [(row, cell, index) for index, (row, cell) in enumerate(zip(rows, cells, strict=True)) if cell]
         distinct = list(dict.fromkeys(cell for _, cell, _ in present))
-        self.unique = len(distinct) == len(present)
+        short = len(distinct) >= _UNSHARED and sum(map(bool, map(_SHORT.fullmatch, distinct))) >= MOST * len(distinct)
+        self.unshared = len(distinct) == len(present) and (self.opaque or short)
         if len(distinct) < 2 or not self.scalar:
             return
         numbers = [tuple(map(float, _NUMBER.findall(cell))) for cell in distinct if cell[:1] != b"#"]
