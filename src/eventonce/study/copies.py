@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from eventonce.study.gaps import DAY, MINUTE, spelled
+from eventonce.study.gaps import DAY, MINUTE, SECOND, spelled
 from eventonce.study.table import MOST, Column, Table
 
 Answer = Literal["copies", "repeats", "unclear"]
@@ -29,10 +29,13 @@ _RARE = 0.3  # of all events are sent again; what happens again does so more oft
 _SOON = 15 * MINUTE  # senders that try again do so within
 _FAR = 10  # times as far as nine of ten
 _STEADY, _BEATS = 0.2, 4  # the deviation of gaps as a share of their mean, and how many gaps show it
-_CHANCE, _LIKELY, _ALIKE = -4.0, 0.25, 0.5  # the logarithm of one in ten thousand; probabilities
+_BEAT = 10 * SECOND  # a distance that is always the same is shorter if it is that of a sender
+_UNRELATED = 0.125  # of the recording is between two events that have nothing to do with each other, or more
+_CHANCE, _ALIKE = -4.0, 0.5  # the logarithm of one in ten thousand; a probability
 _FEW, _STATES = 20, 2  # values of a state, states in a key
 _DEVIATIONS = 4.5
-_PACE, _SEVERAL, _MAX_THINGS = 0.75, 5, 30
+_SEVERAL = 5
+_SOONER = 4  # times as soon as the next event
 
 
 class Record(NamedTuple):
@@ -168,7 +171,9 @@ class _Search:
         numbers: set[int] = set()
         for heads in self._by_thing(groups):
             for one, other in pairwise(heads):
-                numbers |= {number for number, _ in self._content(one, clocks=False) ^ self._content(other, clocks=False)}
+                numbers |= {
+                    number for number, _ in self._content(one, clocks=False) ^ self._content(other, clocks=False)
+                }
         self._states = [column for column in self._columns if column.number in numbers]
 
     def _by_thing(self, groups: Groups) -> Groups:
@@ -207,7 +212,7 @@ class _Search:
         if any(len(each) >= _BEATS and _is_steady(each) for each in gaps):
             return "repeats", f"they come in a steady beat{distance}"
         evidence = self._dependence(groups, len(every))
-        if evidence is None and statistics.median(self._chances(every)) > _LIKELY:
+        if evidence is None and statistics.median(every) > _UNRELATED * sum(self._gaps(self._rows)):
             return "repeats", f"they are as far apart as unrelated events are{distance}"
         doubt = self._doubt(groups, every, shown=evidence is not None)
         if doubt is not None:
@@ -236,35 +241,31 @@ class _Search:
         )
 
     def _doubt(self, groups: Groups, gaps: Sequence[int], *, shown: bool) -> str | None:
-        """Return what speaks against copies."""
-        if self._thing is None:
+        """Return what speaks against copies: they are rare, come soon, and strike any event alike."""
+        thing = self._thing
+        if thing is None:
             return "they have no id that looks as if it was made for the event"
-        if self._times is not None:
-            return self._distance(self._thing, gaps, shown=shown) or self._happens_again(groups, len(gaps))
-        return self._happens_again(groups, len(gaps)) if shown and self._thing.rising else "there are no times to compare"
-
-    def _distance(self, thing: Column, gaps: Sequence[int], *, shown: bool) -> str | None:
-        late = gaps[int(MOST * (len(gaps) - 1))]
-        if late > (MINUTE if not shown else DAY if thing.rising else _SOON):
-            return "they are too far apart for a sender that tries again"
-        if late > MINUTE and len(gaps) >= _BEATS and _is_steady(gaps):
-            return "they all come at the same distance"
-        if not shown and sum(map(math.log10, self._chances(gaps))) > _CHANCE:
-            return "they are too few to tell"
-        return None
-
-    def _happens_again(self, groups: Groups, again: int) -> str | None:
+        if self._times is None and not (shown and thing.rising):
+            return "there are no times to compare"
+        late = 0 if self._times is None else gaps[int(MOST * (len(gaps) - 1))]
+        reach = DAY if shown and thing.rising else _SOON if shown else MINUTE
         several = sum(len(group) > 1 for group in groups)
-        state = next((column for column in self._says if self._favours(column, groups)), None)
-        if state is not None:
-            return f"it depends on {state.path} whether an event comes again"
-        if 2 * self._between(groups) > several:
-            return "other events about the same thing come in between"
-        if self._in_step(groups, again):
-            return "they follow each other as any two events do"
-        if several > _RARE * len(groups):
-            return f"{several / len(groups):.0%} of all come again, too many for a sender that tries again"
-        return None
+        state = next((column.path for column in self._says if self._favours(column, groups)), None)
+        doubts = (
+            (late > reach, "they are too far apart for a sender that tries again"),
+            (state is not None, f"it depends on {state} whether an event comes again"),
+            (2 * self._between(groups) > several, "other events about the same thing come in between"),
+            (
+                not shown and _SOONER * statistics.median(gaps) > statistics.median(self._gaps(self._rows)),
+                "they follow each other as any two events do",
+            ),
+            (late > _BEAT and len(gaps) >= _BEATS and _is_steady(gaps), "they all come at the same distance"),
+            (
+                several > _RARE * len(groups),
+                f"{several / len(groups):.0%} of all come again, too many for a sender that tries again",
+            ),
+        )
+        return next((doubt for holds, doubt in doubts if holds), None)
 
     def _favours(self, column: Column, groups: Groups) -> bool:
         """Return whether some values of a state come again more often than others; copies strike any event alike."""
@@ -290,29 +291,6 @@ class _Search:
                 count += first < last and any(first < at < last for other in others for at in members[other])
         return count
 
-    def _in_step(self, groups: Groups, again: int) -> bool:
-        """Return whether equal events come at the pace of all, or of all with one value: a meter that stands still."""
-        home = {row: number for number, group in enumerate(groups) for row in group}
-        few = [each for each in self._says if each.scalar and 1 < len(each.cells) <= len(home) / _SEVERAL]
-        things = [self._thing] if self._states else []
-        return any(self._is_pace(home, again, column) for column in (None, *things, *few[:_MAX_THINGS]))
-
-    def _is_pace(self, home: dict[int, int], again: int, column: Column | None) -> bool:
-        rows = self._table.rows
-        ordered = sorted(
-            (b"" if column is None else rows[row].get(column.number, b""), self._at(row), row) for row in home
-        )
-        steps = [
-            (end[0] - start[0], home[one] == home[other])
-            for (value, start, one), (next_value, end, other) in pairwise(ordered)
-            if value == next_value
-        ]
-        equal = [gap for gap, same in steps if same]
-        others = [gap for gap, same in steps if not same]
-        if 4 * len(equal) < 3 * again or not others:
-            return False
-        return statistics.median(equal) >= _PACE * statistics.median(others)
-
     # --- distances ---
 
     def _at(self, row: int) -> tuple[int, int]:
@@ -320,12 +298,6 @@ class _Search:
 
     def _gaps(self, group: Sequence[int]) -> list[int]:
         return [later[0] - earlier[0] for earlier, later in pairwise(sorted(map(self._at, group)))]
-
-    def _chances(self, gaps: Sequence[int]) -> list[float]:
-        """Return how probably two unrelated events are as near, for each gap."""
-        at = [self._at(row)[0] for row in self._rows]
-        length = max(1, max(at) - min(at))
-        return [min(1.0, max(2 * gap / length, 1 / len(at))) for gap in gaps]
 
     def _reach(self, groups: Groups) -> float:
         """Return how far from the one before a copy may be."""
@@ -350,7 +322,11 @@ class _Search:
         simple = all(each.scalar and each.present == len(self._table.rows) for each in self._states)
         if simple and len(self._states) <= _STATES and all(len(each.cells) <= _FEW for each in self._states):
             self._copies.series = (thing, *self._states)
-        if len(self._states) <= _STATES and not self._copies.new_id and self._dependence(groups, events):
+        if (
+            len(self._states) <= _STATES
+            and not (self._copies.new_id or self._copies.doubtful)
+            and self._dependence(groups, events)
+        ):
             why = f"they have the same {thing.path}, and what differs may be what happened to it"
             self._copies.likenesses.append(Likeness("unclear", why, events, tuple(self._states)))
 

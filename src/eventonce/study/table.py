@@ -106,18 +106,19 @@ class Column:
         """See what it holds, from rows of different ids in the order of the recording, and their times."""
         present = [(row, cell, index) for index, (row, cell) in enumerate(zip(rows, cells, strict=True)) if cell]
         distinct = list(dict.fromkeys(cell for _, cell, _ in present))
-        short = len(distinct) >= _UNSHARED and sum(map(bool, map(_SHORT.fullmatch, distinct))) >= MOST * len(distinct)
-        self.unshared = len(distinct) == len(present) and (self.opaque or short)
+        self.unshared = len(distinct) == len(present) > 1 and self.opaque  # also in lists
         if len(distinct) < 2 or not self.scalar:
             return
         numbers = [tuple(map(float, _NUMBER.findall(cell))) for cell in distinct if cell[:1] != b"#"]
         rises = sum(earlier < later for earlier, later in pairwise(numbers))
         self.rising = len(numbers) == len(distinct) and rises >= MOST * (len(numbers) - 1)
+        short = len(distinct) >= _UNSHARED and sum(map(bool, map(_SHORT.fullmatch, distinct))) >= MOST * len(distinct)
+        self.unshared |= len(distinct) == len(present) and short and not self.rising
         moments = [moment for _, cell, _ in present if (moment := read_moment(cell)) is not None]
         self.timed = len(moments) == len(present)
         if not self.timed:
             return
-        inside = _among_neighbours(moments)
+        inside = _in_order(moments)
         close = inside if times is None else _at_one_distance(moments, [times[index] for *_, index in present], _SHIFT)
         self.clock = sum(close) >= _FOLLOWS * len(close)
         self.on_time = {row for (row, *_), near, steady in zip(present, inside, close, strict=True) if near or steady}
@@ -219,10 +220,14 @@ def _at_one_distance(values: Sequence[float], times: Sequence[float], within: fl
     return [abs(offset - middle) <= within for offset in offsets]
 
 
-def _among_neighbours(values: Sequence[float]) -> list[bool]:
-    """Return which values lie between those a few places before and after them."""
-    around = [(*values[max(0, at - _NEAR) : at], *values[at + 1 : at + 1 + _NEAR]) for at in range(len(values))]
-    return [min(each) - 1 <= value <= max(each) + 1 for value, each in zip(values, around, strict=True)]
+def _in_order(values: Sequence[float]) -> list[bool]:
+    """Return which values lie between those a few places before and after them, to the second."""
+    return [
+        min(values[max(0, at - _NEAR) : at], default=value) - 1
+        <= value
+        <= max(values[at + 1 : at + 1 + _NEAR], default=value) + 1
+        for at, value in enumerate(values)
+    ]
 
 
 def _is_token(value: Any) -> bool:
