@@ -980,6 +980,159 @@ def test_no_key_drops_what_differs_without_saying_so(seed: int) -> None:
     assert not advice.check.wrong or any("DROPS" in each for each in warnings(advice))
 
 
+# --- what only looks like copies, and what only looks distinct ---
+
+
+def in_series(kind: str, own: Callable[[Traffic, int, int], Raw], *, every: int = 6, step: float = 60) -> Traffic:
+    """Distinct events: every sixth thing has a second one soon, which differs in `own` and was sent later."""
+    traffic = Traffic(kind=kind)
+    for number in range(600):
+        thing = {
+            "thing": traffic.uuid(),
+            "owner": f"w-{traffic.dice.randrange(30)}",
+            "size": traffic.dice.randrange(50),
+        }
+        for turn in range(2 if number % every == 0 else 1):
+            at = step * number + 5 * turn + traffic.dice.uniform(0, 3)
+            traffic.send(at, {**thing, **own(traffic, number, turn), **stamped(traffic, at)})
+    return traffic
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        lambda traffic, number, turn: {"count": turn},
+        lambda traffic, number, turn: {"version": number + turn},
+        lambda traffic, number, turn: {"price": traffic.dice.randrange(100, 9000)},
+        lambda traffic, number, turn: {"price": traffic.dice.random()},
+        lambda traffic, number, turn: {"sequence": 2 * number + turn},
+        lambda traffic, number, turn: {"sequence": f"{2 * number + turn:09}"},
+        lambda traffic, number, turn: {"sequence": f"evt-{2 * number + turn:09}"},
+        lambda traffic, number, turn: {"sequence": 1_700_000_000 + 2 * number + turn},
+        lambda traffic, number, turn: {"state": ("created", "updated")[turn]},
+        lambda traffic, number, turn: {"tags": ["a", "b"][: turn + 1]},
+        lambda traffic, number, turn: {"lines": [{"sku": "a", "count": turn}]},
+        lambda traffic, number, turn: {"deep": {"er": [{"price": turn}]}},
+        lambda traffic, number, turn: {"cancelled": True} if turn else {},
+        lambda traffic, number, turn: {"comment": f"a note of someone, {traffic.dice.random()}, in plain words"},
+        lambda traffic, number, turn: {"file": f"scan-{traffic.dice.randrange(10**9)}.pdf"},
+        lambda traffic, number, turn: {"due": stamp(86_400 * (number % 97 + 40 * turn))},
+    ],
+)
+def test_what_says_something_else_is_another_event(tmp_path: Path, own: Callable[[Traffic, int, int], Raw]) -> None:
+    (advice,) = check(tmp_path, in_series("Anything", own))
+
+    assert (advice.rule.key, advice.confidence) == ("id", "low")
+
+
+def test_two_types_in_one_kind_are_told_apart_by_what_they_say(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Anything")
+    for number in range(300):
+        order = {"order": traffic.uuid(), "customer": f"c-{traffic.dice.randrange(50)}"}
+        steps: list[Raw] = [{"type": "created", "total": number * 7 % 100}, {"type": "paid", "by": "card"}]
+        for turn, more in enumerate(steps):
+            at = 30 * number + 10 * turn
+            event = traffic.send(at, {**order, **more, "sentAt": clock_time(at)})
+            if traffic.dice.random() < 0.15:
+                after = traffic.dice.uniform(1, 8)
+                traffic.anew(event, after, sentAt=clock_time(at + after))
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert (advice.rule.key, advice.rule.ignore) == ("content", ("sentAt",))
+
+
+def test_a_number_of_an_event_that_is_sent_again_with_it(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Measured")
+    for number in range(300):
+        at = 5 * number
+        event = traffic.send(at, {"sequence": number, "device": f"d-{number % 7}", "value": traffic.dice.random()})
+        if number % 9 == 0:
+            traffic.anew(event, traffic.dice.uniform(0.1, 9))
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert (advice.rule.key, advice.confidence) == (("detail.sequence",), "medium")
+
+
+@pytest.mark.parametrize("jitter", [0, 0.4, 4])
+def test_a_steady_heartbeat_of_few_things_or_of_many(tmp_path: Path, jitter: float) -> None:
+    hosts, pods = Traffic(kind="Host"), Traffic(kind="Pod")
+    for number in range(400):
+        at = 15 * number + hosts.dice.uniform(0, jitter)
+        hosts.send(at, {"host": f"h-{number % 3}", "status": "ok", "at": BEGIN.timestamp() + at})
+        pod = {"pod": pods.uuid(), "node": f"n-{number % 30}", "ip": f"10.0.0.{number % 97}"}
+        for turn in range(1 if number % 5 else 2):
+            at = 90 * number + 30 * turn + pods.dice.uniform(0, jitter)
+            pods.send(at, {**pod, "at": clock_time(at)})
+
+    for advice in check(tmp_path, hosts, pods):
+        assert (advice.rule.key, advice.confidence) == ("id", "low")
+
+
+def test_when_a_thing_was_made_does_not_tell_when_it_was_looked_at(tmp_path: Path) -> None:
+    traffic = Traffic(kind="Order Viewed")
+    for number in range(300):
+        at, made = 60.0 * number, stamp(60 * number - traffic.dice.uniform(1, 30))
+        order = {"orderId": f"o-{number}", "price": traffic.dice.randrange(900), "made": made}
+        for _ in range(traffic.dice.choice([1, 1, 2])):
+            traffic.send(at, {**order, **stamped(traffic, at)})
+            at += traffic.dice.uniform(5, 400)
+
+    (advice,) = check(tmp_path, traffic)
+
+    assert (advice.rule.key, advice.confidence) == ("id", "low")
+
+
+@pytest.mark.parametrize("time", [None, "2026-03-02T08:00:00Z"])
+def test_retries_of_events_whose_envelope_does_not_show_the_time(time: str | None) -> None:
+    traffic = retries("sentAt", clock_time)
+    for _, event, _ in traffic.sent:
+        event["time"] = time
+
+    advice = only(traffic)
+
+    assert advice.rule.key == ("detail.orderId",)
+    assert (advice.check.dropped, advice.check.missed) == (199, 0)
+
+
+def test_a_recording_out_of_order_is_never_called_sure() -> None:
+    traffic = retries("sentAt", SPELLINGS["float epoch"])
+    events = [event for event, _ in traffic.arrived]
+    traffic.dice.shuffle(events)
+
+    (advice,) = advise(map(read_event, events))
+
+    assert advice.check.wrong == 0
+    assert advice.check.dropped == 199 or advice.confidence == "low"
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 12, 19, 40])
+def test_nothing_is_called_sure_on_a_tiny_sample(count: int) -> None:
+    traffic = Traffic()
+    for number in range(count):
+        event = traffic.send(60 * number, {"orderId": f"o-{number}", "sentAt": BEGIN.timestamp() + 60 * number})
+        if number % 9 == 0:
+            traffic.anew(event, 2, sentAt=BEGIN.timestamp() + 60 * number + 2)
+
+    advice = only(traffic)
+
+    assert advice.confidence == "low"
+    assert advice.check.wrong == 0
+
+
+def test_the_names_of_fields_and_events_change_nothing() -> None:
+    plain = resent("Order Placed", an_order)
+    renamed = Traffic(kind="Product Viewed")
+    names = {"orderId": "price", "cents": "version", "customer": "status", "sentAt": "productId", "traceId": "counter"}
+    for at, event, copy in plain.sent:
+        detail = {names[name]: value for name, value in event["detail"].items()}
+        renamed.sent.append((at, {**event, "detail-type": "Product Viewed", "detail": detail}, copy))
+
+    assert (only(plain).rule.key, only(renamed).rule.key) == (("detail.orderId",), ("detail.price",))
+    assert only(plain).check == only(renamed).check
+
+
 # --- ids that are not there, or prove nothing ---
 
 

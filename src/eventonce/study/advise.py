@@ -37,7 +37,7 @@ from eventonce.study.traffic import millis
 Confidence = Literal["high", "medium", "low"]
 
 ENOUGH = 20  # events of a kind; nothing is learnt from fewer
-_MANY = 100  # distinct events: fewer than 3 % of all clash if none of these did
+_SOME, _MANY = 50, 100  # distinct events: fewer than 6 and 3 % of all clash if none of these did
 _SOME_COPIES, _MANY_COPIES = 3, 10
 _MAX_FIELDS = 3
 _SAFETY = 3
@@ -85,7 +85,7 @@ class Study(NamedTuple):
 
     @property
     def seen(self) -> int:
-        """Copies in the sample."""
+        """Return how many copies the sample has."""
         return self.copies.same_id + self.copies.new_id
 
 
@@ -228,7 +228,8 @@ def put_to_test(rule: Rule, events: Iterable[Event], labels: Sequence[int]) -> C
 
 def _confidence(about: Study, rule: Rule, check: Check) -> Confidence:
     copies = about.copies
-    if about.little or about.seen < _SOME_COPIES or check.cost != (0, 0):
+    thin = about.seen < _SOME_COPIES or (not copies.certain and copies.distinct < _SOME)
+    if about.little or thin or check.cost != (0, 0):
         return "low"
     tied = about.fields is not None and about.fields.tied and not isinstance(rule.key, str)
     sure = copies.certain and not copies.doubtful and not copies.reused and not tied

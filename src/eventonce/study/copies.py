@@ -5,7 +5,8 @@
 2. What is **made anew** is a clock that shows the time of sending, or a token that no other event has. A field of any
    other kind, such as a price, a counter or a status, says something: events that differ there are never copies.
 3. Events that are **equal but for what is made anew** are one event sent again, or the same thing happening again.
-   Nobody can see that in two events. The traffic as a whole shows it (`_doubt`).
+   Two events do not show which. The traffic as a whole does: copies share an id that was made for the event and on
+   which all else depends; they are rare, come soon, and strike any event alike (`_doubt`).
 
 To drop an event is worse than to run one twice, so "unclear" counts as "not copies".
 """
@@ -24,18 +25,20 @@ from eventonce.study.table import MOST, Column, Table
 Answer = Literal["copies", "repeats", "unclear"]
 Groups = list[list[int]]
 
-_MANY = 4  # events that are equal, on average: more than any sender sends
-_RARE = 0.3  # of all events are sent again; what happens again does so more often
-_SOON = 15 * MINUTE  # senders that try again do so within
-_FAR = 10  # times as far as nine of ten
+# What a sender does that sends an event again:
+_MANY = 4  # no more equal events than this, on average
+_RARE = 0.3  # of all events at most come again
+_SOON = 15 * MINUTE  # at the latest
+_BEAT = 10 * SECOND  # a longer distance is not always the same
+_SOONER = 4  # times as soon as the next event comes, if the events say little
+_FAR = 10  # times as late as nine of ten copies, and it is not a copy
+# What shows a pattern, and what may be chance:
 _STEADY, _BEATS = 0.2, 4  # the deviation of gaps as a share of their mean, and how many gaps show it
-_BEAT = 10 * SECOND  # a distance that is always the same is shorter if it is that of a sender
-_UNRELATED = 0.125  # of the recording is between two events that have nothing to do with each other, or more
+_UNRELATED = 0.125  # of the recording or more lies between two events that have nothing to do with each other
 _CHANCE, _ALIKE = -4.0, 0.5  # the logarithm of one in ten thousand; a probability
 _FEW, _STATES = 20, 2  # values of a state, states in a key
-_DEVIATIONS = 4.5
-_SEVERAL = 5
-_SOONER = 4  # times as soon as the next event
+_DEVIATIONS, _LEAST = 4.5, 5  # from the share of all; events
+_EVENTS = 5  # about one thing, on average at most
 
 
 class Record(NamedTuple):
@@ -74,21 +77,21 @@ class Copies:
 
     @property
     def new_id(self) -> int:
-        """Copies with an id of their own."""
+        """Return how many copies have an id of their own."""
         return len(self.labels) - self.distinct - self.same_id
 
     @property
     def certain(self) -> bool:
-        """Whether all copies are beyond doubt."""
+        """Return whether all copies are beyond doubt."""
         return all(likeness.certain for likeness in self.likenesses if likeness.answer == "copies")
 
     @property
     def doubtful(self) -> list[Likeness]:
-        """Likenesses that may be copies and were not taken for such."""
+        """Return the likenesses that may be copies and are not taken for such."""
         return [likeness for likeness in self.likenesses if likeness.answer == "unclear"]
 
     def join(self, groups: Iterable[Sequence[int]]) -> None:
-        """Take the rows of each group for copies of one event."""
+        """Label the rows of each group as copies of one event."""
         home = {self.labels[row]: self.labels[group[0]] for group in groups for row in group}
         self.labels = [home.get(label, label) for label in self.labels]
 
@@ -135,11 +138,13 @@ class _Search:
         self._states: list[Column] = []
 
     def run(self) -> None:
-        """Take those for copies that agree on the time at which they happened, then those that are alike."""
+        """Judge the events that agree on the time at which they happened, then those that are alike."""
         exact = grouped(self._rows, lambda row: self._content(row, clocks=True))
         heads = [group[0] for group in exact]
         alike = grouped(heads, lambda row: self._content(row, clocks=False))
-        clock = next((column for column in self._columns if self._tells_apart(column, heads)), None)
+        gaps = sorted(gap for group in exact for gap in self._gaps(group)) or [0]
+        fine = gaps[len(gaps) // 2] > SECOND  # if not, a clock of whole seconds shows nothing
+        clock = next((each for each in self._columns if self._tells_apart(each, heads) and (fine or each.fine)), None)
         members = {group[0]: group for group in exact}
         groups = alike if clock else [[row for head in group for row in members[head]] for group in alike]
         self._find_thing(groups)
@@ -166,7 +171,7 @@ class _Search:
     def _find_thing(self, groups: Groups) -> None:
         """Find the id of what the events are about, and what differs between the events about one thing."""
         whole = [column for column in self._says if column.minted and column.present == len(self._table.rows)]
-        often = [column for column in whole if _SEVERAL * len(column.cells) >= len(groups)]
+        often = [column for column in whole if _EVENTS * len(column.cells) >= len(groups)]
         self._thing = max(often, key=lambda each: (len(each.cells), each.rising, -len(each.steps)), default=None)
         numbers: set[int] = set()
         for heads in self._by_thing(groups):
@@ -217,8 +222,7 @@ class _Search:
         doubt = self._doubt(groups, every, shown=evidence is not None)
         if doubt is not None:
             return "unclear", f"{doubt}{distance}"
-        near = "they are far nearer to each other than chance would have them"
-        return "copies", f"{evidence or near}{distance}"
+        return "copies", f"{evidence or 'they follow each other far sooner than any two events do'}{distance}"
 
     def _dependence(self, groups: Groups, again: int) -> str | None:
         """Return the evidence that it is no chance that all else is equal whenever the id comes again."""
@@ -276,7 +280,7 @@ class _Search:
         share = sum(again.values()) / len(groups)
         for cell, count in every.items():
             expected = count * share
-            if abs(again[cell] - expected) > max(_SEVERAL, _DEVIATIONS * math.sqrt(expected * (1 - share))):
+            if abs(again[cell] - expected) > max(_LEAST, _DEVIATIONS * math.sqrt(expected * (1 - share))):
                 return True
         return False
 
@@ -317,16 +321,13 @@ class _Search:
     # --- several events about one thing ---
 
     def _series(self, groups: Groups, thing: Column) -> None:
-        """Take down what tells the events about one thing apart, and doubt it if nothing else was seen of copies."""
+        """Record what tells the events about one thing apart, and doubt it if there are no copies besides."""
         events = sum(len(heads) for heads in self._by_thing(groups) if len(heads) > 1)
         simple = all(each.scalar and each.present == len(self._table.rows) for each in self._states)
         if simple and len(self._states) <= _STATES and all(len(each.cells) <= _FEW for each in self._states):
             self._copies.series = (thing, *self._states)
-        if (
-            len(self._states) <= _STATES
-            and not (self._copies.new_id or self._copies.doubtful)
-            and self._dependence(groups, events)
-        ):
+        other = self._copies.new_id or self._copies.doubtful
+        if len(self._states) <= _STATES and not other and self._dependence(groups, events):
             why = f"they have the same {thing.path}, and what differs may be what happened to it"
             self._copies.likenesses.append(Likeness("unclear", why, events, tuple(self._states)))
 

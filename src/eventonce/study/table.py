@@ -65,7 +65,7 @@ class Column:
         self.cells: Counter[bytes] = Counter()
         self.present = 0  # rows that have it, other than as null
         self.tokens = 0  # of these
-        self.rising = self.timed = self.clock = self.unshared = False
+        self.rising = self.timed = self.clock = self.fine = self.unshared = False
         self.on_time: set[int] = set()  # rows in which a clock shows when the event was sent
 
     def __repr__(self) -> str:
@@ -73,7 +73,7 @@ class Column:
 
     @property
     def path(self) -> str:
-        """The path as a rule writes it."""
+        """Return the path as a rule writes it."""
         text = quoted(self.steps[0])
         for step in self.steps[1:]:
             text += ITEM if step == ITEM else f".{quoted(step)}"
@@ -81,12 +81,12 @@ class Column:
 
     @property
     def known(self) -> bool:
-        """Whether it is one path, and not the rest."""
+        """Return whether it is one path, and not the rest."""
         return self.steps != _REST
 
     @property
     def scalar(self) -> bool:
-        """Whether a key can have it: it holds one string or number in each event."""
+        """Return whether a key can have it: it holds one string or number in each event."""
         return self.known and ITEM not in self.steps and all(cell[:1] not in b"[{tfn" for cell in self.cells)
 
     @property
@@ -95,15 +95,15 @@ class Column:
 
     @property
     def minted(self) -> bool:
-        """Whether its values look as if each was made for an event: tokens, or numbers that rise."""
+        """Return whether its values look as if each was made for an event: tokens, or numbers that rise."""
         return self.scalar and not self.timed and (self.opaque or self.rising)
 
     def made_anew(self, row: int) -> bool:
-        """Whether the value in this row may have been made when the event was sent."""
+        """Return whether the value in this row may have been made when the event was sent."""
         return self.known and (row in self.on_time if self.clock else self.unshared)
 
     def settle(self, rows: Sequence[int], cells: Sequence[bytes | None], times: Sequence[float] | None) -> None:
-        """See what it holds, from rows of different ids in the order of the recording, and their times."""
+        """Determine what it holds, from rows of different ids in the order of the recording, and their times."""
         present = [(row, cell, index) for index, (row, cell) in enumerate(zip(rows, cells, strict=True)) if cell]
         distinct = list(dict.fromkeys(cell for _, cell, _ in present))
         self.unshared = len(distinct) == len(present) > 1 and self.opaque  # also in lists
@@ -120,11 +120,12 @@ class Column:
             return
         inside = _in_order(moments)
         close = inside if times is None else _at_one_distance(moments, [times[index] for *_, index in present], _SHIFT)
+        self.fine = any(value % 1 for value in moments)  # it counts less than seconds
         self.clock = sum(close) >= _FOLLOWS * len(close)
         self.on_time = {row for (row, *_), near, steady in zip(present, inside, close, strict=True) if near or steady}
 
     def tells_apart(self, cells: Sequence[bytes | None], times: Sequence[float] | None) -> bool:
-        """Whether it shows to the second when each of these events happened."""
+        """Return whether it shows to the second when each of these events happened."""
         moments = [read_moment(cell or _NULL) for cell in cells]
         values = [each for each in moments if each is not None]
         if not self.clock or times is None or len(values) < len(cells) or 2 * len(set(values)) < len(cells):
@@ -144,7 +145,7 @@ class Table:
 
     @property
     def full(self) -> bool:
-        """Whether there is no room for another row."""
+        """Return whether there is no room for another row."""
         return self._room <= 0
 
     def add(self, event: Event) -> None:
@@ -166,7 +167,7 @@ class Table:
         self.rows.append(row)
 
     def settle(self, rows: Sequence[int], times: Sequence[float] | None) -> None:
-        """See what each column holds, from these rows and their times."""
+        """Determine what each column holds, from these rows and their times."""
         for column in self.columns:
             column.settle(rows, [self.rows[row].get(column.number) for row in rows], times)
 
