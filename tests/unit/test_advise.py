@@ -13,11 +13,12 @@ import pytest
 
 from eventonce.clock import duration
 from eventonce.errors import EventRejected
+from eventonce.event import Event
 from eventonce.formats import read_event
 from eventonce.rule import Rule
 from eventonce.rules import Rulebook, load_rules
 from eventonce.study import sample, table
-from eventonce.study.advise import Advice, advise, put_to_test
+from eventonce.study.advise import Advice, advise_on, put_to_test
 from eventonce.study.proposal import Totals, as_json, evidence, toml, warnings
 
 Raw = dict[str, Any]
@@ -69,6 +70,13 @@ class Traffic:
 
 def stamp(at: float) -> str:
     return (BEGIN + timedelta(seconds=at)).isoformat(timespec="milliseconds")
+
+
+def advise(events: Iterable[Event], horizon: str | None = None) -> list[Advice]:
+    taken = sample.Sample()
+    for event in events:
+        taken.add(event)
+    return advise_on(taken, horizon)
 
 
 def advised(*traffics: Traffic) -> list[Advice]:
@@ -1316,7 +1324,7 @@ def test_deep_events() -> None:
 
 
 def test_a_long_recording_is_sampled_with_its_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample, "MOST_EVENTS", 100)
+    monkeypatch.setattr(sample, "MAX_EVENTS", 100)
     traffic, again = orders(400)
     for event in again:
         traffic.again(event, 86_400)
@@ -1329,8 +1337,8 @@ def test_a_long_recording_is_sampled_with_its_copies(monkeypatch: pytest.MonkeyP
 
 
 def test_kinds_and_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample, "MOST_KINDS", 3)
-    monkeypatch.setattr(sample, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(sample, "MAX_KINDS", 3)
+    monkeypatch.setattr(sample, "MAX_BYTES", 10_000)
     taken = sample.Sample()
     for number in range(100):
         taken.add(read_event({"id": str(number), "source": f"s{number % 5}", "text": "x" * 100}))

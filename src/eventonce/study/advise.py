@@ -30,7 +30,7 @@ from eventonce.rules import Rulebook
 from eventonce.study.copies import Copies, Record, find
 from eventonce.study.gaps import DAY, readable, spelled
 from eventonce.study.lint import horizon
-from eventonce.study.sample import Kind, Sample
+from eventonce.study.sample import Sample, TypeSample
 from eventonce.study.table import Column, Table
 from eventonce.study.traffic import millis
 
@@ -72,7 +72,7 @@ class Fields(NamedTuple):
 class Study(NamedTuple):
     """All that is known of one kind."""
 
-    kind: Kind
+    kind: TypeSample
     table: Table
     copies: Copies
     fields: Fields | None
@@ -106,14 +106,6 @@ class Advice(NamedTuple):
     confidence: Confidence
 
 
-def advise(events: Iterable[Event], latest: str | None = None) -> list[Advice]:
-    """Propose rules for these events."""
-    sample = Sample()
-    for event in events:
-        sample.add(event)
-    return advise_on(sample, latest)
-
-
 def advise_on(sample: Sample, latest: str | None = None) -> list[Advice]:
     """Propose rules for a sample, the kinds in the order of their names; `latest` is how late a copy can be."""
     names: set[str] = set()
@@ -121,7 +113,7 @@ def advise_on(sample: Sample, latest: str | None = None) -> list[Advice]:
     return [_advise(study(kind), _name(kind, names), latest) for kind in kinds]
 
 
-def study(kind: Kind) -> Study:
+def study(kind: TypeSample) -> Study:
     """Look into one kind."""
     table = Table()
     records: list[Record] = []
@@ -272,12 +264,12 @@ def _longest_gap(about: Study) -> int:
 # --- naming ---
 
 
-def _match(kind: Kind) -> dict[str, Any]:
+def _match(kind: TypeSample) -> dict[str, Any]:
     absent = [{"exists": False}]
     return {"source": [kind.source] if kind.source else absent, "detail-type": [kind.type] if kind.type else absent}
 
 
-def _name(kind: Kind, names: set[str]) -> str:
+def _name(kind: TypeSample, names: set[str]) -> str:
     """Return a name for the rule that no other has."""
     own = _slug(kind.type) or _slug(kind.source) or "events"
     candidates = [own, f"{own}-{_slug(kind.source)}"] + [f"{own}-{number}" for number in range(2, len(names) + 3)]
