@@ -633,7 +633,7 @@ def test_orders_sent_again_minutes_later_are_found_by_their_id(tmp_path: Path, k
     assert advice.study.copies.new_id == 100
     told = " ".join(evidence(advice))
     assert "differ only in detail.sentAt, detail.traceId, time, not under one id: taken for copies" in told
-    assert "whenever detail.orderId came again (100 times) they agreed on all else" in told
+    assert "whenever detail.orderId recurred (100 times) they agreed on all else" in told
     assert any("would be dropped; ask the producer" in each for each in warnings(advice))
 
 
@@ -824,7 +824,7 @@ def dropped(advice: Advice, traffic: Traffic) -> list[tuple[Raw, bool]]:
     return list(zip(events, drops([advice.rule], events), strict=True))
 
 
-# --- equal content that is no copy ---
+# --- equal content that is not a copy ---
 
 
 def again_and_again(kind: str, make: Callable[[random.Random, int], Raw], *, count: int = 300) -> Traffic:

@@ -27,7 +27,7 @@ Groups = list[list[int]]
 
 # What a sender does that sends an event again:
 _MANY = 4  # no more equal events than this, on average
-_RARE = 0.3  # of all events at most come again
+_RARE = 0.3  # of all events at most are repeated
 _SOON = 15 * MINUTE  # at the latest
 _BEAT = 10 * SECOND  # a longer distance is not always the same
 _SOONER = 4  # times as soon as the next event comes, if the events say little
@@ -204,7 +204,7 @@ class _Search:
 
     def _certain(self, groups: Groups, clock: Column) -> tuple[Answer, str]:
         if _mean_size(groups) > _MANY:
-            return "repeats", f"{_mean_size(groups):,.0f} events on average are equal"
+            return "repeats", f"{_mean_size(groups):,.0f} events on average say the same"
         return "copies", f"they agree on {clock.path}, which shows when each event happened"
 
     def _judge(self, groups: Groups) -> tuple[Answer, str]:
@@ -213,7 +213,7 @@ class _Search:
         every = sorted(gap for each in gaps for gap in each)
         distance = f" ({spelled(every[0])} to {spelled(every[-1])})" if self._times else ""
         if _mean_size(groups) > _MANY:
-            return "repeats", f"{_mean_size(groups):,.0f} events on average are equal"
+            return "repeats", f"{_mean_size(groups):,.0f} events on average say the same"
         if any(len(each) >= _BEATS and _is_steady(each) for each in gaps):
             return "repeats", f"they come in a steady beat{distance}"
         evidence = self._dependence(groups, len(every))
@@ -225,7 +225,7 @@ class _Search:
         return "copies", f"{evidence or 'they follow each other far sooner than any two events do'}{distance}"
 
     def _dependence(self, groups: Groups, again: int) -> str | None:
-        """Return the evidence that it is no chance that all else is equal whenever the id comes again."""
+        """Return the evidence, if any, that all else depends on the id: by chance it would be equal far less often."""
         if self._thing is None:
             return None
         rest = {column.number for column in self._says} - {self._thing.number, *(each.number for each in self._states)}
@@ -240,7 +240,7 @@ class _Search:
             return None
         own = " with ".join(column.path for column in (self._thing, *self._states))
         return (
-            f"whenever {own} came again ({again:,} times) they agreed on all else, "
+            f"whenever {own} recurred ({again:,} times) they agreed on all else, "
             f"as two others do in {alike:.1%} of all cases at most"
         )
 
@@ -257,7 +257,7 @@ class _Search:
         state = next((column.path for column in self._says if self._favours(column, groups)), None)
         doubts = (
             (late > reach, "they are too far apart for a sender that tries again"),
-            (state is not None, f"it depends on {state} whether an event comes again"),
+            (state is not None, f"it depends on {state} whether an event is repeated"),
             (2 * self._between(groups) > several, "other events about the same thing come in between"),
             (
                 not shown and _SOONER * statistics.median(gaps) > statistics.median(self._gaps(self._rows)),
@@ -266,13 +266,13 @@ class _Search:
             (late > _BEAT and len(gaps) >= _BEATS and _is_steady(gaps), "they all come at the same distance"),
             (
                 several > _RARE * len(groups),
-                f"{several / len(groups):.0%} of all come again, too many for a sender that tries again",
+                f"{several / len(groups):.0%} of all are repeated, too many for a sender that tries again",
             ),
         )
         return next((doubt for holds, doubt in doubts if holds), None)
 
     def _favours(self, column: Column, groups: Groups) -> bool:
-        """Return whether some values of a state come again more often than others; copies strike any event alike."""
+        """Return whether events in some states are repeated more often than in others; copies strike any event alike."""
         if not column.scalar or not 1 < len(column.cells) <= _FEW:
             return False
         cells = [self._table.rows[group[0]].get(column.number) for group in groups]

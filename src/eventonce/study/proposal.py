@@ -93,7 +93,9 @@ def _checked(advice: Advice) -> str:
     sure = "a copy" if advice.study.copies.certain else "taken for a copy"
     each = f", each {sure}" if check.dropped and not check.wrong else ""
     missed = _count(check.missed, "known copy", "known copies")
-    return f"Tried on the sample: drops {_count(check.dropped, 'event')}{each}; misses {missed}."
+    new = advice.study.copies.new_id if advice.rule.key != "id" else 0
+    by_id = f" The id alone would miss {_count(new, 'copy', 'copies')}." if new else ""
+    return f"Tried on the sample: drops {_count(check.dropped, 'event')}{each}; misses {missed}.{by_id}"
 
 
 def _little(advice: Advice) -> Iterator[str]:

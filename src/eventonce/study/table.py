@@ -215,7 +215,7 @@ def _time_of_day(text: str) -> float | None:
 def _at_one_distance(values: Sequence[float], times: Sequence[float], within: float) -> list[bool]:
     """Return which values are as far from their times as most are, but for so many seconds."""
     offsets = [value - time for value, time in zip(values, times, strict=True)]
-    if max(values) < _HALF_DAY:  # the date, and perhaps the half of the day, is not known
+    if max(values) < _HALF_DAY:  # they have no date, and perhaps only 12 hours
         offsets = [(offset - offsets[0] + _HALF_DAY / 2) % _HALF_DAY for offset in offsets]
     middle = statistics.median(offsets)
     return [abs(offset - middle) <= within for offset in offsets]
