@@ -30,9 +30,9 @@ def advise(traffic: tuple[str, ...], horizon: str | None, *, in_json: bool) -> N
     tried on, and what to ask the producer.
 
     Events with one id are copies. So are events that are equal but for a time of sending or a token that no other
-    event has, if they share an id, are rare and come soon. No name is looked at, only what the values are.
-    If the traffic is too little or leaves a doubt, the rule is the safe one, the event's id, and says why.
-    Exit 1 if there was no event to learn from.
+    event has, if they share an id, are rare and come soon. Values count, names do not. If the traffic is too little
+    or leaves a doubt, the rule is the safe one, the event's id, and says why. Exit 1 if there was no event to learn
+    from.
 
     \b
       eventonce advise traffic.jsonl > pipeline.toml

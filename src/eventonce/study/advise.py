@@ -4,7 +4,7 @@ For each source and type, in this order:
 
 1. `sample` keeps a bounded number of events, and `table` lays out their fields.
 2. `copies` finds which events are one: they have one id, or they are equal but for what is made anew when an event is
-   sent, and the rest of the traffic shows that chance does not explain it. The fields that differ between copies are volatile.
+   sent, and by the rest of the traffic chance does not explain it. The fields that differ between copies are volatile.
 3. Keys are tried, the best first: the id, if copies never come under another one; an id in the data that tells all
    distinct events apart; the content without what is volatile; content and time; and the id all the same.
 4. **Each key is put to the test on the sample, as a real rule.** A key that drops an event which is not a copy, or that

@@ -272,7 +272,7 @@ class _Search:
         return next((doubt for holds, doubt in doubts if holds), None)
 
     def _favours(self, column: Column, groups: Groups) -> bool:
-        """Return whether events in some states are repeated more often than in others; copies strike any event alike."""
+        """Return whether events in some states are repeated more often than others: copies strike any event alike."""
         if not column.scalar or not 1 < len(column.cells) <= _FEW:
             return False
         cells = [self._table.rows[group[0]].get(column.number) for group in groups]
