@@ -20,15 +20,19 @@ _FROM_SQS = b"eceiptHandle"  # however the recorder spelled its first letter
 
 @click.command()
 @click.argument("traffic", nargs=-1)
-@click.option("--horizon", metavar="DURATION", help="How late a copy can be, where you know it: 14d behind SQS.")
+@click.option("--horizon", metavar="DURATION", help="How late a copy can be, if you know it: 14d behind SQS.")
 @click.option("--json", "in_json", is_flag=True, help="Print one JSON document in place of the rule file.")
 def advise(traffic: tuple[str, ...], horizon: str | None, *, in_json: bool) -> None:
     """Propose rules from recorded traffic: what identifies an event, what to ignore, and the window.
 
-    TRAFFIC is files, folders or - for stdin: JSON lines or JSON documents one behind the other, gzip or not, in any
+    TRAFFIC is files, folders or - for stdin: JSON lines or concatenated JSON documents, gzip or not, in any
     carrier's shape. The proposal is a rule file with the evidence in comments: how sure each rule is, what it was
-    tried on, and what to ask the producer. Where the traffic is too little or leaves a doubt, the rule is the safe
-    one, the event's id, and says why. Exit 1 when there was no event to learn from.
+    tried on, and what to ask the producer.
+
+    Events with one id are copies. So are events that are equal but for a time of sending or a token that no other
+    event has, if they share an id, are rare and come soon. Values count, names do not. If the traffic is too little
+    or leaves a doubt, the rule is the safe one, the event's id, and says why. Exit 1 if there was no event to learn
+    from.
 
     \b
       eventonce advise traffic.jsonl > pipeline.toml
@@ -58,7 +62,7 @@ def _paths(traffic: Sequence[str]) -> Sequence[str]:
 
 
 class _Reading:
-    """Takes the sample, and says what could not be read."""
+    """Takes the sample, and reports what could not be read."""
 
     def __init__(self, progress: Progress) -> None:
         self.sample = Sample()
