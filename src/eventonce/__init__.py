@@ -1,7 +1,7 @@
 """eventonce: every event takes effect once, whichever way it arrives and however often."""
 
-from eventonce.context import Context
 from eventonce.engine import Once
+from eventonce.engine.context import Context
 from eventonce.errors import (
     ConfigError,
     EventBusy,

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from eventonce.clock import duration
-from eventonce.engine import Once, lease_of
+from eventonce.engine import Once
+from eventonce.engine.once import lease_of
 from eventonce.errors import ConfigError, StoreError
 from eventonce.ports import Hook, Sink
 from eventonce.rule import DEFAULT_WINDOW, Remember, Rule, Trouble

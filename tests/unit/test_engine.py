@@ -130,7 +130,7 @@ def test_many_async(bench: Bench) -> None:
         return str(event.id)
 
     events = [{"id": str(number)} for number in range(30)]
-    outcomes = asyncio.run(bench.once(concurrency=7).run(events, handle))
+    outcomes = asyncio.run(bench.once(concurrency=7).arun(events, handle))
     assert [outcome.result for outcome in outcomes] == [event["id"] for event in events]
     assert most == 7
 
@@ -182,7 +182,7 @@ def test_an_async_method_is_async(bench: Bench) -> None:
     async def spy(event: Event, ctx: Context) -> None:
         calls.append(await Callme().amethod(event, ctx=ctx))
 
-    asyncio.run(bench.once().run([A], spy))
+    asyncio.run(bench.once().arun([A], spy))
     assert calls == [1]
 
 
@@ -388,7 +388,7 @@ def test_an_interrupt_anywhere_behind_an_async_handler_strands_nothing(bench: Be
             interrupt.armed = event.id == two
 
         with interrupt, suppress(stop):
-            asyncio.run(once.run(events, handle))
+            asyncio.run(once.arun(events, handle))
             assert not interrupt.raised
         raised = interrupt.raised
         first, _, third = once.peek([once.key(event) for event in (one, two, three)])
@@ -466,7 +466,7 @@ def test_a_cancelled_run_gives_back_its_claims(bench: Bench, slow: str) -> None:
             await asyncio.sleep(60)
 
     async def main() -> None:
-        task = asyncio.ensure_future(once.run([A, B], handle))
+        task = asyncio.ensure_future(once.arun([A, B], handle))
         await asyncio.to_thread(store.reached.wait)
         task.cancel()
         await turns_of_the_loop()  # it has heard of that, and waits for the store
@@ -491,7 +491,7 @@ def test_a_cancelled_batch_commits_what_was_done_and_gives_back_the_rest(bench: 
                 at_b.set()
                 await asyncio.Event().wait()
 
-        task = asyncio.ensure_future(once.run([A, B, {"id": "c"}], handle))
+        task = asyncio.ensure_future(once.arun([A, B, {"id": "c"}], handle))
         await at_b.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -506,7 +506,7 @@ def test_a_handler_that_ends_cancelled_by_itself_has_failed(bench: Bench) -> Non
         if event.id == "a":
             raise asyncio.CancelledError
 
-    assert kinds(asyncio.run(bench.once().run([A, B], handle))) == ["failed", "processed"]
+    assert kinds(asyncio.run(bench.once().arun([A, B], handle))) == ["failed", "processed"]
 
 
 # --- lease and heartbeat ---
@@ -595,7 +595,7 @@ def test_a_slow_async_handler_keeps_its_claim(bench: Bench) -> None:
             await seen.wait()
             ctx.check()
 
-        running = asyncio.ensure_future(once.run([A], handle))
+        running = asyncio.ensure_future(once.arun([A], handle))
         await long.wait()
         meanwhile = await asyncio.to_thread(other.run, [A], ok)
         seen.set()
@@ -1046,7 +1046,7 @@ def test_a_transaction_is_not_for_async_handlers(bench: Bench) -> None:
     async def handle(event: Event, ctx: Context) -> None:
         ctx.tx.execute("SELECT 1")
 
-    (outcome,) = asyncio.run(bench.once(bench.url).run([A], handle))
+    (outcome,) = asyncio.run(bench.once(bench.url).arun([A], handle))
     assert isinstance(outcome.error, ConfigError)
     assert "def instead of async def" in str(outcome.error)
 
@@ -1068,8 +1068,8 @@ def test_a_transaction_without_a_claim_is_refused(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        ({"consumer": ""}, "consumer: '' is no name"),
-        ({"consumer": 5}, "consumer: 5 is no name"),
+        ({"consumer": ""}, "consumer: '' is not a non-empty string"),
+        ({"consumer": 5}, "consumer: 5 is not a non-empty string"),
         ({"rules": {"name": "orders"}}, "rules: {'name': 'orders'} is no rule; give Rule"),
         ({"rules": [{"name": "orders"}]}, "is no rule; give Rule"),
         ({"rules": None}, "rules: None is no rule"),
@@ -1160,7 +1160,7 @@ def test_a_handler_writes_into_a_copy_of_its_own(bench: Bench, make: Callable[[]
 
     for _ in range(2):
         found = (
-            once.run([given, given], handle) if how == "def" else asyncio.run(once.run([given, given], handle_async))
+            once.run([given, given], handle) if how == "def" else asyncio.run(once.arun([given, given], handle_async))
         )
         assert kinds(found) in (["processed", "duplicate"], ["duplicate", "duplicate"])
     assert len(ran) == 1
@@ -1297,12 +1297,12 @@ class _Awaitable:
 _UNRUN: dict[str, tuple[Callable[[], Any], str]] = {
     "Future of a thread": (concurrent.futures.Future, "Future, which may not be done yet; wait for it"),
     "Future of a cluster": (type("Future", (), {"add_done_callback": print}), "Future, which may not be done yet"),
-    "coroutine": (_coroutine, "coroutine, which nobody runs; write the handler with async def"),
-    "awaitable": (_Awaitable, "_Awaitable, which nobody runs; write the handler with async def"),
-    "generator": (lambda: (each for each in "ab"), "generator, which nobody runs; go through it"),
-    "async generator": (_async_generator, "async_generator, which nobody runs; go through it"),
-    "map": (lambda: map(str, "ab"), "map, which nobody runs; go through it"),
-    "filter": (lambda: filter(str, "ab"), "filter, which nobody runs; go through it"),
+    "coroutine": (_coroutine, "coroutine, which is never awaited; write the handler with async def"),
+    "awaitable": (_Awaitable, "_Awaitable, which is never awaited; write the handler with async def"),
+    "generator": (lambda: (each for each in "ab"), "generator, which never runs; iterate over it"),
+    "async generator": (_async_generator, "async_generator, which never runs; iterate over it"),
+    "map": (lambda: map(str, "ab"), "map, which never runs; iterate over it"),
+    "filter": (lambda: filter(str, "ab"), "filter, which never runs; iterate over it"),
 }
 _INSIDE: dict[str, Callable[[Any], Any]] = {
     "itself": lambda made: made,
@@ -1321,7 +1321,7 @@ def test_what_has_not_run_is_not_done(
         return inside(make())
 
     once = bench.once(max_attempts=5)
-    for (outcome,) in (once.run([A], lambda event: inside(make())), asyncio.run(once.run([A], handle_async))):
+    for (outcome,) in (once.run([A], lambda event: inside(make())), asyncio.run(once.arun([A], handle_async))):
         assert outcome.kind is Kind.FAILED
         assert isinstance(outcome.error, ConfigError)
         assert str(outcome.error).startswith(f"the handler returned an object of type {said}")
@@ -1333,7 +1333,7 @@ def test_a_task_of_asyncio_is_not_done(bench: Bench) -> None:
         async def handle(event: Event) -> Any:
             return asyncio.ensure_future(asyncio.sleep(0))
 
-        outcomes: list[Outcome] = await bench.once().run([A], handle)
+        outcomes: list[Outcome] = await bench.once().arun([A], handle)
         return outcomes
 
     (outcome,) = asyncio.run(main())
@@ -1505,7 +1505,7 @@ def test_a_child_does_not_keep_its_parents_claims_alive(bench: Bench, store: str
     def handle(event: Event) -> None:
         child = os.fork()
         if not child:
-            os._exit(len(once._keeper._batches) + bool(once._keeper._thread))
+            os._exit(len(once._engine.keeper._batches) + bool(once._engine.keeper._thread))
         beats.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
     assert kinds(once.run([A], handle)) == ["processed"]

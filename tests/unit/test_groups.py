@@ -75,7 +75,7 @@ def test_nothing_runs_behind_a_failure_and_other_groups_go_on(bench: Bench) -> N
 
 def test_async_handlers_keep_the_order_of_a_group(bench: Bench) -> None:
     handler, once = Handler("b2"), bench.once()
-    found = asyncio.run(once.run(deliver("a1 a2 a3 b1 b2 b3"), handler.later))
+    found = asyncio.run(once.arun(deliver("a1 a2 a3 b1 b2 b3"), handler.later))
     assert kinds(found) == ["processed"] * 3 + ["processed", "failed", "busy"]
     assert [each for each in handler.ran if each[0] == "a"] == ["a1", "a2", "a3"]
 

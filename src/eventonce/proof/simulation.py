@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from eventonce.claim import Claim
-from eventonce.context import Context
 from eventonce.engine import Once
+from eventonce.engine.context import Context
+from eventonce.engine.keeper import Keeper
 from eventonce.event import Event
-from eventonce.keeper import Keeper
 from eventonce.key import Key
 from eventonce.ports import Store
 from eventonce.proof.choices import Choices, shrink
@@ -73,7 +73,7 @@ class TaskKeeper(Keeper):
         self._world = world
         self._task: Task | None = None
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         if self._task is None or self._task.dead:
             self._task = self._world.start(self._world.process, self._keep)
 
@@ -229,7 +229,7 @@ class Simulation:
             max_attempts=ATTEMPTS,
             clock=clock,
         )
-        once._keeper = self._kit.keeper(self._world, line, clock)
+        once._engine.keeper = self._kit.keeper(self._world, line, clock)
         worker = self._kit.worker(
             once, _Watched(self), self._handler(book), _DeadLetters(self), batch=self._batch, endless=True, clock=clock
         )

@@ -116,7 +116,7 @@ class IdempotencyMiddleware:
         return Event(id=key, source=whose, type="http.request", data=said)
 
     async def _once_only(self, event: Event, exchange: Exchange) -> None:
-        outcome = (await self._once.run([event], exchange.run))[0]
+        outcome = (await self._once.arun([event], exchange.run))[0]
         if not exchange.passed_on:
             await _answer(outcome, exchange.answer).send(exchange.send)
         await exchange.finish()

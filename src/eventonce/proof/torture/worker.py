@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from eventonce.clock import SystemClock
-from eventonce.context import Context
 from eventonce.engine import Once
+from eventonce.engine.context import Context
 from eventonce.event import Delivery, Event
 from eventonce.ports import Source
 from eventonce.proof.torture.effects import effect_of
