@@ -1639,7 +1639,7 @@ def test_a_second_handler_needs_a_consumer_of_its_own(bench: Bench) -> None:
     once = bench.once()
     once(ok)
     once(ok)
-    with pytest.raises(ConfigError, match=r"decorates .*ok already, and .*fail would only get"):
+    with pytest.raises(ConfigError, match=r"decorates .*ok already, and .*fail would split"):
         once(fail)
 
 

@@ -61,8 +61,10 @@ class OpenClaims:
     def __len__(self) -> int:
         return len(self._open)
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._open
+    def is_open(self, key: Key, token: Token) -> bool:
+        """Return whether the claim on a key is the one with this token."""
+        claim = self._open.get(key)
+        return claim is not None and claim.token == token
 
     def add(self, keys: Iterable[Key], token: Token, until: int) -> dict[Key, OpenClaim]:
         """Enter claims that have been won."""
@@ -72,8 +74,10 @@ class OpenClaims:
                 if (before := self._open.get(key)) is not None and before.token == token:
                     claims[key] = before
             self._open |= claims
-            for key in claims if self.committed else ():  # answers for earlier claims do not concern these
-                self.committed.pop(key, None)
+            if self.committed or self._ready:  # what was left of earlier claims does not concern these
+                for key in claims:
+                    self.committed.pop(key, None)
+                    self._ready.pop(key, None)
         return claims
 
     def drop(self, keys: Iterable[Key]) -> None:

@@ -116,7 +116,7 @@ class Order:
     # --- what makes one wait for another ---
 
     def _free(self) -> list[Job]:
-        """Return the jobs that wait for no other one, in order of arrival."""
+        """Return the jobs that wait for no other one, in order of arrival. End those that others have decided."""
         free: list[Job] = []
         waiting: list[Job] = []
         first: dict[Key, Job] = {}  # of each key, the one that its copies wait for
@@ -124,12 +124,14 @@ class Order:
         some_ended = self._stops or self._firsts
         some_wait = self._busy or self._suspects
         for job in self._waiting:
-            if job.position in self._ended or (some_ended and self._ends_by_another(job)):
+            if job.position in self._ended:
+                continue
+            leader = first.get(job.key) or first.get(job.keys[-1])  # it has one key or two
+            if some_ended and self._ends_by_another(job, leader):
                 continue
             waiting.append(job)
             if job.group is not None and job.group in blocked:
                 continue
-            leader = first.get(job.key) or first.get(job.keys[-1])  # it has one key or two
             if leader is None:
                 for key in job.keys:
                     first[key] = job
@@ -148,18 +150,24 @@ class Order:
             return True
         return job in self._suspects and job.group is not None and any(job.group == other.group for other in free)
 
-    def _ends_by_another(self, job: Job) -> bool:
-        """End a copy of one that has ended, or a job behind one of its group that did not end well."""
+    def _ends_by_another(self, job: Job, leader: Job | None) -> bool:
+        """End a copy as its first has ended, or a job behind one of its group that did not end well.
+
+        A copy whose `leader` has not ended waits with it, unless it is done already under its other key.
+        """
+        is_copy = leader is not None and leader.version == job.version
         first = self._first_of(job)
-        ended = None if first is None else endings.follow(job, first, self._clock.utc())
-        if ended is None and _held_back(job, self._stops):
+        ended = None
+        if first is not None and (not is_copy or ended_well(first.outcome)):
+            ended = endings.follow(job, first, self._clock.utc())
+        if ended is None and not is_copy and _held_back(job, self._stops):
             ended = endings.behind(job)
         if ended is not None:
             self._end(ended)
         return ended is not None
 
     def _first_of(self, job: Job) -> Ended | None:
-        """Return the end that a copy takes over. Of two, under its two keys, that is the one that ended well."""
+        """Return the end that a copy takes over. Of two, for its two keys, that is the one that ended well."""
         firsts = [first for key in job.keys if (first := self._firsts.get(key)) and first.job.version == job.version]
         return next((first for first in firsts if ended_well(first.outcome)), firsts[0] if firsts else None)
 

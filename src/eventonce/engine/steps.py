@@ -115,7 +115,7 @@ class Batch:
                     chains = order.admit(decisions)  # what runs now: of each group, one after another
                     yield from self._give_back(turn, self._unused(turn, chains))
                     yield self._handler.run(chains, results)  # which notes each result as it happens
-                    error = yield from self._commit()
+                    error = yield from self._commit(results)
                     yield from self._give_back(turn, results.without_effect(), results.failures)
                     order.end(self._settle(results, error))  # and so end their copies
                 except BaseException:
@@ -227,8 +227,10 @@ class Batch:
 
     # --- commit and give back: what the store must know ---
 
-    def _commit(self) -> Flow[StoreError | None]:
+    def _commit(self, results: Results) -> Flow[StoreError | None]:
         """Commit what waits. The effects have happened, so try again for as long as the claims are ours."""
+        if not results.effects:
+            return None
         for pause in _COMMIT_PAUSES:
             finishes = self.claims.ready()
             if not finishes:
@@ -262,13 +264,14 @@ class Batch:
         running = {each.job for chain in chains for each in chain if type(each.basis) is OpenClaim}
         if len(running) == len(self.claims):  # nearly always
             return []
-        return [job for job in turn.jobs if job not in running and any(key in self.claims for key in job.keys)]
+        is_open = self.claims.is_open
+        return [job for job in turn.jobs if job not in running and any(is_open(key, turn.token) for key in job.keys)]
 
     def _rescue(self, turn: Turn, results: Results) -> Flow[None]:
         """After an interrupt, commit what has taken effect and give the rest back. One failure here stops no other."""
         results.wind_up()
         with _logged("commit what was done"):
-            yield from self._commit()
+            yield from self._commit(results)
         with _logged("give claims back"):
             yield from self._give_back(turn, results.never_happened(turn.jobs), results.failures)
 

@@ -284,9 +284,9 @@ class _FencedIsDone(Once):
 
 
 class _CopiesOrder(Order):
-    def _ends_by_another(self, job: Job) -> bool:
+    def _ends_by_another(self, job: Job, leader: Job | None) -> bool:
         if (first := self._first_of(job)) is None:
-            return super()._ends_by_another(job)
+            return super()._ends_by_another(job, leader)
         self._end(Ended(job, structs.replace(first.outcome, kind=Kind.DUPLICATE)))
         return True
 
