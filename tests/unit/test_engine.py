@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from types import MappingProxyType
+from types import CodeType, MappingProxyType
 from typing import Any
 
 import msgspec
@@ -51,7 +51,7 @@ from eventonce.stores import open_store
 from eventonce.stores.memory import MemoryStore
 from eventonce.stores.sqlite import SQLiteStore
 from eventonce.testing import ManualClock
-from tests.interrupts import Interrupt
+from tests.interrupts import Interrupt, in_the_engine
 from tests.until import until
 
 from .conftest import Bench, Faulty
@@ -397,6 +397,29 @@ def test_an_interrupt_anywhere_behind_an_async_handler_strands_nothing(bench: Be
         assert (third is None) == raised
         assert "busy" not in kinds(once.run(events, ok))
     gc.collect()
+    assert nth > 10
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, GeneratorExit])
+def test_an_interrupt_anywhere_behind_a_plain_handler_strands_nothing(bench: Bench, stop: type[BaseException]) -> None:
+    def where(code: CodeType) -> bool:
+        return in_the_engine(code) and not code.co_filename.endswith("keeper.py")  # it holds locks that others need
+
+    nth, raised = 0, True
+    while raised:
+        nth += 1
+        interrupt, event, once = Interrupt(nth, stop, where), {"id": str(nth)}, bench.once()
+
+        def handle(event: Event, interrupt: Interrupt = interrupt) -> None:
+            interrupt.armed = True
+
+        with interrupt, suppress(stop):
+            once(handle)(event)
+            assert not interrupt.raised
+        raised = interrupt.raised
+        (record,) = once.peek([once.key(event)])
+        assert record is None or record.done_at
+        assert kinds(once.run([event], ok)) == ["processed" if record is None else "duplicate"]
     assert nth > 10
 
 
