@@ -105,7 +105,7 @@ class RandomBatch:
             self._store.plan = {verb: self._faults() for verb in ("claim", "commit", "release") if rng.random() < 0.3}
 
     def run(self) -> list[Outcome]:
-        handler = self._rng.choice([self._handle, self._handle, Sink(self._handle)])
+        handler = self._handle if self._rng.random() < 0.7 else Sink(self._handle)
         with self._once:
             return self._once.run(self.deliveries, handler)
 
@@ -119,7 +119,7 @@ class RandomBatch:
             was={"name": "old", "key": ["detail.w"]} if rng.random() < 0.25 else None,
             store_trouble="process" if faults and rng.random() < 0.3 else "retry",
         )
-        wait = rng.choice([0, 0, "300ms"])
+        wait = rng.choice(["0s", "0s", "300ms"])
         return Once(self._store, clock=self._clock, rules=rule, max_attempts=rng.choice([1, 2, 5]), busy_wait=wait)
 
     def _delivery(self, number: int, group: str | None) -> Delivery:

@@ -66,8 +66,8 @@ class Bench:
     def _job(self, position: int, name: str, fields: dict[str, Any]) -> Job:
         key, group, version, *_ = [*name.split("/"), "", ""]
         keys = tuple(Key(part.encode()) for part in key.split("+"))
-        named = {"group": group or None, "version": int(version) if version else None}
-        return Job(position, Event(data=None), RULE, keys[0], keys, **named, **fields)
+        number = int(version) if version else None
+        return Job(position, Event(data=None), RULE, keys[0], keys, number, group=group or None, **fields)
 
 
 def test_what_waits_for_nothing_goes_in_one_turn() -> None:

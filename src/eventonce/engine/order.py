@@ -124,10 +124,8 @@ class Order:
         some_ended = self._stops or self._firsts
         some_wait = self._busy or self._suspects
         for job in self._waiting:
-            if job.position in self._ended:
-                continue
             leader = first.get(job.key) or first.get(job.keys[-1])  # it has one key or two
-            if some_ended and self._ends_by_another(job, leader):
+            if job.position in self._ended or (some_ended and self._ends_by_another(job, leader)):
                 continue
             waiting.append(job)
             if job.group is not None and job.group in blocked:
@@ -135,11 +133,9 @@ class Order:
             if leader is None:
                 for key in job.keys:
                     first[key] = job
-                if some_wait and self._must_wait(job, free):
-                    blocked.add(job.group)
-                else:
-                    free.append(job)
-            elif not _ends_with(job, leader):
+            if leader is None and not (some_wait and self._must_wait(job, free)):
+                free.append(job)
+            elif leader is None or not _ends_with(job, leader):
                 blocked.add(job.group)
         self._waiting, self._more_wait = waiting, len(waiting) > len(free)
         return free

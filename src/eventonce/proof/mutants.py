@@ -301,6 +301,23 @@ class _CopiesAreDone(Once):
     batch_type = _CopiesBatch
 
 
+class _OvertakingOrder(Order):
+    def _free(self) -> list[Job]:
+        free = super()._free()
+        some_wait = self._suspects and self._busy and not free
+        return [job for job in self._waiting if job not in self._busy][:1] if some_wait else free
+
+
+class _OvertakingBatch(Batch):
+    order_type = _OvertakingOrder
+
+
+class _Overtakes(Once):
+    """What waits behind a busy one runs as soon as a suspect before both has ended well."""
+
+    batch_type = _OvertakingBatch
+
+
 class _PressesOn(Once):
     """A failure does not stop its group."""
 
@@ -340,6 +357,7 @@ MUTANTS = {
     "a fenced commit taken for done": Kit(once=_FencedIsDone),
     "copies of a failure taken for done": Kit(once=_CopiesAreDone),
     "a group that goes on behind a failure": Kit(once=_PressesOn),
+    "a group that goes on behind a busy one": Kit(once=_Overtakes),
     "a sweep of what is still needed": _store(_SweepsAll),
     "a window without end": _store(_WindowNeverEnds),
     "a window that ends early": _store(_WindowEndsEarly),

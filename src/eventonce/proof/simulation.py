@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from eventonce.claim import Claim
+from eventonce.claim import Claim, Want
 from eventonce.engine import Once
 from eventonce.engine.context import Context
 from eventonce.engine.keeper import Keeper
@@ -176,6 +176,8 @@ class Simulation:
         self._busy_wait = choices.below(2) * LEASE // 2
         self._born = 0
         self._lines: list[tuple[Process, Line]] = []
+        if choices.rarely(15):
+            self._claim_earlier()
         self._workers = 1 + choices.below(3)
         for _ in range(self._workers):
             self._spawn()
@@ -196,6 +198,17 @@ class Simulation:
         return self._world.story
 
     # --- the cast ---
+
+    def _claim_earlier(self) -> None:
+        """Claim some events for workers that died in company. Some leases have expired, and others last a while."""
+        for event in self._scene.events:
+            lease = (0, 1, LEASE)[self._choices.below(3)]
+            if lease:
+                token = f"dead {event.id}".encode()
+                wants = [Want(self._scene.keys[event.id][0][0], _LONG * 1000, self._scene.version(event), shared=True)]
+                answers = self._store.claim(wants, token, lease)
+                self._model.claimed(wants, token, lease, answers, self._world.now)
+                self._model.died({token})
 
     def _spawn(self, after: int = 0) -> None:
         self._born += 1
