@@ -13,12 +13,15 @@ from eventonce.errors import SinkDown, StoreBusy, StorePartly, StoreUnusable
 from eventonce.event import Delivery
 from eventonce.key import Key
 from eventonce.outcome import Action
+from eventonce.rule import Remember
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
 
 BATCHES, HISTORIES = 1500, 2500
 LONG = 10**9  # milliseconds of a window
 ANOTHER = b"another!"  # a worker's token
+_GROUPS: tuple[tuple[str | None, ...], ...] = (("g",), ("g", "h"), ("g", None))
+_REMEMBER: tuple[Remember, ...] = ("seen", "seen", "note", "result")
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +97,7 @@ class RandomBatch:
         self._store = FaultyStore(self._clock)
         self._keys = "abcd"[: rng.randint(1, 4)]
         self._once = self._open(faults=faults)
-        groups = rng.choice([["g"], ["g", "h"], ["g", None]])
+        groups = _GROUPS[rng.randrange(3)]
         self.deliveries = [self._delivery(number, rng.choice(groups)) for number in range(rng.randint(2, 9))]
         self._bad = {number for number in range(len(self.deliveries)) if rng.random() < 0.25}
         self.ran: list[int] = []
@@ -115,7 +118,7 @@ class RandomBatch:
             name="r",
             key=["detail.k"],
             version="detail.v" if rng.random() < 0.4 else None,
-            remember=rng.choice(["seen", "seen", "note", "result"]),
+            remember=_REMEMBER[rng.randrange(4)],
             was={"name": "old", "key": ["detail.w"]} if rng.random() < 0.25 else None,
             store_trouble="process" if faults and rng.random() < 0.3 else "retry",
         )

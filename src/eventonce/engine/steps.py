@@ -164,13 +164,17 @@ class Batch:
         is_plain = len(answers) == len(jobs) and not (rejected or self._handler.takes_context)
         if is_plain and answers.count(_NEW) == len(answers):  # nearly always; what follows comes to the same
             return [Runnable(job, 1, claims[job.key]) for job in jobs]
-        each = iter(answers)
-        decided = [self._decide(turn, job, strongest([next(each) for _ in job.keys]), claims) for job in jobs]
+        if len(answers) > len(jobs):  # some have two keys
+            each = iter(answers)
+            answers = [strongest([next(each) for _ in job.keys]) for job in jobs]
+        decided = [self._decide(turn, job, answer, claims) for job, answer in zip(jobs, answers, strict=True)]
         return _in_order(rejected + decided) if rejected else decided
 
     def _decide(self, turn: Turn, job: Job, answer: Answer, claims: Mapping[Key, OpenClaim]) -> Decision:
         """Decide what the store's answer means for a job."""
-        if isinstance(answer, Done) and endings.passed_on(job, answer):
+        if isinstance(answer, Done):
+            if job.message_id is None or not endings.passed_on(job, answer):
+                return endings.duplicate(job, answer)
             return self._runnable(job, answer.record.took, answer)  # by an earlier run, and its carrier sent it again
         if not isinstance(answer, Won):
             return endings.answered(job, answer)

@@ -176,8 +176,7 @@ class Simulation:
         self._busy_wait = choices.below(2) * LEASE // 2
         self._born = 0
         self._lines: list[tuple[Process, Line]] = []
-        if choices.rarely(15):
-            self._claim_earlier()
+        self._had_earlier_workers = choices.rarely(15)
         self._workers = 1 + choices.below(3)
         for _ in range(self._workers):
             self._spawn()
@@ -219,6 +218,9 @@ class Simulation:
     def _live(self, process: Process) -> None:
         """A process, with one thread of work or two."""
         line_of = TransactionalLine if self._kit.transactional else Line
+        if self._had_earlier_workers:
+            self._had_earlier_workers = False
+            self._claim_earlier()
         line = line_of(self._world, process, self._store, self._model, LEASE)
         self._lines.append((process, line))
         try:
