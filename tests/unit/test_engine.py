@@ -6,6 +6,7 @@ import functools
 import gc
 import math
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -116,6 +117,18 @@ def test_many_give_one_outcome_each_in_order(bench: Bench) -> None:
 def test_more_than_one_batch(bench: Bench) -> None:
     events = [{"id": str(number % 700)} for number in range(1500)]
     assert kinds(bench.once().run(iter(events), ok)).count("processed") == 700
+
+
+def test_run_is_for_def_and_arun_for_async_def(bench: Bench) -> None:
+    async def later(event: Event) -> None: ...
+
+    once = bench.once()
+    with pytest.raises(ConfigError, match=re.escape("the handler is async def; use await once.arun(events, handler)")):
+        once.run([A], later)
+    for handler in (ok, once.prepare(ok)):
+        with pytest.raises(ConfigError, match=re.escape("the handler is not async def; use once.run(events, handler)")):
+            asyncio.run(once.arun([A], handler))
+    assert kinds(asyncio.run(once.arun([A], once.prepare(later)))) == ["processed"]
 
 
 def test_many_async(bench: Bench) -> None:

@@ -73,6 +73,19 @@ def test_nothing_runs_behind_a_failure_and_other_groups_go_on(bench: Bench) -> N
     assert [each for each in handler.ran if each[0] == "a"] == ["a1", "a2", "a2", "a3", "a4"]
 
 
+@pytest.mark.parametrize("busy_wait", ["0s", "50ms"])
+def test_nothing_runs_behind_a_busy_one_when_a_suspect_before_it_has_run(bench: Bench, busy_wait: str) -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock=clock)
+    handler, once = Handler(), bench.once(store, clock=clock, busy_wait=busy_wait)
+    first, second = (once.key({"id": name}) for name in ("a1", "a2"))
+    store.claim([Want(first, 10_000, shared=True)], b"dead", 1)
+    store.claim([Want(second, 10_000)], b"another", 10_000)
+    clock.sleep(10)
+    assert kinds(once.run(deliver("a1 a2 a3"), handler)) == ["processed", "busy", "busy"]
+    assert handler.ran == ["a1"]
+
+
 def test_async_handlers_keep_the_order_of_a_group(bench: Bench) -> None:
     handler, once = Handler("b2"), bench.once()
     found = asyncio.run(once.arun(deliver("a1 a2 a3 b1 b2 b3"), handler.later))

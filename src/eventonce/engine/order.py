@@ -50,6 +50,7 @@ class Order:
         self._busy: dict[Job, Ended] = {}  # with the end it has if we wait no longer
         self._deadline: int | None = None  # of waiting for busy keys
         self._pause = _FIRST_PAUSE
+        self._has_groups = bool({job.group for job in self._waiting} - {None})
         self.remaining = len(self._waiting)  # jobs that have not ended
         if self.remaining < len(arrived):
             self._refuse([refused for refused in arrived if isinstance(refused, Refused)])
@@ -79,27 +80,11 @@ class Order:
 
         Behind one of its group that does not run now and has not ended well, a job goes on waiting.
         """
-        ended: list[Ended] = []
-        stops = Stops()  # for this turn
-        for decision in decisions:
-            if isinstance(decision, Runnable):
-                continue
-            job = decision.job
-            if isinstance(decision, Deferred):
-                if decision.alone:
-                    self._suspects.add(job)
-                stops.stop(job.group, job.position)
-            elif decision.outcome.kind is Kind.BUSY and decision.outcome.retry_at is not None:
-                self._wait_for(decision)
-                stops.stop(job.group, job.position)
-            else:
-                ended.append(decision)
-                _stop(stops, job, decision.outcome)
-        self.end(ended)
-        runnable = [decision for decision in decisions if isinstance(decision, Runnable)]
-        if stops:
+        runnable = [decision for decision in decisions if type(decision) is Runnable]
+        if len(runnable) < len(decisions):
+            stops = self._take_in([decision for decision in decisions if not isinstance(decision, Runnable)])
             runnable = [each for each in runnable if not _held_back(each.job, stops)]
-        return chains(runnable, _group)
+        return chains(runnable, _group) if self._has_groups else [[each] for each in runnable]
 
     def end(self, ended: Iterable[Ended]) -> None:
         """Take in how jobs of the turn have ended. Their copies end in the same way."""
@@ -114,6 +99,26 @@ class Order:
         return [self._ended[event.position] for event in self._arrived]
 
     # --- what makes one wait for another ---
+
+    def _take_in(self, decisions: Sequence[Deferred | Ended]) -> Stops:
+        """Note which jobs of a turn do not run now. Return what that stops in this turn."""
+        ended: list[Ended] = []
+        stops = Stops()
+        for decision in decisions:
+            job = decision.job
+            if isinstance(decision, Deferred):
+                if decision.alone:
+                    self._suspects.add(job)
+                stops.stop(job.group, job.position)
+            elif decision.outcome.kind is Kind.BUSY and decision.outcome.retry_at is not None:
+                self._wait_for(decision)
+                stops.stop(job.group, job.position)
+            else:
+                ended.append(decision)
+                if job.group is not None:
+                    _stop(stops, job, decision.outcome)
+        self.end(ended)
+        return stops
 
     def _free(self) -> list[Job]:
         """Return the jobs that wait for no other one, in order of arrival. End those that others have decided."""
@@ -186,7 +191,8 @@ class Order:
         self.remaining -= 1
         if self._busy:
             self._busy.pop(job, None)
-        _stop(self._stops, job, ended.outcome)
+        if job.group is not None:
+            _stop(self._stops, job, ended.outcome)
 
     def _refuse(self, refused: Iterable[Refused]) -> None:
         for event in refused:
@@ -196,7 +202,7 @@ class Order:
 
 def _stop(stops: Stops, event: Job | Refused, outcome: Outcome) -> None:
     """Stop the group of an event that did not end well."""
-    if event.group is not None and not ended_well(outcome):
+    if not ended_well(outcome):
         # A dead letter does not hold up the other events of its message, which are settled with it.
         message = event.message if outcome.action is Action.DEAD_LETTER else None
         stops.stop(event.group, event.position, message)

@@ -30,13 +30,15 @@ class Reader:
 
     def read(self, position: int, item: object) -> Job | Refused:
         """Return the job for an item, or the reason why there is none."""
-        delivery = item if isinstance(item, Delivery) else None
-        group, message, message_id = (
-            (None, None, None) if delivery is None else (delivery.group, delivery.handle, delivery.mark)
-        )
-        event = rule = keyed = None
+        group = message = message_id = event = rule = keyed = None
         try:
-            event = self._event(item if delivery is None else _body(delivery))
+            body = item
+            if isinstance(item, Delivery):
+                group, message, message_id = item.group, item.handle, item.mark
+                body = _body(item)
+            event = read_event(body, self._max_bytes)
+            if not isinstance(body, _TEXTS):  # a handler may write into it, and whoever passed it will use it again
+                event = event.copy()
             rule = self._rules.find(event)
             keyed = rule.key(event)
             content = b"" if rule.remember == "seen" else rule.content(event)
@@ -44,7 +46,8 @@ class Reader:
                 self._check_version(keyed, keyed.since)
             if rule.max_age is not None:
                 self._check_age(event, rule, rule.max_age)
-            return Job(position, event, rule, keyed.key, keyed.keys, keyed.version, content, group, message, message_id)
+            keys = (keyed.key,) if keyed.old_key is None else keyed.keys
+            return Job(position, event, rule, keyed.key, keys, keyed.version, content, group, message, message_id)
         except (EventRejected, EventExpired) as error:
             reason: EventRejected | EventExpired = error
         except Exception as error:  # whatever an event does to us, it is not lost and the others go on
@@ -52,11 +55,6 @@ class Reader:
             reason = EventRejected(f"could not be read: {endings.one_line(error)}")
         outcome = endings.refused(reason, rule, None if keyed is None else keyed.key)
         return Refused(position, None if keyed is None else event, outcome, group, message)
-
-    def _event(self, body: object) -> Event:
-        event = read_event(body, self._max_bytes)
-        # A handler may write into it, and whoever passed a Python object will use that again.
-        return event if isinstance(body, _TEXTS) else event.copy()
 
     def _check_version(self, keyed: Keyed, since: int) -> None:
         """Reject a version that no clock can have given yet: it would make all that follow it stale."""

@@ -265,11 +265,11 @@ class Batch:
 
     def _unused(self, turn: Turn, chains: Sequence[Chain]) -> list[Job]:
         """Return the jobs with a claim of ours that do not run now: deferred, used up, behind another, half won."""
-        running = {each.job for chain in chains for each in chain if type(each.basis) is OpenClaim}
+        running = [each.job for chain in chains for each in chain if type(each.basis) is OpenClaim]
         if len(running) == len(self.claims):  # nearly always
             return []
-        is_open = self.claims.is_open
-        return [job for job in turn.jobs if job not in running and any(is_open(key, turn.token) for key in job.keys)]
+        unused, is_open = set(turn.jobs).difference(running), self.claims.is_open
+        return [job for job in turn.jobs if job in unused and any(is_open(key, turn.token) for key in job.keys)]
 
     def _rescue(self, turn: Turn, results: Results) -> Flow[None]:
         """After an interrupt, commit what has taken effect and give the rest back. One failure here stops no other."""
@@ -288,10 +288,10 @@ class Batch:
 
     def _end(self, effect: Effect, results: Results, error: StoreError | None) -> Ended:
         job, basis = effect.runnable.job, effect.runnable.basis
-        memory = results.memos.get(job)
+        memory = results.memos.get(job) if results.memos else None
         if not isinstance(basis, OpenClaim):
             return endings.unclaimed(effect, basis, memory)
-        committed = results.in_transaction.get(job)
+        committed = results.in_transaction.get(job) if results.in_transaction else None
         if committed is None:
             committed = self.claims.committed.pop(job.key, None)
         if committed:
