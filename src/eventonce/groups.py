@@ -40,7 +40,7 @@ class Stops:
 
 
 class GroupQueue(Generic[Item]):
-    """Items on their way out, of each group one at a time: the next is free when the one before it has ended well."""
+    """Items to send, of each group one at a time: the next is free when the one before it has ended well."""
 
     def __init__(self, items: Iterable[Item], group_of: Callable[[Item], str | None]) -> None:
         self._group_of = group_of

@@ -132,7 +132,7 @@ class RandomBatch:
         return Delivery(body if rng.random() > 0.05 else b"{", group=group, mark=message_id)
 
     def _remember(self, key: str) -> None:
-        """What an earlier worker did with a key."""
+        """Do with a key what an earlier worker may have done."""
         before = self._rng.choice(
             ["new"] * 5 + ["done", "passed on", "busy", "busy a while", "died", "died", "died alone"]
         )
@@ -207,7 +207,7 @@ def history(seed: int, *, plainly: bool) -> History:
     rng = random.Random(seed)
     clock = ManualClock()
     store = FaultyStore(clock)
-    act = rng.choice(
+    ends = rng.choice(
         [
             *[lambda: None, lambda: 5, lambda: clock.sleep(100_000), _coroutine, lambda: [_coroutine()]],
             *map(_raising, (ValueError("no"), EventRejected("no"), StoreError("no"), SinkDown("no"))),
@@ -219,7 +219,7 @@ def history(seed: int, *, plainly: bool) -> History:
     def handle(event: Event) -> object:
         nonlocal runs
         runs += 1
-        return act()
+        return ends()
 
     rule = Rule(
         name="r",

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from eventonce import Once, Rule
-from eventonce.claim import Want
+from eventonce.claim import Answer, Token, Want
+from eventonce.errors import StorePartly
 from eventonce.event import Delivery, Event
 from eventonce.outcome import Kind
 from eventonce.stores.memory import MemoryStore
@@ -71,6 +72,24 @@ def test_nothing_runs_behind_a_failure_and_other_groups_go_on(bench: Bench) -> N
     assert kinds(again) == ["duplicate", "processed", "duplicate", "processed", "duplicate", "duplicate", "processed"]
     assert again[3].attempt == 1  # it had not run before
     assert [each for each in handler.ran if each[0] == "a"] == ["a1", "a2", "a2", "a3", "a4"]
+
+
+def test_what_runs_without_a_claim_overtakes_nothing_of_its_group(bench: Bench) -> None:
+    class Partly(MemoryStore):
+        """A store with several servers, of which one does not answer for the keys of some events."""
+
+        def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+            answers = super().claim(wants, token, lease)
+            if silent.isdisjoint(want.key for want in wants):
+                return answers
+            pairs = zip(wants, answers, strict=True)
+            raise StorePartly("no answer", [None if want.key in silent else answer for want, answer in pairs])
+
+    handler, once = Handler(), bench.once(Partly(), store_trouble="process")
+    silent = {once.key({"id": name}) for name in ("a2", "b1", "b3")}
+    found = once.run(deliver("a1 a2 a3 b1 b2 b3"), handler)
+    assert kinds(found) == ["processed", "busy", "busy", "processed", "processed", "busy"]
+    assert handler.ran == ["b1", "a1", "b2"]
 
 
 @pytest.mark.parametrize("busy_wait", ["0s", "50ms"])

@@ -41,7 +41,7 @@ class Bench:
         return turn
 
     def run(self, *positions: int) -> list[list[int]]:
-        """Admit these as claimed and let them return; which ran, by chain."""
+        """Admit these as claimed, let them return, and return which ran, by chain."""
         return self.admit(*(self.runnable(position) for position in positions))
 
     def admit(self, *decisions: Any) -> list[list[int]]:

@@ -51,7 +51,7 @@ class Context(msgspec.Struct, eq=False):
 
     @property
     def deadline(self) -> datetime | None:
-        """Until when the claim is certainly ours. Each heartbeat extends it. None without a claim."""
+        """The time until which the claim is certainly ours. Each heartbeat extends it. None without a claim."""
         if self._claim is None:
             return None
         return moment(self._clock.utc() + self._claim.until - self._clock.steady())

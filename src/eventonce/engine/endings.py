@@ -1,4 +1,4 @@
-"""The ways in which a job can end: one function for each, and only these make outcomes."""
+"""How a job can end: one function for each case, and only these make outcomes."""
 
 from collections.abc import Sequence
 

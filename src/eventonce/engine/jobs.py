@@ -58,7 +58,7 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def alone(self) -> bool:
-        """Whether a worker that dies can only have died of this one job."""
+        """Return whether a worker that dies can only have died of this one job."""
         return len(self.jobs) == 1
 
 

@@ -247,7 +247,7 @@ class Keeper:
         self._needed.set()  # so that the thread sees that its keeper is gone
 
     def turn(self) -> None:
-        """Take one turn of the thread: do what is due, and rest if there are no claims to look after."""
+        """Take one turn of the thread: do what is due, and rest while nothing is claimed."""
         self.heartbeat()
         with self._lock:
             if not self._batches and not self._stopped.is_set():

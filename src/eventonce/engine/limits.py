@@ -19,6 +19,6 @@ class RunLimits(msgspec.Struct, frozen=True, eq=False):
         return self.lease if self.ends is None else max(self.ends - now, 1)
 
     def deadline_from(self, now: int) -> int:
-        """Return until when to wait for a busy key: not until our own claims end, or there is no time to answer."""
+        """Return until when to wait for a busy key: not until our own claims end, so that time to answer remains."""
         deadline = now + self.busy_wait
         return deadline if self.ends is None else min(deadline, now + (self.ends - now) // 2)

@@ -157,7 +157,7 @@ class Once:
         prepared = self.prepare(handler)
 
         def run(deliveries: Sequence[Delivery], remaining: int | None) -> list[Outcome]:
-            # How often a message may come is for its carrier to count: there is no dead letter of ours here.
+            # How often a message is delivered is for its carrier to decide: we write no dead letters here.
             ends = None if remaining is None else self._clock.steady() + remaining
             limits = structs.replace(self._limits, max_attempts=LONGEST, ends=ends)
             flow = self._flow(deliveries, prepared, limits)

@@ -29,7 +29,7 @@ class Reader:
         return [self.read(position, item) for position, item in enumerate(items, first)]
 
     def read(self, position: int, item: object) -> Job | Refused:
-        """Return the job for an item, or the reason why there is none."""
+        """Return the job for an item, or the reason why it cannot become one."""
         group = message = message_id = event = rule = keyed = None
         try:
             body = item

@@ -12,17 +12,21 @@ What can happen at each step, and the outcome of the event:
              older than its rule allows              expired      it is dropped
     claim    done before                             duplicate    with the remembered result
              a newer version was done before         stale        it is dropped
+             its version is too far ahead            rejected     it becomes a dead letter
              another worker runs it                  busy         after some looks; it comes back later
              no attempt is left                      failed       it becomes a dead letter
              its worker died in company              -            another turn: it runs alone
              the store does not answer               unknown      it comes back; or it runs, as its rule says
     run      the handler raises EventRejected        rejected     it becomes a dead letter
+             the handler cannot reach its store      unknown      it comes back
              the handler raises another error        failed       it comes back, until no attempt is left
-             behind one of its group that failed     busy         it comes back
+             the claim expired before its start      failed       it comes back; that counts as no attempt
+             behind one of its group that failed     busy         it does not run, and comes back
     commit   recorded                                processed
-             another worker had taken over           failed       it comes back, most likely as a duplicate
+             another worker has taken over           failed       it comes back, most likely as a duplicate
              the store does not answer               unknown      it comes back; or processed, as its rule says
-    settle   a copy of one that has ended            duplicate    or the end of that one, if it was not processed
+    settle   a copy of one that was processed        duplicate    with its result
+             a copy of one that ended otherwise      the same     and with the same consequence
 
 An interrupt at any step: what has taken effect is committed, and the rest is given back.
 
@@ -204,15 +208,16 @@ class Batch:
         unclaimed behind that in its group.
         """
         answered = _answered(jobs, error)
-        groups = {job.group for job in answered if job.group is not None}
+        waiting: set[str | None] = set()  # groups, of which one with an answer goes first
         decisions: list[Decision] = []
         unclaimed = 0
         for job in jobs:
             if job in answered:
                 decisions.append(Deferred(job, alone=False))
+                waiting |= {job.group} - {None}
             elif job.rule.store_trouble != "process":
                 decisions.append(endings.unknown(job, error))
-            elif job.group in groups:
+            elif job.group in waiting:
                 decisions.append(endings.behind(job))
             else:
                 decisions.append(self._runnable(job, 1, error))
