@@ -165,9 +165,9 @@ class Batch:
             return _in_order(rejected + self._without_store(jobs, error))
         won = [want.key for want, answer in zip(wants, answers, strict=True) if type(answer) is Won]
         claims = self.claims.add(won, turn.token, sent + lease)
-        is_plain = len(answers) == len(jobs) and not (rejected or self._handler.takes_context)
-        if is_plain and answers.count(_NEW) == len(answers):  # nearly always; what follows comes to the same
-            return [Runnable(job, 1, claims[job.key]) for job in jobs]
+        if len(answers) == len(jobs) == answers.count(_NEW) and not rejected:  # nearly always, and the rest agrees
+            runnable = self._runnable if self._handler.takes_context else Runnable
+            return [runnable(job, 1, claims[job.key]) for job in jobs]
         if len(answers) > len(jobs):  # some have two keys
             each = iter(answers)
             answers = [strongest([next(each) for _ in job.keys]) for job in jobs]
