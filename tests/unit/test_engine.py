@@ -861,8 +861,8 @@ def test_a_count_may_be_so_far_ahead_of_the_last_one_done(bench: Bench) -> None:
     store.forget([once.key({"id": "x", "v": 1})])
     assert run(5, 15, 26, 16, 25) == ["processed", "processed", "rejected", "processed", "processed"]
     assert run(36, 2**63 - 1) == ["rejected", "rejected"]
-    assert once.foresee({"id": "x", "v": 36}).kind is Kind.REJECTED
-    assert once.foresee({"id": "x", "v": 35}).kind is Kind.PROCESSED
+    assert once.preview({"id": "x", "v": 36}).kind is Kind.REJECTED
+    assert once.preview({"id": "x", "v": 35}).kind is Kind.PROCESSED
     (outcome,) = once.run([{"id": "x", "v": 36}], ok)
     assert "v is 36, and the last one done is 25, which is further than the version_ahead" in str(outcome.error)
 

@@ -194,41 +194,41 @@ def test_what_is_no_hook_is_refused(bench: Bench, wrong: Any) -> None:
         bench.once(hooks=[wrong])
 
 
-def test_to_foresee_changes_nothing(bench: Bench) -> None:
+def test_to_preview_changes_nothing(bench: Bench) -> None:
     once = bench.once(remember="note")
     event = {"source": "s", "detail-type": "t", "detail": {"n": 1}, "id": "a"}
 
-    assert once.foresee(event).kind is Kind.PROCESSED
+    assert once.preview(event).kind is Kind.PROCESSED
     assert once.peek([once.key(event)]) == [None]
     once.run([event], lambda event: None)
 
-    again = once.foresee({**event, "id": "b"})
+    again = once.preview({**event, "id": "b"})
     assert again.kind is Kind.DUPLICATE
     assert again.first is not None
     assert (again.first.id, again.first.differs) == ("a", False)
 
 
-def test_to_foresee_what_fails(bench: Bench) -> None:
+def test_to_preview_what_fails(bench: Bench) -> None:
     once = bench.once(max_attempts=2)
     once.run([{"id": "a"}], fail)
-    assert (once.foresee({"id": "a"}).kind, once.foresee({"id": "a"}).attempt) == (Kind.PROCESSED, 2)
+    assert (once.preview({"id": "a"}).kind, once.preview({"id": "a"}).attempt) == (Kind.PROCESSED, 2)
     once.run([{"id": "a"}], fail)
 
-    ended = once.foresee({"id": "a"})
+    ended = once.preview({"id": "a"})
 
     assert (ended.kind, ended.final, str(ended.error)) == (
         Kind.FAILED,
         True,
         "failed 2 times; the last one ended with ValueError: a",
     )
-    assert isinstance(once.foresee(b"[]").error, EventRejected)
+    assert isinstance(once.preview(b"[]").error, EventRejected)
 
 
-def test_to_foresee_while_it_runs_and_when_it_is_old(bench: Bench) -> None:
+def test_to_preview_while_it_runs_and_when_it_is_old(bench: Bench) -> None:
     once = bench.once(key=["id"], version="n")
     seen = []
 
-    once.run([{"id": "a", "n": 5}], lambda event: seen.append(once.foresee(event).kind))
-    seen += [once.foresee({"id": "a", "n": n}).kind for n in (4, 5, 6)]
+    once.run([{"id": "a", "n": 5}], lambda event: seen.append(once.preview(event).kind))
+    seen += [once.preview({"id": "a", "n": n}).kind for n in (4, 5, 6)]
 
     assert seen == [Kind.BUSY, Kind.STALE, Kind.DUPLICATE, Kind.PROCESSED]

@@ -127,7 +127,7 @@ def _of_event(once: Once, book: Rulebook, event: Event | EventRejected, same: st
     if rejected is not None:
         return {**told, "now": Kind.REJECTED, "because": rejected}
     key, record = _remembered(once, book, event)
-    outcome = once.foresee(event)
+    outcome = once.preview(event)
     told |= {"remembered": shown(key, record), "now": outcome.kind, "because": _because(outcome, record)}
     if outcome.first is not None and outcome.first.differs is not None:
         told["differs"] = outcome.first.differs

@@ -185,10 +185,10 @@ class Once:
         """Return the key of an event, or raise `EventRejected`."""
         return self._rules.key(read_event(event, self._max_bytes)).key
 
-    def foresee(self, event: object) -> Outcome:
+    def preview(self, event: object) -> Outcome:
         """Return what an event would become if it came now and its handler returned. Nothing is claimed or changed."""
         job = self._engine.reader.read(0, event)
-        return job.outcome if isinstance(job, Refused) else self._foresee(job)
+        return job.outcome if isinstance(job, Refused) else self._preview(job)
 
     def peek(self, keys: Sequence[Key]) -> list[Record | None]:
         """Return what is remembered of these keys."""
@@ -253,7 +253,7 @@ class Once:
             outcomes += [event.outcome for event in ended]
         return outcomes
 
-    def _foresee(self, job: Job) -> Outcome:
+    def _preview(self, job: Job) -> Outcome:
         now, want = self._clock.utc(), Want(job.key, job.rule.window, job.version)
         records = self._observed_store.peek(job.keys)
         if (end := endings.too_far_ahead(job, records, now)) is not None:
