@@ -1,8 +1,8 @@
 """eventonce: every event takes effect once, whichever way it arrives and however often."""
 
 from eventonce.claims.outcome import Action, Outcome, OutcomeKind
-from eventonce.context import Context
 from eventonce.engine import Once
+from eventonce.engine.context import Context
 from eventonce.errors import (
     ConfigError,
     EventBusy,

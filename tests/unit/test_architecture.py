@@ -19,10 +19,7 @@ FLOORS = [
     {"auth", "observe"},
     {"stores", "sources", "sinks"},
     {"dead_letters"},
-    {"keeper", "flow", "aws_lambda"},
-    {"context"},
-    {"job"},
-    {"work"},
+    {"aws_lambda"},
     {"engine"},
     {"wire", "testing"},
     {"lint", "aws_setup"},
@@ -110,7 +107,7 @@ def modules(file: Path) -> set[str]:
 # Contracts between the parts of one room, and what the ground needs. What others may write is in ports.py.
 INTERNAL = {
     "ChangeListener", "Clock", "Closing", "CloudEvent", "Documents", "EmbeddedStore", "Engine", "EventPublisher",
-    "Forkable", "Home", "Output", "OutboxFeed", "OutboxTable", "Stream",
+    "Forkable", "Home", "Output", "OutboxFeed", "OutboxTable", "Step", "Stream",
 }  # fmt: skip
 
 

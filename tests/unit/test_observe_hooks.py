@@ -117,7 +117,7 @@ def test_async_handlers_are_seen_to_their_end(bench: Bench) -> None:
         await asyncio.sleep(0)
         ended.append(len(notes.runs))
 
-    asyncio.run(bench.once(hooks=[notes]).run([{"id": "a"}], handle))
+    asyncio.run(bench.once(hooks=[notes]).arun([{"id": "a"}], handle))
 
     assert ended == [0]
     assert notes.runs == [(["a"], None)]
@@ -196,7 +196,7 @@ def test_what_is_no_hook_is_refused(bench: Bench, wrong: Any) -> None:
         bench.once(hooks=[wrong])
 
 
-def test_to_foresee_changes_nothing(bench: Bench) -> None:
+def test_to_preview_changes_nothing(bench: Bench) -> None:
     once = bench.once(remember="note")
     event = {"source": "s", "detail-type": "t", "detail": {"n": 1}, "id": "a"}
 
@@ -210,7 +210,7 @@ def test_to_foresee_changes_nothing(bench: Bench) -> None:
     assert (again.first.id, again.first.differs) == ("a", False)
 
 
-def test_to_foresee_what_fails(bench: Bench) -> None:
+def test_to_preview_what_fails(bench: Bench) -> None:
     once = bench.once(max_attempts=2)
     once.run([{"id": "a"}], fail)
     assert (once.preview({"id": "a"}).kind, once.preview({"id": "a"}).attempt) == (OutcomeKind.PROCESSED, 2)
@@ -226,7 +226,7 @@ def test_to_foresee_what_fails(bench: Bench) -> None:
     assert isinstance(once.preview(b"[]").error, EventRejected)
 
 
-def test_to_foresee_while_it_runs_and_when_it_is_old(bench: Bench) -> None:
+def test_to_preview_while_it_runs_and_when_it_is_old(bench: Bench) -> None:
     once = bench.once(key=["id"], version="n")
     seen = []
 

@@ -6,8 +6,8 @@ letter is taken out only when its event is done, so a redrive that is killed is 
 store knows, and the letter goes without another run.
 """
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
@@ -57,7 +57,7 @@ class Redrive:
         clock: Clock | None = None,
     ) -> None:
         self._once = once
-        self._handler = handler
+        self._handler = once.prepare(handler)
         self._box = box
         self._reprocess = reprocess
         self._watch = watch
@@ -78,8 +78,11 @@ class Redrive:
 
     def _outcomes(self, letters: Sequence[DeadLetter], runner: "Runner") -> list[Outcome]:
         parts = [list(self._deliveries(letter)) for letter in letters]
-        found = cast(Any, self._once.run([each for part in parts for each in part], self._handler))
-        outcomes = found if isinstance(found, list) else runner.run(cast(Coroutine[Any, Any, list[Outcome]], found))
+        deliveries = [delivery for part in parts for delivery in part]
+        if self._handler.is_async:
+            outcomes = runner.run(self._once.arun(deliveries, self._handler))
+        else:
+            outcomes = self._once.run(deliveries, self._handler)
         left = iter(outcomes)
         return [_weightiest([next(left) for _ in part]) for part in parts]
 

@@ -126,7 +126,7 @@ class IdempotencyMiddleware:
         return f"caller {caller}"
 
     async def _once_only(self, event: Event, exchange: Exchange) -> None:
-        outcome = (await self._once.run([event], exchange.run))[0]
+        outcome = (await self._once.arun([event], exchange.run))[0]
         if not exchange.passed_on:
             await _answer(outcome, exchange.answer).send(exchange.send)
         await exchange.finish()
