@@ -11,6 +11,7 @@ import msgspec
 from eventonce.rules import Rulebook
 from eventonce.traffic.archive import Archive, Part
 from eventonce.traffic.audit import DecisionColumns, conclude
+from eventonce.traffic.count import AuditCount
 from eventonce.traffic.database import Database
 from eventonce.traffic.dedupe_plan import Places
 from eventonce.traffic.drivers import need
@@ -19,7 +20,6 @@ from eventonce.traffic.part_facts import FactsHeader, PartFacts
 from eventonce.traffic.pool import shared_out
 from eventonce.traffic.recorded import NTH_BITS
 from eventonce.traffic.report import AuditReport
-from eventonce.traffic.tally import AuditCount
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,6 +14,7 @@ import msgspec
 from eventonce.errors import ConfigError
 from eventonce.traffic.archive import Archive
 from eventonce.traffic.audit import conclude
+from eventonce.traffic.count import AuditCount
 from eventonce.traffic.drivers import need
 from eventonce.traffic.keys import Rules, book_of
 from eventonce.traffic.part_facts import FactsHeader
@@ -22,7 +23,6 @@ from eventonce.traffic.report import AuditReport
 from eventonce.traffic.spark.audit import count
 from eventonce.traffic.spark.engine import ordered
 from eventonce.traffic.spark.rows import ADDED, FACTS, KEYED, NTH, PLACE, RULE, TIE, keeping, keying, marking, studying
-from eventonce.traffic.tally import AuditCount
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from eventonce.rules import Rulebook
 from eventonce.traffic.archive import Archive
 from eventonce.traffic.audit import conclude
+from eventonce.traffic.count import AuditCount
 from eventonce.traffic.database_audit import enter, headers, rows_of, take, write_facts
 from eventonce.traffic.dedupe_plan import Places
 from eventonce.traffic.drivers import need
@@ -17,7 +18,6 @@ from eventonce.traffic.recipe import Recipe
 from eventonce.traffic.recorded import NTH_BITS
 from eventonce.traffic.report import AuditReport
 from eventonce.traffic.spark.engine import RANK, Cluster, ordered
-from eventonce.traffic.tally import AuditCount
 
 if TYPE_CHECKING:
     import pyarrow as pa
