@@ -207,7 +207,11 @@ class Archive:
                 for count, delivery in enumerate(part.deliveries() if in_part else (), 1):
                     if before + count in in_part:
                         events = _unpack(before + count, delivery)
-                        yield from (RecordedEvent(event, delivery, at) for at, event in events if at in positions)
+                        yield from (
+                            RecordedEvent(event, delivery, position)
+                            for position, event in events
+                            if position in positions
+                        )
                         in_part.remove(before + count)
                         if not in_part:
                             break

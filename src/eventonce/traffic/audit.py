@@ -51,7 +51,7 @@ def audit(
         types = _count_rules(count, facts)
         same_id, same_content = ids.add_all(facts.ids), contents.add_all(facts.contents)
         decisions = ledger.decide(facts.entries())
-        columns = DecisionColumns(facts.groups, decisions, same_id, same_content, facts.replayed, facts.positions)
+        columns = DecisionColumns(facts.types, decisions, same_id, same_content, facts.replayed, facts.positions)
         count.add(types, columns)
         step(len(facts))
     return conclude(archive, rulebook, count)
@@ -60,10 +60,10 @@ def audit(
 def _count_rules(count: AuditCount, facts: Facts) -> list[TypeCounts]:
     """Count the rules and what was rejected. Return the counts of each type by its number in the facts."""
     types = [count.named(name) for name in facts.names]
-    for group, reason, file, line in facts.rejected:
-        (count.no_events if group is None else types[group].rejected).add(reason, f"{file}:{line}")
-    for (group, rule), events in Counter(zip(facts.groups, facts.rules, strict=True)).items():
-        types[group].add_rule(rule, events)
+    for number, reason, file, line in facts.rejected:
+        (count.no_events if number is None else types[number].rejected).add(reason, f"{file}:{line}")
+    for (number, rule), events in Counter(zip(facts.types, facts.rules, strict=True)).items():
+        types[number].add_rule(rule, events)
     return types
 
 

@@ -30,20 +30,20 @@ _WORTH_PROCESSES = 32 * 1024 * 1024  # bytes below which starting processes cost
 class Rejected(NamedTuple):
     """Why there is no event, or no key for it."""
 
-    group: int | None  # None if there is no event
+    type: int | None  # None if there is no event
     reason: str
     file: str
     line: int
 
 
 class Facts:
-    """Facts of some events, in their order. A group is a source and type, by its number among `names`."""
+    """Facts of some events, in their order. Their types are numbers, which `names` gives to each source and type."""
 
     def __init__(self, documents: int = 0) -> None:
         self.documents = documents  # read so far, with earlier ones
         self.names: dict[tuple[str, str], int] = {}
         self.rejected: list[Rejected] = []
-        self.groups = array("I")
+        self.types = array("I")
         self.rules = array("I")  # by their number in the rulebook
         self.keys = array("Q")  # fingerprints, as are contents and ids
         self.versions = array("q")
@@ -94,15 +94,15 @@ class FactsBuilder:
         if isinstance(event, EventRejected):
             self._facts.rejected.append(Rejected(None, str(event), self._file, line))
             return
-        group = self._facts.names.get((event.source, event.type))
-        if group is None:
-            group = self._group(event)
+        number = self._facts.names.get((event.source, event.type))
+        if number is None:
+            number = self._number(event)
         try:
-            self._add(event, self._rulebook.find(event), group, position)
+            self._add(event, self._rulebook.find(event), number, position)
         except EventRejected as error:
-            self._facts.rejected.append(Rejected(group, str(error), self._file, line))
+            self._facts.rejected.append(Rejected(number, str(error), self._file, line))
 
-    def _add(self, event: Event, rule: CompiledRule, group: int, position: int) -> None:
+    def _add(self, event: Event, rule: CompiledRule, number: int, position: int) -> None:
         own_id, time, version, key_kind = fingerprint.of_id(event), time_ms(event), None, rule.rule.key
         if key_kind == "id" and own_id is not None and _is_id_alone(rule.rule, event):
             key = own_id ^ rule.number
@@ -110,7 +110,7 @@ class FactsBuilder:
             keyed = rule.key(event)
             key, version = fingerprint.of_digest(keyed.key), keyed.version
         self._numbers += (
-            group,
+            number,
             rule.number,
             key,
             NO_VERSION if version is None else version,
@@ -129,7 +129,7 @@ class FactsBuilder:
         """Put all numbers into their columns."""
         facts, numbers = self._facts, self._numbers
         columns: tuple[array[int], ...] = (
-            facts.groups,
+            facts.types,
             facts.rules,
             facts.keys,
             facts.versions,
@@ -143,7 +143,7 @@ class FactsBuilder:
             column.extend(numbers[index :: len(columns)])
         numbers.clear()
 
-    def _group(self, event: Event) -> int:
+    def _number(self, event: Event) -> int:
         names = self._facts.names
         return names.setdefault((event.source[:_MAX_NAME], event.type[:_MAX_NAME]), len(names))
 
@@ -175,7 +175,7 @@ def _range_facts(file_range: FileRange, rulebook: Rulebook) -> Facts:
     """Return the facts of a range. Positions and lines count from its start."""
     facts = Facts()
     facts.add_documents(file_range.documents(hasty=True), file_range.display_name, rulebook)
-    if any(rejected.group is None for rejected in facts.rejected):  # there may be several documents in a line
+    if any(rejected.type is None for rejected in facts.rejected):  # there may be several documents in a line
         facts = Facts()
         facts.add_documents(file_range.documents(), file_range.display_name, rulebook)
     return facts

@@ -52,8 +52,9 @@ class FactsHeader(msgspec.Struct):
             count.number(number, name)
         for number, rule, events in self.rules:
             count.numbered(number).add_rule(rule, events)
-        for group, reason, place, events in self.rejected:
-            (count.no_events if group is None else count.numbered(group).rejected).add(reason, place, events)
+        for name_number, reason, place, events in self.rejected:
+            reasons = count.no_events if name_number is None else count.numbered(name_number).rejected
+            reasons.add(reason, place, events)
 
 
 class PartFacts:
@@ -84,15 +85,15 @@ class PartFacts:
     def _table(self, facts: Facts) -> "pa.Table":
         pa = need("pyarrow", "duckdb")
         names = [self._number(name) for name in facts.names]
-        groups = array("q", [names[group] for group in facts.groups])
-        self._rules.update(zip(groups, facts.rules, strict=True))
+        numbers = array("q", [names[number] for number in facts.types])
+        self._rules.update(zip(numbers, facts.rules, strict=True))
         self._add_rejected(facts, names)
         self.header.documents = facts.documents
         self.header.events += len(facts)
         columns = {name: _arrow(pa, getattr(facts, name)) for name in _NUMBERS}
         columns["rules"] = columns["rules"].cast(pa.int32())
-        columns |= {"names": _arrow(pa, groups), "replayed": _arrow(pa, facts.replayed)}
-        return pa.table({"part": pa.array([self._part.number] * len(groups), pa.int32()), **columns})
+        columns |= {"names": _arrow(pa, numbers), "replayed": _arrow(pa, facts.replayed)}
+        return pa.table({"part": pa.array([self._part.number] * len(numbers), pa.int32()), **columns})
 
     def _number(self, name: tuple[str, str]) -> int:
         """Return the number of a source and type. Beyond those counted apart, that of the others."""
@@ -103,8 +104,8 @@ class PartFacts:
         return number
 
     def _add_rejected(self, facts: Facts, names: list[int]) -> None:
-        for group, reason, file, line in facts.rejected:
-            name = None if group is None else names[group]
+        for number, reason, file, line in facts.rejected:
+            name = None if number is None else names[number]
             self._rejected.setdefault((name, kind_of(reason)), [reason, f"{file}:{line}", 0])[2] += 1
 
 

@@ -62,7 +62,7 @@ def html(report: AuditReport) -> str:
         _table(report) if report.totals.events else "",
         _section("Time between all copies", _chart(report.between)) if report.between.known else "",
         _section("No events", _reasons(report.no_events)) if report.no_events else "",
-        *_groups(report),
+        *_type_sections(report),
         "".join(f"<p class=soft>{_safe(note)}</p>" for note in report.notes),
     ]
     head = "<meta charset=utf-8><meta name=viewport content='width=device-width, initial-scale=1'>"
@@ -137,24 +137,25 @@ def _legend(columns: Sequence[str]) -> str:
 # --- each source and type ---
 
 
-def _groups(report: AuditReport) -> list[str]:
-    detailed = [group for group in report.groups if has_details(group)]
+def _type_sections(report: AuditReport) -> list[str]:
+    detailed = [type_report for type_report in report.groups if has_details(type_report)]
     remaining = len(detailed) - _MAX_SECTIONS
-    return [_group(group) for group in detailed[:_MAX_SECTIONS]] + (
+    return [_type_section(type_report) for type_report in detailed[:_MAX_SECTIONS]] + (
         [f"<p class=soft>{remaining:,} more like these are in --json.</p>"] if remaining > 0 else []
     )
 
 
-def _group(group: TypeReport) -> str:
+def _type_section(type_report: TypeReport) -> str:
     rules = (
-        f"{counted(each.events, 'event')} under rule {_code(each.rule)}, window {each.window}" for each in group.rules
+        f"{counted(each.events, 'event')} under rule {_code(each.rule)}, window {each.window}"
+        for each in type_report.rules
     )
     return _section(
-        " / ".join(names(group)),
+        " / ".join(names(type_report)),
         f"<p class=soft>{'; '.join(rules)}</p>",
-        _suspicious(group.suspicious),
-        f"<div class=warn><h3>Rejected</h3></div>{_reasons(group.rejected)}" if group.rejected else "",
-        _between(group),
+        _suspicious(type_report.suspicious),
+        f"<div class=warn><h3>Rejected</h3></div>{_reasons(type_report.rejected)}" if type_report.rejected else "",
+        _between(type_report),
     )
 
 
@@ -174,12 +175,14 @@ def _reasons(reasons: Sequence[Reason]) -> str:
     )
 
 
-def _between(group: TypeReport) -> str:
-    summary_line = delays(group.between)
+def _between(type_report: TypeReport) -> str:
+    summary_line = delays(type_report.between)
     if not summary_line:
         return ""
     head = f"<h3>Time between copies</h3><p class=soft>{summary_line}</p>"
-    return head + (f"{_chart(group.between)}<p>{_safe(caught(group))}</p>" if group.between.known else "")
+    return head + (
+        f"{_chart(type_report.between)}<p>{_safe(caught(type_report))}</p>" if type_report.between.known else ""
+    )
 
 
 # --- the plot ---

@@ -43,9 +43,9 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def names(group: TypeReport) -> tuple[str, str]:
+def names(type_report: TypeReport) -> tuple[str, str]:
     """Return the source and type for display. A missing one is `(none)`."""
-    return group.source or "(none)", group.type or "(none)"
+    return type_report.source or "(none)", type_report.type or "(none)"
 
 
 def shown_columns(totals: Counts) -> list[str]:
@@ -128,36 +128,38 @@ def _legend(columns: Sequence[str]) -> Iterator[str]:
 
 
 def _details(report: AuditReport) -> Iterator[str]:
-    detailed = [group for group in report.groups if has_details(group)]
-    for group in detailed[:_MAX_DETAILS]:
-        yield from _detail(group)
+    detailed = [type_report for type_report in report.groups if has_details(type_report)]
+    for type_report in detailed[:_MAX_DETAILS]:
+        yield from _detail(type_report)
     if len(detailed) > _MAX_DETAILS:
         yield f"\n{counted(len(detailed) - _MAX_DETAILS, 'more section')} like these: see --json or --html"
 
 
-def has_details(group: TypeReport) -> bool:
+def has_details(type_report: TypeReport) -> bool:
     """Return whether a type has more to show than its row in the table."""
-    between = group.between
-    return bool(group.suspicious.events or group.rejected or between.known or between.unknown or between.same_time)
+    between = type_report.between
+    return bool(
+        type_report.suspicious.events or type_report.rejected or between.known or between.unknown or between.same_time
+    )
 
 
-def _detail(group: TypeReport) -> Iterator[str]:
-    yield f"\n{printable(' / '.join(names(group)))}"
+def _detail(type_report: TypeReport) -> Iterator[str]:
+    yield f"\n{printable(' / '.join(names(type_report)))}"
     yield from (
         f"  {counted(each.events, 'event')} under rule {printable(each.rule)}, window {each.window}"
-        for each in group.rules
+        for each in type_report.rules
     )
-    yield from _suspicious(group.suspicious)
-    yield from (f"  {line}" if line else line for line in _reasons("rejected", group.rejected))
-    yield from _between(group)
+    yield from _suspicious(type_report.suspicious)
+    yield from (f"  {line}" if line else line for line in _reasons("rejected", type_report.rejected))
+    yield from _between(type_report)
 
 
 def _suspicious(suspicious: Suspicious) -> Iterator[str]:
     if not suspicious.events:
         return
     yield f"  suspicious drops: {suspicious.events:,}"
-    for each in suspicious.fields[:_MAX_FIELDS]:
-        yield f"    {printable(each.path)} differs in {each.pairs:,} of {suspicious.compared:,} compared"
+    for field in suspicious.fields[:_MAX_FIELDS]:
+        yield f"    {printable(field.path)} differs in {field.pairs:,} of {suspicious.compared:,} compared"
     for example in suspicious.examples:
         yield f"    such as {printable(example.copy)}, taken for {printable(example.first)}"
 
@@ -166,19 +168,19 @@ def _reasons(head: str, reasons: Sequence[Reason]) -> Iterator[str]:
     if not reasons:
         return
     yield f"{head}: {sum(each.events for each in reasons):,}"
-    for each in reasons[:_MAX_REASONS]:
-        yield f"  {each.events:,} x {printable(each.reason)}  (first: {printable(each.place)})"
+    for reason in reasons[:_MAX_REASONS]:
+        yield f"  {reason.events:,} x {printable(reason.reason)}  (first: {printable(reason.place)})"
     if len(reasons) > _MAX_REASONS:
         yield f"  and {counted(len(reasons) - _MAX_REASONS, 'other reason')}"
 
 
-def _between(group: TypeReport) -> Iterator[str]:
-    between = group.between
+def _between(type_report: TypeReport) -> Iterator[str]:
+    between = type_report.between
     if summary := delays(between):
         yield f"  time between copies: {summary}"
     yield from _bars([bar for bar in between.histogram if bar.copies])
     if between.windows:
-        yield f"  {caught(group)}"
+        yield f"  {caught(type_report)}"
 
 
 def delays(between: Between) -> str:
@@ -191,13 +193,12 @@ def delays(between: Between) -> str:
     return ", ".join(f"{count:,} {label}" for label, count in counts.items() if count)
 
 
-def caught(group: TypeReport) -> str:
+def caught(type_report: TypeReport) -> str:
     """Return which windows would have been enough, and what the configured one misses."""
-    enough = ", ".join(f"{window} {share}" for window, share in zip(windows(group.between), SHARES, strict=True))
-    configured = " and ".join(sorted({each.window for each in group.rules}))
-    return (
-        f"a window of {enough.replace(' ', ' catches ', 1)}; the configured {configured} misses {group.counts.late:,}"
-    )
+    enough = ", ".join(f"{window} {share}" for window, share in zip(windows(type_report.between), SHARES, strict=True))
+    configured = " and ".join(sorted({each.window for each in type_report.rules}))
+    missed = type_report.counts.late
+    return f"a window of {enough.replace(' ', ' catches ', 1)}; the configured {configured} misses {missed:,}"
 
 
 def end_of(bar: Bar) -> str:
