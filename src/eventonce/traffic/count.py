@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappush, heappushpop
 from itertools import compress
 from operator import add, not_
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import msgspec
 
@@ -96,7 +96,7 @@ class TypeCounts(msgspec.Struct):
         """Count events that fell under a rule."""
         self.rules[rule] = self.rules.get(rule, 0) + events
 
-    def add_new(self, events: int, *, same_id: bool, same_content: bool, replayed: bool | int) -> None:
+    def add_new(self, events: int, *, same_id: bool, same_content: bool, replayed: int) -> None:
         """Count events that are the first of their key."""
         self.decisions[Decision.NEW] += events
         self.replayed += events * replayed
@@ -109,7 +109,7 @@ class TypeCounts(msgspec.Struct):
         elif same_content:
             self.only_content += events
 
-    def add_copies(self, decision: AuditDecision, events: int = 1, *, same_id: bool, replayed: bool | int) -> None:
+    def add_copies(self, decision: AuditDecision, events: int = 1, *, same_id: bool, replayed: int) -> None:
         """Count events whose key an earlier event has."""
         self.decisions[decision.kind] += events
         self.replayed += events * replayed
@@ -127,7 +127,7 @@ class TypeCounts(msgspec.Struct):
         self.suspicious += 1
         self._add_pair((-pair.copy, pair.first))
 
-    def merge(self, other: "TypeCounts") -> Self:
+    def merge(self, other: "TypeCounts") -> None:
         """Add all that another one has counted."""
         self.decisions = [*map(add, self.decisions, other.decisions)]
         for name in ("only_id", "only_content", "id_and_content", "suspicious", "replayed"):
@@ -139,7 +139,6 @@ class TypeCounts(msgspec.Struct):
             self.add_rule(rule, events)
         for reason, place, events in other.rejected.by_kind.values():
             self.rejected.add(reason, place, events)
-        return self
 
     def earliest_pairs(self) -> list[Pair]:
         """Return the pairs to compare, in the order of their copies."""
