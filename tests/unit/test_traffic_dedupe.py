@@ -259,7 +259,7 @@ def test_the_work_folder_of_another_plan_is_refused(folder: Path, tmp_path: Path
         Dedupe(plan(folder, out=tmp_path / "out"), Stopping(1)).run()
     by_content = Rulebook("c", [Rule(name="c", key="content")], identity("14d", "retry"))
 
-    with pytest.raises(ConfigError, match=r"out\.partial: was left by another copy"):
+    with pytest.raises(ConfigError, match=r"out\.partial: was left by another run"):
         dedupe(folder, out=tmp_path / "out", rules=by_content)
     (folder / "01" / "a.jsonl").write_bytes(lines(7))
     with pytest.raises(ConfigError, match=r"its input or rules have changed"):
@@ -272,7 +272,7 @@ def test_a_file_that_changes_between_the_passes_is_an_error(folder: Path, tmp_pa
             (folder / "01" / "a.jsonl").write_bytes(lines(1, 2, 3, 4))
             return super().find_drops(plan, headers)
 
-    with pytest.raises(ConfigError, match="has changed while it was copied"):
+    with pytest.raises(ConfigError, match="has changed since the run started"):
         Dedupe(plan(folder, out=tmp_path / "out"), Changing(1)).run()
     assert not (tmp_path / "out").exists()
 
@@ -280,6 +280,6 @@ def test_a_file_that_changes_between_the_passes_is_an_error(folder: Path, tmp_pa
 def test_a_second_run_at_the_same_time_is_refused(folder: Path, tmp_path: Path) -> None:
     with (
         plan(folder, out=tmp_path / "out").opened(),
-        pytest.raises(ConfigError, match="another copy is at work there"),
+        pytest.raises(ConfigError, match="another run is using this folder"),
     ):
         dedupe(folder, out=tmp_path / "out")

@@ -49,7 +49,7 @@ class Target(msgspec.Struct, frozen=True):
     def check(self) -> None:
         """Raise `ConfigError` if the file has changed."""
         if _file_stamp(self.absolute_path) != self.file_stamp:
-            raise ConfigError(f"{display_name(self.path)}: has changed while it was copied; run the copy again")
+            raise ConfigError(f"{display_name(self.path)}: has changed since the run started; run it again")
 
 
 class WorkFolder(NamedTuple):
@@ -155,7 +155,7 @@ class DedupePlan:
             self.work_folder.write_json(file, fingerprint)
         elif file.read_bytes() != msgspec.json.encode(fingerprint):
             raise ConfigError(
-                f"{self.work}: was left by another copy, or its input or rules have changed since; "
+                f"{self.work}: was left by another run, or its input or rules have changed since; "
                 "remove it to start again"
             )
 
@@ -189,7 +189,9 @@ class DedupePlan:
         for target in targets:
             other = paths.setdefault(target.name, target.path)
             if other is not target.path:
-                raise ConfigError(f"{other} and {target.path} would both become {target.name}; copy them one by one")
+                raise ConfigError(
+                    f"{other} and {target.path} would both become {target.name}; deduplicate them one by one"
+                )
 
     def _fingerprint(self) -> str:
         files = [(target.path, target.name, target.file_stamp) for target in self.targets]
@@ -203,7 +205,7 @@ def _locked(file: Path) -> Iterator[None]:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise ConfigError(f"{file.parent}: another copy is at work there; wait for its end") from None
+            raise ConfigError(f"{file.parent}: another run is using this folder; wait until it ends") from None
         yield
 
 
