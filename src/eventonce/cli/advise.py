@@ -10,8 +10,8 @@ from eventonce.cli.progress import Progress
 from eventonce.clock import duration
 from eventonce.errors import EventRejected, describe
 from eventonce.traffic.advise import advise_on
+from eventonce.traffic.archive import Archive, RecordedEvent
 from eventonce.traffic.proposal import Totals, as_json, toml
-from eventonce.traffic.recorded import RecordedEvent, Traffic
 from eventonce.traffic.sample import Sample
 
 _MOST_COMPLAINTS = 5
@@ -41,7 +41,7 @@ def advise(traffic: tuple[str, ...], horizon: str | None, *, in_json: bool) -> N
     """
     if horizon is not None:
         duration(horizon, "--horizon")
-    recorded = Traffic(_paths(traffic))
+    recorded = Archive(_paths(traffic), parquet=False)
     with Progress(recorded) as progress:
         reading = _Reading(progress)
         reading.all(recorded)
@@ -87,7 +87,7 @@ class _Reading:
             self.events += 1
         except EventRejected as error:
             self.rejected += 1
-            self._complain(f"{seen.place}: rejected: {describe(error)}")
+            self._complain(f"{seen.location}: rejected: {describe(error)}")
 
     def _complain(self, line: str) -> None:
         if self.rejected <= _MOST_COMPLAINTS:

@@ -15,7 +15,7 @@ from eventonce.event.formats import read_event
 from eventonce.event.formats.text import kind_of
 from eventonce.lint import Case, Finding, Lint
 from eventonce.rules import Keyed, Rulebook
-from eventonce.traffic.recorded import Traffic
+from eventonce.traffic.archive import Archive
 from eventonce.webhook.address import read_url
 
 _DATE = re.compile(r"holds a (datetime|date|time),")  # which TOML has and JSON has not
@@ -55,13 +55,13 @@ def check(pipeline: str, samples: tuple[str, ...], *, as_json: bool) -> None:
 
 def _events(samples: tuple[str, ...]) -> list[Event]:
     """The samples; what cannot be read among them is told beside the findings."""
-    recorded = Traffic(samples)
+    recorded = Archive(samples, parquet=False)
     events = []
     for seen in recorded:
         if isinstance(seen.event, Event):
             events.append(seen.event)
         else:
-            click.echo(f"eventonce: --samples: {seen.place}: {seen.event}", err=True)
+            click.echo(f"eventonce: --samples: {seen.location}: {seen.event}", err=True)
     for path, reason in recorded.unreadable.items():
         raise ConfigError(f"--samples: {path}: {reason}")
     if not events:

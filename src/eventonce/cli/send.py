@@ -18,7 +18,7 @@ from eventonce.event import Event
 from eventonce.event.formats import read_event
 from eventonce.ports import Sink
 from eventonce.sinks import open_sink
-from eventonce.traffic.recorded import Traffic
+from eventonce.traffic.archive import Archive
 
 _BATCH = 100
 _MOST_COMPLAINTS = 5
@@ -72,10 +72,10 @@ def _open(url: str) -> Sink:
 def _read(events: str) -> list[Event]:
     if events == "-" and (sys.stdin is None or sys.stdin.isatty()):
         raise click.UsageError("name a file of events, or give them on stdin")
-    recorded, found = Traffic([events]), []
+    recorded, found = Archive([events], parquet=False), []
     for seen in recorded:
         if not isinstance(seen.event, Event):
-            raise ConfigError(f"{seen.place}: {describe(seen.event)}")
+            raise ConfigError(f"{seen.location}: {describe(seen.event)}")
         found.append(seen.event)
     for place, reason in recorded.unreadable.items():
         raise ConfigError(f"{place}: {reason}")

@@ -28,9 +28,9 @@ from eventonce.event.paths import ITEM
 from eventonce.lint import horizon
 from eventonce.rules import Rulebook
 from eventonce.rules.rule import Rule
+from eventonce.traffic.archive import time_ms
 from eventonce.traffic.copies import Copies, Record, find
 from eventonce.traffic.gap_histogram import DAY, readable
-from eventonce.traffic.recorded import millis
 from eventonce.traffic.sample import Sample, TypeSample
 from eventonce.traffic.table import Column, Table
 
@@ -124,7 +124,7 @@ def study(kind: TypeSample) -> Study:
         table.add(event)
         # An id in plain data may be that of what the event is about.
         own = event.form == "plain" and isinstance(event.data, dict) and "id" in event.data
-        records.append(Record("" if own else event.id, millis(event)))
+        records.append(Record("" if own else event.id, time_ms(event)))
         ids, times = ids and bool(event.id), times and event.time is not None
     copies = find(table, records)
     return Study(kind, table, copies, _fields(table, copies), ids, times)
@@ -254,7 +254,7 @@ def _longest_gap(about: Study) -> int:
     """Return the longest time between two copies that follow each other, in milliseconds; 0 if none can be seen."""
     times: dict[int, list[int]] = {}
     for label, event in zip(about.copies.labels, about.kind, strict=False):
-        time = millis(event)
+        time = time_ms(event)
         if time is not None:
             times.setdefault(label, []).append(time)
     return max((later - earlier for each in times.values() for earlier, later in pairwise(sorted(each))), default=0)
