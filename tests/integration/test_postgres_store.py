@@ -1369,6 +1369,30 @@ def test_trouble_with_the_database_is_no_attempt_through_sqlalchemy(strict: Plac
     store.close()
 
 
+def test_trouble_with_the_database_is_no_attempt_whatever_a_handler_makes_of_it(
+    place: Place, store: PostgresStore
+) -> None:
+    attempts = []
+
+    class Mine(Exception):
+        pass
+
+    def handle(event: Event, ctx: Any) -> None:
+        attempts.append(ctx.attempt)
+        try:
+            ctx.tx.execute("DO $$ BEGIN RAISE 'gave up' USING ERRCODE = 'deadlock_detected'; END $$")
+        except psycopg.Error as error:
+            if len(attempts) == 1:
+                raise Mine from error
+            if len(attempts) == 2:
+                raise Mine from None
+            raise Mine  # noqa: B904
+
+    outcomes = [transact(place, store, handle)[0] for _ in range(3)]
+    assert [outcome.kind for outcome in outcomes] == [OutcomeKind.UNKNOWN] * 3
+    assert attempts == [1, 1, 1]
+
+
 def test_an_error_of_the_handlers_own_stays_its_own(place: Place, store: PostgresStore) -> None:
     mine = ValueError("no")
 

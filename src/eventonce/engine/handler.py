@@ -54,11 +54,11 @@ class Handler:
         for runnable in chain:
             try:
                 if self._hooks is None:
-                    result = self._call(runnable)
+                    results.returning = runnable, self._call(runnable)
                 else:
                     with self._hooks.running([_attempt(runnable)]):
-                        result = self._call(runnable)
-                goes_on = results.returned(runnable, result)
+                        results.returning = runnable, self._call(runnable)
+                goes_on = results.returned(*results.returning)
             except Exception as error:
                 goes_on = results.raised(runnable, error)
             if not goes_on:
@@ -107,18 +107,22 @@ class Handler:
         """Send these in one call. Return for each whether it ended well."""
         errors: dict[Runnable, Exception | None] = {runnable: _lost(runnable) for runnable in runnables}
         ours = [runnable for runnable, error in errors.items() if error is None]
-        errors.update(zip(ours, self._errors(sink, ours), strict=True))
+        errors.update(zip(ours, self._errors(sink, results, ours), strict=True))
         return [
             results.returned(runnable, None) if error is None else results.raised(runnable, error)
             for runnable, error in errors.items()
         ]
 
-    def _errors(self, sink: Sink, runnables: Sequence[Runnable]) -> Sequence[Exception | None]:
+    def _errors(self, sink: Sink, results: Results, runnables: Sequence[Runnable]) -> Sequence[Exception | None]:
         events = [runnable.job.event for runnable in runnables]
         keys = [idempotency_key(runnable.job.key, runnable.job.version) for runnable in runnables]
         try:
-            with nullcontext() if self._hooks is None else self._hooks.running(list(map(_attempt, runnables))):
-                return sink.send(events, keys)
+            if self._hooks is None:
+                results.sent = runnables, sink.send(events, keys)
+            else:
+                with self._hooks.running(list(map(_attempt, runnables))):
+                    results.sent = runnables, sink.send(events, keys)
+            return results.sent[1]
         except SinkError:  # nothing can be sent until someone acts
             raise
         except Exception as error:

@@ -52,6 +52,7 @@ class _Straight:
         self.claims = claims
         self.token = os.urandom(TOKEN_BYTES)
         self.answers: list[Any] = []  # of the store
+        self.returned: tuple[Any] | None = None  # the result, stored in the statement of the call
         self.interrupt: BaseException | None = None
 
     def run(self, engine: Engine, limits: RunLimits, store: StoreCalls) -> Ended | None:
@@ -61,7 +62,9 @@ class _Straight:
             return self._run(engine, limits, store)
         except BaseException as error:
             self.interrupt = None if isinstance(error, Exception) else error
-            if not self.answers or isinstance(self.function, _Returns):  # the store raised it
+            if self.returned is not None:
+                self.function = _Returns(self.returned[0])
+            if not self.answers or self.returned is not None:  # the store raised it
                 self.answers.append(error)
             else:
                 self.function = _Raises(error)
@@ -80,7 +83,8 @@ class _Straight:
             return None
         claim = self.claims.add([job.key], self.token, sent + limits.lease)[job.key]
         claim.check()
-        result = self.function(job.event)
+        self.returned = (self.function(job.event),)
+        result = self.returned[0]
         self.function = _Returns(result)
         if result is not None and unrun_kind(result) is not None:
             return None

@@ -15,7 +15,7 @@ from eventonce.observe.watched import told
 from eventonce.ports import Transaction
 
 _CAUSES = 10  # how far back to look
-_NOT_RUN = (Awaitable, AsyncGenerator, Generator, map, filter)  # has only been made
+_NOT_RUN = (Awaitable, AsyncGenerator, Generator, map, filter, zip, enumerate)  # has only been made
 _LISTS = (list, tuple, set, frozenset)
 _log = logging.getLogger("eventonce")
 
@@ -28,6 +28,9 @@ class Results:
         self.failures: list[Failure] = []
         self.memos: dict[Job, bytes | None] = {}
         self.in_transaction: dict[Job, bool] = {}  # whether a transaction of its own was committed, or fenced
+        # What has just come back. It is stored in the statement of the call: no interrupt can come between the two.
+        self.returning: tuple[Runnable, Any] | None = None  # from a handler, with its result
+        self.sent: tuple[Sequence[Runnable], Sequence[Exception | None]] | None = None  # from a sink, with its errors
         self._claims = claims
         self._max_result = max_result
         self._hooks = hooks
@@ -81,8 +84,21 @@ class Results:
         for chain in self._chains:
             for runnable in chain:
                 self._try("undo what was begun", _roll_back, runnable)
+        self.effects += self._not_noted()
         for effect in self.effects:
             self._try("record what was done", self._record_again, effect)
+
+    def _not_noted(self) -> list[Effect]:
+        """Return the effects of what had come back when an interrupt came, and was not noted yet."""
+        returned = [] if self.returning is None else [self.returning]
+        if self.sent is not None:
+            returned += [(runnable, None) for runnable, error in zip(*self.sent, strict=False) if error is None]
+        noted = {effect.runnable for effect in self.effects} | {failure.runnable for failure in self.failures}
+        return [
+            Effect(runnable, result)
+            for runnable, result in returned
+            if runnable not in noted and not _has_transaction(runnable) and unrun_kind(result) is None
+        ]
 
     def never_happened(self, jobs: Sequence[Job]) -> list[Job]:
         """Return the jobs that have no effect."""
@@ -164,12 +180,12 @@ def _items(result: Any) -> Iterable[Any]:
 
 
 def _has_not_run(kind: type) -> bool:
-    return issubclass(kind, _NOT_RUN) or _is_future(kind)
+    return issubclass(kind, _NOT_RUN) or kind.__module__ == "itertools" or _is_future(kind)
 
 
 def _is_future(kind: type) -> bool:
-    """Return whether it is a future of any library: of threads, processes, asyncio or a cluster."""
-    return hasattr(kind, "add_done_callback")
+    """Return whether it is a future of any library, or what multiprocessing calls an AsyncResult."""
+    return hasattr(kind, "add_done_callback") or all(hasattr(kind, name) for name in ("get", "ready", "wait"))
 
 
 def _remedy(kind: type) -> str:
@@ -181,13 +197,17 @@ def _remedy(kind: type) -> str:
 
 
 def _store_error_behind(error: Exception) -> Exception:
-    """Return the store error of ctx.tx that a library such as SQLAlchemy has wrapped in an error of its own."""
+    """Return the store error of ctx.tx in whose place a handler or a library has raised an error of its own."""
     cause: BaseException | None = error
     for _ in range(_CAUSES):  # an error may be its own cause
         if cause is None or isinstance(cause, EventOnceError):
             break
-        cause = cause.__cause__
+        cause = cause.__cause__ or cause.__context__
     return cause if isinstance(cause, StoreError) else error
+
+
+def _has_transaction(runnable: Runnable) -> bool:
+    return runnable.context is not None and runnable.context.transaction is not None
 
 
 def _roll_back(runnable: Runnable) -> None:
