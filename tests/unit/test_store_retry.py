@@ -3,7 +3,7 @@
 import pytest
 
 from eventonce.errors import StoreBusy, StoreError, StoreUnusable
-from eventonce.stores.retry import ask
+from eventonce.stores.retry import call_with_retries
 from eventonce.testing.clock import ManualClock
 
 
@@ -25,13 +25,13 @@ class Server:
 
 def test_a_short_absence_is_waited_for_in_silence(caplog: pytest.LogCaptureFixture) -> None:
     server = Server(1000)
-    assert ask(server.act, server.clock, 30_000) == "done"
+    assert call_with_retries(server.act, server.clock, 30_000) == "done"
     assert caplog.messages == []
 
 
 def test_a_longer_one_is_said_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
     server = Server(20_000)
-    assert ask(server.act, server.clock, 30_000) == "done"
+    assert call_with_retries(server.act, server.clock, 30_000) == "done"
     begin, end = caplog.messages
     assert begin == "the store does not answer, asking again for 30 s: nobody there"
     assert end.startswith("the store answers again, after 2")
@@ -41,7 +41,7 @@ def test_a_longer_one_is_said_once_and_so_is_its_end(caplog: pytest.LogCaptureFi
 def test_patience_ends(caplog: pytest.LogCaptureFixture) -> None:
     server = Server(60_000)
     with pytest.raises(StoreError, match="nobody there"):
-        ask(server.act, server.clock, 30_000)
+        call_with_retries(server.act, server.clock, 30_000)
     assert len(caplog.messages) == 1
 
 
@@ -49,5 +49,5 @@ def test_patience_ends(caplog: pytest.LogCaptureFixture) -> None:
 def test_what_does_not_pass_or_did_nothing_is_not_asked_again(error: type[StoreError]) -> None:
     server = Server(1000, error)
     with pytest.raises(error):
-        ask(server.act, server.clock, 30_000)
+        call_with_retries(server.act, server.clock, 30_000)
     assert server.asked == 1

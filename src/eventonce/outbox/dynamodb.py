@@ -15,7 +15,7 @@ from eventonce.outbox.feed import Backlog
 from eventonce.outbox.row import OutboxRow, PendingRow
 from eventonce.stores.dynamodb.client import PASSING, Denied, DynamoDBClient, Refused
 from eventonce.stores.dynamodb.transaction import MAX_ACTIONS, MAX_BYTES, MAX_ITEM, Writes, size
-from eventonce.stores.retry import ask
+from eventonce.stores.retry import call_with_retries
 
 _READ_AT_ONCE, _WRITTEN_AT_ONCE = 100, 25  # keys of one BatchGetItem and BatchWriteItem
 _COUNTED = 1000  # items that are looked at to say how much waits
@@ -85,7 +85,7 @@ class DynamoDBTable:
         # Tokens are one space for all tables of an account.
         token = hashlib.sha256("\0".join((self.place.name, row.grp, row.identity)).encode()).hexdigest()[:36]
         request = {"ClientRequestToken": token, "TransactItems": [{"Put": put}, *items]}
-        ask(lambda: self._transact(request, row.identity), self.clock, self.place.timeout)
+        call_with_retries(lambda: self._transact(request, row.identity), self.clock, self.place.timeout)
 
     def _transact(self, request: dict[str, Any], identity: str) -> None:
         try:
@@ -243,7 +243,7 @@ class DynamoDBTable:
         self._server.close()
 
     def _ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
-        return ask(lambda: self._server.call(operation, **arguments), self.clock, self.place.timeout)
+        return call_with_retries(lambda: self._server.call(operation, **arguments), self.clock, self.place.timeout)
 
     def _left(self, left: Any) -> Any:
         """What DynamoDB did not get to, after a moment."""

@@ -21,7 +21,7 @@ from eventonce.outbox.row import OutboxRow, PendingRow
 from eventonce.outbox.schema import VERSIONS, Schema, absent
 from eventonce.stores.postgres.connection import Connection, Pool
 from eventonce.stores.postgres.errors import trouble
-from eventonce.stores.retry import ask
+from eventonce.stores.retry import call_with_retries
 from eventonce.stores.url import patience
 
 _LOCK = 0x65766E74_6F757462  # "evntoutb": the advisory lock under which the tables are made
@@ -134,7 +134,7 @@ class PostgresTable:
     # --- asking ---
 
     def _ask(self, act: Callable[[Connection], Result], within: int) -> Result:
-        return ask(lambda: self._told(act), self._clock, within)
+        return call_with_retries(lambda: self._told(act), self._clock, within)
 
     def _told(self, act: Callable[[Connection], Result]) -> Result:
         try:

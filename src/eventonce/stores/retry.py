@@ -15,7 +15,7 @@ _log = logging.getLogger("eventonce.patience")
 Result = TypeVar("Result")
 
 
-def ask(act: Callable[[], Result], clock: Clock, within: int) -> Result:
+def call_with_retries(act: Callable[[], Result], clock: Clock, within: int) -> Result:
     """Do it, and again after a `StoreError` that may pass, until so many milliseconds are over.
 
     Every verb of a store may be repeated with the same token, so asking again is harmless also where only the

@@ -9,7 +9,7 @@ from eventonce.errors import StoreError
 from eventonce.event.keys import Key
 from eventonce.stores.dynamodb.client import PASSING, THROTTLES, DynamoDBClient, Refused
 from eventonce.stores.dynamodb.layout import Item, Layout
-from eventonce.stores.retry import ask
+from eventonce.stores.retry import call_with_retries
 
 STATEMENTS = 25  # in one call
 _BYTES = 512 * 1024  # of memos in one call
@@ -35,7 +35,7 @@ class Items:
         return None if item is None else self.layout.record(item, self.server.time.now())
 
     def patiently(self, act: Callable[[], Result], within: int) -> Result:
-        return ask(act, self.server.clock, within)
+        return call_with_retries(act, self.server.clock, within)
 
     # --- one item ---
 

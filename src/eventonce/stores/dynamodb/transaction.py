@@ -11,7 +11,7 @@ from eventonce.claims.protocol import Claim, Finish
 from eventonce.errors import ConfigError, StoreError, TransactionRefused
 from eventonce.stores.dynamodb.client import PASSING, THROTTLES, DynamoDBClient, Refused
 from eventonce.stores.dynamodb.layout import Item, Layout, Value, expression
-from eventonce.stores.retry import ask
+from eventonce.stores.retry import call_with_retries
 
 MAX_ACTIONS = 99  # DynamoDB takes 100 in a transaction, and one of them is ours
 MAX_ITEM = 400 * 1024
@@ -175,7 +175,7 @@ class DynamoDBTransaction:
             return self._plainly(finish)
         self._ask_the_time(self._within)
         request = self._request(finish)  # once: with its token it may be repeated, but only if it says the same
-        return ask(lambda: self._send(request, finish), self._server.clock, self._within)
+        return call_with_retries(lambda: self._send(request, finish), self._server.clock, self._within)
 
     def rollback(self) -> None:
         """Nothing has been written."""

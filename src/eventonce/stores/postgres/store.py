@@ -41,7 +41,7 @@ from eventonce.stores.postgres.connection import Connection, Pool
 from eventonce.stores.postgres.errors import READ_ONLY, trouble
 from eventonce.stores.postgres.schema import prepare, statement
 from eventonce.stores.postgres.transaction import PostgresTransaction
-from eventonce.stores.retry import GIVING_BACK, ask
+from eventonce.stores.retry import GIVING_BACK, call_with_retries
 from eventonce.stores.url import patience
 
 _CONNECTIONS = 8  # for the verbs of one process; each holds one for one statement
@@ -263,17 +263,17 @@ class PostgresStore:
         def look() -> Rows:
             return self._told(lambda: self._pool.use(lambda connection: _rows(connection, _CHECK, {})))
 
-        ((standby, read_only, *lax),) = ask(look, self._clock, self._lease // 2)
+        ((standby, read_only, *lax),) = call_with_retries(look, self._clock, self._lease // 2)
         if standby or read_only:
             raise StoreUnusable(f"{self._place}: is {'a standby server' if standby else 'read-only'}; {READ_ONLY}")
-        ask(self._prepare, self._clock, self._lease // 2)
+        call_with_retries(self._prepare, self._clock, self._lease // 2)
         return [f"{self._place}: {words}" for found, words in zip(lax, _LAX, strict=True) if found]
 
     # --- transactions ---
 
     def begin(self, claim: Claim) -> PostgresTransaction:
         """Begin the transaction that will hold a handler's writes and the record of them."""
-        return ask(lambda: self._begin(claim), self._clock, self._lease // 2)
+        return call_with_retries(lambda: self._begin(claim), self._clock, self._lease // 2)
 
     def _begin(self, claim: Claim) -> PostgresTransaction:
         self._prepare()
@@ -301,7 +301,7 @@ class PostgresStore:
 
     def _patiently(self, act: Callable[[Connection], Result], most: int = LONGEST) -> Result:
         """Let a function use a connection, and again for as long as the lease at stake allows."""
-        return ask(lambda: self._translated(act), self._clock, min(most, self._lease // 2))
+        return call_with_retries(lambda: self._translated(act), self._clock, min(most, self._lease // 2))
 
     def _translated(self, act: Callable[[Connection], Result]) -> Result:
         self._prepare()

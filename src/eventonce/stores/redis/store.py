@@ -32,7 +32,7 @@ from eventonce.stores.redis import record
 from eventonce.stores.redis.cluster import TROUBLE
 from eventonce.stores.redis.errors import trouble
 from eventonce.stores.redis.server import warnings
-from eventonce.stores.retry import GIVING_BACK, ask
+from eventonce.stores.retry import GIVING_BACK, call_with_retries
 from eventonce.stores.url import count, flag, options, patience, shown, without, wrong
 
 _PREFIX = b"eventonce:"  # with the key, it fills what Redis sets aside for a name of 16 bytes anyway
@@ -179,7 +179,7 @@ class RedisStore:
         return self._ask(lambda: self._run(verb, keys, arguments, read), most)
 
     def _ask(self, act: Callable[[], list[Any]], most: int) -> list[Any]:
-        return ask(lambda: self._answered(act), self.clock, min(most, self._lease // 2))
+        return call_with_retries(lambda: self._answered(act), self.clock, min(most, self._lease // 2))
 
     def _run(self, verb: str, keys: Sequence[Key], arguments: Arguments, read: Read[Told]) -> list[Told]:
         """Run a verb's script over all keys; what it says of each key."""
