@@ -22,7 +22,7 @@ from eventonce.outbox.schema import VERSIONS, Schema, absent
 from eventonce.stores.postgres.connection import Connection, Pool
 from eventonce.stores.postgres.errors import trouble
 from eventonce.stores.retry import call_with_retries
-from eventonce.stores.url import patience
+from eventonce.stores.url import parse_timeout
 
 _LOCK = 0x65766E74_6F757462  # "evntoutb": the advisory lock under which the tables are made
 _CONNECTIONS = 4
@@ -43,7 +43,7 @@ class PostgresTable:
 
     def __init__(self, url: str, clock: Clock) -> None:
         settings, ours = libpq.read(url, "outbox", "timeout", "notify")
-        self._timeout = patience(ours.get("timeout", libpq.TIMEOUT / 1000), "outbox")
+        self._timeout = parse_timeout(ours.get("timeout", libpq.TIMEOUT / 1000), "outbox")
         if ours.get("notify", "true") not in ("true", "false"):
             raise ConfigError(f"outbox: notify={ours['notify']!r} is neither true nor false")
         waits = {"connect_timeout": -(-self._timeout // 1000), "application_name": "eventonce"}

@@ -7,7 +7,7 @@ from eventonce.clients.drivers import from_extra
 from eventonce.clock import Clock
 from eventonce.errors import ConfigError
 from eventonce.ports import Store
-from eventonce.stores.url import shown
+from eventonce.stores.url import redact_url
 
 __all__ = ["check_url", "has_server", "open_store", "store_file"]
 
@@ -39,13 +39,13 @@ def check_url(url: str) -> None:
     """Raise if this is no URL of a store, without opening anything."""
     scheme, found, _ = url.partition(":")
     if not found or scheme not in _MODULES:
-        raise ConfigError(f"store: {shown(url)!r} is not a store URL{_hint(scheme)}; use one of {_FORMS}")
+        raise ConfigError(f"store: {redact_url(url)!r} is not a store URL{_hint(scheme)}; use one of {_FORMS}")
     from urllib.parse import urlsplit
 
     try:
         urlsplit(url)
     except ValueError:  # whose words may hold a password
-        raise ConfigError(f"store: {shown(url)!r} cannot be read; is its address written right?") from None
+        raise ConfigError(f"store: {redact_url(url)!r} cannot be read; is its address written right?") from None
     store_file(url)
 
 

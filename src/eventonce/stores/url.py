@@ -7,7 +7,7 @@ from eventonce.clock import duration
 from eventonce.errors import ConfigError
 
 
-def shown(url: str) -> str:
+def redact_url(url: str) -> str:
     """A URL without what may be secret in it."""
     scheme, between, rest = url.partition("://" if "://" in url else ":")
     before, at, place = rest.rpartition("@")  # the last one, since a password may hold one too
@@ -45,7 +45,7 @@ def count(url: str, found: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-def patience(text: str | float, what: str = "store") -> int:
+def parse_timeout(text: str | float, what: str = "store") -> int:
     """How long an answer is awaited, in milliseconds."""
     found = duration(text, f"{what}: timeout")
     if not found:
@@ -64,4 +64,4 @@ def without(url: str, *names: str) -> str:
 
 def wrong(url: str, why: str) -> NoReturn:
     """Say what is wrong with a URL."""
-    raise ConfigError(f"store: {shown(url)}: {why}")
+    raise ConfigError(f"store: {redact_url(url)}: {why}")

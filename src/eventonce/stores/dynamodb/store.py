@@ -22,7 +22,7 @@ from eventonce.stores.dynamodb.layout import Item, ItemWrite, Layout, expression
 from eventonce.stores.dynamodb.table import check_table, create_command, create_table
 from eventonce.stores.dynamodb.transaction import DynamoDBTransaction
 from eventonce.stores.retry import GIVING_BACK
-from eventonce.stores.url import count, options, patience, wrong
+from eventonce.stores.url import count, options, parse_timeout, wrong
 
 IN_FLIGHT = 8  # calls at a time
 _TIMEOUT = "5s"
@@ -113,7 +113,7 @@ class DynamoDBStore:
             table,
             region=region,
             endpoint=endpoint,
-            timeout=patience(timeout, f"store: dynamodb://{table}"),
+            timeout=parse_timeout(timeout, f"store: dynamodb://{table}"),
             in_flight=in_flight,
             clock=self.clock,
             remedy=create_command(table, self._layout, region),

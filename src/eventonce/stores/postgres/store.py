@@ -42,7 +42,7 @@ from eventonce.stores.postgres.errors import READ_ONLY, trouble
 from eventonce.stores.postgres.schema import prepare, statement
 from eventonce.stores.postgres.transaction import PostgresTransaction
 from eventonce.stores.retry import GIVING_BACK, call_with_retries
-from eventonce.stores.url import patience
+from eventonce.stores.url import parse_timeout
 
 _CONNECTIONS = 8  # for the verbs of one process; each holds one for one statement
 _TRANSACTIONS = 64  # handlers inside ctx.tx at a time
@@ -69,7 +69,7 @@ Rows = list[tuple[Any, ...]]
 def open_url(url: str, clock: Clock | None, create: bool) -> PostgresStore:
     """Open `postgresql://...`; `timeout=5s` and `prepare=false` are ours, every other parameter is libpq's."""
     settings, ours = libpq.read(url, "store", "timeout", "prepare")
-    timeout = patience(ours.get("timeout", TIMEOUT / 1000))
+    timeout = parse_timeout(ours.get("timeout", TIMEOUT / 1000))
     if ours.get("prepare", "true") not in ("true", "false"):
         raise ConfigError(f"store: prepare={ours['prepare']!r} is neither true nor false")
     return PostgresStore(settings, timeout=timeout, prepare=ours.get("prepare") != "false", create=create, clock=clock)

@@ -33,7 +33,7 @@ from eventonce.stores.redis.cluster import TROUBLE
 from eventonce.stores.redis.errors import trouble
 from eventonce.stores.redis.server import warnings
 from eventonce.stores.retry import GIVING_BACK, call_with_retries
-from eventonce.stores.url import count, flag, options, patience, shown, without, wrong
+from eventonce.stores.url import count, flag, options, parse_timeout, redact_url, without, wrong
 
 _PREFIX = b"eventonce:"  # with the key, it fills what Redis sets aside for a name of 16 bytes anyway
 _BUCKETS = 64  # of a cluster; never to be changed, since keys are named after them
@@ -72,13 +72,13 @@ def open_url(url: str, clock: Clock | None, create: bool) -> "RedisStore":
     """Open `redis://`, `rediss://` or `unix://`, with `?cluster=true` or `?sentinel=NAME`, `timeout=` and `wait=`."""
     found = {name: value for name, value in _all_options(url).items() if name in _OWN}
     _check_place(url, found)
-    timeout = patience(found.get("timeout", "5s"), f"store: {shown(url)}")
+    timeout = parse_timeout(found.get("timeout", "5s"), f"store: {redact_url(url)}")
     wait = count(url, found, "wait", 1) if "wait" in found else 0
     cluster = flag(url, found, "cluster")
     if cluster and (wait or "sentinel" in found):
         wrong(url, "cluster=true goes neither with wait nor with sentinel")
     connect = _connector(url, found, timeout, cluster=cluster)
-    return RedisStore(connect, shown(url), timeout=timeout, wait=wait, cluster=cluster, clock=clock)
+    return RedisStore(connect, redact_url(url), timeout=timeout, wait=wait, cluster=cluster, clock=clock)
 
 
 class ScriptCall(NamedTuple):
