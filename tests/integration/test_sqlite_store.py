@@ -287,7 +287,7 @@ def test_a_table_of_ours_that_is_not_ours(file: Path) -> None:
 
 
 def test_a_database_that_is_held_is_trouble_and_not_a_loss(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.05)
+    monkeypatch.setattr(module, "LOCK_TIMEOUT", 0.05)
     with Once(f"sqlite:///{file}") as once:
         holder = sqlite3.connect(file, isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")

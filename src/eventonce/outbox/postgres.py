@@ -20,7 +20,7 @@ from eventonce.outbox.feed import MOST_COUNTED, SWEPT, Back, Backlog
 from eventonce.outbox.row import OutboxRow, PendingRow
 from eventonce.outbox.schema import VERSIONS, Schema, absent
 from eventonce.stores.postgres.connection import Connection, Pool
-from eventonce.stores.postgres.errors import trouble
+from eventonce.stores.postgres.errors import translate_error
 from eventonce.stores.retry import call_with_retries
 from eventonce.stores.url import parse_timeout
 
@@ -150,7 +150,7 @@ class PostgresTable:
         connection = Connection.connect(**self._settings, autocommit=True)
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         connection.prepare_threshold = None  # so that it works behind a pooler, and plans fit a table that grows
-        connection.patience = self._timeout / 1000
+        connection.answer_timeout = self._timeout / 1000
         return connection
 
     # --- forks: connections belong to the process that made them ---
@@ -222,4 +222,4 @@ def _trouble(error: psycopg.Error, place: str) -> StoreError:
             f"{place}: {error.diag.message_primary}; grant the role SELECT, INSERT, UPDATE and DELETE on "
             "eventonce_outbox and eventonce_outbox_published, and SELECT on eventonce_outbox_schema"
         )
-    return trouble(error, place)
+    return translate_error(error, place)

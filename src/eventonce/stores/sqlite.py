@@ -28,7 +28,7 @@ from eventonce.stores import sqlite_rows as rows
 from eventonce.stores.embedded import EmbeddedStore, Records, Result
 from eventonce.stores.url import flag, options
 
-PATIENCE = 10.0  # seconds to wait for another process's transaction
+LOCK_TIMEOUT = 10.0  # seconds to wait for another process's transaction
 _SCHEMA = Path(__file__).with_name("sqlite_schema")
 _SCHEMA_TABLE = "eventonce_schema"
 _WRITING, _READING = "BEGIN IMMEDIATE", "BEGIN"
@@ -106,7 +106,7 @@ class SQLiteStore(EmbeddedStore):
             transaction.begin(claim)
         except sqlite3.Error as error:
             transaction.rollback()
-            raise self.trouble(error) from error
+            raise self.translate_error(error) from error
         except BaseException:
             transaction.rollback()
             raise
@@ -147,7 +147,7 @@ class SQLiteStore(EmbeddedStore):
                     self._connection = self._prepared()
                 return act(self._connection)
             except sqlite3.Error as error:
-                raise self.trouble(error) from error
+                raise self.translate_error(error) from error
 
     def _refuse_inside(self) -> None:
         if self._forked_inside:
@@ -180,7 +180,7 @@ class SQLiteStore(EmbeddedStore):
         self._refuse_moved()  # else SQLite would make a new one, in which nothing is known
         connection = sqlite3.connect(
             self._file,
-            timeout=PATIENCE,
+            timeout=LOCK_TIMEOUT,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=256,
@@ -228,7 +228,7 @@ class SQLiteStore(EmbeddedStore):
 
     def _switch_to_wal(self, connection: sqlite3.Connection) -> None:
         # SQLite does not wait here when another process switches at the same moment.
-        deadline = self.clock.steady() + PATIENCE * 1000
+        deadline = self.clock.steady() + LOCK_TIMEOUT * 1000
         while True:
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
@@ -238,9 +238,9 @@ class SQLiteStore(EmbeddedStore):
                     raise
                 self.clock.sleep(10)
 
-    def trouble(self, error: sqlite3.Error) -> StoreError:
+    def translate_error(self, error: sqlite3.Error) -> StoreError:
         """What an error of SQLite means to the engine."""
-        return trouble(error, self._file)
+        return translate_error(error, self._file)
 
 
 def _or_closed(connection: sqlite3.Connection, act: Callable[[], object]) -> sqlite3.Connection:
@@ -373,7 +373,7 @@ class SQLiteTransaction:
         except sqlite3.Error as error:
             if "statements in progress" in str(error):
                 raise EventOnceError("a cursor of ctx.tx still has rows to give; fetch them all or close it") from error
-            raise self._store.trouble(error) from error
+            raise self._store.translate_error(error) from error
         finally:
             self.rollback()
 
@@ -443,10 +443,10 @@ def _code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def trouble(error: sqlite3.Error, file: str) -> StoreError:
+def translate_error(error: sqlite3.Error, file: str) -> StoreError:
     """What an error of SQLite means: whether it may pass, and what to do where it does not."""
     code = _code(error)
     if code in _WAITING:
-        return StoreBusy(f"{file}: another process held the database for {PATIENCE:g} s; keep transactions short")
+        return StoreBusy(f"{file}: another process held the database for {LOCK_TIMEOUT:g} s; keep transactions short")
     why = _REMEDIES.get(code)
     return StoreUnusable(f"{file}: {error}; {why}") if why else StoreError(f"{file}: {error}")

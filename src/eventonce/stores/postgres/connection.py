@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 class Connection(psycopg.Connection[Any]):
     """A connection whose answers are awaited for `patience` seconds; libpq itself would wait for ever."""
 
-    patience: float | None = None
+    answer_timeout: float | None = None
     _as_is: bool | None = None  # whether a statement alone is READ COMMITTED; None while that is not known
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -50,12 +50,12 @@ class Connection(psycopg.Connection[Any]):
     def wait(self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None) -> Result:
         if os.getpid() != self._process:
             raise StoreUnusable("this process was forked while the connection was in use; it belongs to the parent")
-        if self.patience is None:
+        if self.answer_timeout is None:
             return super().wait(gen, interval)
         try:
-            return _await(gen, self.pgconn.socket, self.patience)
+            return _await(gen, self.pgconn.socket, self.answer_timeout)
         except _Late:
-            self._stop(gen, self.patience)
+            self._stop(gen, self.answer_timeout)
         except psycopg.Error:
             raise
         except BaseException:  # an interrupt: nobody will read the answer

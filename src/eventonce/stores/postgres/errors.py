@@ -41,7 +41,7 @@ class NoAnswer(psycopg.OperationalError):
     """The server did not answer in time."""
 
 
-def trouble(error: psycopg.Error, place: str) -> StoreError:
+def translate_error(error: psycopg.Error, place: str) -> StoreError:
     """What an error means to the engine."""
     state, words = error.sqlstate or "", _first_line(error)
     if state == "55P03":
@@ -66,7 +66,7 @@ def blameless(error: psycopg.Error, connection: psycopg.Connection[object]) -> b
 
 def inside(error: psycopg.Error) -> StoreError:
     """The same to a handler inside ctx.tx: still psycopg's error, and trouble with the store to the engine."""
-    found, theirs = trouble(error, "nothing was written through ctx.tx"), type(error)
+    found, theirs = translate_error(error, "nothing was written through ctx.tx"), type(error)
     both: type[StoreError] = type(theirs.__name__, (type(found), theirs), {"__doc__": theirs.__doc__})
     return both(str(found))
 

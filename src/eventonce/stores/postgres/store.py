@@ -38,7 +38,7 @@ from eventonce.forks import tell_of_forks
 from eventonce.ports import Swept
 from eventonce.stores.postgres.batch import ADAPTERS, byte_strings, longs
 from eventonce.stores.postgres.connection import Connection, Pool
-from eventonce.stores.postgres.errors import READ_ONLY, trouble
+from eventonce.stores.postgres.errors import READ_ONLY, translate_error
 from eventonce.stores.postgres.schema import prepare, statement
 from eventonce.stores.postgres.transaction import PostgresTransaction
 from eventonce.stores.retry import GIVING_BACK, call_with_retries
@@ -311,7 +311,7 @@ class PostgresStore:
         try:
             return act()
         except psycopg.Error as error:
-            raise self.trouble(error) from error
+            raise self.translate_error(error) from error
 
     def _run(self, connection: Connection, sql: str, parameters: Mapping[str, Any]) -> Rows:
         """Run one of the frequent statements, prepared where that is safe: planning takes longer than a few keys do.
@@ -324,7 +324,7 @@ class PostgresStore:
     def _sent(self, connection: Connection, sql: str, parameters: Mapping[str, Any]) -> psycopg.Cursor[Any]:
         return connection.run(sql, parameters, prepare=self._may_prepare and self._large)
 
-    def trouble(self, error: psycopg.Error) -> StoreError:
+    def translate_error(self, error: psycopg.Error) -> StoreError:
         """What an error means to the engine."""
         if self._may_prepare and self._large and error.sqlstate in _MIXED_UP:
             self._may_prepare = False
@@ -332,7 +332,7 @@ class PostgresStore:
             return StoreError(f"{self._place}: {error}; a pooler mixes up prepared statements, so add prepare=false")
         if error.sqlstate in _AWAY:  # idle connections are as dead, and another server may have taken its place
             self.close()
-        return trouble(error, self._place)
+        return translate_error(error, self._place)
 
     def _prepare(self) -> None:
         """See to the tables, once; threads that do so together are kept apart by the server."""
@@ -344,14 +344,14 @@ class PostgresStore:
         connection = Connection.connect(**self._settings, autocommit=True, context=ADAPTERS)
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         connection.prepare_threshold = _RARELY
-        connection.patience = self._timeout
+        connection.answer_timeout = self._timeout
         return connection
 
     def _connect_to_lend(self) -> Connection:
         """For handlers, so with the isolation and the types that their database and psycopg have by default."""
         connection = Connection.connect(**self._settings)
         connection.prepare_threshold = None
-        connection.patience = self._timeout
+        connection.answer_timeout = self._timeout
         return connection
 
     # --- forks: connections belong to the process that made them ---

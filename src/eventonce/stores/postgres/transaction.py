@@ -86,7 +86,7 @@ class PostgresTxConnection(Connection):
 class Home(Protocol):
     """Where a transaction's connection comes from."""
 
-    def trouble(self, error: psycopg.Error) -> StoreError: ...
+    def translate_error(self, error: psycopg.Error) -> StoreError: ...
     def settled(self, claim: Claim) -> bool | None: ...  # whether it is done; None where it is not ours
     def leave(self, claim: Claim, connection: Connection) -> None: ...
 
@@ -126,7 +126,7 @@ class PostgresTransaction:
         except psycopg.Error as error:
             if not isinstance(error, psycopg.OperationalError) and not blameless(error, connection):
                 raise  # the handler's own mistake
-            raise self._home.trouble(error) from error
+            raise self._home.translate_error(error) from error
         finally:
             self.rollback()
 
