@@ -14,13 +14,13 @@ _TIMEOUT = "10s"  # beyond the longest poll of a queue, a client adds this
 class AwsUrl:
     """What a URL such as `sqs://orders?region=eu-west-1&endpoint=http://localhost:4566` names."""
 
-    def __init__(self, url: str, what: str, *known: str) -> None:
+    def __init__(self, url: str, label: str, *known: str) -> None:
         try:
             parts = urlsplit(url)
         except ValueError as error:
-            raise ConfigError(f"{what}: {url.partition(':')[0]}: is not a URL: {error}") from None
+            raise ConfigError(f"{label}: {url.partition(':')[0]}: is not a URL: {error}") from None
         self.url = url
-        self.what = what  # source, sink or dead_letter
+        self.label = label  # source, sink or dead_letter
         self.scheme = parts.scheme
         self.name = f"{parts.netloc}{parts.path}".strip("/")
         self.options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -30,19 +30,19 @@ class AwsUrl:
                 raise self.wrong(f"option {option!r} is not known; it takes {', '.join(known)}")
         if not self.name:
             raise self.wrong(f"names nothing; write {self.scheme}://NAME")
-        self.timeout = duration(self.options.get("timeout", _TIMEOUT), f"{what}: timeout")
+        self.timeout = duration(self.options.get("timeout", _TIMEOUT), f"{label}: timeout")
 
     def wrong(self, why: str) -> ConfigError:
         """What is wrong with it."""
-        return ConfigError(f"{self.what}: {self.scheme}://{self.name}: {why}")
+        return ConfigError(f"{self.label}: {self.scheme}://{self.name}: {why}")
 
-    def client(self, service: str, *, connections: int = 10, longer: int = 0, tries: int = 3) -> Any:
+    def client(self, service: str, *, connections: int = 10, extra_timeout: int = 0, tries: int = 3) -> Any:
         """A client of this service; `longer` is how many milliseconds an answer may take beyond the timeout."""
         return client(
             service,
             region=self.options.get("region"),
             endpoint=self.options.get("endpoint"),
-            timeout=self.timeout + longer,
+            timeout=self.timeout + extra_timeout,
             connections=connections,
             tries=tries,
         )

@@ -38,7 +38,7 @@ def _misread(found: Mapping[str, Any]) -> bool:
     return not str(found.get("port", "0")).replace(",", "0").isdecimal()
 
 
-def place(settings: Mapping[str, Any]) -> str:
+def address(settings: Mapping[str, Any]) -> str:
     """What may be shown of what libpq is told."""
     port = f":{settings['port']}" if "port" in settings else ""
     return f"postgresql://{settings.get('host', '')}{port}/{settings.get('dbname', '')}"

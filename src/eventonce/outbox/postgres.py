@@ -50,7 +50,7 @@ class PostgresTable:
         self._settings = {**waits, **settings}
         self._notify = ours.get("notify") != "false"
         self._clock = clock
-        self.name = libpq.place(settings)
+        self.name = libpq.address(settings)
         self._pool = Pool(self._connect, _CONNECTIONS, self._timeout / 1000)
         self._missing = absent(self.name)
         tell_of_forks(self)

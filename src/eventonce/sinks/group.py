@@ -18,7 +18,7 @@ class Group:
 
     def __init__(self, place: AwsUrl) -> None:
         self._path = place.options.get("group", "source || 'eventonce'")
-        self._get = getter(self._path, f"{place.what}: group")
+        self._get = getter(self._path, f"{place.label}: group")
 
     def of(self, event: Event) -> str:
         """The group of an event."""

@@ -98,7 +98,7 @@ class PostgresStore:
     ) -> None:
         waits = {"connect_timeout": -(-timeout // 1000), "application_name": "eventonce"}
         self._settings = {**waits, **settings}
-        self._place = libpq.place(settings)
+        self._place = libpq.address(settings)
         self._timeout = timeout / 1000
         self._create = create
         self._clock = clock or SystemClock()
