@@ -13,7 +13,7 @@ from eventonce.clock import Clock
 from eventonce.errors import ConfigError, EventRejected, StoreError, StoreUnusable, TransactionRefused
 from eventonce.outbox.feed import Backlog
 from eventonce.outbox.row import OutboxRow, PendingRow
-from eventonce.stores.dynamodb.client import PASSING, Denied, DynamoDBClient, Refused
+from eventonce.stores.dynamodb.client import RETRYABLE, Denied, DynamoDBClient, Refused
 from eventonce.stores.dynamodb.transaction import MAX_ACTIONS, MAX_BYTES, MAX_ITEM, Writes, size
 from eventonce.stores.retry import call_with_retries
 
@@ -105,7 +105,7 @@ class DynamoDBTable:
         """Which item is to blame; or, where none is, that it may be tried again."""
         codes = [str(reason.get("Code") or "None") for reason in refused.reasons]
         for number, (item, code) in enumerate(zip(items, codes, strict=False)):
-            if code not in ("None", *PASSING):
+            if code not in ("None", *RETRYABLE):
                 ((kind, what),) = item.items()
                 said = refused.reasons[number].get("Message") or code
                 why = "its condition did not hold" if code == _FAILED else said
@@ -113,7 +113,7 @@ class DynamoDBTable:
                     f"outbox: items[{number - 1}], the {kind} on table {what.get('TableName')!r}, was refused and "
                     f"nothing was written: {why}"
                 )
-        passing = ", ".join(sorted(set(codes) & PASSING)) or "for no reason given"
+        passing = ", ".join(sorted(set(codes) & RETRYABLE)) or "for no reason given"
         return StoreError(f"{self.name}: the transaction was cancelled and nothing was written: {passing}")
 
     def create(self) -> None:
@@ -166,7 +166,7 @@ class DynamoDBTable:
         """The items that are there, as they are now."""
         found: dict[Key, PendingRow] = {}
         parts = [keys[at : at + _READ_AT_ONCE] for at in range(0, len(keys), _READ_AT_ONCE)]
-        for items in self._server.each(self._read, parts):
+        for items in self._server.map_parts(self._read, parts):
             for item in items:
                 row = self._pending(item)
                 found[row.number] = row
@@ -184,7 +184,7 @@ class DynamoDBTable:
 
     def groups(self, grps: Sequence[str]) -> dict[str, list[PendingRow]]:
         """The first items of groups."""
-        return dict(zip(grps, self._server.each(self._group, grps), strict=True))
+        return dict(zip(grps, self._server.map_parts(self._group, grps), strict=True))
 
     def _group(self, grp: str) -> list[PendingRow]:
         answer = self._ask(
@@ -211,7 +211,7 @@ class DynamoDBTable:
     def remove(self, rows: Sequence[PendingRow]) -> None:
         """These are out."""
         parts = [rows[at : at + _WRITTEN_AT_ONCE] for at in range(0, len(rows), _WRITTEN_AT_ONCE)]
-        self._server.each(self._remove, parts)
+        self._server.map_parts(self._remove, parts)
 
     def _remove(self, rows: Sequence[PendingRow]) -> None:
         asked: Any = {self.place.name: [{"DeleteRequest": {"Key": row.number.typed()}} for row in rows]}

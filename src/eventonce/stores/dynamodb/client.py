@@ -36,7 +36,7 @@ THROTTLES = {
     "ProvisionedThroughputExceeded", "ProvisionedThroughputExceededException", "RequestLimitExceeded", "Throttling",
     "ThrottlingError", "ThrottlingException", "TooManyRequestsException", "SlowDown",
 }  # fmt: skip
-PASSING = THROTTLES | {
+RETRYABLE = THROTTLES | {
     "ExpiredToken", "ExpiredTokenException", "InternalServerError", "InternalServerErrorException",
     "ServiceUnavailable", "ServiceUnavailableException", "TransactionConflict", "TransactionConflictException",
     "TransactionInProgressException",
@@ -104,7 +104,7 @@ class DynamoDBClient:
 
     # --- calling ---
 
-    def call(self, operation: str, *, tells: str | None = None, **arguments: Any) -> dict[str, Any]:
+    def call(self, operation: str, *, required: str | None = None, **arguments: Any) -> dict[str, Any]:
         """Call DynamoDB; raises `Refused` where a condition did not hold, and a `StoreError` else.
 
         `tells` is what the answer must have: botocore takes one that was cut short for an empty one.
@@ -127,11 +127,11 @@ class DynamoDBClient:
                 raise Refused(type(error).__name__, {"Message": " ".join(str(error).split())}) from error
             raise self._no_answer(error) from error
         self._learn(answer, sent)
-        if tells is not None and tells not in answer:
+        if required is not None and required not in answer:
             raise StoreError(f"{self.where()} gave half an answer to {operation}")
         return answer
 
-    def each(self, act: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
+    def map_parts(self, act: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
         """Let a function act on all parts, several at a time. Nothing is still under way when this ends."""
         if len(parts) <= 1 or self._in_flight == 1:
             return [act(part) for part in parts]
@@ -176,7 +176,7 @@ class DynamoDBClient:
     def trouble(self, code: str, response: Any, operation: str) -> StoreError:
         """What an error of DynamoDB means to the engine."""
         said = _said(response)
-        if code in PASSING or response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
+        if code in RETRYABLE or response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
             return StoreError(f"{self.where()} did not do {operation} ({code}: {said}); trying again later may help")
         if code in _NO_TABLE:
             return StoreUnusable(

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 from eventonce.claims.protocol import Record
 from eventonce.errors import StoreError
 from eventonce.event.keys import Key
-from eventonce.stores.dynamodb.client import PASSING, THROTTLES, DynamoDBClient, Refused
+from eventonce.stores.dynamodb.client import RETRYABLE, THROTTLES, DynamoDBClient, Refused
 from eventonce.stores.dynamodb.layout import Item, Layout
 from eventonce.stores.retry import call_with_retries
 
@@ -81,7 +81,7 @@ class Items:
         waiting, pauses = [*range(len(statements))], self._pauses(within)
         while waiting:
             asked = [statements[each] for each in waiting]
-            answer = self.server.call("batch_execute_statement", tells="Responses", Statements=asked)
+            answer = self.server.call("batch_execute_statement", required="Responses", Statements=asked)
             for each, response in zip(waiting, answer["Responses"], strict=True):
                 fates[each] = self._fate(response)
             waiting = [each for each in waiting if isinstance(fates[each], StoreError)]
@@ -100,14 +100,14 @@ class Items:
         if code in THROTTLES:
             self.server.count_throttled()
         trouble = self.server.trouble(code, response, "a statement")
-        if code not in PASSING:
+        if code not in RETRYABLE:
             raise trouble
         return trouble
 
     def read(self, keys: Sequence[Key], within: int) -> dict[Key, Item]:
         """The items of these keys that there are, as they are now."""
         parts = [keys[start : start + _READS] for start in range(0, len(keys), _READS)]
-        found = self.server.each(lambda part: self.patiently(lambda: self._read(part, within), within), parts)
+        found = self.server.map_parts(lambda part: self.patiently(lambda: self._read(part, within), within), parts)
         return {key: item for part in found for key, item in part.items()}
 
     def _read(self, keys: Sequence[Key], within: int) -> dict[Key, Item]:
@@ -116,7 +116,7 @@ class Items:
         found: dict[Key, Item] = {}
         pauses = self._pauses(within)
         while asked:
-            answer = self.server.call("batch_get_item", tells="Responses", RequestItems=asked)
+            answer = self.server.call("batch_get_item", required="Responses", RequestItems=asked)
             for item in answer["Responses"].get(self.server.table, ()):
                 found[names[self.layout.name(item)]] = item
             asked = answer.get("UnprocessedKeys") or {}
@@ -142,7 +142,7 @@ class Items:
         weight: Callable[[Each], int] = lambda _: 0,
     ) -> list[Result]:
         """Let a function act on what fits into one call each, several at a time."""
-        return [result for results in self.server.each(act, list(_parts(asked, weight))) for result in results]
+        return [result for results in self.server.map_parts(act, list(_parts(asked, weight))) for result in results]
 
 
 def _parts(asked: Sequence[Each], weight: Callable[[Each], int]) -> Iterator[list[Each]]:

@@ -196,7 +196,7 @@ class DynamoDBStore:
             return protocol.live(self._items.record(gone), self._server.time.now()) is not None
 
         unique = list(dict.fromkeys(keys))
-        known = dict(zip(unique, self._server.each(forget, unique), strict=True))
+        known = dict(zip(unique, self._server.map_parts(forget, unique), strict=True))
         return [known[key] for key in keys]
 
     def sweep(self, limit: int, cursor: bytes = b"") -> Swept:

@@ -9,7 +9,7 @@ from boto3.dynamodb.types import TypeSerializer
 from eventonce.claims import protocol
 from eventonce.claims.protocol import Claim, Finish
 from eventonce.errors import ConfigError, StoreError, TransactionRefused
-from eventonce.stores.dynamodb.client import PASSING, THROTTLES, DynamoDBClient, Refused
+from eventonce.stores.dynamodb.client import RETRYABLE, THROTTLES, DynamoDBClient, Refused
 from eventonce.stores.dynamodb.layout import Item, Layout, Value, expression
 from eventonce.stores.retry import call_with_retries
 
@@ -208,11 +208,11 @@ class DynamoDBTransaction:
             return record is not None and not record.lease and protocol.commit(record, finish, now) is not None
         reasons = list(zip(self.handle.actions, theirs, strict=False))
         for action, reason in reasons:
-            if reason.get("Code") not in (None, "None", *PASSING):
+            if reason.get("Code") not in (None, "None", *RETRYABLE):
                 raise TransactionRefused(_why(action, reason)) from refused
         codes = {str(reason.get("Code")) for reason in refused.reasons}
         self._server.count_throttled(len(codes & THROTTLES))
-        passing = ", ".join(sorted(codes & PASSING)) or "for no reason given"
+        passing = ", ".join(sorted(codes & RETRYABLE)) or "for no reason given"
         raise StoreError(f"{self._server.where()}: the transaction was cancelled: {passing}") from refused
 
 
