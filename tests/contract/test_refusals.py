@@ -118,7 +118,7 @@ class TestRedisRefuses(Refusals):
         "full": "raise its maxmemory",
         "read_only": "name its master",
         "stranger": "correct the user and password",
-        "absent": "DB index is out of range; name a database that it has",
+        "absent": "DB index is out of range; use a database that it has",
     }
 
     @pytest.fixture

@@ -28,7 +28,7 @@ from eventonce.stores.dynamodb.store import DynamoDBStore
 from eventonce.stores.dynamodb.time import ServerTime
 from eventonce.stores.dynamodb.transaction import Writes, size
 from eventonce.testing import FaultProxy, ManualClock
-from eventonce.testing.contract import LONG, SHORT, claim, finish, give_back, key, keys
+from eventonce.testing.contract import LONG, SHORT, claim, finish, key, keys, release
 from eventonce.testing.faults import Skewed
 from eventonce.testing.proxy import free_port
 from tests.interrupts import interrupt_before_the_commit
@@ -107,9 +107,9 @@ def claim_all(store: DynamoDBStore, count: int, token: bytes = b"token--1", leas
         ("dynamodb://table/more", "names no table"),
         ("dynamodb://KEY:SECRET@table", "credentials do not belong in the URL"),
         ("dynamodb://table?endpoint=http://KEY:SECRET@host", "credentials do not belong in the URL"),
-        ("dynamodb://table?endpoint=localhost:8000", "endpoint is no address"),
-        ("dynamodb://table?endpoint=http://localhost:80000", "endpoint is no address"),
-        ("dynamodb://table?colour=red", "option 'colour' is not known"),
+        ("dynamodb://table?endpoint=localhost:8000", "endpoint is not an address"),
+        ("dynamodb://table?endpoint=http://localhost:80000", "endpoint is not an address"),
+        ("dynamodb://table?colour=red", "unknown option 'colour'"),
         ("dynamodb://table?timeout=soon", "timeout"),
         ("dynamodb://table?timeout=0s", "no server time to answer"),
         ("dynamodb://table?in_flight=0", "whole number above 0"),
@@ -195,7 +195,7 @@ def test_what_would_cost_or_never_end_is_warned_of(dynoxide: Dynoxide, client: A
     client.update_time_to_live(
         TableName=table, TimeToLiveSpecification={"Enabled": True, "AttributeName": "gone_after"}
     )
-    assert "say ttl=gone_after" in store.check()[1]
+    assert "set ttl=gone_after" in store.check()[1]
     store.close()
 
 
@@ -216,7 +216,7 @@ def test_a_table_of_others_is_used_with_its_own_names(server: Dynoxide, client: 
     assert store.extend([Claim(each, b"token--1") for each in keys(30)], LONG) == [True] * 30
     assert finish(store, 1, memo=b"m")
     assert isinstance(claim(store, 1, b"token--2"), Done)
-    assert give_back(store, 2, error="no")
+    assert release(store, 2, error="no")
     assert claim(store, 2, b"token--2") == Won(2, "no")
     assert store.release([Release(key(3), b"token--1", LONG)]) == [True]
     assert store.forget(keys(4)) == [True, True, True, False]
@@ -270,7 +270,7 @@ def test_missing_credentials_and_regions_are_said(
 @pytest.mark.parametrize(
     ("profile", "why", "passes"),
     [
-        ("sso_session = s\nsso_account_id = 1\nsso_role_name = r", "the AWS login is over .*aws sso login", False),
+        ("sso_session = s\nsso_account_id = 1\nsso_role_name = r", "the AWS login has expired .*aws sso login", False),
         ("role_arn = arn:aws:iam::1:role/r\nweb_identity_token_file = /none", "No such file.*AWS credentials", True),
         ("credential_process = false", "retrieving credentials", False),
     ],
@@ -477,7 +477,7 @@ def store_is_held(store: DynamoDBStore, count: int, token: bytes) -> bool:
 def test_giving_back_unused_with_its_reply_lost_leaves_no_trace(far: DynamoDBStore, proxy: FaultProxy) -> None:
     claim(far, 1)
     proxy.cut_answers()
-    give_back(far, 1)
+    release(far, 1)
     assert proxy.cut == 1
     assert far.peek([key(1)]) == [None]
 
@@ -605,9 +605,9 @@ def test_an_item_without_a_memo_is_below_1_kb(store: DynamoDBStore, client: Any,
     claim(store, 1, version=2**63 - 1, shared=True)
     finish(store, 1, version=2**63 - 1)
     claim(store, 1, b"token--2", version=2**63 - 1 + 0)
-    give_back(store, 1, b"token--2")
+    release(store, 1, b"token--2")
     claim(store, 2, version=-(2**63) + 1, shared=True)
-    give_back(store, 2, error="ü€😀" * 200)
+    release(store, 2, error="ü€😀" * 200)
     for item in items(client, table):
         assert size(item) < 1024
     record = store.peek([key(2)])[0]
@@ -754,7 +754,7 @@ def test_a_busy_key_comes_back_by_our_own_clock(dynoxide: Dynoxide, table: str) 
 def test_a_server_without_dates_is_taken_to_have_our_time(store: DynamoDBStore, meddler: Meddler) -> None:
     meddler.dated = False
     assert claim(store, 1) == Won(1)
-    assert store._server.time.offset == 0
+    assert store._client.time.offset == 0
     reads = sum(operation == "BatchGetItem" for operation, _ in meddler.seen)
     claim(store, 2)
     assert sum(operation == "BatchGetItem" for operation, _ in meddler.seen) == reads == 1
@@ -862,7 +862,7 @@ def test_a_transaction_that_was_not_made_is_never_taken_for_one_that_was(
     assert claim(store, 1) == Won(1)
     transaction = store.begin(Claim(key(1), b"token--1"))
     transaction.handle.put_item(TableName=ledger, Item={"account": "a"})
-    store._server.time.offset = 20 * 86_400_000  # the answer puts it right
+    store._client.time.offset = 20 * 86_400_000  # the answer puts it right
     assert not transaction.commit(Finish(key(1), b"token--1", LONG))
     assert items(client, ledger) == []
     store.close()
@@ -918,7 +918,7 @@ def test_what_can_be_seen_before_is_refused_at_the_call() -> None:
         tx.update_item(TableName="t", Key={"id": "1"}, UpdateExpression="SET a = :a")
     with pytest.raises(TransactionRefused, match="written twice"):
         tx.put_item(TableName="t", Item={"id": "1", "more": 1})
-    with pytest.raises(ConfigError, match="write it as text"):
+    with pytest.raises(ConfigError, match="use a string"):
         tx.condition_check(TableName="t", Key={"id": "2"}, ConditionExpression=object())  # type: ignore[arg-type]
     for number in range(2, 100):
         tx.put_item(TableName="t", Item={"id": str(number)})

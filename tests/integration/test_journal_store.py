@@ -110,8 +110,8 @@ def test_it_answers_as_memory_does_however_often_it_is_opened_and_written_anew(
     file: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_SLACK", 5)
-    monkeypatch.setattr(module, "_AT_A_TIME", 3)
-    monkeypatch.setattr(module, "_AHEAD", 300)
+    monkeypatch.setattr(module, "_KEYS_IN_A_FRAME", 3)
+    monkeypatch.setattr(module, "_PREALLOCATED", 300)
     monkeypatch.setattr(module, "_sync", lambda file: None)
     dice, clock = random.Random(seed), ManualClock()
     model, store = MemoryStore(clock=clock), JournalStore(file, clock=clock)
@@ -335,16 +335,16 @@ def test_a_file_of_something_else_is_refused_and_left_alone(file: Path) -> None:
         b"eventonce Journal",
     ):
         file.write_bytes(data)
-        with pytest.raises(StoreUnusable, match="is a file of something else; name another one"):
+        with pytest.raises(StoreUnusable, match="is a file of another program; use another file"):
             JournalStore(file)
         assert file.read_bytes() == data
-    with pytest.raises(StoreUnusable, match="is a file of something else"):
+    with pytest.raises(StoreUnusable, match="is a file of another program"):
         JournalStore("/dev/null")
 
 
 def test_a_pipe_is_refused_and_not_waited_for(file: Path) -> None:
     os.mkfifo(file)
-    with pytest.raises(StoreUnusable, match="is a file of something else"):
+    with pytest.raises(StoreUnusable, match="is a file of another program"):
         JournalStore(file)
 
 
@@ -403,7 +403,7 @@ def test_what_could_not_be_written_did_not_happen(
         written.append(real(file, data[: len(data) // 2], at))
         return written[0]
 
-    monkeypatch.setattr(module, "_AHEAD", 0)
+    monkeypatch.setattr(module, "_PREALLOCATED", 0)
     for verb in (lambda: claim(store, 2), lambda: finish(store, 1), lambda: store.forget(keys(1))):
         written.clear()
         monkeypatch.setattr(os, "pwrite", half)
@@ -453,7 +453,7 @@ def test_an_interrupt_leaves_memory_and_file_the_same(store: JournalStore, monke
     def interrupt(*_: object) -> int:
         raise KeyboardInterrupt
 
-    for batch, (where, name) in enumerate([(os, "pwrite"), (module, "_sync"), (module, "_grouped")]):
+    for batch, (where, name) in enumerate([(os, "pwrite"), (module, "_sync"), (module, "_group_by_record")]):
         claim(store, batch)
         monkeypatch.setattr(where, name, interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -507,11 +507,13 @@ def test_trouble_with_the_disk_is_an_outcome_and_not_a_loss(file: Path, monkeypa
 
 def test_a_second_store_is_refused_until_the_first_is_closed(file: Path, store: JournalStore) -> None:
     claim(store, 1)
-    with pytest.raises(StoreUnusable, match=r"store\.journal: another process or store holds this journal.*sqlite:///"):
+    with pytest.raises(
+        StoreUnusable, match=r"store\.journal: another process or store has this journal open.*sqlite:///"
+    ):
         JournalStore(file)
     store.close()
     second = JournalStore(file)
-    with pytest.raises(StoreUnusable, match="holds this journal"):
+    with pytest.raises(StoreUnusable, match="has this journal open"):
         claim(store, 2)
     assert finish(second, 1) == [True] * 3
     second.close()
@@ -525,7 +527,7 @@ def test_the_command_line_says_who_has_it(file: Path, store: JournalStore, verb:
     command = [sys.executable, "-m", "eventonce", verb, "--store", f"journal:///{file}", *key]
     done = subprocess.run(command, input="", capture_output=True, text=True, check=False, cwd=file.parent)
     assert done.returncode == 2
-    assert "another process or store holds this journal" in done.stderr
+    assert "another process or store has this journal open" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -568,7 +570,7 @@ def test_a_forked_child_cannot_write_under_its_parents_lock(file: Path, store: J
     os.close(tell)
     assert os.read(refused, 1) == b"x"
     assert claim(store, 2) == [Won(1)] * 3
-    with pytest.raises(StoreUnusable, match="holds this journal"):
+    with pytest.raises(StoreUnusable, match="has this journal open"):
         JournalStore(file)
     store.close()
     os.write(ready, b"x")
@@ -607,7 +609,7 @@ def churn(store: JournalStore, times: int) -> None:
 
 def test_a_file_that_is_mostly_out_of_date_is_written_anew(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SLACK", 50)
-    monkeypatch.setattr(module, "_AHEAD", 0)
+    monkeypatch.setattr(module, "_PREALLOCATED", 0)
     store = JournalStore(file)
     claim(store, 0)
     file.chmod(0o640)
@@ -619,7 +621,7 @@ def test_a_file_that_is_mostly_out_of_date_is_written_anew(file: Path, monkeypat
     assert any(after < before for before, after in pairwise(sizes))
     assert file.stat().st_mode & 0o777 == 0o640
     assert list(file.parent.iterdir()) == [file]
-    with pytest.raises(StoreUnusable, match="holds this journal"):  # the new one is locked as the old one was
+    with pytest.raises(StoreUnusable, match="has this journal open"):  # the new one is locked as the old one was
         JournalStore(file)
     store.close()
     again = JournalStore(file)
@@ -651,7 +653,7 @@ def test_it_takes_its_place_when_it_is_on_the_disk_and_so_does_the_name(
 
 
 def test_it_is_written_anew_when_it_is_opened(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_AHEAD", 0)
+    monkeypatch.setattr(module, "_PREALLOCATED", 0)
     store = JournalStore(file)
     claim(store, 0)
     churn(store, 50)

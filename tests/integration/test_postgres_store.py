@@ -39,7 +39,7 @@ from eventonce.stores.postgres import schema
 from eventonce.stores.postgres.batch import byte_strings, longs
 from eventonce.stores.postgres.store import _COMMIT_LARGE, PostgresStore
 from eventonce.testing import ManualClock
-from eventonce.testing.contract import LONG, OVER, SHORT, claim, finish, give_back, key, keys
+from eventonce.testing.contract import LONG, OVER, SHORT, claim, finish, key, keys, release
 from eventonce.testing.proxy import FaultProxy, free_port
 from tests.conftest import running
 from tests.interrupts import in_the_engine, interrupt_before_the_commit
@@ -137,12 +137,12 @@ def test_an_application_starts_and_runs_while_the_server_is_away() -> None:
         ("postgresql://h/db?timeout=soon", "'soon' is not a duration"),
         ("postgresql://h/db?timeout=0s", "no server time to answer"),
         ("postgresql://h/db?prepare=maybe", "neither true nor false"),
-        (f"postgresql://u:{SECRET}%zz@h/db", "the URL cannot be read"),
-        (f"postgresql://u:{SECRET}@h:{SECRET}/db", "the URL cannot be read"),
-        (f"postgresql://u@h/db?passwd={SECRET}", "the URL cannot be read"),
-        ("postgresql://u:hunter2/secret@h:1/db", "the URL cannot be read"),
-        ("postgresql://u:22/hunter2@h:1/db", "the URL cannot be read"),
-        ("postgresql://u:a@hunter2@h:1/db", "the URL cannot be read"),
+        (f"postgresql://u:{SECRET}%zz@h/db", "the URL cannot be parsed"),
+        (f"postgresql://u:{SECRET}@h:{SECRET}/db", "the URL cannot be parsed"),
+        (f"postgresql://u@h/db?passwd={SECRET}", "the URL cannot be parsed"),
+        ("postgresql://u:hunter2/secret@h:1/db", "the URL cannot be parsed"),
+        ("postgresql://u:22/hunter2@h:1/db", "the URL cannot be parsed"),
+        ("postgresql://u:a@hunter2@h:1/db", "the URL cannot be parsed"),
     ],
 )
 def test_a_wrong_url_is_told_without_its_secrets(url: str, why: str) -> None:
@@ -246,7 +246,7 @@ def test_what_eventonce_does_itself_is_read_committed(strict: Place, *, large: b
     strict.sql("CREATE TRIGGER look AFTER INSERT OR UPDATE OR DELETE ON eventonce_claims EXECUTE FUNCTION look()")
     assert claim(store, 1) == Won(1)
     assert store.extend([MINE], LONG) == [True]
-    assert give_back(store, 1, error="E")
+    assert release(store, 1, error="E")
     assert claim(store, 1) == Won(2, "E")
     assert finish(store, 1)
     assert isinstance(claim(store, 1, b"token--2", refresh=True), Done)
@@ -267,7 +267,7 @@ def test_what_a_handler_does_has_the_isolation_of_the_database(strict: Place, is
 
 def test_without_create_the_tables_must_be_there(place: Place) -> None:
     store = open_store(place.url(), create=False)
-    with pytest.raises(StoreUnusable, match="has no tables of eventonce"):
+    with pytest.raises(StoreUnusable, match="has no eventonce tables"):
         store.peek(keys(1))
     assert place.sql("SELECT to_regclass('eventonce_claims')") == [(None,)]
     claim(place.store(), 1)
@@ -282,7 +282,7 @@ def test_tables_that_are_dropped_are_not_made_anew_behind_ones_back(place: Place
         (outcome,) = once.run([{"id": "1"}], lambda event: None)
     assert outcome.kind is OutcomeKind.UNKNOWN
     assert isinstance(outcome.error, StoreUnusable)
-    assert "restore it; or to begin with nothing remembered, drop eventonce_schema too" in str(outcome.error)
+    assert "restore it, or drop eventonce_schema too and start again with no records" in str(outcome.error)
     assert place.sql("SELECT to_regclass('eventonce_claims')") == [(None,)]
     again = place.store()
     for act in (again.check, lambda: claim(again, 1)):
@@ -310,7 +310,7 @@ def test_only_the_primary_key_is_an_index(place: Place, store: PostgresStore) ->
     [
         ("options=-csearch_path%3Dnowhere", "create the schema that is first in the search_path"),
         ("options=-cnonsense%3D1", "correct options= in the URL"),
-        ("sslmode=require", "switch TLS on at the server, or correct sslmode="),
+        ("sslmode=require", "enable TLS on the server, or correct sslmode="),
     ],
 )
 def test_a_url_that_the_server_cannot_follow_is_not_tried_again(postgres_server: Postgres, more: str, why: str) -> None:
@@ -343,7 +343,7 @@ def test_the_least_grants_are_enough(place: Place, role: str, store: PostgresSto
     assert finish(least, 1)
     assert isinstance(claim(least, 1, b"token--2", refresh=True), Done)
     assert claim(least, 2) == Won(1)
-    assert give_back(least, 2)
+    assert release(least, 2)
     assert least.forget([key(1)]) == [True]
     least.sweep(100)
     assert least.check() == store.check()
@@ -440,7 +440,7 @@ def test_what_the_synchronous_standby_does_not_have_does_not_count(
     for act in (
         lambda: finish(strict, 1),
         lambda: claim(strict, 1, b"token--2", lease=2000),  # a copy, though it stands there as done
-        lambda: give_back(strict, 2, error="E"),
+        lambda: release(strict, 2, error="E"),
         lambda: claim(strict, 3, lease=2000),
     ):
         with pytest.raises(StoreError, match="did not answer within 1 s"):
@@ -760,10 +760,10 @@ def test_nothing_is_prepared_where_the_url_says_so(place: Place) -> None:
 def test_any_error_text_can_be_remembered(store: PostgresStore) -> None:
     for number, error in enumerate(("a\0b", "ü\n", "")):
         claim(store, number)
-        give_back(store, number, error=error)
+        release(store, number, error=error)
         assert claim(store, number, b"token--2") == Won(2, error)
     claim(store, 9)
-    give_back(store, 9, error="half \ud83d")
+    release(store, 9, error="half \ud83d")
     assert claim(store, 9, b"token--2") == Won(2, "half \\ud83d")
 
 
@@ -851,7 +851,7 @@ def test_a_handle_that_is_kept_ends_with_its_handler(place: Place, store: Postgr
     (outcome,) = transact(place, store, misuse, consumer="other")
     assert (outcome.kind, outcome.error) == (OutcomeKind.PROCESSED, None)
     assert effects(place) == [1]
-    assert len(store._lent._idle) == 1  # it was one connection all along
+    assert len(store._transaction_pool._idle) == 1  # it was one connection all along
 
 
 def test_savepoints_may_fail(place: Place, store: PostgresStore) -> None:
@@ -889,7 +889,7 @@ def test_a_transaction_ended_by_sql_is_found_out(place: Place, store: PostgresSt
     (outcome,) = transact(place, store, handle)
     assert outcome.kind is OutcomeKind.FAILED
     assert isinstance(outcome.error, EventOnceError)
-    assert "ended the transaction of ctx.tx with SQL of its own" in str(outcome.error)
+    assert "ended the transaction of ctx.tx with its own SQL" in str(outcome.error)
 
 
 @pytest.mark.parametrize("sql", ["INSERT INTO effects VALUES (1)", "INSERT INTO nowhere VALUES (1)"])

@@ -23,7 +23,7 @@ from eventonce.errors import StorePartly, StoreUnusable
 from eventonce.event import Delivery
 from eventonce.event.keys import Key
 from eventonce.ports import Checkable, Store
-from eventonce.stores.redis.store import RedisStore, _bucketed
+from eventonce.stores.redis.store import RedisStore, _bucketed_names
 from eventonce.testing import FaultProxy, ManualClock
 from eventonce.testing.contract import LONG, claim, finish, key, keys
 from eventonce.testing.proxy import free_port
@@ -186,7 +186,7 @@ def one_stands_still(redis_cluster: RedisCluster) -> Iterator[tuple[list[Key], l
         node.cli("config", "set", "cluster-require-full-coverage", "no")
     client: Any = redis.RedisCluster.from_url(redis_cluster.url())
     many = _random(60)
-    there = [client.get_node_from_key(name).port for name in _bucketed(many)]
+    there = [client.get_node_from_key(name).port for name in _bucketed_names(many)]
     client.close()
     last = redis_cluster.nodes[2]
     yield (
@@ -234,7 +234,9 @@ def test_a_claim_on_a_living_master_is_kept_while_another_stands_still(
         last = redis_cluster.nodes[2].port
         client: Any = redis.RedisCluster.from_url(redis_cluster.url())
         events = [{"id": str(number)} for number in range(30)]
-        dead = [client.get_node_from_key(name).port == last for name in _bucketed([once.key(each) for each in events])]
+        dead = [
+            client.get_node_from_key(name).port == last for name in _bucketed_names([once.key(each) for each in events])
+        ]
         client.close()
         events = [each for each, late in sorted(zip(events, dead, strict=True), key=lambda pair: pair[1])]
 
@@ -264,7 +266,7 @@ def test_events_of_living_masters_go_on_while_another_stands_still(
         client: Any = redis.RedisCluster.from_url(redis_cluster.url())
         dead = [
             client.get_node_from_key(name).port == redis_cluster.nodes[2].port
-            for name in _bucketed([once.key(each) for each in events])
+            for name in _bucketed_names([once.key(each) for each in events])
         ]
         client.close()
         living, late = ([each for each, is_so in zip(events, dead, strict=True) if is_so is so] for so in (False, True))
@@ -294,7 +296,7 @@ def test_what_runs_without_a_claim_overtakes_nothing_of_its_group(
         client: Any = redis.RedisCluster.from_url(redis_cluster.url())
         dead = [
             client.get_node_from_key(name).port == redis_cluster.nodes[2].port
-            for name in _bucketed([once.key(each) for each in events])
+            for name in _bucketed_names([once.key(each) for each in events])
         ]
         client.close()
         living, late = ([each for each, is_so in zip(events, dead, strict=True) if is_so is so] for so in (False, True))
@@ -709,7 +711,7 @@ def test_a_key_of_something_else(server: Redis) -> None:
     store = open_store(server.url())
     with _client(server) as client:
         client.lpush(_name(7), "x")
-    with pytest.raises(StoreUnusable, match="something else"):
+    with pytest.raises(StoreUnusable, match="another program writes keys"):
         claim(store, 7)
     store.close()
 
@@ -717,7 +719,7 @@ def test_a_key_of_something_else(server: Redis) -> None:
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("redis://127.0.0.1?clutser=true", "option 'clutser' is not known"),
+        ("redis://127.0.0.1?clutser=true", "unknown option 'clutser'"),
         ("redis://127.0.0.1?cluster=yes", "neither true nor false"),
         ("redis://127.0.0.1?timeout=soon", "'soon' is not a duration"),
         ("redis://127.0.0.1?timeout=0s", "no server time to answer"),
@@ -725,7 +727,7 @@ def test_a_key_of_something_else(server: Redis) -> None:
         ("redis://127.0.0.1?cluster=true&wait=1", "neither with wait"),
         ("redis://:hunter2@127.0.0.1/zero", "database"),
         ("redis://:hunter2@127.0.0.1:port/0", "port"),
-        ("redis://:hunter2@[::1:6379/0", "cannot be read"),
+        ("redis://:hunter2@[::1:6379/0", "cannot be parsed"),
         ("redis://:a?hunter2@127.0.0.1", "%-encoded"),
         ("redis://127.0.0.1/zero?password=a@hunter2", "database"),
         ("redis:hunter2@127.0.0.1", "the database is a number"),

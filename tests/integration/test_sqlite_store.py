@@ -13,12 +13,26 @@ from typing import Any
 import pytest
 
 from eventonce import ConfigError, Event, LeaseLost, Once, OutcomeKind, StoreError, open_store
-from eventonce.claims.protocol import FAILURES_FOR, Busy, Claim, Done, Finish, Record, Release, Want, Won
+from eventonce.claims import protocol
+from eventonce.claims.protocol import (
+    FAILURES_FOR,
+    Answer,
+    Busy,
+    Claim,
+    Done,
+    Finish,
+    Record,
+    Release,
+    Token,
+    Want,
+    Won,
+)
 from eventonce.clock import SystemClock
 from eventonce.errors import StoreUnusable
 from eventonce.event.keys import Key
+from eventonce.ports import Swept
 from eventonce.stores import sqlite as module
-from eventonce.stores.embedded import EmbeddedStore, Records, Result
+from eventonce.stores import sqlite_rows as rows
 from eventonce.stores.sqlite import SQLiteStore
 from eventonce.testing import ManualClock
 from tests.interrupts import interrupt_before_the_commit
@@ -256,7 +270,7 @@ def test_a_database_of_something_else_is_refused_unless_shared(file: Path) -> No
     connection = sqlite3.connect(file)
     connection.execute("CREATE TABLE theirs (x)")
     connection.close()
-    with pytest.raises(StoreUnusable, match=r"database of something else; .*\?shared=true"):
+    with pytest.raises(StoreUnusable, match=r"database of another program; .*\?shared=true"):
         SQLiteStore(file)
     assert query(file, "SELECT name FROM sqlite_master") == [("theirs",)]
     open_store(f"sqlite:///{file}?shared=true").close()
@@ -266,7 +280,7 @@ def test_a_database_of_something_else_is_refused_unless_shared(file: Path) -> No
 def test_what_is_no_database_is_refused_and_left_alone(file: Path) -> None:
     text = b"a shopping list, not a database\n" * 100
     file.write_bytes(text)
-    with pytest.raises(StoreUnusable, match="it is no SQLite file, so name another one"):
+    with pytest.raises(StoreUnusable, match="not a SQLite database, so use another file"):
         SQLiteStore(file)
     assert file.read_bytes() == text
 
@@ -282,7 +296,7 @@ def test_a_table_of_ours_that_is_not_ours(file: Path) -> None:
     connection = sqlite3.connect(file)
     connection.execute("CREATE TABLE eventonce_claims (x)")
     connection.close()
-    with pytest.raises(StoreUnusable, match="name another file"):
+    with pytest.raises(StoreUnusable, match="use another file"):
         SQLiteStore(file, shared=True)
 
 
@@ -370,70 +384,150 @@ def test_a_worker_sweeps_by_itself(file: Path) -> None:
         store.close()
 
 
-# --- its statements and the protocol ---
+# --- its fast path and the protocol ---
 
 
-class Dict(EmbeddedStore):
-    """The protocol over a dict: what the statements of SQLite must agree with, in answers and in what is kept."""
+class ProtocolModel:
+    """The pure protocol over a dict, one key at a time, with which the SQLite store must agree."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.records: dict[Key, Record] = {}
 
-    def _change(self, keys: Sequence[Key], act: Callable[[Records], Result]) -> Result:
-        return act(self.records)
+    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+        answers = []
+        for want in wants:
+            answer, record = protocol.claim(self.records.get(want.key), want, token, lease, self.clock.utc())
+            if record is not None:
+                self.records[want.key] = record
+            answers.append(answer)
+        return answers
 
-    def _read(self, keys: Sequence[Key]) -> Records:
-        return self.records
+    def extend(self, claims: Sequence[Claim], lease: int) -> list[bool]:
+        now = self.clock.utc()
+        return [
+            self._update(claim.key, protocol.extend(self.records.get(claim.key), claim.token, lease, now))
+            for claim in claims
+        ]
+
+    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+        now = self.clock.utc()
+        return [
+            self._update(finish.key, protocol.commit(self.records.get(finish.key), finish, now)) for finish in finishes
+        ]
+
+    def release(self, releases: Sequence[Release]) -> list[bool]:
+        results = []
+        for release in releases:
+            owned, record = protocol.release(self.records.get(release.key), release, self.clock.utc())
+            if owned and not self._update(release.key, record):
+                del self.records[release.key]
+            results.append(owned)
+        return results
+
+    def forget(self, keys: Sequence[Key]) -> list[bool]:
+        now = self.clock.utc()
+        existed = [protocol.live(self.records.get(key), now) is not None for key in keys]
+        for key in keys:
+            self.records.pop(key, None)
+        return existed
+
+    def sweep(self, limit: int) -> Swept:
+        expired = [key for key, record in self.records.items() if not protocol.live(record, self.clock.utc())]
+        assert len(self.records) < limit
+        self.forget(expired)
+        return Swept(len(expired), None)
+
+    def _update(self, key: Key, record: Record | None) -> bool:
+        if record is not None:
+            self.records[key] = record
+        return record is not None
 
 
-def random_call(dice: random.Random) -> Callable[[Any], list[Any]]:
-    """A verb with a random batch: few keys and owners, so that they meet in every state and twice in a batch."""
-    keys = [Key(bytes([dice.randrange(12)] * 16)) for _ in range(dice.randrange(1, 16))]
-    token, other = (bytes([dice.randrange(4)] * 8) for _ in range(2))
-    windows, versions = [0, 1, 50, 5000, 2 * FAILURES_FOR], [None, None, 1, 2, 2**62]
-    window, version, lease = dice.choice(windows), dice.choice(versions), dice.choice([0, 20, 1000])
-    wants = [Want(key, window, version, *dice.choices([False, True], k=2)) for key in keys]
-    finishes = [
-        Finish(
-            key, dice.choice([token, token, other]), dice.choice(windows), version, dice.choice([None, b"", b"memo"])
-        )
-        for key in keys
-    ]
-    if dice.random() < 0.5:  # as most batches are: all alike, and each key once
-        keys = [*dict.fromkeys(keys)]
-        wants = [Want(key, *wants[0][1:]) for key in keys]
-        finishes = [Finish(key, *finishes[0][1:]) for key in keys]
-    releases = [Release(key, token, window, dice.choice([None, "no", "\u00fc"])) for key in keys]
-    verb = dice.choice(["claim", "claim", "commit", "commit", "release", "extend", "forget"])
-    return {
-        "claim": lambda store: store.claim(wants, token, lease),
-        "commit": lambda store: store.commit(finishes),
-        "release": lambda store: store.release(releases),
-        "extend": lambda store: store.extend([Claim(key, token) for key in keys], lease),
-        "forget": lambda store: store.forget(keys[:2]),
-    }[verb]
+class RandomHistory:
+    """Verbs with random batches: few keys and owners, so that they meet in every state and twice in a batch."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._claimed: tuple[list[Key], Token] = ([], b"")  # by the last claim
+
+    def next_call(self) -> Callable[[Any], object]:
+        rng = self._rng
+        keys = [Key(bytes([rng.randrange(12)] * 16)) for _ in range(rng.randrange(1, 16))]
+        token, other = (bytes([rng.randrange(4)] * 8) for _ in range(2))
+        windows, versions = [0, 1, 50, 5000, 2 * FAILURES_FOR], [None, None, 1, 2, 2**62]
+        window, version, lease = rng.choice(windows), rng.choice(versions), rng.choice([0, 20, 1000])
+        verb = rng.choice(["claim", "claim", "commit", "commit", "release", "extend", "forget", "sweep"])
+        alike = rng.random() < 0.5  # distinct keys with equal terms, as in most batches
+        if alike and verb != "claim":
+            keys, token = self._claimed
+        if alike:
+            keys = [*dict.fromkeys(keys)]
+        if verb == "claim":
+            self._claimed = keys, token
+        terms = rng.choices([False, True], k=2)
+        memo, error = rng.choice([None, b"", b"memo"]), rng.choice([None, "no", "\u00fc"])
+        calls: dict[str, Callable[[Any], object]] = {
+            "claim": lambda store: store.claim([Want(key, window, version, *terms) for key in keys], token, lease),
+            "commit": lambda store: store.commit([Finish(key, token, window, version, memo) for key in keys]),
+            "release": lambda store: store.release([Release(key, token, window, error) for key in keys]),
+            "extend": lambda store: store.extend([Claim(key, token) for key in keys], lease),
+            "forget": lambda store: store.forget(keys[:2]),
+            "sweep": lambda store: store.sweep(100),
+        }
+        if not alike and verb == "claim":
+            wants = [Want(key, window, version, *rng.choices([False, True], k=2)) for key in keys]
+            return lambda store: store.claim(wants, token, lease)
+        if not alike and verb == "commit":
+            finishes = [
+                Finish(key, rng.choice([token, other]), rng.choice(windows), version, rng.choice([None, memo]))
+                for key in keys
+            ]
+            return lambda store: store.commit(finishes)
+        return calls[verb]
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_its_statements_do_what_the_protocol_says(file: Path, seed: int) -> None:
-    dice, clock = random.Random(seed), ManualClock()
-    model, store = Dict(clock), SQLiteStore(file, clock=clock)
+FAST_STATEMENTS = {rows._CLAIM_NEW: "claim", rows._COMMIT_OWNED: "commit", rows._DROP_DONE_BEFORE: "replace"}
+
+
+@pytest.fixture
+def paths(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Collect how the statements of the fast path ended: for all, some or none of their keys."""
+    paths: set[str] = set()
+    write = rows._write
+
+    def watched(connection: sqlite3.Connection, statement: str, keys: Sequence[Key], values: Any = ()) -> int:
+        changed = write(connection, statement, keys, values)
+        if statement in FAST_STATEMENTS:
+            extent = "all" if changed == len(keys) else "some" if changed else "none"
+            paths.add(f"{FAST_STATEMENTS[statement]} {extent}")
+        return changed
+
+    monkeypatch.setattr(rows, "_write", watched)
+    return paths
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_fast_path_equals_the_protocol(file: Path, paths: set[str], seed: int) -> None:
+    rng, clock = random.Random(seed), ManualClock()
+    history, model, store = RandomHistory(rng), ProtocolModel(clock), SQLiteStore(file, clock=clock)
     store._use(lambda connection: connection.execute("PRAGMA synchronous = OFF"))
-    for _ in range(200):
-        call = random_call(dice)
+    for _ in range(2000):
+        call = history.next_call()
         assert call(store) == call(model)
         assert store._read([Key(bytes([number] * 16)) for number in range(12)]) == model.records
-        clock.sleep(dice.choice([0, 0, 1, 30, 1000, FAILURES_FOR // 2]))
-        if dice.random() < 0.02:  # a clock may be set
-            clock.sleep(dice.choice([1, 1_767_225_600_000, 1_798_761_600_000]) - clock.utc())
+        clock.sleep(rng.choice([0, 0, 1, 30, 1000, FAILURES_FOR // 2]))
+        if rng.random() < 0.02:  # a clock may be set
+            clock.sleep(rng.choice([1, 1_767_225_600_000, 1_798_761_600_000]) - clock.utc())
     store.close()
+    statements, extents = ("claim", "commit", "replace"), ("all", "some", "none")
+    assert paths == {f"{statement} {extent}" for statement in statements for extent in extents}
 
 
 @pytest.mark.parametrize("count", [1, 511, 512, 513, 1537])
 def test_of_a_large_batch_some_keys_are_new_and_the_others_in_every_state(file: Path, count: int) -> None:
     clock = ManualClock()
-    model, store = Dict(clock), SQLiteStore(file, clock=clock)
+    model, store = ProtocolModel(clock), SQLiteStore(file, clock=clock)
     wants = [Want(key(number), 1000) for number in range(count)]
     done, busy, over, again = wants[::7], wants[1::7], wants[2::7], wants[3::7]
 
@@ -494,7 +588,7 @@ def test_a_commit_with_a_key_that_stands_there_twice_is_as_the_protocol_says(
     file: Path, windows: tuple[int, int]
 ) -> None:
     clock = ManualClock()
-    model, store = Dict(clock), SQLiteStore(file, clock=clock)
+    model, store = ProtocolModel(clock), SQLiteStore(file, clock=clock)
     finishes = [Finish(KEY, b"token--1", window, None, b"%d" % window) for window in windows]
     for each in (model, store):
         each.claim([Want(KEY, 1000)], b"token--1", 1000)
@@ -536,7 +630,7 @@ def once(file: Path) -> Iterator[Once]:
         yield once
 
 
-def rows(file: Path) -> list[Any]:
+def effects(file: Path) -> list[Any]:
     return [x for (x,) in query(file, "SELECT x FROM t ORDER BY x")]
 
 
@@ -546,7 +640,7 @@ def insert(event: Event, ctx: Any) -> None:
 
 def test_the_effect_is_there_when_the_outcome_is(once: Once, file: Path) -> None:
     assert once.run([EVENT], insert)[0].kind is OutcomeKind.PROCESSED
-    assert rows(file) == ["1"]
+    assert effects(file) == ["1"]
 
 
 ENDINGS = {
@@ -574,9 +668,9 @@ def test_a_handler_cannot_end_the_transaction(once: Once, file: Path, end: Any, 
 
     (outcome,) = once.run([EVENT], handle)
     assert outcome.kind is (OutcomeKind.PROCESSED if swallow else OutcomeKind.FAILED)
-    assert rows(file) == (["1"] if swallow else [])
+    assert effects(file) == (["1"] if swallow else [])
     assert once.run([EVENT], insert)[0].kind is (OutcomeKind.DUPLICATE if swallow else OutcomeKind.PROCESSED)
-    assert rows(file) == ["1"]
+    assert effects(file) == ["1"]
 
 
 def test_a_with_block_ends_nothing(once: Once, file: Path) -> None:
@@ -588,7 +682,7 @@ def test_a_with_block_ends_nothing(once: Once, file: Path) -> None:
 
     kinds = [outcome.kind for outcome in once.run([EVENT, {"id": "2"}], handle)]
     assert kinds == [OutcomeKind.PROCESSED, OutcomeKind.FAILED]
-    assert rows(file) == ["1"]
+    assert effects(file) == ["1"]
 
 
 def test_what_a_handler_does_to_the_connection_ends_with_it(once: Once, file: Path) -> None:
@@ -602,7 +696,7 @@ def test_what_a_handler_does_to_the_connection_ends_with_it(once: Once, file: Pa
 
     once.run([EVENT], handle)
     assert once.run([EVENT, {"id": "2"}], insert)[1].kind is OutcomeKind.PROCESSED
-    assert rows(file) == ["1", "2"]
+    assert effects(file) == ["1", "2"]
 
 
 def test_a_context_ends_with_its_handler(once: Once, file: Path) -> None:
@@ -619,7 +713,7 @@ def test_a_context_ends_with_its_handler(once: Once, file: Path) -> None:
     assert "ended with its handler" in str(outcomes[1].error)
     kept.clear()
     assert once.run([{"id": "2"}], insert)[0].kind is OutcomeKind.PROCESSED
-    assert rows(file) == ["2"]
+    assert effects(file) == ["2"]
 
 
 def test_an_interrupted_transaction_is_undone(once: Once, file: Path) -> None:
@@ -629,7 +723,7 @@ def test_an_interrupted_transaction_is_undone(once: Once, file: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         once.run([EVENT], handle)
-    assert rows(file) == []
+    assert effects(file) == []
     assert once.run([EVENT], insert)[0].kind is OutcomeKind.PROCESSED
 
 
@@ -653,11 +747,11 @@ def test_an_interrupt_on_the_way_into_a_transaction_strands_nothing(
     monkeypatch.undo()
     kinds = [outcome.kind for outcome in once.run(events, handle)]
     assert kinds == [OutcomeKind.DUPLICATE, OutcomeKind.PROCESSED, OutcomeKind.PROCESSED]
-    assert rows(file) == ["two"]
+    assert effects(file) == ["two"]
 
 
 def test_an_interrupt_anywhere_before_the_commit_strands_nothing(once: Once, file: Path) -> None:
-    assert interrupt_before_the_commit(once, insert, lambda name: rows(file).count(name)) > 20
+    assert interrupt_before_the_commit(once, insert, lambda name: effects(file).count(name)) > 20
 
 
 def test_a_lost_claim_cannot_begin_a_transaction(store: SQLiteStore) -> None:
@@ -674,7 +768,7 @@ def test_the_store_cannot_be_used_inside_its_own_transaction(once: Once, file: P
     (outcome,) = once.run([EVENT], handle)
     assert outcome.kind is OutcomeKind.FAILED
     assert "this thread is inside ctx.tx" in str(outcome.error)
-    assert rows(file) == []
+    assert effects(file) == []
 
 
 def test_threads_take_turns_with_transactions(once: Once, file: Path) -> None:
@@ -689,7 +783,7 @@ def test_threads_take_turns_with_transactions(once: Once, file: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert rows(file) == [event["id"] for event in events]
+    assert effects(file) == [event["id"] for event in events]
     assert set(found) <= {"processed", "duplicate", "busy"}
 
 
@@ -705,7 +799,7 @@ def test_writes_after_sqlite_rolled_back_are_refused(once: Once, file: Path) -> 
 
     (outcome,) = once.run([EVENT], handle)
     assert outcome.kind is OutcomeKind.FAILED
-    assert rows(file) == []
+    assert effects(file) == []
 
 
 def test_a_deferred_constraint_is_the_handlers_failure(once: Once, file: Path) -> None:
@@ -718,7 +812,7 @@ def test_a_deferred_constraint_is_the_handlers_failure(once: Once, file: Path) -
 
     (outcome,) = once.run([EVENT], handle)
     assert (outcome.kind, outcome.attempt) == (OutcomeKind.FAILED, 1)
-    assert rows(file) == []
+    assert effects(file) == []
 
 
 def test_an_open_cursor_is_the_handlers_failure(once: Once, file: Path) -> None:
@@ -731,7 +825,7 @@ def test_an_open_cursor_is_the_handlers_failure(once: Once, file: Path) -> None:
     (outcome,) = once.run([EVENT], handle)
     if outcome.kind is not OutcomeKind.PROCESSED:  # newer versions of SQLite let it commit
         assert "fetch them all" in str(outcome.error)
-        assert rows(file) == []
+        assert effects(file) == []
     kept.clear()
     assert once.run([{"id": "2"}], insert)[0].kind is OutcomeKind.PROCESSED
 
@@ -759,7 +853,7 @@ def test_a_handle_belongs_to_the_handlers_thread(once: Once, file: Path) -> None
 
     once.run([EVENT], handle)
     assert "belongs to the thread" in str(errors[0])
-    assert rows(file) == []
+    assert effects(file) == []
 
 
 def test_a_handler_cannot_close_the_store_it_writes_to(once: Once, file: Path) -> None:
@@ -768,7 +862,7 @@ def test_a_handler_cannot_close_the_store_it_writes_to(once: Once, file: Path) -
         ctx.tx.close()
 
     assert once.run([EVENT], handle)[0].kind is OutcomeKind.FAILED
-    assert rows(file) == []
+    assert effects(file) == []
     assert once.run([EVENT], insert)[0].kind is OutcomeKind.PROCESSED
 
 
@@ -781,9 +875,9 @@ def test_an_interrupt_while_committing_undoes_or_keeps_both(
         once.run([EVENT], insert)
     monkeypatch.undo()
     expected = ["1"] if moment == "commit" else []
-    assert rows(file) == expected
+    assert effects(file) == expected
     assert once.run([EVENT], insert)[0].kind is (OutcomeKind.DUPLICATE if expected else OutcomeKind.PROCESSED)
-    assert rows(file) == ["1"]
+    assert effects(file) == ["1"]
 
 
 def _interrupting(commit: Any, moment: str) -> Any:

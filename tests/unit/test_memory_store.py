@@ -83,14 +83,14 @@ def test_a_full_store_says_so_and_forgets_nothing() -> None:
 @pytest.mark.parametrize(
     ("url", "what"),
     [
-        ("memory://x", "names a place"),
+        ("memory://x", "has an address"),
         ("memory:?max_keys=none", "max_keys='none' is not a whole number above 0"),
-        ("memory:?size=3", "option 'size' is not known; it takes max_keys"),
+        ("memory:?size=3", "unknown option 'size'; use max_keys"),
         ("memry:", r"did you mean memory:\?"),
         ("sqlite://", "names no file"),
         ("sqlite:///:memory:", "names no file"),
         ("sqlite:///a.db?shared=maybe", "neither true nor false"),
-        ("sqlite:///a.db?wal=1", "option 'wal' is not known"),
+        ("sqlite:///a.db?wal=1", "unknown option 'wal'"),
         ("nothing", "is not a store URL"),
     ],
 )

@@ -33,7 +33,7 @@ def test_a_longer_one_is_said_once_and_so_is_its_end(caplog: pytest.LogCaptureFi
     server = Server(20_000)
     assert call_with_retries(server.act, server.clock, 30_000) == "done"
     begin, end = caplog.messages
-    assert begin == "the store does not answer, asking again for 30 s: nobody there"
+    assert begin == "the store does not answer, retrying for 30 s: nobody there"
     assert end.startswith("the store answers again, after 2")
     assert 20 < server.asked < 60  # with pauses
 

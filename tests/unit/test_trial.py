@@ -180,13 +180,13 @@ def test_effects_that_are_none_of_one_run_are_told_as_such() -> None:
 
 
 def test_a_scenario_that_is_none() -> None:
-    with pytest.raises(ValueError, match="'a storm' is none of a copy after it"):
+    with pytest.raises(ValueError, match="unknown scenario 'a storm'; use a copy after it"):
         try_handler(lambda event: None, ORDER, effects=lambda: ["x"], reset=lambda: None, scenarios=["a storm"])
 
 
 def test_effects_that_cannot_be_compared() -> None:
     effects: Any = lambda: [{"a": 1}]  # noqa: E731
-    with pytest.raises(TypeError, match="such as texts or tuples"):
+    with pytest.raises(TypeError, match="such as strings or tuples"):
         try_handler(lambda event: None, ORDER, effects=effects, reset=lambda: None)
 
 

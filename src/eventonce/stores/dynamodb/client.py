@@ -177,7 +177,7 @@ class DynamoDBClient:
         """Return the store error for an error of DynamoDB."""
         message = _message(response)
         if code in RETRYABLE or response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
-            return StoreError(f"{self.address()} did not do {name} ({code}: {message}); a retry may help")
+            return StoreError(f"{self.address()} did not do {name} ({code}: {message}); trying again later may help")
         if code in _NO_TABLE:
             return StoreUnusable(
                 f"{self.address()} does not exist; check its name and region, or create it: {self._remedy}"

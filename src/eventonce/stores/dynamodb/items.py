@@ -127,7 +127,7 @@ class Items:
             if requests:
                 self.client.count_throttled()
                 if not next(pauses, False):
-                    raise StoreError(f"{self.client.address()} throttles reads; a retry may help")
+                    raise StoreError(f"{self.client.address()} throttles reads; trying again later may help")
         return items
 
     def _pauses(self, timeout: int) -> Iterator[bool]:
