@@ -16,7 +16,7 @@ from tests.servers import Dynoxide, Ministack
 
 
 def table_at(server: Dynoxide) -> str:
-    """A new table for claims and effects."""
+    """Create a table for claims and effects."""
     table = f"claims-{uuid.uuid4().hex[:12]}"
     store = open_store(server.url(table))
     assert isinstance(store, DynamoDBStore)
@@ -62,7 +62,7 @@ class TestDynamoDBOnMinistack(DynamoDBContract):
 
 
 class TestDynamoDBUnderFaults(StoreFaults):
-    """On dynoxide, which keeps its data when it is killed."""
+    """Dynoxide keeps its data when it is killed."""
 
     @pytest.fixture
     def server(self, dynoxide: Dynoxide) -> Dynoxide:
@@ -76,7 +76,7 @@ class TestDynamoDBUnderFaults(StoreFaults):
 
 @pytest.mark.long
 class TestDynamoDBOnMinistackUnderFaults(StoreFaults):
-    """Ministack keeps nothing when it is killed, so it is restarted in order."""
+    """Ministack loses its data when it is killed, so it is restarted in order."""
 
     @pytest.fixture
     def server(self, durable_ministack: Ministack) -> Dynoxide:

@@ -91,7 +91,7 @@ def remove(file: Path) -> None:
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_nothing_is_begun_in_a_file_that_was_deleted(file: Path, replaced: bool) -> None:
+def test_nothing_is_claimed_in_a_file_that_was_deleted(file: Path, replaced: bool) -> None:
     ran: list[str] = []
     with Once(f"sqlite:///{file}") as worker:
         worker.run([EVENT], lambda event: ran.append("worker"))
@@ -107,8 +107,8 @@ def test_nothing_is_begun_in_a_file_that_was_deleted(file: Path, replaced: bool)
     assert file.exists() == replaced
 
 
-def test_the_log_is_watched_where_the_name_is_a_symbolic_link(tmp_path: Path) -> None:
-    """SQLite puts it beside what the link leads to."""
+def test_the_log_is_checked_also_if_the_name_is_a_symbolic_link(tmp_path: Path) -> None:
+    """SQLite creates it beside the target of the link."""
     (tmp_path / "real").mkdir()
     link = tmp_path / "link.db"
     link.symlink_to(tmp_path / "real" / "store.db")
@@ -120,8 +120,8 @@ def test_the_log_is_watched_where_the_name_is_a_symbolic_link(tmp_path: Path) ->
     assert "store.db-wal: was moved or deleted while it is open" in str(outcome.error)
 
 
-def test_nothing_is_begun_without_its_log(file: Path) -> None:
-    """Somebody takes the files beside it for leftovers; others would then find it as it was before."""
+def test_nothing_is_claimed_without_the_log(file: Path) -> None:
+    """If somebody deletes the log, other processes would read the file without the last commits."""
     ran: list[str] = []
     SQLiteStore(file).close()
     with Once(f"sqlite:///{file}") as worker:
@@ -134,7 +134,7 @@ def test_nothing_is_begun_without_its_log(file: Path) -> None:
     assert ran == ["worker"]
 
 
-def test_its_log_comes_and_goes_with_its_last_connection(file: Path) -> None:
+def test_the_log_exists_as_long_as_a_connection(file: Path) -> None:
     first, second = SQLiteStore(file), SQLiteStore(file)
     for number in range(3):
         first.claim([Want(key(number), 60_000)], b"token--1", 60_000)
@@ -147,7 +147,7 @@ def test_its_log_comes_and_goes_with_its_last_connection(file: Path) -> None:
     first.close()
 
 
-def test_what_was_claimed_is_committed_while_the_file_is_somewhere_else(file: Path, store: SQLiteStore) -> None:
+def test_claims_can_be_committed_while_the_file_is_moved(file: Path, store: SQLiteStore) -> None:
     store.claim([Want(key(1), 60_000)], b"token--1", 60_000)
     away = file.rename(file.with_name("away"))
     with pytest.raises(StoreUnusable, match=MOVED):
@@ -158,7 +158,7 @@ def test_what_was_claimed_is_committed_while_the_file_is_somewhere_else(file: Pa
     assert isinstance(answer, Done)
 
 
-def test_a_file_that_is_gone_is_not_made_anew_by_one_who_knew_it(file: Path, store: SQLiteStore) -> None:
+def test_a_deleted_file_is_not_created_again_by_an_open_store(file: Path, store: SQLiteStore) -> None:
     store.claim([Want(key(1), 60_000)], b"token--1", 60_000)
     remove(file)
     pid = os.fork()  # which closes the connection, and the next call opens it again
@@ -179,9 +179,9 @@ def test_the_schema_is_migrated_step_by_step(file: Path, monkeypatch: pytest.Mon
     first.close()
     more = [*known, "ALTER TABLE eventonce_open ADD COLUMN extra TEXT;\nCREATE TABLE eventonce_more (x)"]
     monkeypatch.setattr(module, "_migrations", lambda: more)
-    again = SQLiteStore(file)
-    assert again.commit([Finish(KEY, b"token--1", 60_000)]) == [True]
-    again.close()
+    reopened = SQLiteStore(file)
+    assert reopened.commit([Finish(KEY, b"token--1", 60_000)]) == [True]
+    reopened.close()
     assert query(file, "SELECT version FROM eventonce_schema") == [(1,), (2,), (3,)]
     assert query(file, "SELECT count(*) FROM eventonce_more") == [(0,)]
 
@@ -207,7 +207,7 @@ def test_a_file_of_the_first_schema_answers_as_before(file: Path, monkeypatch: p
         (key(3), b"token--1", 0, 0, 1, None, 0, 0, 0, None, None, "no", later),  # failed
         (key(4), b"token--2", 0, 0, 2, 6, now, later, 3, 5, None, "no", later),  # done, and failed in a newer version
         (key(5), b"token--2", later, 0, 1, 6, now, later, 1, 5, None, None, later),  # done, and a newer version runs
-        (key(6), b"", 0, 1, 0, None, now, later, 1, 5, None, None, None),  # done, and a newer version was given back
+        (key(6), b"", 0, 1, 0, None, now, later, 1, 5, None, None, None),  # done, and a newer version was released
     ):
         connection.execute(f"INSERT INTO eventonce_claims VALUES ({values})", row)
     connection.close()
@@ -227,7 +227,7 @@ def test_a_file_of_the_first_schema_answers_as_before(file: Path, monkeypatch: p
     assert query(file, "SELECT name FROM sqlite_master WHERE name = 'eventonce_claims'") == []
 
 
-def test_who_only_looks_does_not_take_a_file_from_older_workers(file: Path) -> None:
+def test_a_command_that_only_reads_does_not_migrate_a_file_of_older_workers(file: Path) -> None:
     connection = sqlite3.connect(file, isolation_level=None)
     module._migrate(connection, module._migrations()[:1])
     connection.close()
@@ -266,7 +266,7 @@ def test_many_threads_may_open_a_new_file_at_once(file: Path) -> None:
     assert errors == []
 
 
-def test_a_database_of_something_else_is_refused_unless_shared(file: Path) -> None:
+def test_a_database_of_another_program_is_refused_unless_shared(file: Path) -> None:
     connection = sqlite3.connect(file)
     connection.execute("CREATE TABLE theirs (x)")
     connection.close()
@@ -277,7 +277,7 @@ def test_a_database_of_something_else_is_refused_unless_shared(file: Path) -> No
     SQLiteStore(file).close()
 
 
-def test_what_is_no_database_is_refused_and_left_alone(file: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_left_alone(file: Path) -> None:
     text = b"a shopping list, not a database\n" * 100
     file.write_bytes(text)
     with pytest.raises(StoreUnusable, match="not a SQLite database, so use another file"):
@@ -285,14 +285,14 @@ def test_what_is_no_database_is_refused_and_left_alone(file: Path) -> None:
     assert file.read_bytes() == text
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreUnusable, match="check that it is a file"):
         SQLiteStore(tmp_path)
     with pytest.raises(StoreUnusable, match="does not exist; create it first"):
         SQLiteStore(tmp_path / "none" / "store.db")
 
 
-def test_a_table_of_ours_that_is_not_ours(file: Path) -> None:
+def test_a_foreign_table_with_our_name_is_refused(file: Path) -> None:
     connection = sqlite3.connect(file)
     connection.execute("CREATE TABLE eventonce_claims (x)")
     connection.close()
@@ -300,7 +300,7 @@ def test_a_table_of_ours_that_is_not_ours(file: Path) -> None:
         SQLiteStore(file, shared=True)
 
 
-def test_a_database_that_is_held_is_trouble_and_not_a_loss(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_database_is_unknown_and_loses_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOCK_TIMEOUT", 0.05)
     with Once(f"sqlite:///{file}") as once:
         holder = sqlite3.connect(file, isolation_level=None)
@@ -313,7 +313,7 @@ def test_a_database_that_is_held_is_trouble_and_not_a_loss(file: Path, monkeypat
         assert once.run([EVENT], lambda event: None)[0].kind is OutcomeKind.PROCESSED
 
 
-def test_a_full_disk_is_trouble_and_not_a_loss(file: Path) -> None:
+def test_a_full_disk_is_an_error_and_loses_nothing(file: Path) -> None:
     store = SQLiteStore(file)
     store._use(lambda connection: connection.execute("PRAGMA max_page_count = 1"))
     keys = [Key(number.to_bytes(16, "big")) for number in range(1000)]
@@ -324,7 +324,7 @@ def test_a_full_disk_is_trouble_and_not_a_loss(file: Path) -> None:
     store.close()
 
 
-def test_a_fork_gets_a_connection_of_its_own(store: SQLiteStore) -> None:
+def test_a_forked_child_opens_its_own_connection(store: SQLiteStore) -> None:
     store.claim([Want(KEY, 60_000)], b"token--1", 60_000)
     child = os.fork()
     if not child:
@@ -529,7 +529,7 @@ def test_of_a_large_batch_some_keys_are_new_and_the_others_in_every_state(file: 
     clock = ManualClock()
     model, store = ProtocolModel(clock), SQLiteStore(file, clock=clock)
     wants = [Want(key(number), 1000) for number in range(count)]
-    done, busy, over, again = wants[::7], wants[1::7], wants[2::7], wants[3::7]
+    done, busy, over, reopened = wants[::7], wants[1::7], wants[2::7], wants[3::7]
 
     def agree(milliseconds: int, call: Callable[[Any], object]) -> None:
         clock.sleep(milliseconds)
@@ -540,10 +540,10 @@ def test_of_a_large_batch_some_keys_are_new_and_the_others_in_every_state(file: 
     agree(0, lambda each: each.commit([Finish(want.key, b"earlier1", 5000) for want in done]))
     agree(0, lambda each: each.claim(busy, b"earlier2", 9000))
     agree(0, lambda each: each.claim(over, b"earlier3", 100))
-    agree(200, lambda each: each.claim(again, b"token--1", 1000))  # and the answer was lost
+    agree(200, lambda each: each.claim(reopened, b"token--1", 1000))  # a claim whose answer was lost
     agree(0, lambda each: each.claim(wants, b"token--1", 1000))
     agree(0, lambda each: each.commit([Finish(want.key, b"token--1", 1000) for want in wants]))
-    agree(1000, lambda each: each.claim(wants, b"token--2", 1000))  # most windows are over, and nothing was swept
+    agree(1000, lambda each: each.claim(wants, b"token--2", 1000))  # most windows have expired, and nothing was swept
     agree(0, lambda each: each.commit([Finish(want.key, b"token--2", 1000) for want in wants]))
     store.close()
 
@@ -564,7 +564,7 @@ def test_a_commit_of_which_some_claims_are_lost_keeps_the_others(file: Path) -> 
     store.close()
 
 
-def test_what_triggers_write_counts_for_nothing(file: Path) -> None:
+def test_changes_by_triggers_are_not_counted(file: Path) -> None:
     connection = sqlite3.connect(file, isolation_level=None)
     connection.execute("CREATE TABLE log (x)")
     store = SQLiteStore(file, shared=True)
@@ -584,9 +584,7 @@ def test_what_triggers_write_counts_for_nothing(file: Path) -> None:
 
 
 @pytest.mark.parametrize("windows", [(0, 1000), (1000, 0), (0, 0), (1000, 1000)])
-def test_a_commit_with_a_key_that_stands_there_twice_is_as_the_protocol_says(
-    file: Path, windows: tuple[int, int]
-) -> None:
+def test_a_commit_with_a_key_twice_equals_the_protocol(file: Path, windows: tuple[int, int]) -> None:
     clock = ManualClock()
     model, store = ProtocolModel(clock), SQLiteStore(file, clock=clock)
     finishes = [Finish(KEY, b"token--1", window, None, b"%d" % window) for window in windows]
@@ -598,10 +596,10 @@ def test_a_commit_with_a_key_that_stands_there_twice_is_as_the_protocol_says(
 
 
 def _work(file: Path, seed: int) -> int:
-    """In a process of its own: claim all keys in batches, in another order, and commit what was won."""
-    store, dice, done = SQLiteStore(file), random.Random(seed), 0
+    """Claim all keys in batches, in a random order, and commit what was won. This runs in a separate process."""
+    store, rng, done = SQLiteStore(file), random.Random(seed), 0
     keys = [key(number) for number in range(2000)]
-    dice.shuffle(keys)
+    rng.shuffle(keys)
     for begin in range(0, len(keys), 100):
         some, token = keys[begin : begin + 100], os.urandom(8)
         answers = store.claim([Want(each, 60_000) for each in some], token, 60_000)
@@ -700,18 +698,18 @@ def test_what_a_handler_does_to_the_connection_ends_with_it(once: Once, file: Pa
 
 
 def test_a_context_ends_with_its_handler(once: Once, file: Path) -> None:
-    """What another handler wrote through one that was kept would belong to no event, and be undone unseen."""
-    kept: list[Any] = []
+    """Writes of another handler through an old context would belong to no event and be undone silently."""
+    contexts: list[Any] = []
 
     def handle(event: Event, ctx: Any) -> None:
-        kept.append(ctx)
+        contexts.append(ctx)
         if event.id == "2":
-            insert(event, kept[0])
+            insert(event, contexts[0])
 
     outcomes = once.run([{"id": "1"}, {"id": "2"}, {"id": "3"}], handle)
     assert [outcome.kind for outcome in outcomes] == [OutcomeKind.PROCESSED, OutcomeKind.FAILED, OutcomeKind.PROCESSED]
     assert "ended with its handler" in str(outcomes[1].error)
-    kept.clear()
+    contexts.clear()
     assert once.run([{"id": "2"}], insert)[0].kind is OutcomeKind.PROCESSED
     assert effects(file) == ["2"]
 
@@ -727,7 +725,7 @@ def test_an_interrupted_transaction_is_undone(once: Once, file: Path) -> None:
     assert once.run([EVENT], insert)[0].kind is OutcomeKind.PROCESSED
 
 
-def test_an_interrupt_on_the_way_into_a_transaction_strands_nothing(
+def test_an_interrupt_before_a_transaction_strands_nothing(
     once: Once, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enter = module.SQLiteStore.enter
@@ -773,10 +771,10 @@ def test_the_store_cannot_be_used_inside_its_own_transaction(once: Once, file: P
 
 def test_threads_take_turns_with_transactions(once: Once, file: Path) -> None:
     events = [{"id": f"{number:03}"} for number in range(40)]
-    found: list[str] = []
+    kinds: list[str] = []
 
     def work() -> None:
-        found.extend(outcome.kind for outcome in once.run(events, insert))
+        kinds.extend(outcome.kind for outcome in once.run(events, insert))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -784,7 +782,7 @@ def test_threads_take_turns_with_transactions(once: Once, file: Path) -> None:
     for thread in threads:
         thread.join()
     assert effects(file) == [event["id"] for event in events]
-    assert set(found) <= {"processed", "duplicate", "busy"}
+    assert set(kinds) <= {"processed", "duplicate", "busy"}
 
 
 def test_writes_after_sqlite_rolled_back_are_refused(once: Once, file: Path) -> None:
@@ -816,25 +814,25 @@ def test_a_deferred_constraint_is_the_handlers_failure(once: Once, file: Path) -
 
 
 def test_an_open_cursor_is_the_handlers_failure(once: Once, file: Path) -> None:
-    kept: list[Any] = []
+    cursors: list[Any] = []
 
     def handle(event: Event, ctx: Any) -> None:
-        kept.append(ctx.tx.execute("INSERT INTO t VALUES ('a'), ('b') RETURNING x"))
-        next(kept[0])
+        cursors.append(ctx.tx.execute("INSERT INTO t VALUES ('a'), ('b') RETURNING x"))
+        next(cursors[0])
 
     (outcome,) = once.run([EVENT], handle)
     if outcome.kind is not OutcomeKind.PROCESSED:  # newer versions of SQLite let it commit
         assert "fetch them all" in str(outcome.error)
         assert effects(file) == []
-    kept.clear()
+    cursors.clear()
     assert once.run([{"id": "2"}], insert)[0].kind is OutcomeKind.PROCESSED
 
 
-def test_a_handle_that_was_kept_is_closed(once: Once) -> None:
-    kept: list[Any] = []
-    once.run([EVENT], lambda event, ctx: kept.append(ctx.tx))
+def test_a_handle_is_closed_after_its_handler(once: Once) -> None:
+    handles: list[Any] = []
+    once.run([EVENT], lambda event, ctx: handles.append(ctx.tx))
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        kept[0].execute("INSERT INTO t VALUES ('late')")
+        handles[0].execute("INSERT INTO t VALUES ('late')")
 
 
 def test_a_handle_belongs_to_the_handlers_thread(once: Once, file: Path) -> None:
@@ -866,30 +864,34 @@ def test_a_handler_cannot_close_the_store_it_writes_to(once: Once, file: Path) -
     assert once.run([EVENT], insert)[0].kind is OutcomeKind.PROCESSED
 
 
-@pytest.mark.parametrize("moment", ["record", "commit"])
+@pytest.mark.parametrize("interrupted_at", ["record", "commit"])
 def test_an_interrupt_while_committing_undoes_or_keeps_both(
-    once: Once, file: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    once: Once, file: Path, monkeypatch: pytest.MonkeyPatch, interrupted_at: str
 ) -> None:
-    monkeypatch.setattr(module.SQLiteTransaction, "_commit", _interrupting(module.SQLiteTransaction._commit, moment))
+    monkeypatch.setattr(
+        module.SQLiteTransaction, "_commit", _interrupting(module.SQLiteTransaction._commit, interrupted_at)
+    )
     with pytest.raises(KeyboardInterrupt):
         once.run([EVENT], insert)
     monkeypatch.undo()
-    expected = ["1"] if moment == "commit" else []
+    expected = ["1"] if interrupted_at == "commit" else []
     assert effects(file) == expected
     assert once.run([EVENT], insert)[0].kind is (OutcomeKind.DUPLICATE if expected else OutcomeKind.PROCESSED)
     assert effects(file) == ["1"]
 
 
-def _interrupting(commit: Any, moment: str) -> Any:
+def _interrupting(commit: Any, interrupted_at: str) -> Any:
     def interrupted(self: Any, finish: Finish) -> bool:
-        if moment == "commit":
+        if interrupted_at == "commit":
             commit(self, finish)
         raise KeyboardInterrupt
 
     return interrupted
 
 
-def test_a_file_is_the_same_wherever_the_process_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_stays_the_same_if_the_process_changes_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     store = SQLiteStore("here.db")
     (tmp_path / "elsewhere").mkdir()
