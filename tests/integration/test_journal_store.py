@@ -296,7 +296,7 @@ def test_a_damaged_header_is_refused_at_every_byte(file: Path) -> None:
     for at in range(ends[0]):
         damaged = data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :]
         file.write_bytes(damaged)
-        with pytest.raises(StoreUnusable, match=r"something else|a newer eventonce|is damaged at byte 0 \(its header"):
+        with pytest.raises(StoreUnusable, match=r"another program|a newer eventonce|is damaged at byte 0 \(its header"):
             JournalStore(file)
         assert file.read_bytes() == damaged
 
