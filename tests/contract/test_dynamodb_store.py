@@ -40,12 +40,12 @@ class DynamoDBContract(StoreContract):
         handle.put_item(TableName=self.table, Item={"id": f"effect-{number}", "number": number})
 
     def effects(self, store: Any) -> list[int]:
-        items = store._server.call("scan", TableName=self.table, ConsistentRead=True)["Items"]
+        items = store._client.call("scan", TableName=self.table, ConsistentRead=True)["Items"]
         return sorted(int(item["number"]["N"]) for item in items if "number" in item)
 
     @pytest.fixture(autouse=True)
     def _table(self, store: Any) -> None:
-        self.table = store._server.table
+        self.table = store._client.table
 
 
 class TestDynamoDBOnDynoxide(DynamoDBContract):

@@ -288,8 +288,8 @@ def a_directory(folder: Path) -> None:
 
 
 STORES: list[tuple[Callable[[Path], None], str, str]] = [
-    (not_a_database, "sqlite:///store.db", "not a SQLite database, so use another file"),
-    (a_damaged_database, "sqlite:///store.db", "use another one"),
+    (not_a_database, "sqlite:///store.db", "file is not a database; use another file"),
+    (a_damaged_database, "sqlite:///store.db", "use another"),
     (a_foreign_database, "sqlite:///store.db", "is a database of another program; use another file, or add ?shared"),
     (a_newer_database, "sqlite:///store.db", "was written by a newer eventonce (schema 999); upgrade eventonce"),
     (a_directory, "sqlite:///store.db", "check that it is a file that this user may read and write"),

@@ -280,7 +280,7 @@ def test_a_database_of_another_program_is_refused_unless_shared(file: Path) -> N
 def test_a_file_that_is_not_a_database_is_refused_and_left_alone(file: Path) -> None:
     text = b"a shopping list, not a database\n" * 100
     file.write_bytes(text)
-    with pytest.raises(StoreUnusable, match="not a SQLite database, so use another file"):
+    with pytest.raises(StoreUnusable, match="file is not a database; use another file"):
         SQLiteStore(file)
     assert file.read_bytes() == text
 

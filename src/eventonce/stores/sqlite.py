@@ -430,7 +430,7 @@ _REMEDIES = {
     sqlite3.SQLITE_ERROR: "its tables are not as eventonce left them, so use another file",
     sqlite3.SQLITE_FULL: "free some space on the disk and run again (no event was lost)",
     sqlite3.SQLITE_IOERR: "check the disk and its free space and run again (no event was lost)",
-    sqlite3.SQLITE_NOTADB: "not a SQLite database, so use another file",
+    sqlite3.SQLITE_NOTADB: "use another file",
     sqlite3.SQLITE_CORRUPT: "the file is damaged, so restore it from a backup or use another one",
     sqlite3.SQLITE_CANTOPEN: "check that it is a file that this user may read and write",
     sqlite3.SQLITE_READONLY: "allow writing to the file and its folder",
