@@ -1198,7 +1198,10 @@ time.sleep(600)
 
 
 def in_the_end_of_a_transaction(code: CodeType) -> bool:
-    return code.co_filename.endswith("postgres/transaction.py") and code.co_name in ("rollback", "_discard_session_state")
+    return code.co_filename.endswith("postgres/transaction.py") and code.co_name in (
+        "rollback",
+        "_discard_session_state",
+    )
 
 
 @pytest.mark.parametrize("where", [in_the_engine, in_the_end_of_a_transaction])
