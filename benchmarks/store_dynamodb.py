@@ -91,7 +91,7 @@ def units(once: Once, store: Any, traffic: Traffic) -> Iterator[Row]:
         found = parsed.get("ConsumedCapacity", [])
         used.extend(each["CapacityUnits"] for each in (found if isinstance(found, list) else [found]))
 
-    hooks = store._server.client().meta.events
+    hooks = store._client.client().meta.events
     hooks.register("provide-client-params.dynamodb", ask)
     hooks.register("after-call.dynamodb", add)
     events = traffic.events(EVENTS)

@@ -1,4 +1,4 @@
-"""The servers that tests talk to: each is started once, on first use, and stopped at the end."""
+"""The servers of the tests. Each is started once, on first use, and stopped at the end."""
 
 import gzip
 import json
@@ -23,19 +23,19 @@ Server = TypeVar("Server")
 
 
 def running(make: Callable[[], AbstractContextManager[Server]]) -> Iterator[Server]:
-    """A started server; where it is not installed, a skip on a laptop and a failure in CI."""
+    """Yield a started server. If it is not installed, skip the test on a laptop and fail it in CI."""
     try:
         server = make()
-        entered = server.__enter__()
+        started = server.__enter__()
     except Missing as absent:
         missing(str(absent))
-    yield entered
+    yield started
     server.__exit__(None, None, None)
 
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Path]:
-    """Where servers keep their data. Everyone may look in, since PostgreSQL does not run as root."""
+    """Create the folder for the data of servers. Everyone may read it, because PostgreSQL does not run as root."""
     with TemporaryDirectory(prefix="eventonce-servers-", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -58,7 +58,7 @@ def redis_cluster(servers: Path) -> Iterator[RedisCluster]:
 
 @pytest.fixture(scope="session")
 def postgres_server(servers: Path) -> Iterator[Postgres]:
-    # Syncs matter when a machine dies; what a process has written stays when only the process is killed.
+    # Syncs matter if a machine crashes. The writes of a process survive if only the process is killed.
     yield from running(lambda: Postgres(servers, "fsync=off"))
 
 
@@ -82,45 +82,45 @@ def durable_ministack(servers: Path) -> Iterator[Ministack]:
     yield from running(lambda: Ministack(servers, durable=True))
 
 
-def _line(chance: random.Random) -> str:
-    """An event that others are copies of in one way or another, or what is none."""
-    number = chance.randrange(600)
+def _line(rng: random.Random) -> str:
+    """Return a random event, of which others may be copies in some way, or a line that is not an event."""
+    number = rng.randrange(600)
     event: dict[str, Any] = {
-        "id": f"{number}" if chance.random() < 0.9 else f"new-{chance.random()}",
+        "id": f"{number}" if rng.random() < 0.9 else f"new-{rng.random()}",
         "source": f"s{number % 5}",
         "detail-type": f"t{number % 7}",
-        "time": f"2026-01-0{chance.randrange(1, 9)}T00:00:{chance.randrange(60):02}Z",
-        "detail": {"order": number, "version": chance.randrange(3), "word": chance.choice([1, 1.0, "ü"])},
+        "time": f"2026-01-0{rng.randrange(1, 9)}T00:00:{rng.randrange(60):02}Z",
+        "detail": {"order": number, "version": rng.randrange(3), "word": rng.choice([1, 1.0, "ü"])},
     }
-    if chance.random() < 0.02:
+    if rng.random() < 0.02:
         del event["detail"]["order"]
-    if chance.random() < 0.02:
+    if rng.random() < 0.02:
         event["replay-name"] = "again"
-    if chance.random() < 0.01:
+    if rng.random() < 0.01:
         del event["time"]
     text = json.dumps(event)
-    if chance.random() < 0.02:  # several in one document
+    if rng.random() < 0.02:  # several in one document
         other = json.dumps({**event, "detail": {**event["detail"], "order": 0}})
         records = [
-            {"messageId": f"m{at}", "eventSource": "aws:sqs", "body": body}
-            for at, body in enumerate((text, other, text))
+            {"messageId": f"m{index}", "eventSource": "aws:sqs", "body": body}
+            for index, body in enumerate((text, other, text))
         ]
         text = json.dumps({"Records": records})
-    return text[:-4] if chance.random() < 0.01 else text
+    return text[:-4] if rng.random() < 0.01 else text
 
 
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of recorded traffic as it is found: packed and not, cut off, empty, spread over several lines."""
-    folder, chance = tmp_path_factory.mktemp("recorded"), random.Random(7)
+    """Create a folder of recorded traffic with typical files: compressed, truncated, empty, and with long documents."""
+    folder, rng = tmp_path_factory.mktemp("recorded"), random.Random(7)
     for number in range(4):
-        text = "".join(f"{_line(chance)}\n" for _ in range(700)).encode()
-        place = folder / f"day{number % 2}"
-        place.mkdir(exist_ok=True)
+        text = "".join(f"{_line(rng)}\n" for _ in range(700)).encode()
+        subfolder = folder / f"day{number % 2}"
+        subfolder.mkdir(exist_ok=True)
         if number % 2:
-            (place / f"{number}.jsonl.gz").write_bytes(gzip.compress(text))
+            (subfolder / f"{number}.jsonl.gz").write_bytes(gzip.compress(text))
         else:
-            (place / f"{number}.jsonl").write_bytes(text)
+            (subfolder / f"{number}.jsonl").write_bytes(text)
     (folder / "concatenated.json").write_bytes(b'{"id": "1"}{"id": "2"}\n{\n  "id": "3",\n  "n": 1\n}\n{"id": "1"}')
     (folder / "cut.gz").write_bytes(gzip.compress(b'{"id": "cut"}\n' * 500)[:-12])
     (folder / "empty.jsonl").write_bytes(b"")

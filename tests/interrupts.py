@@ -1,4 +1,4 @@
-"""Interrupts at each line: `KeyboardInterrupt` where a signal's handler could raise it, one place after the other."""
+"""Interrupts at each line: a `KeyboardInterrupt` wherever a signal handler could raise it, one line after the other."""
 
 import sys
 from collections.abc import Callable
@@ -13,63 +13,70 @@ _CODE = Path(eventonce.__file__).parent
 _ENGINE = _CODE / "engine"
 
 
-Where = Callable[[CodeType], bool]
+CodeFilter = Callable[[CodeType], bool]
 
 
 def in_the_engine(code: CodeType) -> bool:
-    """Leave stores out: they have many lines, and each costs a test several commits to the disk."""
+    """Return whether this is code of the engine. Stores have many lines, and each would cost several commits."""
     return Path(code.co_filename).parent in (_CODE, _ENGINE)
 
 
 class Interrupt:
-    """Raises an error at the nth line of some of eventonce's code that this thread runs while it is armed."""
+    """A tracer that raises an error at the nth line that this thread runs in some of the code while it is armed."""
 
-    def __init__(self, nth: int, error: type[BaseException], where: Where = in_the_engine) -> None:
-        self._where = where
+    def __init__(self, line: int, error: type[BaseException], is_traced: CodeFilter = in_the_engine) -> None:
+        self._is_traced = is_traced
         self.armed = False
         self.raised = False
-        self._left = nth
+        self._remaining = line
         self._error = error
-        self._before: Callable[..., Any] | None = None
+        self._previous_trace: Callable[..., Any] | None = None
 
     def __enter__(self) -> Self:
-        self._before = sys.gettrace()
+        self._previous_trace = sys.gettrace()
         sys.settrace(self._trace)
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.settrace(self._before)
+        sys.settrace(self._previous_trace)
 
     def _trace(self, frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
-        if not self._where(frame.f_code):
+        if not self._is_traced(frame.f_code):
             return None
         if event == "line" and self.armed and not self.raised:
-            self._left -= 1
-            if not self._left:
+            self._remaining -= 1
+            if not self._remaining:
                 self.raised = True
                 raise self._error
         return self._trace
 
 
 def interrupt_before_the_commit(
-    once: Once, write: Callable[[Event, Context], None], written: Callable[[str], int], where: Where = in_the_engine
+    once: Once,
+    write: Callable[[Event, Context], None],
+    count_writes: Callable[[str], int],
+    is_traced: CodeFilter = in_the_engine,
 ) -> int:
     """Interrupt a batch at each line between the return of a handler that used `ctx.tx` and the run of the next one.
 
-    One, whose effect is plain, must be committed; two is undone or recorded with its effect; three is given back.
-    Returns at how many lines it was interrupted.
+    The first event, with a plain effect, must be committed. The second must be undone, or recorded with its effect. The
+    third must be released. Return the number of lines at which the batch was interrupted.
     """
-    nth = 0
-    while _interrupted_at(nth := nth + 1, once, write, written, where):
+    line = 0
+    while _interrupted_at(line := line + 1, once, write, count_writes, is_traced):
         pass
-    return nth - 1
+    return line - 1
 
 
 def _interrupted_at(
-    nth: int, once: Once, write: Callable[[Event, Context], None], written: Callable[[str], int], where: Where
+    line: int,
+    once: Once,
+    write: Callable[[Event, Context], None],
+    count_writes: Callable[[str], int],
+    is_traced: CodeFilter,
 ) -> bool:
-    _, two, three = events = [{"id": f"{name}-{nth}"} for name in ("one", "two", "three")]
-    interrupt = Interrupt(nth, KeyboardInterrupt, where)
+    _, two, three = events = [{"id": f"{name}-{line}"} for name in ("one", "two", "three")]
+    interrupt = Interrupt(line, KeyboardInterrupt, is_traced)
 
     def handle(event: Event, ctx: Context) -> None:
         interrupt.armed = event.id == two["id"]
@@ -81,18 +88,18 @@ def _interrupted_at(
     if not interrupt.raised:
         return False
     first, second, third = once.peek([once.key(event) for event in events])
-    assert type(raised) is KeyboardInterrupt, f"line {nth}: {raised!r}"
+    assert type(raised) is KeyboardInterrupt, f"line {line}: {raised!r}"
     assert first is not None
-    assert first.done_at, f"line {nth}: what had taken effect was not committed"
-    assert third is None, f"line {nth}: what had not run was not given back"
-    assert written(two["id"]) == (0 if second is None else 1), f"line {nth}: the effect and its record differ"
+    assert first.done_at, f"line {line}: the first event was not committed"
+    assert third is None, f"line {line}: the third event was not released"
+    assert count_writes(two["id"]) == (0 if second is None else 1), f"line {line}: the effect and its record differ"
     kinds = [outcome.kind for outcome in once.run(events, write)]
     assert kinds == [
         OutcomeKind.DUPLICATE,
         OutcomeKind.PROCESSED if second is None else OutcomeKind.DUPLICATE,
         OutcomeKind.PROCESSED,
     ]
-    assert [written(event["id"]) for event in (two, three)] == [1, 1]
+    assert [count_writes(event["id"]) for event in (two, three)] == [1, 1]
     return True
 
 

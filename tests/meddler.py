@@ -1,4 +1,4 @@
-"""Between the DynamoDB store and its server: what AWS says and no other server does, and what it costs."""
+"""A proxy between the DynamoDB store and its server, for responses that only AWS gives, and for write costs."""
 
 import http.client
 import json
@@ -13,21 +13,21 @@ Answer = tuple[int, dict[str, Any]]
 
 
 class Meddler:
-    """Stands between a store and its server, and may answer in its place or change what it answers.
+    """A proxy that can answer instead of the server, or change the server's answers.
 
-    `instead(operation, request)` gives an answer, or None to ask the server; `after(operation, request, answer)` gives
-    what the store gets to see, or None for a connection that is cut. `twice` delivers every request twice, `halved`
-    is how many answers lose their second half, and `units` are the write units that the server says it took.
+    `instead(operation, request)` returns an answer, or None to forward the request. `after(operation, request, answer)`
+    returns the answer for the store, or None to cut the connection. `twice` forwards every request twice, `halved` is
+    the number of answers to cut in half, and `units` are the write units that the server reports.
     """
 
     def __init__(self, server: Dynoxide) -> None:
         self.instead: Callable[[str, Any], Answer | None] = lambda *_: None
-        self.after: Callable[[str, Any, dict[str, Any]], dict[str, Any] | None] = lambda *asked: asked[2]
+        self.after: Callable[[str, Any, dict[str, Any]], dict[str, Any] | None] = lambda *arguments: arguments[2]
         self.twice = False
         self.dated = True
         self.halved = 0
         self.units = 0.0
-        self.seen: list[tuple[str, Any]] = []
+        self.requests: list[tuple[str, Any]] = []
         self._server = server
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._http.daemon_threads = True
@@ -69,31 +69,31 @@ class Meddler:
 
     def _answer(self, operation: str, body: bytes, headers: dict[str, str]) -> tuple[int, str | None, bytes] | None:
         request = json.loads(body)
-        self.seen.append((operation, request))
-        made_up = self.instead(operation, request)
-        if made_up is not None:
-            return made_up[0], None, json.dumps(made_up[1]).encode()
+        self.requests.append((operation, request))
+        replacement = self.instead(operation, request)
+        if replacement is not None:
+            return replacement[0], None, json.dumps(replacement[1]).encode()
         status, date, content = self._forward(request, headers)
         if self.twice:
             self._forward(request, headers)
         if status != 200:
-            self.units += b"ConditionalCheckFailed" in content  # which costs one, and does not say so
+            self.units += b"ConditionalCheckFailed" in content  # which costs one unit, and does not report it
             return status, date, content
         changed = self.after(operation, request, json.loads(content))
         return None if changed is None else (status, date, json.dumps(changed).encode())
 
     def _forward(self, request: Any, headers: dict[str, str]) -> tuple[int, str | None, bytes]:
         body = json.dumps({**request, "ReturnConsumedCapacity": "TOTAL"})
-        kept = {name: value for name, value in headers.items() if name.lower() != "content-length"}
+        forwarded_headers = {name: value for name, value in headers.items() if name.lower() != "content-length"}
         connection = http.client.HTTPConnection("127.0.0.1", self._server.port)
-        connection.request("POST", "/", body, kept)
+        connection.request("POST", "/", body, forwarded_headers)
         response = connection.getresponse()
         content = response.read()
         connection.close()
         if "Get" not in headers["X-Amz-Target"]:
             answer = json.loads(content)
-            used = answer.get("ConsumedCapacity") or [{"CapacityUnits": "Error" in each} for each in _responses(answer)]
-            self.units += sum(each["CapacityUnits"] for each in (used if isinstance(used, list) else [used]))
+            used = answer.get("ConsumedCapacity") or [{"CapacityUnits": "Error" in part} for part in _responses(answer)]
+            self.units += sum(part["CapacityUnits"] for part in (used if isinstance(used, list) else [used]))
         return response.status, response.headers["date"], content
 
 
@@ -102,17 +102,17 @@ def _responses(answer: dict[str, Any]) -> list[Any]:
 
 
 def error(code: str, status: int = 400) -> Answer:
-    return status, {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "as told"}
+    return status, {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "from the meddler"}
 
 
 def times(count: int, answer: Answer, of: str = "") -> Callable[[str, Any], Answer | None]:
-    """Give this answer so many times."""
-    left = [count]
+    """Return a function for `instead` that gives this answer `count` times."""
+    remaining = [count]
 
     def instead(operation: str, request: Any) -> Answer | None:
-        if of not in operation or not left[0]:
+        if of not in operation or not remaining[0]:
             return None
-        left[0] -= 1
+        remaining[0] -= 1
         return answer
 
     return instead

@@ -16,7 +16,7 @@ from eventonce.clients.aws import client
 from eventonce.engine import Once
 from eventonce.event.keys import KEY_BYTES, Key
 from eventonce.stores import open_store
-from eventonce.stores.url import shown
+from eventonce.stores.url import redact_url
 from lab.torture.effects import Effects
 from lab.torture.history import History, read
 from lab.torture.nemesis import Nemesis, worker_faults
@@ -168,7 +168,7 @@ class Torture:
         if left:
             checker.violations.append(f"{left} messages were still in the queue after {_DRAIN:.0f} s")
         return TortureReport(
-            store=shown(self._plan.store),
+            store=redact_url(self._plan.store),
             effects_are="transactional" if effects.transactional else "plain",
             seconds=seconds,
             events=len(checker.sent),

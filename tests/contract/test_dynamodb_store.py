@@ -16,7 +16,7 @@ from tests.servers import Dynoxide, Ministack
 
 
 def table_at(server: Dynoxide) -> str:
-    """A new table for claims and effects."""
+    """Create a table for claims and effects."""
     table = f"claims-{uuid.uuid4().hex[:12]}"
     store = open_store(server.url(table))
     assert isinstance(store, DynamoDBStore)
@@ -40,12 +40,12 @@ class DynamoDBContract(StoreContract):
         handle.put_item(TableName=self.table, Item={"id": f"effect-{number}", "number": number})
 
     def effects(self, store: Any) -> list[int]:
-        items = store._server.call("scan", TableName=self.table, ConsistentRead=True)["Items"]
+        items = store._client.call("scan", TableName=self.table, ConsistentRead=True)["Items"]
         return sorted(int(item["number"]["N"]) for item in items if "number" in item)
 
     @pytest.fixture(autouse=True)
     def _table(self, store: Any) -> None:
-        self.table = store._server.table
+        self.table = store._client.table
 
 
 class TestDynamoDBOnDynoxide(DynamoDBContract):
@@ -62,7 +62,7 @@ class TestDynamoDBOnMinistack(DynamoDBContract):
 
 
 class TestDynamoDBUnderFaults(StoreFaults):
-    """On dynoxide, which keeps its data when it is killed."""
+    """Dynoxide keeps its data when it is killed."""
 
     @pytest.fixture
     def server(self, dynoxide: Dynoxide) -> Dynoxide:
@@ -76,7 +76,7 @@ class TestDynamoDBUnderFaults(StoreFaults):
 
 @pytest.mark.long
 class TestDynamoDBOnMinistackUnderFaults(StoreFaults):
-    """Ministack keeps nothing when it is killed, so it is restarted in order."""
+    """Ministack loses its data when it is killed, so it is restarted in order."""
 
     @pytest.fixture
     def server(self, durable_ministack: Ministack) -> Dynoxide:

@@ -1,4 +1,4 @@
-"""Both embedded stores keep the shipped contract."""
+"""The memory and SQLite stores keep the shipped contract."""
 
 import functools
 import sqlite3
@@ -37,5 +37,5 @@ class TestSQLite(StoreContract):
                 return []
             return [number for (number,) in connection.execute("SELECT number FROM effects ORDER BY number")]
 
-        found: list[int] = store._use(read)
-        return found
+        numbers: list[int] = store._use(read)
+        return numbers

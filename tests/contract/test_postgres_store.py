@@ -20,7 +20,7 @@ _numbers = itertools.count()
 
 
 def new_schema(server: Postgres) -> str:
-    """Where one test keeps its tables, as a parameter of the URL."""
+    """Create a schema for one test, and return it as a parameter of the URL."""
     name = f"contract{next(_numbers)}"
     with psycopg.connect(server.url(), autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {name}".encode())
@@ -44,12 +44,12 @@ class TestPostgres(StoreContract):
                 return []
             return [number for (number,) in connection.execute("SELECT number FROM effects ORDER BY number")]
 
-        found: list[int] = store._pool.use(read)
-        return found
+        numbers: list[int] = store._pool.use(read)
+        return numbers
 
 
 def open_large(url: str) -> Store:
-    """A store as it is with a large table, and where others claim the same keys at the same time."""
+    """Open a store that behaves as with a large table, and as if others claimed the same keys at the same time."""
     store: Any = open_store(url)
     store._large, store._races_until = True, 2**60
     store._learn_size = lambda blocks: None
@@ -57,7 +57,7 @@ def open_large(url: str) -> Store:
 
 
 class TestLargePostgres(TestPostgres):
-    """Its other statements agree with those of a small table that nobody else is writing to."""
+    """The statements for large tables and for races keep the same contract."""
 
     @pytest.fixture
     def opener(self, postgres_server: Postgres) -> Callable[[], Store]:
@@ -65,7 +65,7 @@ class TestLargePostgres(TestPostgres):
 
 
 class TestSerializablePostgres(TestPostgres):
-    """A database whose transactions are serializable unless they say otherwise."""
+    """A database whose transactions are serializable by default."""
 
     @pytest.fixture
     def opener(self, postgres_server: Postgres) -> Callable[[], Store]:

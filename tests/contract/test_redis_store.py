@@ -58,7 +58,7 @@ class TestValkeyUnderFaults(TestRedisUnderFaults):
 
 
 class TestRedisClusterUnderFaults(StoreFaults):
-    """One proxy before all masters, which tell their clients of its ports; one of the masters restarts."""
+    """A proxy for all masters, which announce its ports to clients. One of the masters restarts."""
 
     @pytest.fixture
     def server(self, redis_cluster: RedisCluster) -> RedisCluster:

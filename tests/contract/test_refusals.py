@@ -1,6 +1,7 @@
-"""Servers that are full or read-only, that do not know us, or do not have our table: on every store the same four.
+"""Servers that are full or read-only, that refuse our password, or that lack our table: the same tests for every store.
 
-`full` and `read_only` last for a while; `stranger` and `absent` are URLs, of a wrong password and of no table.
+`full` and `read_only` are faults that last for a while. `stranger` and `absent` are URLs with a wrong password and
+without a table.
 """
 
 import itertools
@@ -26,85 +27,87 @@ from tests.servers import Dynoxide, Ministack, Postgres, Redis, RedisCluster
 from tests.until import until
 
 SECRET = "hunter2"
-LEASE = 300  # milliseconds, half of which the store is asked for; on a clock that only pauses move on
+LEASE = 300  # milliseconds; a store retries for half of it, on a clock that only pauses move
 While = Callable[[], AbstractContextManager[None]]
 
 
 class Refusals:
-    """Nothing is lost, nothing is retried for ever that only a person can mend, and no secret is told."""
+    """Nothing is lost, what only a person can fix is not retried forever, and no secret is shown."""
 
-    says: ClassVar[dict[str, str]]  # what each must say
+    messages: ClassVar[dict[str, str]]  # the expected messages
 
     def test_a_full_server_loses_nothing(self, url: str, full: While) -> None:
-        self._loses_nothing(url, full, self.says["full"])
+        self._loses_nothing(url, full, self.messages["full"])
 
     def test_a_server_that_fills_up_while_we_work_loses_nothing(self, url: str, full: While) -> None:
-        self._comes_again(url, full)
+        self._is_retried(url, full)
 
     def test_a_read_only_server_loses_nothing(self, url: str, read_only: While) -> None:
-        self._loses_nothing(url, read_only, self.says["read_only"])
+        self._loses_nothing(url, read_only, self.messages["read_only"])
 
     def test_a_server_that_becomes_read_only_while_we_work_loses_nothing(self, url: str, read_only: While) -> None:
-        self._comes_again(url, read_only)
+        self._is_retried(url, read_only)
 
-    def test_a_wrong_password_is_told_and_not_shown(self, stranger: str, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_wrong_password_is_reported_without_showing_it(
+        self, stranger: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
         with caplog.at_level(logging.DEBUG):
-            self._is_unusable(stranger, self.says["stranger"])
+            self._is_unusable(stranger, self.messages["stranger"])
         assert SECRET not in caplog.text
 
-    def test_a_missing_table_is_told(self, absent: str) -> None:
-        self._is_unusable(absent, self.says["absent"])
+    def test_a_missing_table_is_reported(self, absent: str) -> None:
+        self._is_unusable(absent, self.messages["absent"])
 
-    def _loses_nothing(self, url: str, trouble: While, why: str) -> None:
+    def _loses_nothing(self, url: str, fault: While, reason: str) -> None:
         ran: list[str] = []
         events = [{"id": each} for each in "123"]
-        with Once(url, lease=LEASE / 1000, clock=ManualClock()) as once:  # on which patience ends after so many tries
+        with Once(url, lease=LEASE / 1000, clock=ManualClock()) as once:  # on which retries end after a fixed number
             once.run([{"id": "0"}], lambda event: None)
-            with trouble():
+            with fault():
                 outcomes = once.run(events, lambda event: ran.append(event.id))
             assert [outcome.kind for outcome in outcomes] == [OutcomeKind.UNKNOWN] * 3
             assert isinstance(outcomes[0].error, StoreError)
-            assert why in str(outcomes[0].error)
+            assert reason in str(outcomes[0].error)
             assert ran == []
             assert {outcome.kind for outcome in once.run(events, lambda event: ran.append(event.id))} == {
                 OutcomeKind.PROCESSED
             }
             assert ran == ["1", "2", "3"]
 
-    def _comes_again(self, url: str, trouble: While) -> None:
+    def _is_retried(self, url: str, fault: While) -> None:
         ran: list[int] = []
-        with Once(url, lease=LEASE / 1000, clock=ManualClock()) as once, ExitStack() as lasting:
+        with Once(url, lease=LEASE / 1000, clock=ManualClock()) as once, ExitStack() as faults:
 
             def handle(event: Event, ctx: Any) -> None:
                 ran.append(ctx.attempt)
                 if len(ran) == 1:
-                    lasting.enter_context(trouble())
+                    faults.enter_context(fault())
 
             once.run([{"id": "0"}], lambda event: None)
             (outcome,) = once.run([{"id": "1"}], handle)
-            lasting.close()
+            faults.close()
             assert (outcome.kind, ran) == (OutcomeKind.UNKNOWN, [1])
-            assert outcome.action is Action.RETRY  # it has taken effect and is not recorded, so it is not acked
-        with Once(url, busy_wait="120s") as once:  # until the lease is over
+            assert outcome.action is Action.RETRY  # its effect is not recorded, so it is not acked
+        with Once(url, busy_wait="120s") as once:  # until the lease has expired
             (outcome,) = once.run([{"id": "1"}], handle)
-        # The commit may have got through at last, in the background.
+        # The commit may have succeeded later, in the background.
         assert (outcome.kind, ran) in [(OutcomeKind.PROCESSED, [1, 2]), (OutcomeKind.DUPLICATE, [1])]
 
-    def _is_unusable(self, url: str, why: str) -> None:
+    def _is_unusable(self, url: str, reason: str) -> None:
         store = open_store(url)
-        with pytest.raises(StoreUnusable, match=why) as caught:
+        with pytest.raises(StoreUnusable, match=reason) as caught:
             store.peek(keys(1))
         with Once(store) as once:
             (outcome,) = once.run([{"id": "1"}], lambda event: pytest.fail("ran"))
         assert outcome.kind is OutcomeKind.UNKNOWN
         assert isinstance(outcome.error, StoreUnusable)
-        for told in _chain(caught.value) + _chain(outcome.error):
-            assert SECRET not in f"{told} {told!r}"
+        for raised in _chain(caught.value) + _chain(outcome.error):
+            assert SECRET not in f"{raised} {raised!r}"
         store.close()
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
-    """An error and all that a traceback of it shows."""
+    """Return an error and all others that its traceback shows."""
     return [] if error is None else [error, *_chain(error.__cause__), *_chain(error.__context__)]
 
 
@@ -114,11 +117,11 @@ def refusing_redis(servers: Path) -> Iterator[Redis]:
 
 
 class TestRedisRefuses(Refusals):
-    says: ClassVar[dict[str, str]] = {
+    messages: ClassVar[dict[str, str]] = {
         "full": "raise its maxmemory",
         "read_only": "name its master",
         "stranger": "correct the user and password",
-        "absent": "DB index is out of range; name a database that it has",
+        "absent": "DB index is out of range; use a database that it has",
     }
 
     @pytest.fixture
@@ -150,11 +153,11 @@ class TestRedisRefuses(Refusals):
 
     @pytest.fixture
     def absent(self, server: Redis) -> str:
-        return f"redis://127.0.0.1:{server.port}/99"  # Redis has no tables, but it has databases
+        return f"redis://127.0.0.1:{server.port}/99"  # Redis has no tables, but databases
 
 
 class TestRedisClusterRefuses(Refusals):
-    says: ClassVar[dict[str, str]] = {
+    messages: ClassVar[dict[str, str]] = {
         "full": "raise its maxmemory",
         "read_only": "NOREPLICAS",
         "stranger": "correct the user and password",
@@ -197,7 +200,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def guarded_postgres(servers: Path) -> Iterator[Postgres]:
-    """It asks everyone but its owner for a password."""
+    """A server that requires a password from everyone but its owner."""
     rules = servers / "refusals_hba.conf"
     rules.write_text("host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
     rules.chmod(0o644)
@@ -205,7 +208,7 @@ def guarded_postgres(servers: Path) -> Iterator[Postgres]:
 
 
 class TestPostgresRefuses(Refusals):
-    says: ClassVar[dict[str, str]] = {
+    messages: ClassVar[dict[str, str]] = {
         "full": "free some space",
         "read_only": "takes no writes now",
         "stranger": "check the user and the password",
@@ -245,15 +248,15 @@ class TestPostgresRefuses(Refusals):
         @contextmanager
         def locked() -> Iterator[None]:
             self._sql(server, "ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
-            until(lambda: read_only() == "on")  # then every session that was there before has been told as well
+            until(lambda: read_only() == "on")  # by then every existing session has the setting too
             yield
             self._sql(server, "ALTER SYSTEM RESET default_transaction_read_only", "SELECT pg_reload_conf()")
             until(lambda: read_only() == "off")
 
         def read_only() -> str:
             with psycopg.connect(server.url()) as connection:
-                (found,) = connection.execute("SHOW default_transaction_read_only").fetchone() or ("",)
-                return str(found)
+                (setting,) = connection.execute("SHOW default_transaction_read_only").fetchone() or ("",)
+                return str(setting)
 
         return locked
 
@@ -280,7 +283,7 @@ class TestPostgresRefuses(Refusals):
 class DynamoDBRefusals(Refusals):
     """What AWS answers to a table out of capacity, a role that may only read, and wrong keys."""
 
-    says: ClassVar[dict[str, str]] = {
+    messages: ClassVar[dict[str, str]] = {
         "full": "ProvisionedThroughputExceededException",
         "read_only": "allow it in the IAM policy",
         "stranger": "check the AWS credentials",

@@ -288,21 +288,21 @@ def a_directory(folder: Path) -> None:
 
 
 STORES: list[tuple[Callable[[Path], None], str, str]] = [
-    (not_a_database, "sqlite:///store.db", "it is no SQLite file, so name another one"),
-    (a_damaged_database, "sqlite:///store.db", "name another one"),
-    (a_foreign_database, "sqlite:///store.db", "is a database of something else; name another file, or add ?shared"),
+    (not_a_database, "sqlite:///store.db", "file is not a database; use another file"),
+    (a_damaged_database, "sqlite:///store.db", "use another"),
+    (a_foreign_database, "sqlite:///store.db", "is a database of another program; use another file, or add ?shared"),
     (a_newer_database, "sqlite:///store.db", "was written by a newer eventonce (schema 999); upgrade eventonce"),
-    (a_directory, "sqlite:///store.db", "check that it is a file you may read and write"),
+    (a_directory, "sqlite:///store.db", "check that it is a file that this user may read and write"),
     (lambda folder: None, "sqlite:///no/such/folder/store.db", "no/such/folder' does not exist; create it"),
     (lambda folder: None, "sqlite:///", "names no file; use sqlite:///FILE"),
     (lambda folder: None, "sqlite://store.db", "names no file; use sqlite:///FILE"),
     (lambda folder: None, "sqlit:///store.db", "did you mean sqlite:?); use one of memory:, sqlite:///FILE"),
     (lambda folder: None, "mongodb://host/db", "is not a store URL; use one of memory:, sqlite:///FILE"),
     (lambda folder: None, "store.db", "is not a store URL; use one of memory:, sqlite:///FILE"),
-    (lambda folder: None, "sqlite:///store.db?sharde=true", "option 'sharde' is not known; it takes shared"),
-    (not_a_database, "journal:///store.db", "is a file of something else; name another one"),
+    (lambda folder: None, "sqlite:///store.db?sharde=true", "unknown option 'sharde'; use shared"),
+    (not_a_database, "journal:///store.db", "is a file of another program; use another file"),
     (a_newer_journal, "journal:///store.db", "was written by a newer eventonce (journal 999); upgrade it"),
-    (a_directory, "journal:///store.db", "check that it is a file you may read and write"),
+    (a_directory, "journal:///store.db", "check that it is a file that this user may read and write"),
     (lambda folder: None, "journal:///no/such/folder/store.db", "no/such/folder' does not exist; create it"),
     (lambda folder: None, "journal:///", "names no file; use journal:///FILE"),
     (lambda folder: None, "journal:///a%00b", "names no file; use journal:///FILE"),
@@ -464,7 +464,7 @@ def test_a_full_disk_under_the_store_is_told_and_nothing_is_lost(
     assert done.returncode == 2
     assert "eventonce.db" in sentence(done)
     assert "free" in sentence(done)
-    assert "run again, nothing is lost" in sentence(done)
+    assert "run again (no event was lost)" in sentence(done)
 
     # and when there is room again, the rest comes
     again = cli("run", "pipeline.toml", "--json", given=INPUT)
@@ -493,7 +493,7 @@ def test_a_store_that_is_damaged_while_it_is_used_is_told(cli: Command, tmp_path
 
     done = cli("run", given=INPUT)
     assert done.returncode == 2
-    assert "the file is damaged, so restore it from a backup or name another one" in sentence(done)
+    assert "the file is damaged, so restore it from a backup or use another one" in sentence(done)
 
     again = cli("run", "--store", "sqlite:///another.db", given=INPUT)
     assert again.returncode == 0

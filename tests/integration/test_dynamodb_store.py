@@ -1,4 +1,4 @@
-"""What only the DynamoDB store can do wrong: throttling, lost replies, transactions, tables of others, Powertools."""
+"""The DynamoDB store: throttling, lost replies, transactions, existing tables, Powertools."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ from eventonce.stores.dynamodb.store import DynamoDBStore
 from eventonce.stores.dynamodb.time import ServerTime
 from eventonce.stores.dynamodb.transaction import Writes, size
 from eventonce.testing import FaultProxy, ManualClock
-from eventonce.testing.contract import LONG, SHORT, claim, finish, give_back, key, keys
+from eventonce.testing.contract import LONG, SHORT, claim, finish, key, keys, release
 from eventonce.testing.faults import Skewed
 from eventonce.testing.proxy import free_port
 from tests.interrupts import interrupt_before_the_commit
@@ -45,9 +45,9 @@ BOTH = pytest.mark.parametrize("server", ["dynoxide", "ministack"], indirect=Tru
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Dynoxide:
-    """The server that a test talks to: dynoxide, unless it asks for another."""
-    found: Dynoxide = request.getfixturevalue(getattr(request, "param", "dynoxide"))
-    return found
+    """Return the server of a test: dynoxide, unless it has a parameter."""
+    server: Dynoxide = request.getfixturevalue(getattr(request, "param", "dynoxide"))
+    return server
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def meddler(server: Dynoxide) -> Iterator[Meddler]:
 
 @pytest.fixture
 def store(server: Dynoxide, table: str, meddler: Meddler) -> Iterator[DynamoDBStore]:
-    """A store that talks through the meddler."""
+    """A store that is connected through the meddler."""
     store = at(server, table, meddler.port)
     yield store
     store.close()
@@ -88,8 +88,8 @@ def at(server: Dynoxide, table: str, port: int | None = None, more: str = "", cl
 
 
 def items(client: Any, table: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = client.scan(TableName=table, ConsistentRead=True)["Items"]
-    return found
+    items: list[dict[str, Any]] = client.scan(TableName=table, ConsistentRead=True)["Items"]
+    return items
 
 
 def claim_all(store: DynamoDBStore, count: int, token: bytes = b"token--1", lease: int = LONG) -> list[Any]:
@@ -100,16 +100,16 @@ def claim_all(store: DynamoDBStore, count: int, token: bytes = b"token--1", leas
 
 
 @pytest.mark.parametrize(
-    ("url", "why"),
+    ("url", "message"),
     [
         ("dynamodb://", "names no table"),
         ("dynamodb://t", "names no table"),
         ("dynamodb://table/more", "names no table"),
         ("dynamodb://KEY:SECRET@table", "credentials do not belong in the URL"),
         ("dynamodb://table?endpoint=http://KEY:SECRET@host", "credentials do not belong in the URL"),
-        ("dynamodb://table?endpoint=localhost:8000", "endpoint is no address"),
-        ("dynamodb://table?endpoint=http://localhost:80000", "endpoint is no address"),
-        ("dynamodb://table?colour=red", "option 'colour' is not known"),
+        ("dynamodb://table?endpoint=localhost:8000", "endpoint is not an address"),
+        ("dynamodb://table?endpoint=http://localhost:80000", "endpoint is not an address"),
+        ("dynamodb://table?colour=red", "unknown option 'colour'"),
         ("dynamodb://table?timeout=soon", "timeout"),
         ("dynamodb://table?timeout=0s", "no server time to answer"),
         ("dynamodb://table?in_flight=0", "whole number above 0"),
@@ -119,11 +119,11 @@ def claim_all(store: DynamoDBStore, count: int, token: bytes = b"token--1", leas
         ("dynamodb://table?layout=powertools&function=f&sort=sk", "partition= is for"),
         ("dynamodb://table?key=token", "would be used twice"),
         ("dynamodb://table?key=pk&ttl=pk", "would be used twice"),
-        ("dynamodb://table?key=p%27k", "no attribute name"),
+        ("dynamodb://table?key=p%27k", "not a valid attribute name"),
     ],
 )
-def test_a_wrong_url_is_refused_without_its_secrets(url: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=why) as caught:
+def test_a_wrong_url_is_refused_without_its_secrets(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
         open_store(url)
     assert "SECRET" not in str(caught.value)
 
@@ -142,15 +142,15 @@ def test_a_store_can_be_used_again_after_it_was_closed(store: DynamoDBStore) -> 
 # --- the table ---
 
 
-def test_a_table_as_we_make_it_has_nothing_to_warn_of(store: DynamoDBStore) -> None:
+def test_a_table_that_we_created_has_no_warnings(store: DynamoDBStore) -> None:
     assert store.check() == []
 
 
-def test_a_missing_table_is_told_with_how_to_make_it(dynoxide: Dynoxide) -> None:
+def test_a_missing_table_is_reported_with_the_command_that_creates_it(dynoxide: Dynoxide) -> None:
     store = at(dynoxide, "absent", more="&key=pk&sort=sk")
-    for act in (store.check, lambda: claim(store, 1), lambda: claim_all(store, 30), lambda: store.peek(keys(1))):
+    for call in (store.check, lambda: claim(store, 1), lambda: claim_all(store, 30), lambda: store.peek(keys(1))):
         with pytest.raises(StoreUnusable, match="does not exist") as caught:
-            act()
+            call()
         assert (
             "aws dynamodb create-table --table-name absent --billing-mode PAY_PER_REQUEST --attribute-definitions "
             "AttributeName=pk,AttributeType=S AttributeName=sk,AttributeType=S --key-schema "
@@ -173,7 +173,7 @@ def make(client: Any, *names: tuple[str, str], **more: Any) -> str:
 
 
 @BOTH
-def test_a_table_with_another_key_is_told_with_the_options_to_set(server: Dynoxide, client: Any) -> None:
+def test_a_table_with_another_key_is_refused_with_the_options_to_set(server: Dynoxide, client: Any) -> None:
     store = at(server, make(client, ("pk", "S"), ("sk", "S")))
     with pytest.raises(StoreUnusable, match="add key=pk&sort=sk to the URL"):
         store.check()
@@ -186,7 +186,7 @@ def test_a_table_with_another_key_is_told_with_the_options_to_set(server: Dynoxi
     numbers.close()
 
 
-def test_what_would_cost_or_never_end_is_warned_of(dynoxide: Dynoxide, client: Any) -> None:
+def test_low_capacity_and_records_that_never_expire_are_warned_of(dynoxide: Dynoxide, client: Any) -> None:
     table = make(client, ("id", "S"), ProvisionedThroughput={"ReadCapacityUnits": 2, "WriteCapacityUnits": 2})
     store = at(dynoxide, table)
     low, forever = store.check()
@@ -195,7 +195,7 @@ def test_what_would_cost_or_never_end_is_warned_of(dynoxide: Dynoxide, client: A
     client.update_time_to_live(
         TableName=table, TimeToLiveSpecification={"Enabled": True, "AttributeName": "gone_after"}
     )
-    assert "say ttl=gone_after" in store.check()[1]
+    assert "set ttl=gone_after" in store.check()[1]
     store.close()
 
 
@@ -207,7 +207,7 @@ def test_a_role_that_may_not_look_at_the_table_is_warned_of(store: DynamoDBStore
 
 
 @BOTH
-def test_a_table_of_others_is_used_with_its_own_names(server: Dynoxide, client: Any) -> None:
+def test_an_existing_table_is_used_with_its_own_names(server: Dynoxide, client: Any) -> None:
     table = make(client, ("pk", "S"), ("sk", "S"))
     client.put_item(TableName=table, Item={"pk": {"S": "customer#1"}, "sk": {"S": "a"}})
     store = at(server, table, more="&key=pk&sort=sk&ttl=gone_after&prefix=once%23")
@@ -216,7 +216,7 @@ def test_a_table_of_others_is_used_with_its_own_names(server: Dynoxide, client: 
     assert store.extend([Claim(each, b"token--1") for each in keys(30)], LONG) == [True] * 30
     assert finish(store, 1, memo=b"m")
     assert isinstance(claim(store, 1, b"token--2"), Done)
-    assert give_back(store, 2, error="no")
+    assert release(store, 2, error="no")
     assert claim(store, 2, b"token--2") == Won(2, "no")
     assert store.release([Release(key(3), b"token--1", LONG)]) == [True]
     assert store.forget(keys(4)) == [True, True, True, False]
@@ -233,25 +233,25 @@ def test_a_table_of_others_is_used_with_its_own_names(server: Dynoxide, client: 
 @pytest.mark.parametrize(
     "code", ["AccessDeniedException", "UnrecognizedClientException", "InvalidSignatureException", "AccessDenied"]
 )
-def test_what_only_a_person_can_mend_is_said_and_not_repeated(
+def test_what_only_a_person_can_fix_is_reported_and_not_retried(
     store: DynamoDBStore, meddler: Meddler, code: str
 ) -> None:
     claim(store, 1)
-    meddler.seen.clear()
+    meddler.requests.clear()
     meddler.instead = lambda *_: error(code)
     with pytest.raises(StoreUnusable, match=f"{code}.*; (allow|check)"):
         finish(store, 1)
-    assert len(meddler.seen) == 1
+    assert len(meddler.requests) == 1
 
 
-def test_a_statement_that_is_not_allowed_is_said(store: DynamoDBStore, meddler: Meddler) -> None:
+def test_a_statement_that_is_not_allowed_is_reported(store: DynamoDBStore, meddler: Meddler) -> None:
     claim(store, 1)
     meddler.instead = lambda *_: (200, {"Responses": [statement_error("AccessDenied")]})
     with pytest.raises(StoreUnusable, match="IAM policy"):
         finish(store, 1)
 
 
-def test_missing_credentials_and_regions_are_said(
+def test_missing_credentials_and_regions_are_reported(
     dynoxide: Dynoxide, table: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_REGION"):
@@ -268,15 +268,21 @@ def test_missing_credentials_and_regions_are_said(
 
 
 @pytest.mark.parametrize(
-    ("profile", "why", "passes"),
+    ("profile", "message", "passes"),
     [
-        ("sso_session = s\nsso_account_id = 1\nsso_role_name = r", "the AWS login is over .*aws sso login", False),
+        ("sso_session = s\nsso_account_id = 1\nsso_role_name = r", "the AWS login has expired .*aws sso login", False),
         ("role_arn = arn:aws:iam::1:role/r\nweb_identity_token_file = /none", "No such file.*AWS credentials", True),
         ("credential_process = false", "retrieving credentials", False),
     ],
 )
-def test_credentials_that_cannot_be_had_are_said(
-    dynoxide: Dynoxide, table: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, profile: str, why: str, passes: bool
+def test_unavailable_credentials_are_reported(
+    dynoxide: Dynoxide,
+    table: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Any,
+    profile: str,
+    message: str,
+    passes: bool,
 ) -> None:
     login = "[sso-session s]\nsso_region = us-east-1\nsso_start_url = https://example.awsapps.com/start\n"
     (tmp_path / "config").write_text(f"[profile p]\nregion = us-east-1\n{profile}\n{login}")
@@ -289,16 +295,16 @@ def test_credentials_that_cannot_be_had_are_said(
         (outcome,) = once.run([{"id": "1"}], lambda event: pytest.fail("ran"))
     assert outcome.kind is OutcomeKind.UNKNOWN
     assert isinstance(outcome.error, StoreError)
-    assert re.search(why, str(outcome.error))
+    assert re.search(message, str(outcome.error))
     assert outcome.error.retryable is passes
 
 
-def test_a_session_that_has_expired_is_asked_again(store: DynamoDBStore, meddler: Meddler) -> None:
+def test_a_call_with_an_expired_session_is_retried(store: DynamoDBStore, meddler: Meddler) -> None:
     meddler.instead = times(1, error("ExpiredTokenException"))
     assert claim(store, 1) == Won(1)
 
 
-# --- throttling and trouble ---
+# --- throttling and errors ---
 
 
 @pytest.mark.parametrize(
@@ -313,11 +319,11 @@ def test_a_session_that_has_expired_is_asked_again(store: DynamoDBStore, meddler
     ],
 )
 @pytest.mark.parametrize("count", [1, 40])
-def test_trouble_that_passes_is_waited_for(store: DynamoDBStore, meddler: Meddler, answer: Answer, count: int) -> None:
+def test_a_retryable_error_is_waited_for(store: DynamoDBStore, meddler: Meddler, answer: Answer, count: int) -> None:
     claim(store, 999)
-    meddler.instead = times(4, answer)  # once more than botocore repeats by itself
+    meddler.instead = times(4, answer)  # once more than botocore retries by itself
     assert claim_all(store, count) == [Won(1)] * count
-    meddler.instead = times(4, answer)  # once more than botocore repeats by itself
+    meddler.instead = times(4, answer)  # once more than botocore retries by itself
     assert store.commit([Finish(each, b"token--1", LONG) for each in keys(count)]) == [True] * count
 
 
@@ -334,11 +340,11 @@ def test_throttling_is_counted_and_warned_of_once(
 
 
 @BOTH
-def test_trouble_that_stays_is_unknown_and_no_drop(store: DynamoDBStore, meddler: Meddler) -> None:
+def test_a_lasting_error_is_unknown_and_loses_nothing(store: DynamoDBStore, meddler: Meddler) -> None:
     claim(store, 999)
     meddler.instead = lambda *_: error("ProvisionedThroughputExceededException")
     ran: list[str] = []
-    with Once(store, lease="0.4s", clock=ManualClock()) as once:  # how long the store is asked, and no more
+    with Once(store, lease="0.4s", clock=ManualClock()) as once:  # for the retries of the store only
         (outcome,) = once.run([{"id": "1"}], lambda event: ran.append(event.id))
         assert (outcome.kind, ran) == (OutcomeKind.UNKNOWN, [])
         meddler.instead = lambda *_: None
@@ -346,11 +352,11 @@ def test_trouble_that_stays_is_unknown_and_no_drop(store: DynamoDBStore, meddler
 
 
 def throttle_key(number: int, code: str = "ThrottlingError") -> Callable[[str, Any, dict[str, Any]], dict[str, Any]]:
-    """Statements on one key are throttled. (What the server did is undone by what the store does next.)"""
+    """Throttle the statements on one key. The server has run them, but the store's next calls undo that."""
 
     def after(operation: str, request: Any, answer: dict[str, Any]) -> dict[str, Any]:
-        for each, asked in enumerate(request.get("Statements", ())):
-            if key(number).hex() in json.dumps(asked):
+        for each, statement in enumerate(request.get("Statements", ())):
+            if key(number).hex() in json.dumps(statement):
                 answer["Responses"][each] = statement_error(code)
         return answer
 
@@ -358,24 +364,24 @@ def throttle_key(number: int, code: str = "ThrottlingError") -> Callable[[str, A
 
 
 @BOTH
-def test_a_hot_key_does_not_hold_up_the_others(server: Dynoxide, table: str, meddler: Meddler) -> None:
-    store = at(server, table, meddler.port, clock=ManualClock())  # so that patience ends in virtual time
+def test_a_hot_key_does_not_delay_the_others(server: Dynoxide, table: str, meddler: Meddler) -> None:
+    store = at(server, table, meddler.port, clock=ManualClock())  # so that retries end in virtual time
     claim(store, 999)
     meddler.after = throttle_key(7)
     answers = claim_all(store, 60, lease=1000)
     assert [number for number, answer in enumerate(answers) if answer != Won(1)] == [7]
     assert isinstance(answers[7], Busy)
     assert store.throttled > 1
-    again = [request["Statements"] for operation, request in meddler.seen if operation == "BatchExecuteStatement"]
-    assert sorted(map(len, again))[:-3] == [1] * (len(again) - 3)  # only the hot one went out again
+    again = [request["Statements"] for operation, request in meddler.requests if operation == "BatchExecuteStatement"]
+    assert sorted(map(len, again))[:-3] == [1] * (len(again) - 3)  # only the hot one was sent again
     store.close()
 
 
 def test_a_hot_key_does_not_make_its_neighbours_look_lost(store: DynamoDBStore, meddler: Meddler) -> None:
     claim_all(store, 60)
     meddler.after = throttle_key(7)
-    held = store.extend([Claim(each, b"token--1") for each in keys(60)], 1000)
-    assert [number for number, still in enumerate(held) if not still] == [7]
+    extended = store.extend([Claim(each, b"token--1") for each in keys(60)], 1000)
+    assert [number for number, owned in enumerate(extended) if not owned] == [7]
 
 
 def test_a_hot_key_is_committed_as_soon_as_it_can_be(store: DynamoDBStore, meddler: Meddler) -> None:
@@ -391,7 +397,9 @@ def test_a_hot_key_is_committed_as_soon_as_it_can_be(store: DynamoDBStore, meddl
 
 
 @pytest.mark.parametrize("code", ["InternalServerError", "TransactionConflict", "RequestLimitExceeded"])
-def test_a_statement_that_says_it_failed_and_did_not_is_ours(store: DynamoDBStore, meddler: Meddler, code: str) -> None:
+def test_a_statement_that_reports_a_failure_but_succeeded_is_ours(
+    store: DynamoDBStore, meddler: Meddler, code: str
+) -> None:
     claim(store, 999)
     left = [1]
 
@@ -413,11 +421,11 @@ def test_keys_that_were_not_read_are_read_again(store: DynamoDBStore, meddler: M
     def after(operation: str, request: Any, answer: dict[str, Any]) -> dict[str, Any]:
         if operation == "BatchGetItem" and left[0]:
             left[0] -= 1
-            ((name, asked),) = request["RequestItems"].items()
-            half = asked["Keys"][: len(asked["Keys"]) // 2]
-            answer["UnprocessedKeys"] = {name: {**asked, "Keys": half}}
-            kept = [item for item in answer["Responses"][name] if {"id": item["id"]} not in half]
-            answer["Responses"][name] = kept
+            ((name, table_request),) = request["RequestItems"].items()
+            half = table_request["Keys"][: len(table_request["Keys"]) // 2]
+            answer["UnprocessedKeys"] = {name: {**table_request, "Keys": half}}
+            processed = [item for item in answer["Responses"][name] if {"id": item["id"]} not in half]
+            answer["Responses"][name] = processed
         return answer
 
     meddler.after = after
@@ -425,17 +433,17 @@ def test_keys_that_were_not_read_are_read_again(store: DynamoDBStore, meddler: M
     assert store.throttled == 2
 
 
-def test_an_answer_that_is_cut_short_is_asked_for_again(store: DynamoDBStore, meddler: Meddler) -> None:
+def test_a_truncated_answer_is_requested_again(store: DynamoDBStore, meddler: Meddler) -> None:
     claim(store, 999)
     meddler.halved = 2
     assert claim(store, 1) == Won(1)
-    meddler.halved = 5  # more than botocore repeats by itself
+    meddler.halved = 5  # more than botocore retries by itself
     assert claim_all(store, 30) == [Won(1)] * 30
     meddler.halved = 5
     assert store.commit([Finish(each, b"token--1", LONG) for each in keys(30)]) == [True] * 30
 
 
-# --- replies that are lost, and requests that come twice ---
+# --- lost replies, and requests that arrive twice ---
 
 
 @pytest.fixture
@@ -459,9 +467,9 @@ def test_a_takeover_whose_reply_is_lost_is_ours_and_still_suspect(
     claim_all(far, count, lease=SHORT)
     time.sleep(0.1)
     if count == 1:  # the first call is refused, the second is the takeover
-        found = far._items.read(keys(1), LONG)[key(0)]
+        existing = far._items.read(keys(1), LONG)[key(0)]
         proxy.cut_answers()
-        assert far._decide(Want(key(0), LONG), b"token--2", LONG, found) == Won(2, None, suspect=True)
+        assert far._decide(Want(key(0), LONG), b"token--2", LONG, existing) == Won(2, None, suspect=True)
     else:
         proxy.cut_answers(3)
         answers = claim_all(far, count, b"token--2")
@@ -474,10 +482,10 @@ def store_is_held(store: DynamoDBStore, count: int, token: bytes) -> bool:
     return store.extend([Claim(each, token) for each in keys(count)], LONG) == [True] * count
 
 
-def test_giving_back_unused_with_its_reply_lost_leaves_no_trace(far: DynamoDBStore, proxy: FaultProxy) -> None:
+def test_an_unused_release_with_its_reply_lost_leaves_no_record(far: DynamoDBStore, proxy: FaultProxy) -> None:
     claim(far, 1)
     proxy.cut_answers()
-    give_back(far, 1)
+    release(far, 1)
     assert proxy.cut == 1
     assert far.peek([key(1)]) == [None]
 
@@ -489,9 +497,9 @@ def test_forgetting_with_its_reply_lost_forgets(far: DynamoDBStore, proxy: Fault
     assert far.peek([key(1)]) == [None]
 
 
-def test_a_look_whose_reply_is_lost_is_taken_again(far: DynamoDBStore, proxy: FaultProxy) -> None:
+def test_a_peek_whose_reply_is_lost_is_repeated(far: DynamoDBStore, proxy: FaultProxy) -> None:
     claim(far, 1)
-    proxy.cut_answers(4)  # more than botocore repeats by itself
+    proxy.cut_answers(4)  # more than botocore retries by itself
     assert far.peek([key(1)])[0] is not None
 
 
@@ -527,7 +535,7 @@ def test_a_late_copy_of_an_extension_does_not_shorten_a_later_one(
 ) -> None:
     claim(store, 1)
     store.extend([Claim(key(1), b"token--1")], LONG)
-    late = [request for operation, request in meddler.seen if operation == "BatchExecuteStatement"][-1]
+    late = [request for operation, request in meddler.requests if operation == "BatchExecuteStatement"][-1]
     store.extend([Claim(key(1), b"token--1")], 5 * LONG)
     before = store.peek([key(1)])
     client.batch_execute_statement(
@@ -544,8 +552,8 @@ def test_a_late_copy_of_an_extension_does_not_shorten_a_later_one(
     assert store.peek([key(1)]) == before
 
 
-def test_two_owners_of_one_key_in_one_call_are_told_apart(store: DynamoDBStore) -> None:
-    """The process that lost a key may be the one that took it over."""
+def test_two_owners_of_one_key_in_one_call_have_their_own_answers(store: DynamoDBStore) -> None:
+    """A process that lost a key may have taken it over itself."""
     claim(store, 1, lease=SHORT)
     time.sleep(0.1)
     claim(store, 1, b"token--2")
@@ -577,15 +585,15 @@ def test_five_thousand_keys_in_one_call(dynoxide: Dynoxide, table: str) -> None:
     store.close()
 
 
-def test_large_memos_go_out_in_smaller_calls(store: DynamoDBStore, meddler: Meddler) -> None:
+def test_large_memos_are_sent_in_smaller_calls(store: DynamoDBStore, meddler: Meddler) -> None:
     claim_all(store, 60)
     memos = [os.urandom(40_000) for _ in range(60)]
-    meddler.seen.clear()
+    meddler.requests.clear()
     assert (
         store.commit([Finish(each, b"token--1", LONG, None, memo) for each, memo in zip(keys(60), memos, strict=True)])
         == [True] * 60
     )
-    assert max(len(json.dumps(request)) for _, request in meddler.seen) < 1_000_000
+    assert max(len(json.dumps(request)) for _, request in meddler.requests) < 1_000_000
     records = store.peek(keys(60))
     assert [record.memo for record in records if record] == memos
 
@@ -605,9 +613,9 @@ def test_an_item_without_a_memo_is_below_1_kb(store: DynamoDBStore, client: Any,
     claim(store, 1, version=2**63 - 1, shared=True)
     finish(store, 1, version=2**63 - 1)
     claim(store, 1, b"token--2", version=2**63 - 1 + 0)
-    give_back(store, 1, b"token--2")
+    release(store, 1, b"token--2")
     claim(store, 2, version=-(2**63) + 1, shared=True)
-    give_back(store, 2, error="ü€😀" * 200)
+    release(store, 2, error="ü€😀" * 200)
     for item in items(client, table):
         assert size(item) < 1024
     record = store.peek([key(2)])[0]
@@ -616,7 +624,7 @@ def test_an_item_without_a_memo_is_below_1_kb(store: DynamoDBStore, client: Any,
 
 
 @BOTH
-def test_dynamodb_may_remove_an_item_only_when_its_time_is_over(store: DynamoDBStore, client: Any, table: str) -> None:
+def test_dynamodb_may_remove_an_item_only_after_it_has_expired(store: DynamoDBStore, client: Any, table: str) -> None:
     claim(store, 1)
     claim(store, 2)
     finish(store, 1, window=LONG + 500)
@@ -627,7 +635,7 @@ def test_dynamodb_may_remove_an_item_only_when_its_time_is_over(store: DynamoDBS
 
 
 def test_a_claim_that_is_extended_for_days_is_kept(dynoxide: Dynoxide, table: str, meddler: Meddler) -> None:
-    meddler.dated = False  # so that the store goes by this clock
+    meddler.dated = False  # so that the store uses this clock
     clock = ManualClock()
     store = at(dynoxide, table, meddler.port, clock=clock)
     assert claim(store, 1) == Won(1)
@@ -658,10 +666,10 @@ def test_an_event_costs_two_write_units_and_a_duplicate_one(store: DynamoDBStore
         assert spent() == 100
         once.run([{"id": "alone"}], lambda event: None)
         assert spent() == 2
-        meddler.seen.clear()
+        meddler.requests.clear()
         once.run([{"id": "alone"}], lambda event: None)
         assert spent() == 1
-        assert [operation for operation, _ in meddler.seen] == ["PutItem"]  # which also told what is there
+        assert [operation for operation, _ in meddler.requests] == ["PutItem"]  # which also returned the existing item
 
 
 # --- clocks ---
@@ -682,7 +690,7 @@ def test_the_servers_time_is_learned_from_its_answers() -> None:
     for step in range(20):
         answer(300)
         clock.sleep(100 + step)
-    assert known.offset == 0  # a clock that is right is not touched
+    assert known.offset == 0  # a clock that is right is not corrected
     for step in range(20):
         answer(30_300)
         clock.sleep(100 + step)
@@ -694,7 +702,7 @@ def test_the_servers_time_is_learned_from_its_answers() -> None:
 
 
 class Jumping(SystemClock):
-    """A clock that somebody sets."""
+    """A clock that can be set."""
 
     def __init__(self) -> None:
         self.ahead = 0
@@ -704,7 +712,7 @@ class Jumping(SystemClock):
 
 
 @pytest.mark.parametrize("jump", [-3_600_000, 3_600_000])
-def test_a_clock_that_is_set_between_two_calls_is_known_before_anything_is_written(
+def test_a_clock_that_is_set_between_two_calls_is_noticed_before_the_next_write(
     dynoxide: Dynoxide, table: str, jump: int
 ) -> None:
     right = at(dynoxide, table)
@@ -712,7 +720,7 @@ def test_a_clock_that_is_set_between_two_calls_is_known_before_anything_is_writt
     def set_after_an_answer() -> DynamoDBStore:
         clock = Jumping()
         store = at(dynoxide, table, clock=clock)
-        assert isinstance(claim(store, 99), Won | Done)  # an answer, which told the time
+        assert isinstance(claim(store, 99), Won | Done)  # an answer with the server's time
         finish(store, 99)
         clock.ahead = jump
         return store
@@ -751,13 +759,13 @@ def test_a_busy_key_comes_back_by_our_own_clock(dynoxide: Dynoxide, table: str) 
     ahead.close()
 
 
-def test_a_server_without_dates_is_taken_to_have_our_time(store: DynamoDBStore, meddler: Meddler) -> None:
+def test_a_server_without_dates_is_assumed_to_have_our_time(store: DynamoDBStore, meddler: Meddler) -> None:
     meddler.dated = False
     assert claim(store, 1) == Won(1)
-    assert store._server.time.offset == 0
-    reads = sum(operation == "BatchGetItem" for operation, _ in meddler.seen)
+    assert store._client.time.offset == 0
+    reads = sum(operation == "BatchGetItem" for operation, _ in meddler.requests)
     claim(store, 2)
-    assert sum(operation == "BatchGetItem" for operation, _ in meddler.seen) == reads == 1
+    assert sum(operation == "BatchGetItem" for operation, _ in meddler.requests) == reads == 1
 
 
 # --- forks ---
@@ -817,9 +825,9 @@ def test_plain_values_are_written_with_the_record(store: DynamoDBStore, client: 
     with Once(store) as once:
         kinds = [outcome.kind for _ in range(2) for outcome in once.run([{"id": "1"}], handle)]
     assert kinds == [OutcomeKind.PROCESSED, OutcomeKind.DUPLICATE]
-    found = {item["account"]["S"]: item for item in items(client, ledger)}
-    assert sorted(found) == ["new", "open", "sum"]
-    assert found["sum"]["cents"] == {"N": "5"}
+    by_account = {item["account"]["S"]: item for item in items(client, ledger)}
+    assert sorted(by_account) == ["new", "open", "sum"]
+    assert by_account["sum"]["cents"] == {"N": "5"}
 
 
 def run_one(
@@ -842,7 +850,7 @@ def test_a_clock_that_is_set_inside_a_transaction_loses_nothing(
 
     def handle(event: Any, ctx: Any) -> None:
         ctx.tx.put_item(TableName=ledger, Item={"account": "a"})
-        clock.ahead = jump  # by more than the claim, which is kept for its window, would last
+        clock.ahead = jump  # by more than the record of the claim lasts
 
     began = SystemClock().utc()
     with Once(at(dynoxide, table, clock=clock)) as once:
@@ -854,15 +862,15 @@ def test_a_clock_that_is_set_inside_a_transaction_loses_nothing(
     assert abs(record.until - began - 14 * 86_400_000) < 600_000
 
 
-def test_a_transaction_that_was_not_made_is_never_taken_for_one_that_was(
+def test_a_refused_transaction_is_never_taken_for_a_committed_one(
     dynoxide: Dynoxide, table: str, client: Any, ledger: str
 ) -> None:
-    """Where its own condition does not hold though the claim is ours still, nothing was written."""
+    """If the condition of the record fails although the claim is still ours, nothing was written."""
     store = at(dynoxide, table)
     assert claim(store, 1) == Won(1)
     transaction = store.begin(Claim(key(1), b"token--1"))
     transaction.handle.put_item(TableName=ledger, Item={"account": "a"})
-    store._server.time.offset = 20 * 86_400_000  # the answer puts it right
+    store._client.time.offset = 20 * 86_400_000  # the answer corrects it
     assert not transaction.commit(Finish(key(1), b"token--1", LONG))
     assert items(client, ledger) == []
     store.close()
@@ -887,7 +895,7 @@ def test_a_condition_that_does_not_hold_fails_the_event(store: DynamoDBStore, cl
     assert run_one(store, lambda tx: None).attempt == 2
 
 
-def test_what_dynamodb_finds_wrong_with_the_writes_fails_the_event(store: DynamoDBStore, ledger: str) -> None:
+def test_writes_that_dynamodb_refuses_fail_the_event(store: DynamoDBStore, ledger: str) -> None:
     bad = [
         lambda tx: tx.put_item(TableName=ledger, Item={"no": "key"}),
         lambda tx: tx.put_item(TableName="absent", Item={"account": "a"}),
@@ -904,7 +912,7 @@ def test_what_dynamodb_finds_wrong_with_the_writes_fails_the_event(store: Dynamo
         assert isinstance(outcome.error, TransactionRefused)
 
 
-def test_what_can_be_seen_before_is_refused_at_the_call() -> None:
+def test_invalid_writes_are_refused_at_the_call_if_possible() -> None:
     tx = Writes()
     tx.touch("claims", {"id": {"S": "ours"}})
     with pytest.raises(TransactionRefused, match="400 KB"):
@@ -918,7 +926,7 @@ def test_what_can_be_seen_before_is_refused_at_the_call() -> None:
         tx.update_item(TableName="t", Key={"id": "1"}, UpdateExpression="SET a = :a")
     with pytest.raises(TransactionRefused, match="written twice"):
         tx.put_item(TableName="t", Item={"id": "1", "more": 1})
-    with pytest.raises(ConfigError, match="write it as text"):
+    with pytest.raises(ConfigError, match="use a string"):
         tx.condition_check(TableName="t", Key={"id": "2"}, ConditionExpression=object())  # type: ignore[arg-type]
     for number in range(2, 100):
         tx.put_item(TableName="t", Item={"id": str(number)})
@@ -934,7 +942,7 @@ def test_what_can_be_seen_before_is_refused_at_the_call() -> None:
         big.delete_item(TableName="t", Key={"id": "0"})
 
 
-def test_sizes_are_not_told_too_small() -> None:
+def test_sizes_are_not_underestimated() -> None:
     values = {"s": {"S": "ü" * 10}, "n": {"N": "123456"}, "b": {"B": b"12"}, "t": {"BOOL": True}, "z": {"NULL": True}}
     assert size(values) >= 5 + 20 + 4 + 2 + 1 + 1
     nested = {"l": {"L": [{"M": values}]}, "ss": {"SS": ["a", "bc"]}, "ns": {"NS": ["1"]}, "bs": {"BS": [b"1"]}}
@@ -953,7 +961,7 @@ def test_ninety_nine_writes_fit(store: DynamoDBStore, client: Any, ledger: str) 
 
 def test_a_transaction_without_writes_commits_plainly(store: DynamoDBStore, meddler: Meddler) -> None:
     assert run_one(store, lambda tx: None).kind is OutcomeKind.PROCESSED
-    assert "TransactWriteItems" not in [operation for operation, _ in meddler.seen]
+    assert "TransactWriteItems" not in [operation for operation, _ in meddler.requests]
 
 
 def cancelled(*codes: str) -> Answer:
@@ -976,7 +984,7 @@ def cancelled(*codes: str) -> Answer:
         error("InternalServerError", 500),
     ],
 )
-def test_a_conflict_is_tried_again(
+def test_a_conflict_is_retried(
     store: DynamoDBStore, meddler: Meddler, client: Any, ledger: str, answer: Answer
 ) -> None:
     meddler.instead = times(4, answer, "TransactWriteItems")
@@ -984,13 +992,13 @@ def test_a_conflict_is_tried_again(
     assert len(items(client, ledger)) == 1
 
 
-def test_a_conflict_that_stays_is_unknown_and_writes_nothing(
+def test_a_lasting_conflict_is_unknown_and_writes_nothing(
     store: DynamoDBStore, meddler: Meddler, client: Any, ledger: str
 ) -> None:
     meddler.instead = lambda operation, _: (
         cancelled("None", "TransactionConflict") if operation == "TransactWriteItems" else None
     )
-    # The store asks for half of the lease; on the engine's clock the lease does not end.
+    # The store retries for half of the lease. On the engine's clock the lease does not expire.
     write = lambda tx: tx.put_item(TableName=ledger, Item={"account": "a"})  # noqa: E731
     outcome = run_one(store, write, lease="1s", clock=ManualClock())
     assert outcome.kind is OutcomeKind.UNKNOWN
@@ -1027,10 +1035,10 @@ def test_a_transaction_whose_reply_is_lost_is_made_once(
 
 
 @BOTH
-def test_our_own_earlier_commit_is_told_from_a_lost_claim(
+def test_our_own_earlier_commit_is_not_taken_for_a_lost_claim(
     store: DynamoDBStore, meddler: Meddler, client: Any, ledger: str
 ) -> None:
-    """Also where DynamoDB has forgotten the request's token, which it does after ten minutes."""
+    """This holds also after DynamoDB has forgotten the token of the request, which it does after ten minutes."""
     claim(store, 1)
     done = Finish(key(1), b"token--1", LONG)
     for expected in (True, True):
@@ -1170,7 +1178,7 @@ def test_powertools_skips_what_eventonce_did_and_has_its_result(
     (outcome,) = switching.run([order("o-1")], lambda event: result)
     assert outcome.kind is OutcomeKind.PROCESSED
     function = powertools(client, table, ran.append)
-    assert function(order("o-1")) == (result or None)  # it gives None for what is false, also where it kept it itself
+    assert function(order("o-1")) == (result or None)  # it returns None for a false result, also for its own
     assert ran == []
     assert [outcome.result for outcome in switching.run([order("o-1")], ran.append)] == [result]
 
@@ -1202,7 +1210,7 @@ def test_eventonce_waits_for_what_powertools_runs(switching: Once, client: Any, 
     assert (outcome.kind, outcome.result, ran) == (OutcomeKind.DUPLICATE, "done", [])
 
 
-def test_what_powertools_left_running_is_taken_over_when_its_time_is_over(
+def test_a_run_that_powertools_abandoned_is_taken_over_after_its_lease(
     switching: Once, client: Any, table: str
 ) -> None:
     class Died(BaseException):
@@ -1230,7 +1238,7 @@ def test_what_failed_with_eventonce_may_run_with_powertools(switching: Once, cli
 
 
 def test_a_powertools_function_that_finishes_late_fences_us(switching: Once, client: Any, table: str) -> None:
-    """It commits without asking whose the record is; then ours must not count as recorded."""
+    """It commits without checking the owner of the record. Then our own run must not count as recorded."""
     proceed, began = threading.Event(), threading.Event()
 
     def slow(event: Any) -> str:
@@ -1253,7 +1261,7 @@ def test_a_powertools_function_that_finishes_late_fences_us(switching: Once, cli
     assert (outcome.kind, outcome.result) == (OutcomeKind.DUPLICATE, "late")
 
 
-def test_the_end_of_powertools_records_is_theirs() -> None:
+def test_records_of_powertools_expire_by_its_rules() -> None:
     layout = Layout(prefix="billing#", results=True)
     base = {"id": {"S": "billing#00"}, "expiration": {"N": "100"}}
     done = layout.record({**base, "status": {"S": "COMPLETED"}}, 0)
@@ -1265,7 +1273,7 @@ def test_the_end_of_powertools_records_is_theirs() -> None:
     for_a_year = {**base, "status": {"S": "INPROGRESS"}, "expiration": {"N": str(365 * 86_400)}}
     answer, _ = protocol.claim(layout.record(for_a_year, 0), Want(Key(bytes(16)), 1000), b"token--1", 1000, 0)
     assert isinstance(answer, Busy)
-    with pytest.raises(StoreUnusable, match="something else"):
+    with pytest.raises(StoreUnusable, match="another program"):
         layout.record({**base, "status": {"S": "PAID"}}, 0)
 
 

@@ -1,4 +1,4 @@
-"""The journal store's file: what it survives, what it refuses, and who may have it."""
+"""The file of the journal store: what it survives, what it refuses, and who may open it."""
 
 import errno
 import fcntl
@@ -58,7 +58,7 @@ def finish(store: JournalStore, batch: int, token: bytes = b"token--1", memo: by
 
 
 def end(store: JournalStore) -> int:
-    """Where the last frame ends."""
+    """Return the end of the last frame."""
     assert store._journal is not None
     return store._journal._end
 
@@ -68,7 +68,7 @@ def known(store: JournalStore) -> set[Key]:
 
 
 def three_claims(file: Path) -> tuple[bytes, list[int]]:
-    """A file of three frames, and where each begins and the last ends."""
+    """Return a file of three frames, and the offsets of their ends."""
     store = JournalStore(file)
     ends = [end(store)]
     for batch in range(3):
@@ -78,10 +78,10 @@ def three_claims(file: Path) -> tuple[bytes, list[int]]:
     return file.read_bytes()[: ends[-1]], ends
 
 
-# --- what was answered is there ---
+# --- reading the file again ---
 
 
-def test_all_is_there_when_it_is_opened_again(file: Path) -> None:
+def test_all_records_are_read_again(file: Path) -> None:
     first = JournalStore(file)
     claim(first, 1)
     finish(first, 1, memo=b"\x00memo")
@@ -106,33 +106,33 @@ def test_a_closed_store_opens_again_at_its_next_use(store: JournalStore) -> None
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_it_answers_as_memory_does_however_often_it_is_opened_and_written_anew(
+def test_it_answers_as_memory_however_often_it_is_opened_and_rewritten(
     file: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_SLACK", 5)
-    monkeypatch.setattr(module, "_AT_A_TIME", 3)
-    monkeypatch.setattr(module, "_AHEAD", 300)
+    monkeypatch.setattr(module, "_KEYS_IN_A_FRAME", 3)
+    monkeypatch.setattr(module, "_PREALLOCATED", 300)
     monkeypatch.setattr(module, "_sync", lambda file: None)
-    dice, clock = random.Random(seed), ManualClock()
+    rng, clock = random.Random(seed), ManualClock()
     model, store = MemoryStore(clock=clock), JournalStore(file, clock=clock)
     every = [Key(bytes([number] * 16)) for number in range(10)]
     for _ in range(300):
-        some = dice.choices(every, k=dice.randrange(1, 6))
-        token, window, lease = bytes([dice.randrange(3)] * 8), dice.choice([1, 50, HOUR]), dice.choice([20, HOUR])
-        verb, given = dice.choice(
+        some = rng.choices(every, k=rng.randrange(1, 6))
+        token, window, lease = bytes([rng.randrange(3)] * 8), rng.choice([1, 50, HOUR]), rng.choice([20, HOUR])
+        verb, arguments = rng.choice(
             [
-                ("claim", ([Want(key, window, None, dice.random() < 0.3) for key in some], token, lease)),
-                ("commit", ([Finish(key, token, window, None, dice.choice([None, b"m"])) for key in some],)),
-                ("release", ([Release(key, token, window, dice.choice([None, "no"])) for key in some],)),
+                ("claim", ([Want(key, window, None, rng.random() < 0.3) for key in some], token, lease)),
+                ("commit", ([Finish(key, token, window, None, rng.choice([None, b"m"])) for key in some],)),
+                ("release", ([Release(key, token, window, rng.choice([None, "no"])) for key in some],)),
                 ("extend", ([Claim(key, token) for key in some], lease)),
                 ("forget", (some[:1],)),
             ]
         )
-        assert getattr(store, verb)(*given) == getattr(model, verb)(*given)
-        if dice.random() < 0.2:
+        assert getattr(store, verb)(*arguments) == getattr(model, verb)(*arguments)
+        if rng.random() < 0.2:
             store.close()
         assert store.peek(every) == model.peek(every)
-        clock.sleep(dice.choice([0, 1, 30, HOUR, FAILURES_FOR]))
+        clock.sleep(rng.choice([0, 1, 30, HOUR, FAILURES_FOR]))
     store.close()
 
 
@@ -145,7 +145,7 @@ def test_keys_of_a_batch_share_their_record_after_opening_too(file: Path) -> Non
     again.close()
 
 
-def test_what_is_over_is_dropped_after_opening_too(file: Path) -> None:
+def test_expired_records_are_dropped_after_opening_too(file: Path) -> None:
     clock = ManualClock()
     store = JournalStore(file, clock=clock)
     claim(store, 1)
@@ -175,7 +175,7 @@ from eventonce.claims.protocol import Finish, Want
 from eventonce.event.keys import Key
 from eventonce.stores import journal
 
-journal._SLACK = 500  # so that it is written anew now and then
+journal._SLACK = 500  # so that it is rewritten now and then
 store = journal.JournalStore(sys.argv[1])
 begin = int(sys.argv[2])
 for batch in range(begin, begin + 10**6):
@@ -190,13 +190,13 @@ for batch in range(begin, begin + 10**6):
 
 
 def test_what_was_answered_survives_kills(file: Path) -> None:
-    dice, done, forgotten = random.Random(5), set[int](), set[int]()
+    rng, done, forgotten = random.Random(5), set[int](), set[int]()
     for turn in range(15):
         command = [sys.executable, "-c", KILLED, str(file), str(turn * 10**6 + 1)]
         worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert worker.stdout is not None
-        lines = [worker.stdout.readline() for _ in range(dice.randrange(1, 40))]
-        time.sleep(dice.uniform(0, 0.02))
+        lines = [worker.stdout.readline() for _ in range(rng.randrange(1, 40))]
+        time.sleep(rng.uniform(0, 0.02))
         worker.send_signal(signal.SIGKILL)
         lines += worker.communicate()[0].splitlines()
         numbers = [int(line) for line in lines]
@@ -221,7 +221,7 @@ def test_what_was_answered_survives_kills(file: Path) -> None:
 def test_a_torn_last_frame_is_cut_off_at_every_byte(file: Path) -> None:
     data, ends = three_claims(file)
     for size in range(ends[2], ends[3]):
-        written = max(ends[2], size // 8 * 8)  # a disk writes as much as that whole, or not at all
+        written = max(ends[2], size // 8 * 8)  # a disk writes so many bytes as a whole, or none of them
         for torn in (data[:size], data[:written] + bytes(ends[3] - written), data[:written] + bytes(5000)):
             file.write_bytes(torn)
             store = JournalStore(file)
@@ -235,17 +235,17 @@ def test_a_torn_last_frame_is_cut_off_at_every_byte(file: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_last_frame_of_which_some_sectors_were_not_written_is_cut_off(file: Path, seed: int) -> None:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     store = JournalStore(file)
     claim(store, 1)
     begin = end(store)
-    many = [Key(dice.randbytes(16)) for _ in range(dice.randrange(1, 300))]
+    many = [Key(rng.randbytes(16)) for _ in range(rng.randrange(1, 300))]
     store.claim([Want(key, HOUR) for key in many], b"token--1", HOUR)
     frame = range(begin, end(store))
     store.close()
     data = bytearray(file.read_bytes())
     sectors = sorted({at // 512 for at in frame})
-    for sector in dice.sample(sectors, dice.randrange(1, len(sectors) + 1)):
+    for sector in rng.sample(sectors, rng.randrange(1, len(sectors) + 1)):
         lost = range(max(begin, sector * 512), min(frame.stop, (sector + 1) * 512))
         data[lost.start : lost.stop] = bytes(len(lost))
     file.write_bytes(data)
@@ -255,8 +255,8 @@ def test_a_last_frame_of_which_some_sectors_were_not_written_is_cut_off(file: Pa
 
 
 @pytest.mark.parametrize("zeros", [0, 3, 5000, 1 << 20])
-def test_a_last_frame_that_is_there_and_wrong_is_refused_at_every_byte(file: Path, zeros: int) -> None:
-    """It was answered, and has been damaged since: to forget it would run its events again without a word."""
+def test_a_damaged_last_frame_is_refused_at_every_byte(file: Path, zeros: int) -> None:
+    """It was answered and damaged later. Dropping it would silently run its events again."""
     data, ends = three_claims(file)
     for at in range(ends[2], ends[3]):
         for wrong in (0x55, 1 << at % 8):
@@ -267,13 +267,13 @@ def test_a_last_frame_that_is_there_and_wrong_is_refused_at_every_byte(file: Pat
             assert file.read_bytes() == damaged
 
 
-def test_a_last_frame_that_is_wrong_can_be_cut_off_by_hand(file: Path) -> None:
+def test_a_damaged_last_frame_can_be_cut_off_by_hand(file: Path) -> None:
     data, ends = three_claims(file)
     file.write_bytes(data[:-1] + b"\xff" + bytes(5000))
     with pytest.raises(StoreUnusable, match="truncate -s") as caught:
         JournalStore(file)
     remedy = str(caught.value).partition("cut that frame off with ")[2].partition(";")[0]
-    subprocess.run(remedy, shell=True, check=True)  # as its reader would
+    subprocess.run(remedy, shell=True, check=True)  # as the reader of the message would
     store = JournalStore(file)
     assert known(store) == {*keys(0), *keys(1)}
     assert end(store) == ends[2]
@@ -291,18 +291,18 @@ def test_damage_before_a_whole_frame_is_refused_at_every_byte(file: Path) -> Non
         assert file.read_bytes() == damaged
 
 
-def test_a_header_that_is_wrong_at_any_byte_is_refused(file: Path) -> None:
+def test_a_damaged_header_is_refused_at_every_byte(file: Path) -> None:
     data, ends = three_claims(file)
     for at in range(ends[0]):
         damaged = data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :]
         file.write_bytes(damaged)
-        with pytest.raises(StoreUnusable, match=r"something else|a newer eventonce|is damaged at byte 0 \(its header"):
+        with pytest.raises(StoreUnusable, match=r"another program|a newer eventonce|is damaged at byte 0 \(its header"):
             JournalStore(file)
         assert file.read_bytes() == damaged
 
 
-def test_a_frame_cannot_be_played_by_what_is_remembered(file: Path) -> None:
-    # given a torn frame with a memo that is a whole frame, of this file but another place
+def test_a_memo_cannot_pass_for_a_frame(file: Path) -> None:
+    # given a torn frame with a memo that is a whole frame of this file, but from another offset
     data, ends = three_claims(file)
     store = JournalStore(file)
     claim(store, 3)
@@ -326,7 +326,7 @@ def test_a_file_that_is_torn_in_its_header_is_new(file: Path) -> None:
         store.close()
 
 
-def test_a_file_of_something_else_is_refused_and_left_alone(file: Path) -> None:
+def test_a_file_of_another_program_is_refused_and_left_alone(file: Path) -> None:
     for data in (
         b"x",
         b"a shopping list\n" * 10,
@@ -335,16 +335,16 @@ def test_a_file_of_something_else_is_refused_and_left_alone(file: Path) -> None:
         b"eventonce Journal",
     ):
         file.write_bytes(data)
-        with pytest.raises(StoreUnusable, match="is a file of something else; name another one"):
+        with pytest.raises(StoreUnusable, match="is a file of another program; use another file"):
             JournalStore(file)
         assert file.read_bytes() == data
-    with pytest.raises(StoreUnusable, match="is a file of something else"):
+    with pytest.raises(StoreUnusable, match="is a file of another program"):
         JournalStore("/dev/null")
 
 
 def test_a_pipe_is_refused_and_not_waited_for(file: Path) -> None:
     os.mkfifo(file)
-    with pytest.raises(StoreUnusable, match="is a file of something else"):
+    with pytest.raises(StoreUnusable, match="is a file of another program"):
         JournalStore(file)
 
 
@@ -375,7 +375,7 @@ def test_any_bytes_are_opened_or_refused(file: Path, tail: bytes, after: bool) -
     file.write_bytes(data[: ends[1]] + tail + (data[ends[1] :] if after else b""))
     with suppress(StoreUnusable):
         store = JournalStore(file)
-        assert known(store) >= set(keys(0))  # what stands before it is there
+        assert known(store) >= set(keys(0))  # all before it is read
         store.close()
     file.write_bytes(tail)
     with suppress(StoreUnusable):
@@ -390,7 +390,7 @@ def broken(*_: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_what_could_not_be_written_did_not_happen(
+def test_a_change_that_could_not_be_written_did_not_happen(
     file: Path, store: JournalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim(store, 1)
@@ -403,7 +403,7 @@ def test_what_could_not_be_written_did_not_happen(
         written.append(real(file, data[: len(data) // 2], at))
         return written[0]
 
-    monkeypatch.setattr(module, "_AHEAD", 0)
+    monkeypatch.setattr(module, "_PREALLOCATED", 0)
     for verb in (lambda: claim(store, 2), lambda: finish(store, 1), lambda: store.forget(keys(1))):
         written.clear()
         monkeypatch.setattr(os, "pwrite", half)
@@ -417,9 +417,7 @@ def test_what_could_not_be_written_did_not_happen(
     assert finish(store, 1) == [True] * 3
 
 
-def test_after_a_sync_that_failed_the_disk_is_asked_what_it_has(
-    store: JournalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_failed_sync_the_file_is_read_again(store: JournalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     claim(store, 1)
     monkeypatch.setattr(module, "_sync", broken)
     with pytest.raises(StoreUnusable, match="free some space"):
@@ -433,27 +431,27 @@ def test_after_a_sync_that_failed_the_disk_is_asked_what_it_has(
 
 def test_nobody_sees_a_change_before_it_is_on_the_disk(store: JournalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     claim(store, 1)
-    seen: list[Record | None] = []
+    record: list[Record | None] = []
     early: list[bool] = []
-    looker = threading.Thread(target=lambda: seen.extend(store.peek(keys(1))))
+    looker = threading.Thread(target=lambda: record.extend(store.peek(keys(1))))
 
     def look(file: int) -> None:
         looker.start()
         looker.join(0.2)
-        early.append(bool(seen))
+        early.append(bool(record))
 
     monkeypatch.setattr(module, "_sync", look)
     finish(store, 1)
     looker.join()
     assert early == [False]
-    assert [record is not None and bool(record.done_at) for record in seen] == [True] * 3
+    assert [record is not None and bool(record.done_at) for record in record] == [True] * 3
 
 
 def test_an_interrupt_leaves_memory_and_file_the_same(store: JournalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> int:
         raise KeyboardInterrupt
 
-    for batch, (where, name) in enumerate([(os, "pwrite"), (module, "_sync"), (module, "_grouped")]):
+    for batch, (where, name) in enumerate([(os, "pwrite"), (module, "_sync"), (module, "_group_by_record")]):
         claim(store, batch)
         monkeypatch.setattr(where, name, interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -465,9 +463,9 @@ def test_an_interrupt_leaves_memory_and_file_the_same(store: JournalStore, monke
         assert finish(store, batch) == [True] * 3
 
 
-@pytest.mark.parametrize("act", [lambda store: claim(store, 2), JournalStore.close], ids=["anew", "close"])
+@pytest.mark.parametrize("operation", [lambda store: claim(store, 2), JournalStore.close], ids=["anew", "close"])
 def test_an_interrupt_while_a_file_is_closed_leaves_a_store_that_works(
-    file: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[JournalStore], object]
+    file: Path, monkeypatch: pytest.MonkeyPatch, operation: Callable[[JournalStore], object]
 ) -> None:
     store = JournalStore(file)
     claim(store, 1)
@@ -481,12 +479,12 @@ def test_an_interrupt_while_a_file_is_closed_leaves_a_store_that_works(
 
     monkeypatch.setattr(Journal, "close", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        act(store)
+        operation(store)
     assert finish(store, 1) == [True] * 3
     store.close()
 
 
-def test_what_an_interrupt_has_left_in_memory_is_not_taken_for_what_the_file_says(store: JournalStore) -> None:
+def test_records_that_an_interrupt_left_in_memory_are_dropped(store: JournalStore) -> None:
     claim(store, 1)
     (record,) = set(store._records.values())
     store.close()
@@ -494,7 +492,7 @@ def test_what_an_interrupt_has_left_in_memory_is_not_taken_for_what_the_file_say
     assert store.peek(keys(1) + keys(2)) == [record] * 3 + [None] * 3
 
 
-def test_trouble_with_the_disk_is_an_outcome_and_not_a_loss(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_disk_is_an_outcome_and_loses_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Once(f"journal:///{file}") as once:
         monkeypatch.setattr(module, "_sync", broken)
         (outcome,) = once.run([{"id": "1"}], lambda event: None)
@@ -507,11 +505,13 @@ def test_trouble_with_the_disk_is_an_outcome_and_not_a_loss(file: Path, monkeypa
 
 def test_a_second_store_is_refused_until_the_first_is_closed(file: Path, store: JournalStore) -> None:
     claim(store, 1)
-    with pytest.raises(StoreUnusable, match=r"store\.journal: another process or store holds this journal.*sqlite:///"):
+    with pytest.raises(
+        StoreUnusable, match=r"store\.journal: another process or store has this journal open.*sqlite:///"
+    ):
         JournalStore(file)
     store.close()
     second = JournalStore(file)
-    with pytest.raises(StoreUnusable, match="holds this journal"):
+    with pytest.raises(StoreUnusable, match="has this journal open"):
         claim(store, 2)
     assert finish(second, 1) == [True] * 3
     second.close()
@@ -519,34 +519,36 @@ def test_a_second_store_is_refused_until_the_first_is_closed(file: Path, store: 
 
 
 @pytest.mark.parametrize("verb", ["run", "peek", "forget", "explain", "sweep"])
-def test_the_command_line_says_who_has_it(file: Path, store: JournalStore, verb: str) -> None:
+def test_the_command_line_reports_that_it_is_open(file: Path, store: JournalStore, verb: str) -> None:
     claim(store, 1)
     key = [keys(1)[0].hex()] if verb in ("peek", "forget", "explain") else []
     command = [sys.executable, "-m", "eventonce", verb, "--store", f"journal:///{file}", *key]
     done = subprocess.run(command, input="", capture_output=True, text=True, check=False, cwd=file.parent)
     assert done.returncode == 2
-    assert "another process or store holds this journal" in done.stderr
+    assert "another process or store has this journal open" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_the_command_line_works_on_it(file: Path) -> None:
-    def cli(*args: str, given: str = "") -> str:
+def test_the_command_line_can_use_it(file: Path) -> None:
+    def cli(*args: str, arguments: str = "") -> str:
         command = [sys.executable, "-m", "eventonce", *args]
-        return subprocess.run(command, input=given, capture_output=True, text=True, check=True, cwd=file.parent).stdout
+        return subprocess.run(
+            command, input=arguments, capture_output=True, text=True, check=True, cwd=file.parent
+        ).stdout
 
     url = f"journal:///{file}"
     (file.parent / "pipeline.toml").write_text(f'store = "{url}"\nsink = "-"\n')
     cli("check", "pipeline.toml")
     event = json.dumps({"id": "1"})
-    assert cli("run", "pipeline.toml", given=f"{event}\n{event}\n").splitlines() == [event]
-    seen = json.loads(cli("peek", "--store", url, given=event))
-    assert seen["state"] == "done"
-    assert "done" in cli("explain", "--store", url, seen["key"])
-    assert json.loads(cli("forget", "--store", url, seen["key"]))["forgotten"] is True
-    assert json.loads(cli("peek", "--store", url, seen["key"]))["state"] == "unknown"
+    assert cli("run", "pipeline.toml", arguments=f"{event}\n{event}\n").splitlines() == [event]
+    record = json.loads(cli("peek", "--store", url, arguments=event))
+    assert record["state"] == "done"
+    assert "done" in cli("explain", "--store", url, record["key"])
+    assert json.loads(cli("forget", "--store", url, record["key"]))["forgotten"] is True
+    assert json.loads(cli("peek", "--store", url, record["key"]))["state"] == "unknown"
 
 
-def test_a_store_that_is_not_there_is_not_made_by_looking(tmp_path: Path) -> None:
+def test_a_missing_file_is_not_created_by_a_command_that_only_reads(tmp_path: Path) -> None:
     with pytest.raises(StoreUnusable, match="there is no such file"):
         open_store(f"journal:///{tmp_path}/none", create=False)
     assert list(tmp_path.iterdir()) == []
@@ -554,21 +556,21 @@ def test_a_store_that_is_not_there_is_not_made_by_looking(tmp_path: Path) -> Non
 
 def test_a_forked_child_cannot_write_under_its_parents_lock(file: Path, store: JournalStore) -> None:
     claim(store, 1)
-    refused, tell = os.pipe()
+    refused, reply = os.pipe()
     go, ready = os.pipe()
     child = os.fork()
     if not child:
         try:
             finish(store, 1)
         except StoreUnusable:
-            os.write(tell, b"x")
-            os.read(go, 1)  # the parent has let go
+            os.write(reply, b"x")
+            os.read(go, 1)  # the parent has closed it
             os._exit(0 if finish(store, 1) == [True] * 3 else 1)
         os._exit(2)
-    os.close(tell)
+    os.close(reply)
     assert os.read(refused, 1) == b"x"
     assert claim(store, 2) == [Won(1)] * 3
-    with pytest.raises(StoreUnusable, match="holds this journal"):
+    with pytest.raises(StoreUnusable, match="has this journal open"):
         JournalStore(file)
     store.close()
     os.write(ready, b"x")
@@ -596,7 +598,7 @@ def test_a_fork_is_not_locked_out_by_a_child_that_lives_on(file: Path) -> None:
     os.close(ready)
 
 
-# --- written anew ---
+# --- rewriting the file ---
 
 
 def churn(store: JournalStore, times: int) -> None:
@@ -605,9 +607,9 @@ def churn(store: JournalStore, times: int) -> None:
         store.forget(keys(1))
 
 
-def test_a_file_that_is_mostly_out_of_date_is_written_anew(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_mostly_out_of_date_is_rewritten(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SLACK", 50)
-    monkeypatch.setattr(module, "_AHEAD", 0)
+    monkeypatch.setattr(module, "_PREALLOCATED", 0)
     store = JournalStore(file)
     claim(store, 0)
     file.chmod(0o640)
@@ -619,7 +621,7 @@ def test_a_file_that_is_mostly_out_of_date_is_written_anew(file: Path, monkeypat
     assert any(after < before for before, after in pairwise(sizes))
     assert file.stat().st_mode & 0o777 == 0o640
     assert list(file.parent.iterdir()) == [file]
-    with pytest.raises(StoreUnusable, match="holds this journal"):  # the new one is locked as the old one was
+    with pytest.raises(StoreUnusable, match="has this journal open"):  # the new file is locked like the old one
         JournalStore(file)
     store.close()
     again = JournalStore(file)
@@ -627,9 +629,7 @@ def test_a_file_that_is_mostly_out_of_date_is_written_anew(file: Path, monkeypat
     again.close()
 
 
-def test_it_takes_its_place_when_it_is_on_the_disk_and_so_does_the_name(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_file_is_synced_before_and_after_it_takes_its_place(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
     replace = Path.replace
 
@@ -650,8 +650,8 @@ def test_it_takes_its_place_when_it_is_on_the_disk_and_so_does_the_name(
     store.close()
 
 
-def test_it_is_written_anew_when_it_is_opened(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_AHEAD", 0)
+def test_it_is_rewritten_when_it_is_opened(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PREALLOCATED", 0)
     store = JournalStore(file)
     claim(store, 0)
     churn(store, 50)
@@ -664,9 +664,9 @@ def test_it_is_written_anew_when_it_is_opened(file: Path, monkeypatch: pytest.Mo
     again.close()
 
 
-@pytest.mark.parametrize("moment", ["pwrite", "flock", "replace"])
-def test_if_it_cannot_be_written_anew_the_old_one_will_do(
-    file: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+@pytest.mark.parametrize("failing_call", ["pwrite", "flock", "replace"])
+def test_if_it_cannot_be_rewritten_the_old_file_is_used(
+    file: Path, monkeypatch: pytest.MonkeyPatch, failing_call: str
 ) -> None:
     store = JournalStore(file)
     claim(store, 0)
@@ -679,9 +679,9 @@ def test_if_it_cannot_be_written_anew_the_old_one_will_do(
         return real(file, data, at) if file == old else broken()
 
     monkeypatch.setattr(module, "_SLACK", 50)
-    if moment == "pwrite":
+    if failing_call == "pwrite":
         monkeypatch.setattr(os, "pwrite", full)
-    elif moment == "flock":
+    elif failing_call == "flock":
         monkeypatch.setattr(fcntl, "flock", broken)
     else:
         monkeypatch.setattr(Path, "replace", broken)
@@ -695,7 +695,7 @@ def test_if_it_cannot_be_written_anew_the_old_one_will_do(
     again.close()
 
 
-def test_a_crash_while_it_is_written_anew_is_harmless(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_while_it_is_rewritten_is_harmless(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, _ = three_claims(file)
     beside = file.with_name("store.journal.eventonce-new")
     beside.write_bytes(data[:100])
@@ -728,7 +728,7 @@ def test_a_file_that_is_replaced_while_it_is_locked_is_opened_again(
     store.close()
 
 
-def test_what_is_beside_it_is_left_alone(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_files_beside_it_are_left_alone(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other, target = file.with_name("store.journal.new"), file.with_name("target")
     for each in (other, target):
         each.write_text("mine")
@@ -742,12 +742,12 @@ def test_what_is_beside_it_is_left_alone(file: Path, monkeypatch: pytest.MonkeyP
     assert not file.is_symlink()
 
 
-def test_nothing_is_begun_while_the_file_is_somewhere_else(file: Path, store: JournalStore) -> None:
+def test_nothing_is_claimed_while_the_file_is_moved(file: Path, store: JournalStore) -> None:
     claim(store, 1)
     away = file.rename(file.with_name("away"))
     with pytest.raises(StoreUnusable, match=r"was moved or deleted while it is open.*put it back, or restart"):
         claim(store, 2)
-    assert finish(store, 1) == [True] * 3  # what has happened is noted
+    assert finish(store, 1) == [True] * 3  # commits are still written
     away.rename(file)
     assert claim(store, 2) == [Won(1)] * 3
     store.close()
@@ -757,7 +757,7 @@ def test_nothing_is_begun_while_the_file_is_somewhere_else(file: Path, store: Jo
     again.close()
 
 
-def test_a_file_that_has_taken_its_place_is_not_written_over(
+def test_another_file_in_its_place_is_not_overwritten(
     file: Path, store: JournalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim(store, 1)
@@ -774,8 +774,8 @@ def test_a_file_that_has_taken_its_place_is_not_written_over(
     again.close()
 
 
-def test_a_symbolic_link_that_leads_elsewhere_now_begins_nothing(tmp_path: Path) -> None:
-    """Whoever opens it meanwhile begins with another file."""
+def test_nothing_is_claimed_after_a_symbolic_link_has_changed(tmp_path: Path) -> None:
+    """A process that opens it meanwhile uses another file."""
     link = tmp_path / "link.journal"
     link.symlink_to(tmp_path / "one.journal")
     ran: list[str] = []
@@ -791,7 +791,7 @@ def test_a_symbolic_link_that_leads_elsewhere_now_begins_nothing(tmp_path: Path)
     assert ran == ["worker", "other", "other"]
 
 
-def test_a_link_is_followed_and_stays(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_is_followed_and_kept(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SLACK", 0)
     link = file.with_name("link")
     link.symlink_to(file)

@@ -1,4 +1,4 @@
-"""The PostgreSQL store's server: schema, roles, faults, transactions, forks."""
+"""The PostgreSQL store on its server: schema, roles, faults, transactions, forks."""
 
 import itertools
 import os
@@ -39,7 +39,7 @@ from eventonce.stores.postgres import schema
 from eventonce.stores.postgres.batch import byte_strings, longs
 from eventonce.stores.postgres.store import _COMMIT_LARGE, PostgresStore
 from eventonce.testing import ManualClock
-from eventonce.testing.contract import LONG, OVER, SHORT, claim, finish, give_back, key, keys
+from eventonce.testing.contract import LONG, OVER, SHORT, claim, finish, key, keys, release
 from eventonce.testing.proxy import FaultProxy, free_port
 from tests.conftest import running
 from tests.interrupts import in_the_engine, interrupt_before_the_commit
@@ -52,7 +52,7 @@ _numbers = itertools.count()
 
 
 class Place:
-    """A schema of its own on the server, and how to look into it."""
+    """A schema for one test on the server."""
 
     user = "postgres"
 
@@ -62,8 +62,8 @@ class Place:
         self.sql(f"CREATE SCHEMA {self.name}")
 
     def url(self, *, port: int | None = None, user: str = "", more: str = "timeout=60s") -> str:
-        found = self.server.url(port).replace("postgres@", f"{user or self.user}@")
-        return f"{found}?options=-csearch_path%3D{self.name}&{more}"
+        url = self.server.url(port).replace("postgres@", f"{user or self.user}@")
+        return f"{url}?options=-csearch_path%3D{self.name}&{more}"
 
     def store(self, **url: Any) -> PostgresStore:
         store = open_store(self.url(**url))
@@ -72,8 +72,8 @@ class Place:
 
     def sql(self, query: str, *values: object) -> list[Any]:
         with psycopg.connect(self.server.url(), autocommit=True, options=f"-csearch_path={self.name}") as connection:
-            found = connection.execute(query.encode(), values or None)
-            return found.fetchall() if found.description else []
+            cursor = connection.execute(query.encode(), values or None)
+            return cursor.fetchall() if cursor.description else []
 
 
 @pytest.fixture
@@ -94,17 +94,17 @@ def proxy(postgres_server: Postgres) -> Iterator[FaultProxy]:
         yield proxy
 
 
-def together(*acts: Callable[[], object]) -> list[BaseException]:
-    """Let each act in a thread of its own; what they raised."""
+def run_together(*calls: Callable[[], object]) -> list[BaseException]:
+    """Call each function in a thread of its own. Return the errors that they raised."""
     errors: list[BaseException] = []
 
-    def run(act: Callable[[], object]) -> None:
+    def run(call: Callable[[], object]) -> None:
         try:
-            act()
+            call()
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=run, args=(act,)) for act in acts]
+    threads = [threading.Thread(target=run, args=(call,)) for call in calls]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -122,7 +122,7 @@ def test_nothing_is_connected_before_it_is_needed() -> None:
     store.close()
 
 
-def test_an_application_starts_and_runs_while_the_server_is_away() -> None:
+def test_an_application_starts_and_runs_while_the_server_is_down() -> None:
     ran: list[Event] = []
     url = f"postgresql://nobody@127.0.0.1:{free_port()}/nowhere"
     with Once(url, lease="0.2s", on_store_error="process") as once:
@@ -132,21 +132,21 @@ def test_an_application_starts_and_runs_while_the_server_is_away() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "why"),
+    ("url", "message"),
     [
         ("postgresql://h/db?timeout=soon", "'soon' is not a duration"),
         ("postgresql://h/db?timeout=0s", "no server time to answer"),
         ("postgresql://h/db?prepare=maybe", "neither true nor false"),
-        (f"postgresql://u:{SECRET}%zz@h/db", "the URL cannot be read"),
-        (f"postgresql://u:{SECRET}@h:{SECRET}/db", "the URL cannot be read"),
-        (f"postgresql://u@h/db?passwd={SECRET}", "the URL cannot be read"),
-        ("postgresql://u:hunter2/secret@h:1/db", "the URL cannot be read"),
-        ("postgresql://u:22/hunter2@h:1/db", "the URL cannot be read"),
-        ("postgresql://u:a@hunter2@h:1/db", "the URL cannot be read"),
+        (f"postgresql://u:{SECRET}%zz@h/db", "the URL cannot be parsed"),
+        (f"postgresql://u:{SECRET}@h:{SECRET}/db", "the URL cannot be parsed"),
+        (f"postgresql://u@h/db?passwd={SECRET}", "the URL cannot be parsed"),
+        ("postgresql://u:hunter2/secret@h:1/db", "the URL cannot be parsed"),
+        ("postgresql://u:22/hunter2@h:1/db", "the URL cannot be parsed"),
+        ("postgresql://u:a@hunter2@h:1/db", "the URL cannot be parsed"),
     ],
 )
-def test_a_wrong_url_is_told_without_its_secrets(url: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=why) as caught:
+def test_a_wrong_url_is_refused_without_its_secrets(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
         open_store(url).peek(keys(1))
     assert "hunter2" not in f"{caught.value!r} {caught.value.__cause__!r}"
 
@@ -186,9 +186,9 @@ def test_the_schema_is_migrated_step_by_step(place: Place, monkeypatch: pytest.M
     first.close()
     more = [*known, "ALTER TABLE eventonce_claims ADD COLUMN extra text; CREATE TABLE eventonce_more (x int)"]
     monkeypatch.setattr(schema, "migrations", lambda: more)
-    again = place.store()
-    assert finish(again, 1)
-    again.close()
+    reopened = place.store()
+    assert finish(reopened, 1)
+    reopened.close()
     assert place.sql("SELECT version FROM eventonce_schema ORDER BY version") == [(1,), (2,)]
     assert place.sql("SELECT count(*) FROM eventonce_more") == [(0,)]
 
@@ -215,7 +215,7 @@ ISOLATIONS = pytest.mark.parametrize("isolation", ["read committed", "repeatable
 
 @pytest.fixture
 def strict(place: Place, isolation: str) -> Place:
-    """A place whose user has this isolation by default."""
+    """Create a schema whose user has this isolation by default."""
     place.user = f"{place.name}_strict"
     place.sql(f"CREATE ROLE {place.user} LOGIN SUPERUSER")
     place.sql(f"ALTER ROLE {place.user} SET default_transaction_isolation = '{isolation}'")
@@ -223,10 +223,10 @@ def strict(place: Place, isolation: str) -> Place:
 
 
 @ISOLATIONS
-def test_many_threads_may_make_the_tables_at_once(strict: Place) -> None:
+def test_many_threads_may_create_the_tables_at_once(strict: Place) -> None:
     place = strict
     stores = [place.store(more="timeout=60s") for _ in range(16)]
-    assert together(*(lambda store=store: claim(store, 1) for store in stores)) == []
+    assert run_together(*(lambda store=store: claim(store, 1) for store in stores)) == []
     for store in stores:
         store.close()
     assert place.sql("SELECT version FROM eventonce_schema") == [(1,)]
@@ -246,7 +246,7 @@ def test_what_eventonce_does_itself_is_read_committed(strict: Place, *, large: b
     strict.sql("CREATE TRIGGER look AFTER INSERT OR UPDATE OR DELETE ON eventonce_claims EXECUTE FUNCTION look()")
     assert claim(store, 1) == Won(1)
     assert store.extend([MINE], LONG) == [True]
-    assert give_back(store, 1, error="E")
+    assert release(store, 1, error="E")
     assert claim(store, 1) == Won(2, "E")
     assert finish(store, 1)
     assert isinstance(claim(store, 1, b"token--2", refresh=True), Done)
@@ -265,35 +265,35 @@ def test_what_a_handler_does_has_the_isolation_of_the_database(strict: Place, is
     assert (outcome.kind, outcome.result) == (OutcomeKind.PROCESSED, isolation)
 
 
-def test_without_create_the_tables_must_be_there(place: Place) -> None:
+def test_without_create_the_tables_must_exist(place: Place) -> None:
     store = open_store(place.url(), create=False)
-    with pytest.raises(StoreUnusable, match="has no tables of eventonce"):
+    with pytest.raises(StoreUnusable, match="has no eventonce tables"):
         store.peek(keys(1))
     assert place.sql("SELECT to_regclass('eventonce_claims')") == [(None,)]
     claim(place.store(), 1)
-    assert store.peek(keys(1)) == [None]  # without opening it anew
+    assert store.peek(keys(1)) == [None]  # without opening it again
     store.close()
 
 
-def test_tables_that_are_dropped_are_not_made_anew_behind_ones_back(place: Place, store: PostgresStore) -> None:
+def test_dropped_tables_are_not_created_again_silently(place: Place, store: PostgresStore) -> None:
     claim(store, 1)
     place.sql("DROP TABLE eventonce_claims")
     with Once(store) as once:
         (outcome,) = once.run([{"id": "1"}], lambda event: None)
     assert outcome.kind is OutcomeKind.UNKNOWN
     assert isinstance(outcome.error, StoreUnusable)
-    assert "restore it; or to begin with nothing remembered, drop eventonce_schema too" in str(outcome.error)
+    assert "restore it, or drop eventonce_schema too and start again with no records" in str(outcome.error)
     assert place.sql("SELECT to_regclass('eventonce_claims')") == [(None,)]
-    again = place.store()
-    for act in (again.check, lambda: claim(again, 1)):
+    reopened = place.store()
+    for call in (reopened.check, lambda: claim(reopened, 1)):
         with pytest.raises(StoreUnusable, match="the table eventonce_claims is gone; restore it"):
-            act()
+            call()
     place.sql("DROP TABLE eventonce_schema")
-    assert claim(again, 1) == Won(1)  # as it was told
-    again.close()
+    assert claim(reopened, 1) == Won(1)  # as the message advises
+    reopened.close()
 
 
-def test_a_table_of_ours_that_is_not_ours(place: Place, store: PostgresStore) -> None:
+def test_a_foreign_table_with_our_name_is_refused(place: Place, store: PostgresStore) -> None:
     claim(store, 1)
     place.sql("ALTER TABLE eventonce_claims DROP COLUMN took")
     with pytest.raises(StoreUnusable, match="not as eventonce left them"):
@@ -306,16 +306,16 @@ def test_only_the_primary_key_is_an_index(place: Place, store: PostgresStore) ->
 
 
 @pytest.mark.parametrize(
-    ("more", "why"),
+    ("more", "message"),
     [
         ("options=-csearch_path%3Dnowhere", "create the schema that is first in the search_path"),
         ("options=-cnonsense%3D1", "correct options= in the URL"),
-        ("sslmode=require", "switch TLS on at the server, or correct sslmode="),
+        ("sslmode=require", "enable TLS on the server, or correct sslmode="),
     ],
 )
-def test_a_url_that_the_server_cannot_follow_is_not_tried_again(postgres_server: Postgres, more: str, why: str) -> None:
+def test_a_url_that_the_server_refuses_is_not_retried(postgres_server: Postgres, more: str, message: str) -> None:
     store = open_store(f"{postgres_server.url()}?{more}")
-    with pytest.raises(StoreUnusable, match=why):
+    with pytest.raises(StoreUnusable, match=message):
         claim(store, 1)
     store.close()
 
@@ -343,7 +343,7 @@ def test_the_least_grants_are_enough(place: Place, role: str, store: PostgresSto
     assert finish(least, 1)
     assert isinstance(claim(least, 1, b"token--2", refresh=True), Done)
     assert claim(least, 2) == Won(1)
-    assert give_back(least, 2)
+    assert release(least, 2)
     assert least.forget([key(1)]) == [True]
     least.sweep(100)
     assert least.check() == store.check()
@@ -352,7 +352,7 @@ def test_the_least_grants_are_enough(place: Place, role: str, store: PostgresSto
     least.close()
 
 
-def test_a_role_without_rights_is_told_which(place: Place, role: str, store: PostgresStore) -> None:
+def test_a_role_without_rights_gets_the_rights_to_grant(place: Place, role: str, store: PostgresStore) -> None:
     claim(store, 9)
     place.sql(f"GRANT USAGE ON SCHEMA {place.name} TO {role}")
     place.sql(f"GRANT SELECT ON eventonce_schema TO {role}")
@@ -360,15 +360,15 @@ def test_a_role_without_rights_is_told_which(place: Place, role: str, store: Pos
         claim(place.store(user=role), 1)
 
 
-def test_a_role_that_may_not_create_tables_is_told_so(place: Place, role: str) -> None:
+def test_a_role_that_may_not_create_tables_is_refused(place: Place, role: str) -> None:
     place.sql(f"GRANT USAGE ON SCHEMA {place.name} TO {role}")
-    with pytest.raises(StoreUnusable, match="CREATE on the schema where the tables are not there"):
+    with pytest.raises(StoreUnusable, match="CREATE on the schema if the tables do not exist"):
         claim(place.store(user=role), 1)
 
 
 @pytest.fixture(scope="module")
 def guarded_server(servers: Path) -> Iterator[Postgres]:
-    """A server that asks everyone but its owner for a password."""
+    """A server that requires a password from everyone but its owner."""
     rules = servers / "pg_hba.conf"
     rules.write_text("host all postgres 127.0.0.1/32 trust\nhost postgres all 127.0.0.1/32 scram-sha-256\n")
     rules.chmod(0o644)
@@ -376,7 +376,7 @@ def guarded_server(servers: Path) -> Iterator[Postgres]:
 
 
 @pytest.mark.parametrize(
-    ("who", "database", "why"),
+    ("who", "database", "message"),
     [
         ("guest:wrong-hunter2", "postgres", "check the user and the password"),
         ("nobody:wrong-hunter2", "postgres", "check the user and the password"),
@@ -385,12 +385,14 @@ def guarded_server(servers: Path) -> Iterator[Postgres]:
         ("postgres", "nowhere", "create the database, or check its name"),
     ],
 )
-def test_who_is_not_let_in_is_told_why(guarded_server: Postgres, who: str, database: str, why: str) -> None:
+def test_a_refused_login_is_reported_with_its_reason(
+    guarded_server: Postgres, who: str, database: str, message: str
+) -> None:
     with psycopg.connect(guarded_server.url(), autocommit=True) as connection:
         connection.execute("DROP ROLE IF EXISTS guest")
         connection.execute("CREATE ROLE guest LOGIN PASSWORD 'right'")
     store = open_store(f"postgresql://{who}@127.0.0.1:{guarded_server.port}/{database}")
-    with pytest.raises(StoreUnusable, match=why) as caught:
+    with pytest.raises(StoreUnusable, match=message) as caught:
         store.peek(keys(1))
     assert "hunter2" not in f"{caught.value!r} {caught.value.__cause__!r}"
 
@@ -409,7 +411,7 @@ def syncing_server(servers: Path) -> Iterator[Postgres]:
     yield from running(lambda: Postgres(servers))
 
 
-def test_a_server_that_keeps_all_is_not_warned_of(syncing_server: Postgres) -> None:
+def test_a_server_that_loses_nothing_is_not_warned_of(syncing_server: Postgres) -> None:
     store = open_store(syncing_server.url())
     assert isinstance(store, Checkable)
     assert store.check() == []
@@ -418,7 +420,7 @@ def test_a_server_that_keeps_all_is_not_warned_of(syncing_server: Postgres) -> N
 
 @pytest.fixture
 def waiting(servers: Path) -> Iterator[tuple[Place, PostgresStore, PostgresStore]]:
-    """A server whose synchronous standby is away; a store that does not wait for it, and one that does."""
+    """A server whose synchronous standby is down, with a store that does not wait for it and one that does."""
     for server in running(lambda: Postgres(servers, "synchronous_standby_names=away", "synchronous_commit=local")):
         place = Place(server)
         strict = open_store(place.url(more="timeout=1s").replace("?options=", "?options=-csynchronous_commit%3Don%20"))
@@ -429,27 +431,27 @@ def waiting(servers: Path) -> Iterator[tuple[Place, PostgresStore, PostgresStore
         strict.close()
 
 
-def test_what_the_synchronous_standby_does_not_have_does_not_count(
+def test_a_change_that_the_synchronous_standby_lacks_does_not_count(
     waiting: tuple[Place, PostgresStore, PostgresStore],
 ) -> None:
-    """A commit that waits for a standby ends well when it is stopped, and is seen by all, though it may be lost."""
+    """A commit that waits for a standby succeeds when it is cancelled. Then everyone sees it, but it may be lost."""
     _, lax, strict = waiting
     for number in (1, 2):
         assert claim(lax, number, lease=2000) == Won(1)
     strict._lease = 2000
-    for act in (
+    for call in (
         lambda: finish(strict, 1),
-        lambda: claim(strict, 1, b"token--2", lease=2000),  # a copy, though it stands there as done
-        lambda: give_back(strict, 2, error="E"),
+        lambda: claim(strict, 1, b"token--2", lease=2000),  # a copy, although its key is done here
+        lambda: release(strict, 2, error="E"),
         lambda: claim(strict, 3, lease=2000),
     ):
         with pytest.raises(StoreError, match="did not answer within 1 s"):
-            act()
+            call()
     assert isinstance(claim(lax, 1, b"token--2"), Done)
     assert finish(lax, 1)
 
 
-def test_a_transaction_that_the_synchronous_standby_does_not_have_does_not_count(
+def test_a_transaction_that_the_synchronous_standby_lacks_does_not_count(
     waiting: tuple[Place, PostgresStore, PostgresStore],
 ) -> None:
     place, lax, strict = waiting
@@ -475,8 +477,8 @@ def test_a_read_only_server_may_be_one_that_fails_over(place: Place, role: str, 
     with pytest.raises(StoreUnusable, match=r"is read-only; .*target_session_attrs=read-write"):
         reader.check()
     with pytest.raises(StoreUnusable, match="is read-only"):
-        Place(place.server).store(user=role).check()  # also where it has no tables yet
-    with Once(reader, lease="0.2s", clock=ManualClock()) as once:  # how long the store is asked, and no more
+        Place(place.server).store(user=role).check()  # also if it has no tables yet
+    with Once(reader, lease="0.2s", clock=ManualClock()) as once:  # for the retries of the store only
         (outcome,) = once.run([{"id": "1"}], lambda event: None)
         assert outcome.kind is OutcomeKind.UNKNOWN
         assert isinstance(outcome.error, StoreError)
@@ -488,24 +490,24 @@ def test_a_read_only_server_may_be_one_that_fails_over(place: Place, role: str, 
     reader.close()
 
 
-def test_a_full_disk_is_told_and_loses_nothing(place: Place, store: PostgresStore) -> None:
+def test_a_full_disk_is_reported_and_loses_nothing(place: Place, store: PostgresStore) -> None:
     claim(store, 1)
     place.sql(
         "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
         "RAISE 'could not extend file: No space left on device' USING ERRCODE = 'disk_full'; END $$"
     )
     place.sql("CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON eventonce_claims EXECUTE FUNCTION fail()")
-    for act in (lambda: claim(store, 2), lambda: finish(store, 1)):
+    for call in (lambda: claim(store, 2), lambda: finish(store, 1)):
         with pytest.raises(StoreUnusable, match="free some space"):
-            act()
+            call()
     place.sql("DROP TRIGGER fail ON eventonce_claims")
     assert finish(store, 1)
 
 
-# --- a server that is held or gone ---
+# --- a server that is locked or down ---
 
 
-def test_what_waits_too_long_is_stopped_and_not_done_later(place: Place) -> None:
+def test_a_statement_that_waits_too_long_is_cancelled_and_not_done_later(place: Place) -> None:
     store = place.store(more="timeout=1s")
     claim(store, 1)
     store._lease = 10
@@ -519,9 +521,9 @@ def test_what_waits_too_long_is_stopped_and_not_done_later(place: Place) -> None
     store.close()
 
 
-def test_a_server_that_goes_away_for_a_while_is_waited_for(place: Place, store: PostgresStore) -> None:
+def test_a_short_outage_of_the_server_is_waited_for(place: Place, store: PostgresStore) -> None:
     claim(store, 1)
-    place.sql("CHECKPOINT")  # or there may be more to recover than a lease lasts
+    place.sql("CHECKPOINT")  # else the recovery may take longer than a lease
     place.server.kill()
     restart = threading.Timer(0.5, place.server.start)
     restart.start()
@@ -531,8 +533,8 @@ def test_a_server_that_goes_away_for_a_while_is_waited_for(place: Place, store: 
         restart.join()
 
 
-def test_all_idle_connections_die_together_and_cost_one_try(store: PostgresStore, place: Place) -> None:
-    assert together(*(lambda number=number: claim(store, number) for number in range(8))) == []
+def test_all_idle_connections_are_replaced_after_one_retry(store: PostgresStore, place: Place) -> None:
+    assert run_together(*(lambda number=number: claim(store, number) for number in range(8))) == []
     for number in range(8):
         transaction = store.begin(Claim(key(number), b"token--1"))
         transaction.rollback()
@@ -551,7 +553,7 @@ def test_overlapping_batches_in_any_order_never_deadlock(
 ) -> None:
     if large:
         fill(store)
-        monkeypatch.setattr("eventonce.stores.postgres.store._RACES_FOR", 0)  # each is met unprepared
+        monkeypatch.setattr("eventonce.stores.postgres.store._RACES_FOR", 0)  # no race is expected
     other = place.store(more="timeout=60s")
     before = _deadlocks(place)
 
@@ -572,16 +574,16 @@ def test_overlapping_batches_in_any_order_never_deadlock(
             mine.sweep(1000)
             mine.forget(chance.sample(keys(300), 10))
 
-    assert together(*(lambda number=number: work(number) for number in range(16))) == []
+    assert run_together(*(lambda number=number: work(number) for number in range(16))) == []
     other.close()
     assert _deadlocks(place) == before
     assert store._large or not large
 
 
 def _deadlocks(place: Place) -> int:
-    time.sleep(1.1)  # the server counts with a delay
-    ((found,),) = place.sql("SELECT sum(deadlocks) FROM pg_stat_database")
-    return int(found)
+    time.sleep(1.1)  # the server updates its statistics with a delay
+    ((deadlocks,),) = place.sql("SELECT sum(deadlocks) FROM pg_stat_database")
+    return int(deadlocks)
 
 
 @pytest.mark.parametrize("seen_before", [False, True])
@@ -591,11 +593,11 @@ def test_the_loser_of_a_race_for_new_keys_sees_the_winner(
     store.peek(keys(1))
     store._races_until = 2**60 if seen_before else 0
     wants, answers = [Want(each, LONG) for each in reversed(keys(5))], []
-    held = SystemClock().utc() + LONG
+    lease_end = SystemClock().utc() + LONG
     with psycopg.connect(place.server.url(), options=f"-csearch_path={place.name}") as winner:
         winner.execute(
             "INSERT INTO eventonce_claims (key, token, lease, flags, tries, expires) VALUES (%s, %s, %s, 0, 1, %s)",
-            (key(2), b"token--2", held, held),
+            (key(2), b"token--2", lease_end, lease_end),
         )
         loser = threading.Thread(target=lambda: answers.extend(store.claim(wants, b"token--1", LONG)))
         loser.start()
@@ -604,18 +606,18 @@ def test_the_loser_of_a_race_for_new_keys_sees_the_winner(
     loser.join()
     assert [type(answer) for answer in answers] == [Won, Won, Busy, Won, Won]
     assert store._races_until > 0
-    assert store.claim(wants, b"token--1", LONG)[0] == Won(1)  # still its own, and only once
+    assert store.claim(wants, b"token--1", LONG)[0] == Won(1)  # still its own, and still the first attempt
     assert place.sql("SELECT count(*) FROM eventonce_claims") == [(5,)]
 
 
 def waits_for_a_lock(place: Place) -> None:
-    """Until somebody waits for another's transaction."""
+    """Wait until a session waits for the transaction of another one."""
     while place.sql("SELECT count(*) FROM pg_locks WHERE NOT granted") == [(0,)]:
         time.sleep(0.01)
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_a_commit_that_meets_another_of_its_own_is_done(place: Place, store: PostgresStore, *, large: bool) -> None:
+def test_two_equal_commits_at_the_same_time_are_both_done(place: Place, store: PostgresStore, *, large: bool) -> None:
     store.claim([Want(each, LONG) for each in keys(5)], b"token--1", LONG)
     store._large, done = large, []
     finishes = [Finish(each, b"token--1", LONG) for each in keys(5)]
@@ -623,11 +625,11 @@ def test_a_commit_that_meets_another_of_its_own_is_done(place: Place, store: Pos
         first.execute(
             "UPDATE eventonce_claims SET lease = 0, tries = 0, done_at = 1, until = expires WHERE key = %s", (key(2),)
         )
-        again = threading.Thread(target=lambda: done.extend(store.commit(finishes)))
-        again.start()
+        reopened = threading.Thread(target=lambda: done.extend(store.commit(finishes)))
+        reopened.start()
         waits_for_a_lock(place)
         first.commit()
-    again.join()
+    reopened.join()
     assert done == [True] * 5
     assert [record is not None and record.lease for record in store.peek(keys(5))] == [0] * 5
 
@@ -649,10 +651,12 @@ def test_a_commit_that_meets_a_successor_is_fenced(place: Place, store: Postgres
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_what_is_done_is_told_though_its_window_is_over(store: PostgresStore, *, large: bool) -> None:
+def test_a_commit_is_a_success_although_its_window_has_expired(store: PostgresStore, *, large: bool) -> None:
     store.claim([Want(each, LONG) for each in keys(2)], b"token--1", LONG)
     store._large = large
-    finishes = [Finish(each, b"token--1", 0) for each in keys(3)]  # the last is not its own: a second look is needed
+    finishes = [
+        Finish(each, b"token--1", 0) for each in keys(3)
+    ]  # the last is not its own, so a second statement is needed
     assert store.commit(finishes) == [True, True, False]
 
 
@@ -677,18 +681,18 @@ def _steps(plan: dict[str, Any]) -> Iterator[str]:
         yield from _steps(each)
 
 
-def test_a_stale_owner_meets_only_its_own_rows(place: Place, store: PostgresStore) -> None:
+def test_a_stale_owner_waits_only_for_its_own_rows(place: Place, store: PostgresStore) -> None:
     store.claim([Want(each, LONG) for each in keys(3)], b"token--1", SHORT)
     time.sleep(OVER)
     assert claim(store, 1, b"token--2") == Won(2, None, suspect=True)
-    held = store.begin(Claim(key(1), b"token--2"))  # a row that it must not wait for
+    transaction = store.begin(Claim(key(1), b"token--2"))  # a row that it must not wait for
     assert store.extend([Claim(each, b"token--1") for each in keys(3)], LONG) == [True, False, True]
     assert store.commit([Finish(each, b"token--1", LONG) for each in keys(3)]) == [True, False, True]
     assert store.release([Release(each, b"token--1", LONG, "late") for each in keys(3)]) == [False] * 3
-    assert held.commit(Finish(key(1), b"token--2", LONG))
+    assert transaction.commit(Finish(key(1), b"token--2", LONG))
 
 
-def test_the_sweep_takes_the_table_in_steps_and_waits_for_nobody(place: Place, store: PostgresStore) -> None:
+def test_the_sweep_walks_the_table_in_steps_and_never_waits(place: Place, store: PostgresStore) -> None:
     every = keys(2000)
     store.claim([Want(each, SHORT) for each in every], b"token--1", LONG)
     store.commit([Finish(each, b"token--1", SHORT) for each in every])
@@ -710,10 +714,10 @@ def test_the_sweep_takes_the_table_in_steps_and_waits_for_nobody(place: Place, s
 
 
 def prepared(store: PostgresStore) -> int:
-    """How many statements the next connection to be used has prepared."""
+    """Return how many statements the next connection has prepared."""
     count = "SELECT count(*) FROM pg_prepared_statements"
-    ((found,),) = store._pool.use(lambda connection: connection.execute(count).fetchall())
-    return int(found)
+    ((prepared,),) = store._pool.use(lambda connection: connection.execute(count).fetchall())
+    return int(prepared)
 
 
 def fill(store: PostgresStore) -> None:
@@ -749,7 +753,7 @@ def test_a_pooler_that_mixes_up_statements_is_noticed(store: PostgresStore) -> N
     assert prepared(store) == 0
 
 
-def test_nothing_is_prepared_where_the_url_says_so(place: Place) -> None:
+def test_nothing_is_prepared_with_prepare_false(place: Place) -> None:
     store = place.store(more="timeout=60s&prepare=false")
     fill(store)
     use(store)
@@ -760,10 +764,10 @@ def test_nothing_is_prepared_where_the_url_says_so(place: Place) -> None:
 def test_any_error_text_can_be_remembered(store: PostgresStore) -> None:
     for number, error in enumerate(("a\0b", "ü\n", "")):
         claim(store, number)
-        give_back(store, number, error=error)
+        release(store, number, error=error)
         assert claim(store, number, b"token--2") == Won(2, error)
     claim(store, 9)
-    give_back(store, 9, error="half \ud83d")
+    release(store, 9, error="half \ud83d")
     assert claim(store, 9, b"token--2") == Won(2, "half \\ud83d")
 
 
@@ -808,21 +812,21 @@ def test_with_around_the_transaction_ends_nothing(place: Place, store: PostgresS
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_handle_that_is_kept_ends_with_its_handler(place: Place, store: PostgresStore, *, fails: bool) -> None:
-    """Its connection goes on to the next handler, whose transaction it must not reach."""
-    kept: list[Any] = []
+def test_a_handle_ends_with_its_handler(place: Place, store: PostgresStore, *, fails: bool) -> None:
+    """Its connection is reused for the next handler, whose transaction it must not reach."""
+    handles: list[Any] = []
 
     def keep(event: Event, ctx: Any) -> None:
-        kept.extend([ctx.tx, ctx.tx.cursor(), ctx.tx.cursor("named")])
-        kept[2].execute("SELECT generate_series(1, 1000)")
+        handles.extend([ctx.tx, ctx.tx.cursor(), ctx.tx.cursor("named")])
+        handles[2].execute("SELECT generate_series(1, 1000)")
         if fails:
             raise ValueError("no")
 
     def misuse(event: Event, ctx: Any) -> None:
         write(ctx)
-        tx, cursor, named = kept
+        tx, cursor, named = handles
         insert = "INSERT INTO effects VALUES (99)"
-        for act in (
+        for call in (
             lambda: tx.execute(insert),
             lambda: cursor.execute(insert),
             lambda: cursor.executemany("INSERT INTO effects VALUES (%s)", [(98,), (99,)]),
@@ -842,7 +846,7 @@ def test_a_handle_that_is_kept_ends_with_its_handler(place: Place, store: Postgr
             tx.close,
         ):
             with pytest.raises(EventOnceError, match="has ended with its handler; use it inside the handler"):
-                act()
+                call()
         named.close()
         assert tx.closed
         assert not ctx.tx.closed
@@ -851,7 +855,7 @@ def test_a_handle_that_is_kept_ends_with_its_handler(place: Place, store: Postgr
     (outcome,) = transact(place, store, misuse, consumer="other")
     assert (outcome.kind, outcome.error) == (OutcomeKind.PROCESSED, None)
     assert effects(place) == [1]
-    assert len(store._lent._idle) == 1  # it was one connection all along
+    assert len(store._transaction_pool._idle) == 1  # it is still the same connection
 
 
 def test_savepoints_may_fail(place: Place, store: PostgresStore) -> None:
@@ -868,7 +872,7 @@ def test_savepoints_may_fail(place: Place, store: PostgresStore) -> None:
     assert effects(place) == [1, 3]
 
 
-def test_an_error_that_is_swallowed_fails_the_event(place: Place, store: PostgresStore) -> None:
+def test_a_swallowed_error_fails_the_event(place: Place, store: PostgresStore) -> None:
     def handle(event: Event, ctx: Any) -> None:
         write(ctx)
         with pytest.raises(psycopg.Error):
@@ -881,7 +885,7 @@ def test_an_error_that_is_swallowed_fails_the_event(place: Place, store: Postgre
 
 
 @pytest.mark.parametrize("more", [[], ["SELECT 1"]])
-def test_a_transaction_ended_by_sql_is_found_out(place: Place, store: PostgresStore, more: list[str]) -> None:
+def test_a_transaction_ended_by_sql_fails_the_event(place: Place, store: PostgresStore, more: list[str]) -> None:
     def handle(event: Event, ctx: Any) -> None:
         for sql in ("COMMIT", *more):
             ctx.tx.execute(sql)
@@ -889,22 +893,22 @@ def test_a_transaction_ended_by_sql_is_found_out(place: Place, store: PostgresSt
     (outcome,) = transact(place, store, handle)
     assert outcome.kind is OutcomeKind.FAILED
     assert isinstance(outcome.error, EventOnceError)
-    assert "ended the transaction of ctx.tx with SQL of its own" in str(outcome.error)
+    assert "ended the transaction of ctx.tx with its own SQL" in str(outcome.error)
 
 
 @pytest.mark.parametrize("sql", ["INSERT INTO effects VALUES (1)", "INSERT INTO nowhere VALUES (1)"])
-def test_a_pipeline_that_is_left_open_fails_the_event(place: Place, store: PostgresStore, sql: str) -> None:
-    """Nobody has read what became of its statements."""
-    kept: list[Any] = []
+def test_an_open_pipeline_fails_the_event(place: Place, store: PostgresStore, sql: str) -> None:
+    """The results of its statements are unread."""
+    pipelines: list[Any] = []
 
     def handle(event: Event, ctx: Any) -> None:
-        kept.append(ctx.tx.pipeline())
-        kept[0].__enter__()
+        pipelines.append(ctx.tx.pipeline())
+        pipelines[0].__enter__()
         ctx.tx.execute(sql)
 
     (outcome,) = transact(place, store, handle)
     with pytest.raises(EventOnceError, match="has ended with its handler"):
-        kept.pop().__exit__(None, None, None)
+        pipelines.pop().__exit__(None, None, None)
     assert (outcome.kind, effects(place)) == (OutcomeKind.FAILED, [])
     assert "left a pipeline of ctx.tx open" in str(outcome.error)
     assert transact(place, store, lambda event, ctx: write(ctx))[0].kind is OutcomeKind.PROCESSED
@@ -1103,10 +1107,10 @@ def test_a_transaction_may_outlast_its_lease(place: Place, store: PostgresStore)
 
 
 def test_the_heartbeat_goes_on_while_a_transaction_is_open(place: Place, store: PostgresStore) -> None:
-    other, taken, clock = place.store(), [], ManualClock()
+    other, answers, clock = place.store(), [], ManualClock()
 
     def leases() -> list[int]:
-        """When the others' claims end, on the server's clock."""
+        """Return when the leases of the others expire, by the server's clock."""
         return [record.lease for record in other.peek([once.key({"id": each}) for each in "123"]) if record is not None]
 
     def handle(event: Event, ctx: Any) -> None:
@@ -1114,14 +1118,14 @@ def test_the_heartbeat_goes_on_while_a_transaction_is_open(place: Place, store: 
             _ = ctx.tx
             for _ in range(3):
                 before = max(leases())
-                clock.sleep(45_000)  # not yet the lease, but it is to be renewed
+                clock.sleep(45_000)  # less than the lease, but the heartbeat is due
                 until(lambda before=before: min(leases()) > before)  # type: ignore[misc]
-                taken.extend(other.claim([Want(once.key({"id": each}), LONG) for each in "123"], b"token--2", LONG))
+                answers.extend(other.claim([Want(once.key({"id": each}), LONG) for each in "123"], b"token--2", LONG))
 
     with Once(store, lease="60s", clock=clock) as once:
         outcomes = once.run([{"id": each} for each in "0123"], handle)
     assert {outcome.kind for outcome in outcomes} == {OutcomeKind.PROCESSED}
-    assert [type(answer) for answer in taken] == [Busy] * 9
+    assert [type(answer) for answer in answers] == [Busy] * 9
     other.close()
 
 
@@ -1139,11 +1143,11 @@ def test_claims_do_not_wait_for_a_transaction_that_begins_meanwhile(place: Place
         def meet(every: list[Key] = every) -> None:
             other.claim([Want(each, LONG) for each in every], b"token--2", LONG)
 
-        assert together(hold, meet) == []
+        assert run_together(hold, meet) == []
     other.close()
 
 
-def test_a_claim_that_was_taken_over_begins_nothing(store: PostgresStore) -> None:
+def test_a_lost_claim_cannot_begin_a_transaction(store: PostgresStore) -> None:
     claim(store, 1, lease=SHORT)
     time.sleep(OVER)
     claim(store, 1, b"token--2")
@@ -1173,7 +1177,7 @@ def test_a_worker_killed_inside_a_transaction_leaves_nothing(place: Place, store
     child.wait()
     child.stdout.close()
     time.sleep(0.3)
-    while isinstance(answer := claim(store, 1, b"token--2"), Busy):  # until the server has seen it
+    while isinstance(answer := claim(store, 1, b"token--2"), Busy):  # until the server has noticed it
         time.sleep(0.05)
     assert answer == Won(2, None, suspect=True)
     assert effects(place) == []
@@ -1194,7 +1198,10 @@ time.sleep(600)
 
 
 def in_the_end_of_a_transaction(code: CodeType) -> bool:
-    return code.co_filename.endswith("postgres/transaction.py") and code.co_name in ("rollback", "_clean")
+    return code.co_filename.endswith("postgres/transaction.py") and code.co_name in (
+        "rollback",
+        "_discard_session_state",
+    )
 
 
 @pytest.mark.parametrize("where", [in_the_engine, in_the_end_of_a_transaction])
@@ -1216,7 +1223,7 @@ def test_an_interrupt_anywhere_before_the_commit_strands_nothing(
 # --- processes ---
 
 
-def test_a_fork_has_connections_of_its_own(store: PostgresStore) -> None:
+def test_a_forked_child_opens_its_own_connections(store: PostgresStore) -> None:
     claim(store, 1)
     child = os.fork()
     if not child:
@@ -1247,7 +1254,7 @@ def test_a_process_may_end_without_closing(place: Place) -> None:
     code = (
         "import sys; from eventonce import open_store; from eventonce.testing.contract import claim, key\n"
         "from eventonce.claims.protocol import Claim\n"
-        "store = open_store(sys.argv[1]); claim(store, 1); held = store.begin(Claim(key(1), b'token--1'))"
+        "store = open_store(sys.argv[1]); claim(store, 1); transaction = store.begin(Claim(key(1), b'token--1'))"
     )
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, place.url()], capture_output=True, text=True, check=False
@@ -1287,18 +1294,18 @@ def test_an_interrupt_leaves_the_store_usable(place: Place) -> None:
 
 
 def test_more_threads_than_connections_wait_their_turn(place: Place, store: PostgresStore) -> None:
-    assert together(*(lambda number=number: claim(store, number) for number in range(32))) == []
+    assert run_together(*(lambda number=number: claim(store, number) for number in range(32))) == []
     hasty = place.store(more="timeout=1s")
     claim(hasty, 1)
-    taken = [hasty._pool.take()[0] for _ in range(8)]
+    connections = [hasty._pool.take()[0] for _ in range(8)]
     with pytest.raises(StoreBusy, match="all 8 connections were in use"):
         hasty.peek(keys(1))
-    for connection in taken:
+    for connection in connections:
         hasty._pool.give(connection)
     hasty.close()
 
 
-# --- SQLAlchemy: as in the docs ---
+# --- SQLAlchemy, as in the docs ---
 
 
 def test_a_session_of_sqlalchemy_binds_to_the_transaction(place: Place, store: PostgresStore) -> None:
@@ -1340,7 +1347,7 @@ def test_a_session_of_sqlalchemy_binds_to_the_transaction(place: Place, store: P
 
 
 @pytest.mark.parametrize("isolation", ["repeatable read"])
-def test_trouble_with_the_database_is_no_attempt_through_sqlalchemy(strict: Place) -> None:
+def test_a_database_error_through_sqlalchemy_costs_no_attempt(strict: Place) -> None:
     lent = threading.local()
     engine = sqlalchemy.create_engine(
         "postgresql+psycopg://", creator=lambda: lent.tx, poolclass=sqlalchemy.NullPool, pool_reset_on_return=None
@@ -1393,7 +1400,7 @@ def test_trouble_with_the_database_is_no_attempt_whatever_a_handler_makes_of_it(
     assert attempts == [1, 1, 1]
 
 
-def test_an_error_of_the_handlers_own_stays_its_own(place: Place, store: PostgresStore) -> None:
+def test_an_error_of_a_handler_keeps_its_class(place: Place, store: PostgresStore) -> None:
     mine = ValueError("no")
 
     def handle(event: Event, ctx: Any) -> None:
@@ -1412,7 +1419,7 @@ def test_an_error_of_the_handlers_own_stays_its_own(place: Place, store: Postgre
 
 
 @pytest.mark.parametrize("change", ["SET LOCAL search_path TO pg_catalog", "SET LOCAL ROLE pg_monitor"])
-def test_a_handler_may_change_how_names_are_looked_up(postgres_server: Postgres, change: str) -> None:
+def test_a_handler_may_change_the_search_path_or_the_role(postgres_server: Postgres, change: str) -> None:
     with Once(postgres_server.url()) as once:
         (outcome,) = once.run([{"id": change}], lambda event, ctx: ctx.tx.execute(change) and None)
         assert (outcome.kind, outcome.error) == (OutcomeKind.PROCESSED, None)

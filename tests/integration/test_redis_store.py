@@ -1,4 +1,4 @@
-"""What is Redis's own: how it is reached, what it may forget, and what it says when it cannot."""
+"""The Redis store: how it connects, what a server may forget, and its errors."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from eventonce.errors import StorePartly, StoreUnusable
 from eventonce.event import Delivery
 from eventonce.event.keys import Key
 from eventonce.ports import Checkable, Store
-from eventonce.stores.redis.store import RedisStore, _bucketed
+from eventonce.stores.redis.store import RedisStore, _bucketed_names
 from eventonce.testing import FaultProxy, ManualClock
 from eventonce.testing.contract import LONG, claim, finish, key, keys
 from eventonce.testing.proxy import free_port
@@ -32,12 +32,12 @@ from tests.servers import Redis, RedisCluster, Valkey
 from tests.until import PATIENCE, until
 
 Start = Callable[..., Redis]
-PATIENT = "socket_timeout=60&socket_connect_timeout=60"  # with a server; `timeout` is then for replicas alone
+PATIENT = "socket_timeout=60&socket_connect_timeout=60"  # of connections; `timeout` then applies to replicas only
 
 
 @pytest.fixture
 def start(redis_server: Redis, servers: Path) -> Iterator[Start]:
-    """Starts further servers for one test; `redis_server` has seen to it that Redis is here."""
+    """Start further servers for one test. `redis_server` skips the test if Redis is missing."""
     with ExitStack() as stack:
         yield lambda *options: stack.enter_context(Redis(servers, *options))
 
@@ -53,7 +53,7 @@ def warnings(store: Store) -> str:
     return "\n".join(store.check())
 
 
-# --- ways to reach it ---
+# --- connections ---
 
 
 def test_a_unix_socket(server: Redis) -> None:
@@ -82,24 +82,24 @@ def test_the_master_that_sentinels_name_also_after_a_failover(start: Start, serv
     master = start("--appendonly", "no")
     replica = start("--replicaof", "127.0.0.1", str(master.port))
     until(lambda: "master_link_status:up" in replica.cli("info", "replication"))
-    guard = Redis(servers)
+    sentinel = Redis(servers)
     config = servers / "sentinel.conf"
     config.write_text(
-        f"port {guard.port}\nsentinel monitor main 127.0.0.1 {master.port} 1\n"
+        f"port {sentinel.port}\nsentinel monitor main 127.0.0.1 {master.port} 1\n"
         "sentinel down-after-milliseconds main 600000\nsentinel failover-timeout main 2000\n"
     )
     process = subprocess.Popen(["redis-server", str(config), "--sentinel"], stdout=subprocess.DEVNULL)
     try:
-        until(lambda: guard.cli("ping") == "PONG")
-        until(lambda: "slaves=1" in guard.cli("info", "sentinel"))
-        store = open_store(f"redis://127.0.0.1:{guard.port}/0?sentinel=main&timeout=1s")
+        until(lambda: sentinel.cli("ping") == "PONG")
+        until(lambda: "slaves=1" in sentinel.cli("info", "sentinel"))
+        store = open_store(f"redis://127.0.0.1:{sentinel.port}/0?sentinel=main&timeout=1s")
         assert claim(store, 1) == Won(1)
         assert finish(store, 1)
         until(lambda: f"slave0:ip=127.0.0.1,port={replica.port}" in master.cli("info", "replication"))
         with _client(master) as here, _client(replica) as there:
-            until(lambda: here.get(_name(1)) == there.get(_name(1)))  # a replica is told a moment later
+            until(lambda: here.get(_name(1)) == there.get(_name(1)))  # the replica has it a moment later
         master.kill()
-        guard.cli("sentinel", "set", "main", "down-after-milliseconds", "300")  # one that only stands still is not down
+        sentinel.cli("sentinel", "set", "main", "down-after-milliseconds", "300")  # from here on a master is down soon
         assert isinstance(claim(store, 1, b"token--2"), Done)  # waits for the failover
         assert claim(store, 2) == Won(1)  # on a server that has never seen the scripts
         store.close()
@@ -113,9 +113,9 @@ def test_a_cluster_spreads_its_keys(redis_cluster: RedisCluster) -> None:
         node.cli("flushall")
     store = open_store(redis_cluster.url())
     assert store.claim([Want(each, LONG) for each in _random(600)], b"token--1", LONG) == [Won(1)] * 600
-    held = [int(node.cli("dbsize")) for node in redis_cluster.nodes]
-    assert sum(held) == 600
-    assert min(held) > 100
+    key_counts = [int(node.cli("dbsize")) for node in redis_cluster.nodes]
+    assert sum(key_counts) == 600
+    assert min(key_counts) > 100
     store.close()
 
 
@@ -135,7 +135,7 @@ def test_a_cluster_that_lost_a_master_loses_nothing(redis_cluster: RedisCluster)
         finally:
             redis_cluster.nodes[2].start()
         until(lambda: all("cluster_state:ok" in node.cli("cluster", "info") for node in redis_cluster.nodes))
-    with Once(store, busy_wait="60s") as once:  # until what the other masters had claimed is over
+    with Once(store, busy_wait="60s") as once:  # until the claims on the other masters have expired
         then = [outcome.kind for outcome in once.run(events, lambda event: ran.append(event.id))]
         assert then == [
             OutcomeKind.PROCESSED if kind is OutcomeKind.UNKNOWN else OutcomeKind.DUPLICATE for kind in first
@@ -167,7 +167,7 @@ def test_slots_that_move_while_we_work_cost_nothing(redis_cluster: RedisCluster)
     assert sorted(ran) == sorted(str(number) for number in range(600))
 
 
-def test_scripts_come_back_after_they_were_flushed(server: Redis) -> None:
+def test_scripts_are_loaded_again_after_a_flush(server: Redis) -> None:
     store = open_store(server.url())
     claim(store, 1)
     server.cli("script", "flush")
@@ -179,14 +179,14 @@ def test_scripts_come_back_after_they_were_flushed(server: Redis) -> None:
 
 
 @pytest.fixture
-def one_stands_still(redis_cluster: RedisCluster) -> Iterator[tuple[list[Key], list[Key]]]:
-    """A cluster of which one master is about to stand still: keys of the others, and keys of that one."""
+def one_hangs(redis_cluster: RedisCluster) -> Iterator[tuple[list[Key], list[Key]]]:
+    """Prepare a cluster of which one master will hang. Yield keys of the other masters, and keys of that one."""
     redis_cluster.flush()
     for node in redis_cluster.nodes:
         node.cli("config", "set", "cluster-require-full-coverage", "no")
     client: Any = redis.RedisCluster.from_url(redis_cluster.url())
     many = _random(60)
-    there = [client.get_node_from_key(name).port for name in _bucketed(many)]
+    there = [client.get_node_from_key(name).port for name in _bucketed_names(many)]
     client.close()
     last = redis_cluster.nodes[2]
     yield (
@@ -199,24 +199,24 @@ def one_stands_still(redis_cluster: RedisCluster) -> Iterator[tuple[list[Key], l
         node.cli("config", "set", "cluster-require-full-coverage", "yes")
 
 
-def test_a_master_that_stands_still_holds_up_its_own_keys_only(
-    redis_cluster: RedisCluster, one_stands_still: tuple[list[Key], list[Key]]
+def test_a_master_that_hangs_delays_only_its_own_keys(
+    redis_cluster: RedisCluster, one_hangs: tuple[list[Key], list[Key]]
 ) -> None:
-    living, dead = one_stands_still
+    living, dead = one_hangs
     mixed = [each for pair in zip(living, dead, strict=False) for each in pair]
     store = open_store(f"{redis_cluster.url()}&timeout=200ms")
     assert store.claim([Want(each, LONG) for each in mixed], b"token--1", 5000) == [Won(1)] * len(mixed)
     redis_cluster.nodes[2].freeze()
-    acts: list[Callable[[], object]] = [
+    calls: list[Callable[[], object]] = [
         lambda: store.extend([Claim(each, b"token--1") for each in mixed], 5000),
         lambda: store.commit([Finish(each, b"token--1", LONG) for each in mixed]),
         lambda: store.release([Release(each, b"token--1", LONG, None) for each in mixed]),
     ]
-    for act, answer in zip(acts, (True, True, False), strict=True):
+    for call, answer in zip(calls, (True, True, False), strict=True):
         with pytest.raises(StorePartly, match="imeout") as caught:
-            act()
+            call()
         assert caught.value.answers == [answer, None] * (len(mixed) // 2)
-    other = open_store(f"{redis_cluster.url()}&timeout=200ms")  # which begins meanwhile
+    other = open_store(f"{redis_cluster.url()}&timeout=200ms")  # which connects meanwhile
     assert isinstance(other.claim([Want(living[0], LONG)], b"token--2", 5000)[0], Done)
     assert other.claim([Want(living[-1], LONG)], b"token--2", 5000) == [Won(1)]
     redis_cluster.nodes[2].thaw()
@@ -225,16 +225,18 @@ def test_a_master_that_stands_still_holds_up_its_own_keys_only(
         each.close()
 
 
-def test_a_claim_on_a_living_master_is_kept_while_another_stands_still(
-    redis_cluster: RedisCluster, one_stands_still: tuple[list[Key], list[Key]]
+def test_a_claim_on_a_living_master_is_kept_while_another_hangs(
+    redis_cluster: RedisCluster, one_hangs: tuple[list[Key], list[Key]]
 ) -> None:
-    """For longer than a lease, with claims on both, and its effect is committed."""
+    """A handler runs for longer than a lease, with claims on both masters, and its effect is committed."""
     lease, ran = 6.0, []
     with Once(f"{redis_cluster.url()}&timeout=200ms", lease=lease) as once:
         last = redis_cluster.nodes[2].port
         client: Any = redis.RedisCluster.from_url(redis_cluster.url())
         events = [{"id": str(number)} for number in range(30)]
-        dead = [client.get_node_from_key(name).port == last for name in _bucketed([once.key(each) for each in events])]
+        dead = [
+            client.get_node_from_key(name).port == last for name in _bucketed_names([once.key(each) for each in events])
+        ]
         client.close()
         events = [each for each, late in sorted(zip(events, dead, strict=True), key=lambda pair: pair[1])]
 
@@ -255,19 +257,22 @@ def test_a_claim_on_a_living_master_is_kept_while_another_stands_still(
     assert 0 < living < len(events)
 
 
-def test_events_of_living_masters_go_on_while_another_stands_still(
-    redis_cluster: RedisCluster, one_stands_still: tuple[list[Key], list[Key]]
+def test_events_of_living_masters_run_while_another_hangs(
+    redis_cluster: RedisCluster, one_hangs: tuple[list[Key], list[Key]]
 ) -> None:
-    """And in a group nothing overtakes what has to wait."""
+    """In a group, no event overtakes one that has to wait."""
     with Once(f"{redis_cluster.url()}&timeout=200ms", lease="2s") as once:
         events = [{"id": f"event-{number}"} for number in range(40)]
         client: Any = redis.RedisCluster.from_url(redis_cluster.url())
         dead = [
             client.get_node_from_key(name).port == redis_cluster.nodes[2].port
-            for name in _bucketed([once.key(each) for each in events])
+            for name in _bucketed_names([once.key(each) for each in events])
         ]
         client.close()
-        living, late = ([each for each, is_so in zip(events, dead, strict=True) if is_so is so] for so in (False, True))
+        living, late = (
+            [event for event, on_dead in zip(events, dead, strict=True) if on_dead is wanted]
+            for wanted in (False, True)
+        )
         named = [("h", living), ("h", living), ("g", living), ("g", late), ("g", living)]
         group = [Delivery(json.dumps(some.pop()).encode(), group=name) for name, some in named]
         ran: list[str] = []
@@ -286,18 +291,21 @@ def test_events_of_living_masters_go_on_while_another_stands_still(
         assert len(ran) == len(set(ran)) == 40
 
 
-def test_what_runs_without_a_claim_overtakes_nothing_of_its_group(
-    redis_cluster: RedisCluster, one_stands_still: tuple[list[Key], list[Key]]
+def test_an_event_without_a_claim_overtakes_nothing_of_its_group(
+    redis_cluster: RedisCluster, one_hangs: tuple[list[Key], list[Key]]
 ) -> None:
     with Once(f"{redis_cluster.url()}&timeout=200ms", lease="2s", on_store_error="process") as once:
         events = [{"id": f"event-{number}"} for number in range(40)]
         client: Any = redis.RedisCluster.from_url(redis_cluster.url())
         dead = [
             client.get_node_from_key(name).port == redis_cluster.nodes[2].port
-            for name in _bucketed([once.key(each) for each in events])
+            for name in _bucketed_names([once.key(each) for each in events])
         ]
         client.close()
-        living, late = ([each for each, is_so in zip(events, dead, strict=True) if is_so is so] for so in (False, True))
+        living, late = (
+            [event for event, on_dead in zip(events, dead, strict=True) if on_dead is wanted]
+            for wanted in (False, True)
+        )
         named = [("g", living), ("g", late), ("g", living), ("h", late), ("h", living), ("h", late)]
         group = [Delivery(json.dumps(some.pop()).encode(), group=name) for name, some in named]
         ran: list[bytes] = []
@@ -317,7 +325,7 @@ def test_what_runs_without_a_claim_overtakes_nothing_of_its_group(
         ]
 
 
-# --- what it may forget ---
+# --- what a server may forget ---
 
 
 def test_a_batch_is_answered_as_each_of_its_keys_alone(server: Redis) -> None:
@@ -327,16 +335,16 @@ def test_a_batch_is_answered_as_each_of_its_keys_alone(server: Redis) -> None:
     store.commit([Finish(each, b"token--1", LONG, 2, b"memo") for each in keys(7)[5:]])
     for version in (None, 1, 2):
         wants = [Want(each, LONG, version) for each in keys(9)]
-        mixed = [want if at % 3 else want._replace(version=1) for at, want in enumerate(wants)]
-        for asked in (wants, mixed):
-            together = store.claim(asked, b"token--2", LONG)
-            alone = [store.claim([want], b"token--2", LONG)[0] for want in asked]
+        mixed = [want if index % 3 else want._replace(version=1) for index, want in enumerate(wants)]
+        for batch in (wants, mixed):
+            together = store.claim(batch, b"token--2", LONG)
+            alone = [store.claim([want], b"token--2", LONG)[0] for want in batch]
             assert together[:7] == alone[:7]
             assert {type(answer) for answer in together[7:] + alone[7:]} == {Busy}
     store.close()
 
 
-def test_keys_end_by_themselves(server: Redis) -> None:
+def test_keys_expire_by_themselves(server: Redis) -> None:
     store = open_store(server.url())
     claim(store, 1, window=500)
     with _client(server) as client:
@@ -361,8 +369,8 @@ def test_a_remembered_key_costs_little_more_than_a_plain_one(start: Start) -> No
         def used() -> float:
             return float(client.memory_stats()["keys.bytes-per-key"])
 
-        for at in range(0, len(many), 1000):
-            some = many[at : at + 1000]
+        for index in range(0, len(many), 1000):
+            some = many[index : index + 1000]
             store.claim([Want(each, LONG) for each in some], b"token--1", LONG)
             store.commit([Finish(each, b"token--1", LONG) for each in some])
         ours = used()
@@ -402,7 +410,7 @@ def test_a_server_that_keeps_nothing_is_warned_of(start: Start) -> None:
 
 def test_wait_counts_replicas(start: Start) -> None:
     master = start("--appendonly", "no")
-    for timeout in ("200ms", "1ms"):  # the shortest waits for a moment, not for ever
+    for timeout in ("200ms", "1ms"):  # the shortest timeout waits for a moment, and not forever
         alone = open_store(f"{master.url()}?wait=1&timeout={timeout}&{PATIENT}")
         with Once(alone, lease="1s") as once:
             assert "only 0 of 1 replicas" in str(once.run([{"id": "1"}], lambda event: None)[0].error)
@@ -416,7 +424,7 @@ def test_wait_counts_replicas(start: Start) -> None:
     store.close()
 
 
-def test_wait_counts_replicas_also_where_the_scripts_were_lost(start: Start) -> None:
+def test_wait_counts_replicas_after_the_scripts_were_lost(start: Start) -> None:
     master = start("--appendonly", "no", "--repl-ping-replica-period", "3600")
     replica = start("--replicaof", "127.0.0.1", str(master.port))
     until(lambda: "master_link_status:up" in replica.cli("info", "replication"))
@@ -435,7 +443,7 @@ def test_wait_counts_replicas_also_where_the_scripts_were_lost(start: Start) -> 
 
 
 class Pair:
-    """A master and its replica, whose link can stall; and a proxy before the master for a worker's connection."""
+    """A master and its replica, with a link that can stall, and a proxy for the connections of workers."""
 
     def __init__(self, servers: Path, stack: ExitStack, kind: type[Redis]) -> None:
         self.master = stack.enter_context(kind(servers, "--repl-diskless-sync-delay", "0"))
@@ -461,7 +469,7 @@ class Pair:
 
 @pytest.fixture(params=[Redis, Valkey])
 def pair(request: pytest.FixtureRequest, servers: Path) -> Iterator[Pair]:
-    request.getfixturevalue(f"{request.param.brand}_server")  # sees to it that it is here
+    request.getfixturevalue(f"{request.param.brand}_server")  # skips the test if the server is missing
     with ExitStack() as stack:
         yield Pair(servers, stack, request.param)
 
@@ -475,7 +483,7 @@ def test_a_commit_that_no_replica_has_does_not_count_after_a_broken_connection(p
         pair.cut_while_it_waits()
         assert "only 0 of 1 replicas" in str(committed.exception())
     other = pair.store()
-    with pytest.raises(StoreError, match="only 0 of 1 replicas"):  # nor is a copy of it told that it is done
+    with pytest.raises(StoreError, match="only 0 of 1 replicas"):  # nor does a copy learn that it is done
         claim(other, 1, b"token--2", lease=3000)
     promoted = pair.promoted()
     (record,) = promoted.peek([key(1)])
@@ -512,16 +520,16 @@ def test_a_lease_that_no_replica_has_extended_is_not_extended(pair: Pair) -> Non
     store.close()
 
 
-def test_more_replicas_waited_for_than_there_are_is_warned_of(start: Start) -> None:
+def test_waiting_for_more_replicas_than_exist_is_warned_of(start: Start) -> None:
     store = open_store(f"{start('--appendonly', 'yes').url()}?wait=2")
     assert "has 0 replicas and wait=2" in warnings(store)
     store.close()
 
 
-# --- trouble ---
+# --- errors ---
 
 
-def test_a_cluster_that_is_not_there_is_unknown() -> None:
+def test_a_missing_cluster_is_unknown() -> None:
     with Once(f"redis://127.0.0.1:{free_port()}?cluster=true", lease="0.3s") as once:
         (outcome,) = once.run([{"id": "1"}], lambda event: pytest.fail("ran"))
         assert outcome.kind == "unknown"
@@ -539,7 +547,7 @@ def test_the_rights_that_a_user_needs(server: Redis) -> None:
     store.close()
 
 
-def test_a_user_that_may_not_wait_is_told_so(server: Redis) -> None:
+def test_a_user_without_the_right_to_wait_is_refused(server: Redis) -> None:
     server.cli("acl", "setuser", "hasty", "on", ">pw", "~eventonce:*", "+@all", "-wait")
     store = open_store(f"redis://hasty:pw@127.0.0.1:{server.port}?wait=1")
     with pytest.raises(StoreUnusable, match="WAIT where the URL says wait="):
@@ -564,7 +572,7 @@ def test_the_rights_that_a_user_of_a_cluster_needs(redis_cluster: RedisCluster) 
     store.close()
 
 
-def test_a_server_that_is_no_cluster(server: Redis) -> None:
+def test_a_server_outside_of_a_cluster_is_refused(server: Redis) -> None:
     store = open_store(f"redis://127.0.0.1:{server.port}?cluster=true")
     with pytest.raises(StoreUnusable, match="leave cluster=true out"):
         claim(store, 1)
@@ -574,17 +582,17 @@ def test_a_server_that_is_no_cluster(server: Redis) -> None:
 def test_threads_do_not_wait_for_each_others_timeouts(start: Start) -> None:
     server = start("--appendonly", "yes")
     with FaultProxy(server.port) as proxy:
-        # A clock that only sleeping moves on, so that patience is over at once when connections are refused.
+        # A clock that only sleeping moves, so that retries end at once when connections are refused.
         store = open_store(f"{server.url(proxy.port)}?timeout=60s", ManualClock())
         server.freeze()
         try:
             with ThreadPoolExecutor(16) as threads:
-                troubles = [threads.submit(store.peek, [key(1)]) for _ in range(16)]
-                until(lambda: proxy.connections == 16)  # each waits for an answer of its own
+                requests = [threads.submit(store.peek, [key(1)]) for _ in range(16)]
+                until(lambda: proxy.connections == 16)  # each waits for its own answer
                 proxy.refusing = True
                 proxy.cut_all()
-                for trouble in troubles:
-                    assert isinstance(trouble.exception(), StoreError)
+                for request in requests:
+                    assert isinstance(request.exception(), StoreError)
         finally:
             server.thaw()
         store.close()
@@ -603,8 +611,8 @@ def test_a_fork_while_another_thread_connects(start: Start) -> None:
             os._exit(0 if claim(store, 1) == Won(1) else 1)
         server.thaw()
         connecting.join()
-        give_up = time.monotonic() + PATIENCE
-        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < give_up:
+        deadline = time.monotonic() + PATIENCE
+        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
             time.sleep(0.05)
         if ended[0] == 0:
             os.kill(child, signal.SIGKILL)
@@ -629,7 +637,7 @@ def test_room_in_a_full_server_is_waited_for(server: Redis) -> None:
 
 
 def test_a_name_that_leads_to_a_new_master_is_followed(start: Start) -> None:
-    """As with managed Redis: the old master becomes a replica and keeps its connections."""
+    """The old master becomes a replica and keeps its connections, as with managed Redis."""
     old = start("--appendonly", "yes")
     new = start("--replicaof", "127.0.0.1", str(old.port))
     until(lambda: "master_link_status:up" in new.cli("info", "replication"))
@@ -654,16 +662,18 @@ def test_a_replica_is_warned_of(start: Start) -> None:
     store.close()
 
 
-def test_one_node_of_a_cluster_is_no_server(redis_cluster: RedisCluster) -> None:
-    for act in (lambda store: claim(store, 1), lambda store: store.check()):
+def test_one_node_of_a_cluster_is_refused(redis_cluster: RedisCluster) -> None:
+    for call in (lambda store: claim(store, 1), lambda store: store.check()):
         store = open_store(redis_cluster.nodes[0].url())
         with pytest.raises(StoreUnusable, match="belongs to a cluster, so add cluster=true to the URL"):
-            act(store)
+            call(store)
         store.close()
 
 
 @pytest.mark.parametrize("blind", [False, True])
-def test_one_node_of_a_cluster_that_may_not_be_asked(redis_cluster: RedisCluster, blind: bool) -> None:
+def test_one_node_of_a_cluster_is_refused_also_without_the_right_to_info(
+    redis_cluster: RedisCluster, blind: bool
+) -> None:
     for node in redis_cluster.nodes:
         node.cli("acl", "setuser", "blind", "on", ">pw", "~*", "+@all", "-info" if blind else "+info")
     store = open_store(redis_cluster.nodes[0].url().replace("//", "//blind:pw@"))
@@ -672,14 +682,14 @@ def test_one_node_of_a_cluster_that_may_not_be_asked(redis_cluster: RedisCluster
     store.close()
 
 
-def test_sentinels_that_are_none(server: Redis) -> None:
+def test_a_server_that_is_not_a_sentinel_is_refused(server: Redis) -> None:
     store = open_store(f"redis://127.0.0.1:{server.port}?sentinel=main")
-    with pytest.raises(StoreUnusable, match="name sentinels, which listen on port 26379"):
+    with pytest.raises(StoreUnusable, match="name sentinels, which usually listen on port 26379"):
         claim(store, 1)
     store.close()
 
 
-def test_sentinels_that_are_away_are_told_in_one_sentence() -> None:
+def test_missing_sentinels_are_reported_in_one_sentence() -> None:
     store = open_store(f"redis://:hunter2@127.0.0.1:{free_port()}?sentinel=main")
     with pytest.raises(StoreError, match="No master found for 'main'; check the names and ports") as caught:
         claim(store, 1, lease=100)
@@ -689,7 +699,7 @@ def test_sentinels_that_are_away_are_told_in_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("credentials", [":hunter2@", "me:hunter2@", ""])
-def test_a_wrong_password_is_said_without_it(start: Start, credentials: str) -> None:
+def test_a_wrong_password_is_reported_without_showing_it(start: Start, credentials: str) -> None:
     server = start("--requirepass", "right")
     store = open_store(f"redis://{credentials}127.0.0.1:{server.port}/0")
     with pytest.raises(StoreUnusable, match="password") as caught:
@@ -705,19 +715,19 @@ def test_a_right_password(start: Start) -> None:
     store.close()
 
 
-def test_a_key_of_something_else(server: Redis) -> None:
+def test_a_key_of_another_program_is_refused(server: Redis) -> None:
     store = open_store(server.url())
     with _client(server) as client:
         client.lpush(_name(7), "x")
-    with pytest.raises(StoreUnusable, match="something else"):
+    with pytest.raises(StoreUnusable, match="another program writes keys"):
         claim(store, 7)
     store.close()
 
 
 @pytest.mark.parametrize(
-    ("url", "why"),
+    ("url", "message"),
     [
-        ("redis://127.0.0.1?clutser=true", "option 'clutser' is not known"),
+        ("redis://127.0.0.1?clutser=true", "unknown option 'clutser'"),
         ("redis://127.0.0.1?cluster=yes", "neither true nor false"),
         ("redis://127.0.0.1?timeout=soon", "'soon' is not a duration"),
         ("redis://127.0.0.1?timeout=0s", "no server time to answer"),
@@ -725,7 +735,7 @@ def test_a_key_of_something_else(server: Redis) -> None:
         ("redis://127.0.0.1?cluster=true&wait=1", "neither with wait"),
         ("redis://:hunter2@127.0.0.1/zero", "database"),
         ("redis://:hunter2@127.0.0.1:port/0", "port"),
-        ("redis://:hunter2@[::1:6379/0", "cannot be read"),
+        ("redis://:hunter2@[::1:6379/0", "cannot be parsed"),
         ("redis://:a?hunter2@127.0.0.1", "%-encoded"),
         ("redis://127.0.0.1/zero?password=a@hunter2", "database"),
         ("redis:hunter2@127.0.0.1", "the database is a number"),
@@ -736,8 +746,8 @@ def test_a_key_of_something_else(server: Redis) -> None:
         ("redis://127.0.0.1/3?cluster=true", "no databases"),
     ],
 )
-def test_a_bad_url(url: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=why) as caught:
+def test_a_bad_url(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
         open_store(url)
     assert "hunter2" not in str(caught.value)
 
@@ -748,12 +758,12 @@ def test_options_reach_the_master_that_sentinels_name() -> None:
     pool = store._connect().connection_pool
     wanted = {"db": 2, "username": "me", "password": "p@ss", "ssl_ca_certs": "file", "health_check_interval": 5}
     assert {name: pool.connection_kwargs[name] for name in wanted} == wanted
-    places = [each.connection_pool.connection_kwargs for each in pool.sentinel_manager.sentinels]
-    assert [(each["host"], each["port"]) for each in places] == [("::1", 26379), ("127.0.0.1", 7)]
+    addresses = [sentinel.connection_pool.connection_kwargs for sentinel in pool.sentinel_manager.sentinels]
+    assert [(address["host"], address["port"]) for address in addresses] == [("::1", 26379), ("127.0.0.1", 7)]
     store.close()
 
 
-# --- small helpers ---
+# --- helpers ---
 
 
 def _client(server: Redis) -> redis.Redis:

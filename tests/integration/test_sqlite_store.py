@@ -13,12 +13,26 @@ from typing import Any
 import pytest
 
 from eventonce import ConfigError, Event, LeaseLost, Once, OutcomeKind, StoreError, open_store
-from eventonce.claims.protocol import FAILURES_FOR, Busy, Claim, Done, Finish, Record, Release, Want, Won
+from eventonce.claims import protocol
+from eventonce.claims.protocol import (
+    FAILURES_FOR,
+    Answer,
+    Busy,
+    Claim,
+    Done,
+    Finish,
+    Record,
+    Release,
+    Token,
+    Want,
+    Won,
+)
 from eventonce.clock import SystemClock
 from eventonce.errors import StoreUnusable
 from eventonce.event.keys import Key
+from eventonce.ports import Swept
 from eventonce.stores import sqlite as module
-from eventonce.stores.embedded import EmbeddedStore, Records, Result
+from eventonce.stores import sqlite_rows as rows
 from eventonce.stores.sqlite import SQLiteStore
 from eventonce.testing import ManualClock
 from tests.interrupts import interrupt_before_the_commit
@@ -77,7 +91,7 @@ def remove(file: Path) -> None:
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_nothing_is_begun_in_a_file_that_was_deleted(file: Path, replaced: bool) -> None:
+def test_nothing_is_claimed_in_a_file_that_was_deleted(file: Path, replaced: bool) -> None:
     ran: list[str] = []
     with Once(f"sqlite:///{file}") as worker:
         worker.run([EVENT], lambda event: ran.append("worker"))
@@ -93,8 +107,8 @@ def test_nothing_is_begun_in_a_file_that_was_deleted(file: Path, replaced: bool)
     assert file.exists() == replaced
 
 
-def test_the_log_is_watched_where_the_name_is_a_symbolic_link(tmp_path: Path) -> None:
-    """SQLite puts it beside what the link leads to."""
+def test_the_log_is_checked_also_if_the_name_is_a_symbolic_link(tmp_path: Path) -> None:
+    """SQLite creates it beside the target of the link."""
     (tmp_path / "real").mkdir()
     link = tmp_path / "link.db"
     link.symlink_to(tmp_path / "real" / "store.db")
@@ -106,8 +120,8 @@ def test_the_log_is_watched_where_the_name_is_a_symbolic_link(tmp_path: Path) ->
     assert "store.db-wal: was moved or deleted while it is open" in str(outcome.error)
 
 
-def test_nothing_is_begun_without_its_log(file: Path) -> None:
-    """Somebody takes the files beside it for leftovers; others would then find it as it was before."""
+def test_nothing_is_claimed_without_the_log(file: Path) -> None:
+    """If somebody deletes the log, other processes would read the file without the last commits."""
     ran: list[str] = []
     SQLiteStore(file).close()
     with Once(f"sqlite:///{file}") as worker:
@@ -120,7 +134,7 @@ def test_nothing_is_begun_without_its_log(file: Path) -> None:
     assert ran == ["worker"]
 
 
-def test_its_log_comes_and_goes_with_its_last_connection(file: Path) -> None:
+def test_the_log_exists_as_long_as_a_connection(file: Path) -> None:
     first, second = SQLiteStore(file), SQLiteStore(file)
     for number in range(3):
         first.claim([Want(key(number), 60_000)], b"token--1", 60_000)
@@ -133,7 +147,7 @@ def test_its_log_comes_and_goes_with_its_last_connection(file: Path) -> None:
     first.close()
 
 
-def test_what_was_claimed_is_committed_while_the_file_is_somewhere_else(file: Path, store: SQLiteStore) -> None:
+def test_claims_can_be_committed_while_the_file_is_moved(file: Path, store: SQLiteStore) -> None:
     store.claim([Want(key(1), 60_000)], b"token--1", 60_000)
     away = file.rename(file.with_name("away"))
     with pytest.raises(StoreUnusable, match=MOVED):
@@ -144,7 +158,7 @@ def test_what_was_claimed_is_committed_while_the_file_is_somewhere_else(file: Pa
     assert isinstance(answer, Done)
 
 
-def test_a_file_that_is_gone_is_not_made_anew_by_one_who_knew_it(file: Path, store: SQLiteStore) -> None:
+def test_a_deleted_file_is_not_created_again_by_an_open_store(file: Path, store: SQLiteStore) -> None:
     store.claim([Want(key(1), 60_000)], b"token--1", 60_000)
     remove(file)
     pid = os.fork()  # which closes the connection, and the next call opens it again
@@ -165,9 +179,9 @@ def test_the_schema_is_migrated_step_by_step(file: Path, monkeypatch: pytest.Mon
     first.close()
     more = [*known, "ALTER TABLE eventonce_open ADD COLUMN extra TEXT;\nCREATE TABLE eventonce_more (x)"]
     monkeypatch.setattr(module, "_migrations", lambda: more)
-    again = SQLiteStore(file)
-    assert again.commit([Finish(KEY, b"token--1", 60_000)]) == [True]
-    again.close()
+    reopened = SQLiteStore(file)
+    assert reopened.commit([Finish(KEY, b"token--1", 60_000)]) == [True]
+    reopened.close()
     assert query(file, "SELECT version FROM eventonce_schema") == [(1,), (2,), (3,)]
     assert query(file, "SELECT count(*) FROM eventonce_more") == [(0,)]
 
@@ -193,7 +207,7 @@ def test_a_file_of_the_first_schema_answers_as_before(file: Path, monkeypatch: p
         (key(3), b"token--1", 0, 0, 1, None, 0, 0, 0, None, None, "no", later),  # failed
         (key(4), b"token--2", 0, 0, 2, 6, now, later, 3, 5, None, "no", later),  # done, and failed in a newer version
         (key(5), b"token--2", later, 0, 1, 6, now, later, 1, 5, None, None, later),  # done, and a newer version runs
-        (key(6), b"", 0, 1, 0, None, now, later, 1, 5, None, None, None),  # done, and a newer version was given back
+        (key(6), b"", 0, 1, 0, None, now, later, 1, 5, None, None, None),  # done, and a newer version was released
     ):
         connection.execute(f"INSERT INTO eventonce_claims VALUES ({values})", row)
     connection.close()
@@ -213,7 +227,7 @@ def test_a_file_of_the_first_schema_answers_as_before(file: Path, monkeypatch: p
     assert query(file, "SELECT name FROM sqlite_master WHERE name = 'eventonce_claims'") == []
 
 
-def test_who_only_looks_does_not_take_a_file_from_older_workers(file: Path) -> None:
+def test_a_command_that_only_reads_does_not_migrate_a_file_of_older_workers(file: Path) -> None:
     connection = sqlite3.connect(file, isolation_level=None)
     module._migrate(connection, module._migrations()[:1])
     connection.close()
@@ -252,42 +266,42 @@ def test_many_threads_may_open_a_new_file_at_once(file: Path) -> None:
     assert errors == []
 
 
-def test_a_database_of_something_else_is_refused_unless_shared(file: Path) -> None:
+def test_a_database_of_another_program_is_refused_unless_shared(file: Path) -> None:
     connection = sqlite3.connect(file)
     connection.execute("CREATE TABLE theirs (x)")
     connection.close()
-    with pytest.raises(StoreUnusable, match=r"database of something else; .*\?shared=true"):
+    with pytest.raises(StoreUnusable, match=r"database of another program; .*\?shared=true"):
         SQLiteStore(file)
     assert query(file, "SELECT name FROM sqlite_master") == [("theirs",)]
     open_store(f"sqlite:///{file}?shared=true").close()
     SQLiteStore(file).close()
 
 
-def test_what_is_no_database_is_refused_and_left_alone(file: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_left_alone(file: Path) -> None:
     text = b"a shopping list, not a database\n" * 100
     file.write_bytes(text)
-    with pytest.raises(StoreUnusable, match="it is no SQLite file, so name another one"):
+    with pytest.raises(StoreUnusable, match="file is not a database; use another file"):
         SQLiteStore(file)
     assert file.read_bytes() == text
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreUnusable, match="check that it is a file"):
         SQLiteStore(tmp_path)
     with pytest.raises(StoreUnusable, match="does not exist; create it first"):
         SQLiteStore(tmp_path / "none" / "store.db")
 
 
-def test_a_table_of_ours_that_is_not_ours(file: Path) -> None:
+def test_a_foreign_table_with_our_name_is_refused(file: Path) -> None:
     connection = sqlite3.connect(file)
     connection.execute("CREATE TABLE eventonce_claims (x)")
     connection.close()
-    with pytest.raises(StoreUnusable, match="name another file"):
+    with pytest.raises(StoreUnusable, match="use another file"):
         SQLiteStore(file, shared=True)
 
 
-def test_a_database_that_is_held_is_trouble_and_not_a_loss(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.05)
+def test_a_locked_database_is_unknown_and_loses_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOCK_TIMEOUT", 0.05)
     with Once(f"sqlite:///{file}") as once:
         holder = sqlite3.connect(file, isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
@@ -299,7 +313,7 @@ def test_a_database_that_is_held_is_trouble_and_not_a_loss(file: Path, monkeypat
         assert once.run([EVENT], lambda event: None)[0].kind is OutcomeKind.PROCESSED
 
 
-def test_a_full_disk_is_trouble_and_not_a_loss(file: Path) -> None:
+def test_a_full_disk_is_an_error_and_loses_nothing(file: Path) -> None:
     store = SQLiteStore(file)
     store._use(lambda connection: connection.execute("PRAGMA max_page_count = 1"))
     keys = [Key(number.to_bytes(16, "big")) for number in range(1000)]
@@ -310,7 +324,7 @@ def test_a_full_disk_is_trouble_and_not_a_loss(file: Path) -> None:
     store.close()
 
 
-def test_a_fork_gets_a_connection_of_its_own(store: SQLiteStore) -> None:
+def test_a_forked_child_opens_its_own_connection(store: SQLiteStore) -> None:
     store.claim([Want(KEY, 60_000)], b"token--1", 60_000)
     child = os.fork()
     if not child:
@@ -370,72 +384,152 @@ def test_a_worker_sweeps_by_itself(file: Path) -> None:
         store.close()
 
 
-# --- its statements and the protocol ---
+# --- its fast path and the protocol ---
 
 
-class Dict(EmbeddedStore):
-    """The protocol over a dict: what the statements of SQLite must agree with, in answers and in what is kept."""
+class ProtocolModel:
+    """The pure protocol over a dict, one key at a time, with which the SQLite store must agree."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.records: dict[Key, Record] = {}
 
-    def _change(self, keys: Sequence[Key], act: Callable[[Records], Result]) -> Result:
-        return act(self.records)
+    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+        answers = []
+        for want in wants:
+            answer, record = protocol.claim(self.records.get(want.key), want, token, lease, self.clock.utc())
+            if record is not None:
+                self.records[want.key] = record
+            answers.append(answer)
+        return answers
 
-    def _read(self, keys: Sequence[Key]) -> Records:
-        return self.records
+    def extend(self, claims: Sequence[Claim], lease: int) -> list[bool]:
+        now = self.clock.utc()
+        return [
+            self._update(claim.key, protocol.extend(self.records.get(claim.key), claim.token, lease, now))
+            for claim in claims
+        ]
+
+    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+        now = self.clock.utc()
+        return [
+            self._update(finish.key, protocol.commit(self.records.get(finish.key), finish, now)) for finish in finishes
+        ]
+
+    def release(self, releases: Sequence[Release]) -> list[bool]:
+        results = []
+        for release in releases:
+            owned, record = protocol.release(self.records.get(release.key), release, self.clock.utc())
+            if owned and not self._update(release.key, record):
+                del self.records[release.key]
+            results.append(owned)
+        return results
+
+    def forget(self, keys: Sequence[Key]) -> list[bool]:
+        now = self.clock.utc()
+        existed = [protocol.live(self.records.get(key), now) is not None for key in keys]
+        for key in keys:
+            self.records.pop(key, None)
+        return existed
+
+    def sweep(self, limit: int) -> Swept:
+        expired = [key for key, record in self.records.items() if not protocol.live(record, self.clock.utc())]
+        assert len(self.records) < limit
+        self.forget(expired)
+        return Swept(len(expired), None)
+
+    def _update(self, key: Key, record: Record | None) -> bool:
+        if record is not None:
+            self.records[key] = record
+        return record is not None
 
 
-def random_call(dice: random.Random) -> Callable[[Any], list[Any]]:
-    """A verb with a random batch: few keys and owners, so that they meet in every state and twice in a batch."""
-    keys = [Key(bytes([dice.randrange(12)] * 16)) for _ in range(dice.randrange(1, 16))]
-    token, other = (bytes([dice.randrange(4)] * 8) for _ in range(2))
-    windows, versions = [0, 1, 50, 5000, 2 * FAILURES_FOR], [None, None, 1, 2, 2**62]
-    window, version, lease = dice.choice(windows), dice.choice(versions), dice.choice([0, 20, 1000])
-    wants = [Want(key, window, version, *dice.choices([False, True], k=2)) for key in keys]
-    finishes = [
-        Finish(
-            key, dice.choice([token, token, other]), dice.choice(windows), version, dice.choice([None, b"", b"memo"])
-        )
-        for key in keys
-    ]
-    if dice.random() < 0.5:  # as most batches are: all alike, and each key once
-        keys = [*dict.fromkeys(keys)]
-        wants = [Want(key, *wants[0][1:]) for key in keys]
-        finishes = [Finish(key, *finishes[0][1:]) for key in keys]
-    releases = [Release(key, token, window, dice.choice([None, "no", "\u00fc"])) for key in keys]
-    verb = dice.choice(["claim", "claim", "commit", "commit", "release", "extend", "forget"])
-    return {
-        "claim": lambda store: store.claim(wants, token, lease),
-        "commit": lambda store: store.commit(finishes),
-        "release": lambda store: store.release(releases),
-        "extend": lambda store: store.extend([Claim(key, token) for key in keys], lease),
-        "forget": lambda store: store.forget(keys[:2]),
-    }[verb]
+class RandomHistory:
+    """Verbs with random batches: few keys and owners, so that they meet in every state and twice in a batch."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._claimed: tuple[list[Key], Token] = ([], b"")  # by the last claim
+
+    def next_call(self) -> Callable[[Any], object]:
+        rng = self._rng
+        keys = [Key(bytes([rng.randrange(12)] * 16)) for _ in range(rng.randrange(1, 16))]
+        token, other = (bytes([rng.randrange(4)] * 8) for _ in range(2))
+        windows, versions = [0, 1, 50, 5000, 2 * FAILURES_FOR], [None, None, 1, 2, 2**62]
+        window, version, lease = rng.choice(windows), rng.choice(versions), rng.choice([0, 20, 1000])
+        verb = rng.choice(["claim", "claim", "commit", "commit", "release", "extend", "forget", "sweep"])
+        alike = rng.random() < 0.5  # distinct keys with equal terms, as in most batches
+        if alike and verb != "claim":
+            keys, token = self._claimed
+        if alike:
+            keys = [*dict.fromkeys(keys)]
+        if verb == "claim":
+            self._claimed = keys, token
+        terms = rng.choices([False, True], k=2)
+        memo, error = rng.choice([None, b"", b"memo"]), rng.choice([None, "no", "\u00fc"])
+        calls: dict[str, Callable[[Any], object]] = {
+            "claim": lambda store: store.claim([Want(key, window, version, *terms) for key in keys], token, lease),
+            "commit": lambda store: store.commit([Finish(key, token, window, version, memo) for key in keys]),
+            "release": lambda store: store.release([Release(key, token, window, error) for key in keys]),
+            "extend": lambda store: store.extend([Claim(key, token) for key in keys], lease),
+            "forget": lambda store: store.forget(keys[:2]),
+            "sweep": lambda store: store.sweep(100),
+        }
+        if not alike and verb == "claim":
+            wants = [Want(key, window, version, *rng.choices([False, True], k=2)) for key in keys]
+            return lambda store: store.claim(wants, token, lease)
+        if not alike and verb == "commit":
+            finishes = [
+                Finish(key, rng.choice([token, other]), rng.choice(windows), version, rng.choice([None, memo]))
+                for key in keys
+            ]
+            return lambda store: store.commit(finishes)
+        return calls[verb]
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_its_statements_do_what_the_protocol_says(file: Path, seed: int) -> None:
-    dice, clock = random.Random(seed), ManualClock()
-    model, store = Dict(clock), SQLiteStore(file, clock=clock)
+FAST_STATEMENTS = {rows._CLAIM_NEW: "claim", rows._COMMIT_OWNED: "commit", rows._DROP_DONE_BEFORE: "replace"}
+
+
+@pytest.fixture
+def paths(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Collect how the statements of the fast path ended: for all, some or none of their keys."""
+    paths: set[str] = set()
+    write = rows._write
+
+    def watched(connection: sqlite3.Connection, statement: str, keys: Sequence[Key], values: Any = ()) -> int:
+        changed = write(connection, statement, keys, values)
+        if statement in FAST_STATEMENTS:
+            extent = "all" if changed == len(keys) else "some" if changed else "none"
+            paths.add(f"{FAST_STATEMENTS[statement]} {extent}")
+        return changed
+
+    monkeypatch.setattr(rows, "_write", watched)
+    return paths
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_fast_path_equals_the_protocol(file: Path, paths: set[str], seed: int) -> None:
+    rng, clock = random.Random(seed), ManualClock()
+    history, model, store = RandomHistory(rng), ProtocolModel(clock), SQLiteStore(file, clock=clock)
     store._use(lambda connection: connection.execute("PRAGMA synchronous = OFF"))
-    for _ in range(200):
-        call = random_call(dice)
+    for _ in range(2000):
+        call = history.next_call()
         assert call(store) == call(model)
         assert store._read([Key(bytes([number] * 16)) for number in range(12)]) == model.records
-        clock.sleep(dice.choice([0, 0, 1, 30, 1000, FAILURES_FOR // 2]))
-        if dice.random() < 0.02:  # a clock may be set
-            clock.sleep(dice.choice([1, 1_767_225_600_000, 1_798_761_600_000]) - clock.utc())
+        clock.sleep(rng.choice([0, 0, 1, 30, 1000, FAILURES_FOR // 2]))
+        if rng.random() < 0.02:  # a clock may be set
+            clock.sleep(rng.choice([1, 1_767_225_600_000, 1_798_761_600_000]) - clock.utc())
     store.close()
+    statements, extents = ("claim", "commit", "replace"), ("all", "some", "none")
+    assert paths == {f"{statement} {extent}" for statement in statements for extent in extents}
 
 
 @pytest.mark.parametrize("count", [1, 511, 512, 513, 1537])
 def test_of_a_large_batch_some_keys_are_new_and_the_others_in_every_state(file: Path, count: int) -> None:
     clock = ManualClock()
-    model, store = Dict(clock), SQLiteStore(file, clock=clock)
+    model, store = ProtocolModel(clock), SQLiteStore(file, clock=clock)
     wants = [Want(key(number), 1000) for number in range(count)]
-    done, busy, over, again = wants[::7], wants[1::7], wants[2::7], wants[3::7]
+    done, busy, over, reopened = wants[::7], wants[1::7], wants[2::7], wants[3::7]
 
     def agree(milliseconds: int, call: Callable[[Any], object]) -> None:
         clock.sleep(milliseconds)
@@ -446,10 +540,10 @@ def test_of_a_large_batch_some_keys_are_new_and_the_others_in_every_state(file: 
     agree(0, lambda each: each.commit([Finish(want.key, b"earlier1", 5000) for want in done]))
     agree(0, lambda each: each.claim(busy, b"earlier2", 9000))
     agree(0, lambda each: each.claim(over, b"earlier3", 100))
-    agree(200, lambda each: each.claim(again, b"token--1", 1000))  # and the answer was lost
+    agree(200, lambda each: each.claim(reopened, b"token--1", 1000))  # a claim whose answer was lost
     agree(0, lambda each: each.claim(wants, b"token--1", 1000))
     agree(0, lambda each: each.commit([Finish(want.key, b"token--1", 1000) for want in wants]))
-    agree(1000, lambda each: each.claim(wants, b"token--2", 1000))  # most windows are over, and nothing was swept
+    agree(1000, lambda each: each.claim(wants, b"token--2", 1000))  # most windows have expired, and nothing was swept
     agree(0, lambda each: each.commit([Finish(want.key, b"token--2", 1000) for want in wants]))
     store.close()
 
@@ -470,7 +564,7 @@ def test_a_commit_of_which_some_claims_are_lost_keeps_the_others(file: Path) -> 
     store.close()
 
 
-def test_what_triggers_write_counts_for_nothing(file: Path) -> None:
+def test_changes_by_triggers_are_not_counted(file: Path) -> None:
     connection = sqlite3.connect(file, isolation_level=None)
     connection.execute("CREATE TABLE log (x)")
     store = SQLiteStore(file, shared=True)
@@ -490,11 +584,9 @@ def test_what_triggers_write_counts_for_nothing(file: Path) -> None:
 
 
 @pytest.mark.parametrize("windows", [(0, 1000), (1000, 0), (0, 0), (1000, 1000)])
-def test_a_commit_with_a_key_that_stands_there_twice_is_as_the_protocol_says(
-    file: Path, windows: tuple[int, int]
-) -> None:
+def test_a_commit_with_a_key_twice_equals_the_protocol(file: Path, windows: tuple[int, int]) -> None:
     clock = ManualClock()
-    model, store = Dict(clock), SQLiteStore(file, clock=clock)
+    model, store = ProtocolModel(clock), SQLiteStore(file, clock=clock)
     finishes = [Finish(KEY, b"token--1", window, None, b"%d" % window) for window in windows]
     for each in (model, store):
         each.claim([Want(KEY, 1000)], b"token--1", 1000)
@@ -504,10 +596,10 @@ def test_a_commit_with_a_key_that_stands_there_twice_is_as_the_protocol_says(
 
 
 def _work(file: Path, seed: int) -> int:
-    """In a process of its own: claim all keys in batches, in another order, and commit what was won."""
-    store, dice, done = SQLiteStore(file), random.Random(seed), 0
+    """Claim all keys in batches, in a random order, and commit what was won. This runs in a separate process."""
+    store, rng, done = SQLiteStore(file), random.Random(seed), 0
     keys = [key(number) for number in range(2000)]
-    dice.shuffle(keys)
+    rng.shuffle(keys)
     for begin in range(0, len(keys), 100):
         some, token = keys[begin : begin + 100], os.urandom(8)
         answers = store.claim([Want(each, 60_000) for each in some], token, 60_000)
@@ -536,7 +628,7 @@ def once(file: Path) -> Iterator[Once]:
         yield once
 
 
-def rows(file: Path) -> list[Any]:
+def effects(file: Path) -> list[Any]:
     return [x for (x,) in query(file, "SELECT x FROM t ORDER BY x")]
 
 
@@ -546,7 +638,7 @@ def insert(event: Event, ctx: Any) -> None:
 
 def test_the_effect_is_there_when_the_outcome_is(once: Once, file: Path) -> None:
     assert once.run([EVENT], insert)[0].kind is OutcomeKind.PROCESSED
-    assert rows(file) == ["1"]
+    assert effects(file) == ["1"]
 
 
 ENDINGS = {
@@ -574,9 +666,9 @@ def test_a_handler_cannot_end_the_transaction(once: Once, file: Path, end: Any, 
 
     (outcome,) = once.run([EVENT], handle)
     assert outcome.kind is (OutcomeKind.PROCESSED if swallow else OutcomeKind.FAILED)
-    assert rows(file) == (["1"] if swallow else [])
+    assert effects(file) == (["1"] if swallow else [])
     assert once.run([EVENT], insert)[0].kind is (OutcomeKind.DUPLICATE if swallow else OutcomeKind.PROCESSED)
-    assert rows(file) == ["1"]
+    assert effects(file) == ["1"]
 
 
 def test_a_with_block_ends_nothing(once: Once, file: Path) -> None:
@@ -588,7 +680,7 @@ def test_a_with_block_ends_nothing(once: Once, file: Path) -> None:
 
     kinds = [outcome.kind for outcome in once.run([EVENT, {"id": "2"}], handle)]
     assert kinds == [OutcomeKind.PROCESSED, OutcomeKind.FAILED]
-    assert rows(file) == ["1"]
+    assert effects(file) == ["1"]
 
 
 def test_what_a_handler_does_to_the_connection_ends_with_it(once: Once, file: Path) -> None:
@@ -602,24 +694,24 @@ def test_what_a_handler_does_to_the_connection_ends_with_it(once: Once, file: Pa
 
     once.run([EVENT], handle)
     assert once.run([EVENT, {"id": "2"}], insert)[1].kind is OutcomeKind.PROCESSED
-    assert rows(file) == ["1", "2"]
+    assert effects(file) == ["1", "2"]
 
 
 def test_a_context_ends_with_its_handler(once: Once, file: Path) -> None:
-    """What another handler wrote through one that was kept would belong to no event, and be undone unseen."""
-    kept: list[Any] = []
+    """Writes of another handler through an old context would belong to no event and be undone silently."""
+    contexts: list[Any] = []
 
     def handle(event: Event, ctx: Any) -> None:
-        kept.append(ctx)
+        contexts.append(ctx)
         if event.id == "2":
-            insert(event, kept[0])
+            insert(event, contexts[0])
 
     outcomes = once.run([{"id": "1"}, {"id": "2"}, {"id": "3"}], handle)
     assert [outcome.kind for outcome in outcomes] == [OutcomeKind.PROCESSED, OutcomeKind.FAILED, OutcomeKind.PROCESSED]
     assert "ended with its handler" in str(outcomes[1].error)
-    kept.clear()
+    contexts.clear()
     assert once.run([{"id": "2"}], insert)[0].kind is OutcomeKind.PROCESSED
-    assert rows(file) == ["2"]
+    assert effects(file) == ["2"]
 
 
 def test_an_interrupted_transaction_is_undone(once: Once, file: Path) -> None:
@@ -629,11 +721,11 @@ def test_an_interrupted_transaction_is_undone(once: Once, file: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         once.run([EVENT], handle)
-    assert rows(file) == []
+    assert effects(file) == []
     assert once.run([EVENT], insert)[0].kind is OutcomeKind.PROCESSED
 
 
-def test_an_interrupt_on_the_way_into_a_transaction_strands_nothing(
+def test_an_interrupt_before_a_transaction_strands_nothing(
     once: Once, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enter = module.SQLiteStore.enter
@@ -653,11 +745,11 @@ def test_an_interrupt_on_the_way_into_a_transaction_strands_nothing(
     monkeypatch.undo()
     kinds = [outcome.kind for outcome in once.run(events, handle)]
     assert kinds == [OutcomeKind.DUPLICATE, OutcomeKind.PROCESSED, OutcomeKind.PROCESSED]
-    assert rows(file) == ["two"]
+    assert effects(file) == ["two"]
 
 
 def test_an_interrupt_anywhere_before_the_commit_strands_nothing(once: Once, file: Path) -> None:
-    assert interrupt_before_the_commit(once, insert, lambda name: rows(file).count(name)) > 20
+    assert interrupt_before_the_commit(once, insert, lambda name: effects(file).count(name)) > 20
 
 
 def test_a_lost_claim_cannot_begin_a_transaction(store: SQLiteStore) -> None:
@@ -674,23 +766,23 @@ def test_the_store_cannot_be_used_inside_its_own_transaction(once: Once, file: P
     (outcome,) = once.run([EVENT], handle)
     assert outcome.kind is OutcomeKind.FAILED
     assert "this thread is inside ctx.tx" in str(outcome.error)
-    assert rows(file) == []
+    assert effects(file) == []
 
 
 def test_threads_take_turns_with_transactions(once: Once, file: Path) -> None:
     events = [{"id": f"{number:03}"} for number in range(40)]
-    found: list[str] = []
+    kinds: list[str] = []
 
     def work() -> None:
-        found.extend(outcome.kind for outcome in once.run(events, insert))
+        kinds.extend(outcome.kind for outcome in once.run(events, insert))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert rows(file) == [event["id"] for event in events]
-    assert set(found) <= {"processed", "duplicate", "busy"}
+    assert effects(file) == [event["id"] for event in events]
+    assert set(kinds) <= {"processed", "duplicate", "busy"}
 
 
 def test_writes_after_sqlite_rolled_back_are_refused(once: Once, file: Path) -> None:
@@ -705,7 +797,7 @@ def test_writes_after_sqlite_rolled_back_are_refused(once: Once, file: Path) -> 
 
     (outcome,) = once.run([EVENT], handle)
     assert outcome.kind is OutcomeKind.FAILED
-    assert rows(file) == []
+    assert effects(file) == []
 
 
 def test_a_deferred_constraint_is_the_handlers_failure(once: Once, file: Path) -> None:
@@ -718,29 +810,29 @@ def test_a_deferred_constraint_is_the_handlers_failure(once: Once, file: Path) -
 
     (outcome,) = once.run([EVENT], handle)
     assert (outcome.kind, outcome.attempt) == (OutcomeKind.FAILED, 1)
-    assert rows(file) == []
+    assert effects(file) == []
 
 
 def test_an_open_cursor_is_the_handlers_failure(once: Once, file: Path) -> None:
-    kept: list[Any] = []
+    cursors: list[Any] = []
 
     def handle(event: Event, ctx: Any) -> None:
-        kept.append(ctx.tx.execute("INSERT INTO t VALUES ('a'), ('b') RETURNING x"))
-        next(kept[0])
+        cursors.append(ctx.tx.execute("INSERT INTO t VALUES ('a'), ('b') RETURNING x"))
+        next(cursors[0])
 
     (outcome,) = once.run([EVENT], handle)
     if outcome.kind is not OutcomeKind.PROCESSED:  # newer versions of SQLite let it commit
         assert "fetch them all" in str(outcome.error)
-        assert rows(file) == []
-    kept.clear()
+        assert effects(file) == []
+    cursors.clear()
     assert once.run([{"id": "2"}], insert)[0].kind is OutcomeKind.PROCESSED
 
 
-def test_a_handle_that_was_kept_is_closed(once: Once) -> None:
-    kept: list[Any] = []
-    once.run([EVENT], lambda event, ctx: kept.append(ctx.tx))
+def test_a_handle_is_closed_after_its_handler(once: Once) -> None:
+    handles: list[Any] = []
+    once.run([EVENT], lambda event, ctx: handles.append(ctx.tx))
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        kept[0].execute("INSERT INTO t VALUES ('late')")
+        handles[0].execute("INSERT INTO t VALUES ('late')")
 
 
 def test_a_handle_belongs_to_the_handlers_thread(once: Once, file: Path) -> None:
@@ -759,7 +851,7 @@ def test_a_handle_belongs_to_the_handlers_thread(once: Once, file: Path) -> None
 
     once.run([EVENT], handle)
     assert "belongs to the thread" in str(errors[0])
-    assert rows(file) == []
+    assert effects(file) == []
 
 
 def test_a_handler_cannot_close_the_store_it_writes_to(once: Once, file: Path) -> None:
@@ -768,34 +860,38 @@ def test_a_handler_cannot_close_the_store_it_writes_to(once: Once, file: Path) -
         ctx.tx.close()
 
     assert once.run([EVENT], handle)[0].kind is OutcomeKind.FAILED
-    assert rows(file) == []
+    assert effects(file) == []
     assert once.run([EVENT], insert)[0].kind is OutcomeKind.PROCESSED
 
 
-@pytest.mark.parametrize("moment", ["record", "commit"])
+@pytest.mark.parametrize("interrupted_at", ["record", "commit"])
 def test_an_interrupt_while_committing_undoes_or_keeps_both(
-    once: Once, file: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    once: Once, file: Path, monkeypatch: pytest.MonkeyPatch, interrupted_at: str
 ) -> None:
-    monkeypatch.setattr(module.SQLiteTransaction, "_commit", _interrupting(module.SQLiteTransaction._commit, moment))
+    monkeypatch.setattr(
+        module.SQLiteTransaction, "_commit", _interrupting(module.SQLiteTransaction._commit, interrupted_at)
+    )
     with pytest.raises(KeyboardInterrupt):
         once.run([EVENT], insert)
     monkeypatch.undo()
-    expected = ["1"] if moment == "commit" else []
-    assert rows(file) == expected
+    expected = ["1"] if interrupted_at == "commit" else []
+    assert effects(file) == expected
     assert once.run([EVENT], insert)[0].kind is (OutcomeKind.DUPLICATE if expected else OutcomeKind.PROCESSED)
-    assert rows(file) == ["1"]
+    assert effects(file) == ["1"]
 
 
-def _interrupting(commit: Any, moment: str) -> Any:
+def _interrupting(commit: Any, interrupted_at: str) -> Any:
     def interrupted(self: Any, finish: Finish) -> bool:
-        if moment == "commit":
+        if interrupted_at == "commit":
             commit(self, finish)
         raise KeyboardInterrupt
 
     return interrupted
 
 
-def test_a_file_is_the_same_wherever_the_process_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_stays_the_same_if_the_process_changes_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     store = SQLiteStore("here.db")
     (tmp_path / "elsewhere").mkdir()

@@ -834,7 +834,7 @@ def test_async_handlers(queue: Queue, run: Run) -> None:
         ("sqs://q?wait=21s", "between 1s and 20s"),
         ("sqs://q?visibility=13h", "between 1s and 12h"),
         ("sqs://q?visibility=0", "visibility"),
-        ("sqs://q?wiat=5s", "'wiat' is not known"),
+        ("sqs://q?wiat=5s", "unknown option 'wiat'"),
     ],
 )
 def test_a_wrong_url_is_told_without_asking_anyone(url: str, why: str) -> None:

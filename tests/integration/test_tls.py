@@ -1,4 +1,4 @@
-"""TLS and passwords for real: servers with a certificate, and who trusts it."""
+"""TLS and passwords on real servers with a certificate."""
 
 import shutil
 import subprocess
@@ -20,7 +20,7 @@ SECRET = "hunter2"
 
 
 class Pair(NamedTuple):
-    """A certificate for this machine, and its key."""
+    """Create a certificate for this machine, and its key."""
 
     certificate: Path
     key: Path
@@ -48,7 +48,7 @@ def stranger(servers: Path) -> Pair:
 
 @pytest.fixture(scope="module")
 def postgres(servers: Path, pair: Pair) -> Iterator[Postgres]:
-    """A PostgreSQL that talks to nobody without TLS, and to nobody but its owner without a password."""
+    """A PostgreSQL that requires TLS from everyone, and a password from everyone but its owner."""
     key = servers / "postgres.key"
     shutil.copy(pair.key, key)
     key.chmod(0o600)
@@ -67,7 +67,7 @@ def postgres(servers: Path, pair: Pair) -> Iterator[Postgres]:
 
 
 class TlsRedis(Redis):
-    """A Redis that listens with TLS beside its plain port, and asks for a password on both."""
+    """A Redis with a TLS port besides its plain one, which requires a password on both."""
 
     def __init__(self, folder: Path, pair: Pair) -> None:
         self.tls_port = free_port()
@@ -95,8 +95,8 @@ def test_postgresql_with_a_certificate_and_a_password(postgres: Postgres, pair: 
 
     assert claim(store, 1)
     with psycopg.connect(f"{postgres.url()}?sslmode=require") as connection:
-        asked = "SELECT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'worker'"
-        assert {row[0] for row in connection.execute(asked)} == {True}
+        query = "SELECT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'worker'"
+        assert {row[0] for row in connection.execute(query)} == {True}
     store.close()
 
 
@@ -108,7 +108,7 @@ def test_redis_with_a_certificate_and_a_password(redis: TlsRedis, pair: Pair) ->
 
 
 @pytest.mark.parametrize("password", [SECRET, "wrong-hunter3"])
-def test_a_certificate_that_is_not_trusted_gets_nothing(
+def test_an_untrusted_certificate_is_refused(
     postgres: Postgres, redis: TlsRedis, stranger: Pair, password: str
 ) -> None:
     for url in (
@@ -122,7 +122,7 @@ def test_a_certificate_that_is_not_trusted_gets_nothing(
         store.close()
 
 
-def test_a_wrong_password_is_said_without_it(postgres: Postgres, redis: TlsRedis, pair: Pair) -> None:
+def test_a_wrong_password_is_reported_without_showing_it(postgres: Postgres, redis: TlsRedis, pair: Pair) -> None:
     wrong = "wrong-hunter3"
     for url in (postgres_url(postgres, wrong, pair.certificate), redis_url(redis, wrong, pair.certificate)):
         store = open_store(url)
@@ -132,7 +132,7 @@ def test_a_wrong_password_is_said_without_it(postgres: Postgres, redis: TlsRedis
         store.close()
 
 
-def test_a_server_that_wants_tls_is_not_talked_to_without(postgres: Postgres, pair: Pair) -> None:
+def test_a_server_that_requires_tls_refuses_a_plain_connection(postgres: Postgres, pair: Pair) -> None:
     store = open_store(postgres_url(postgres, SECRET, pair.certificate, mode="disable"))
 
     with pytest.raises(StoreError) as caught:

@@ -1,4 +1,4 @@
-"""Real servers for tests and benchmarks: each a process of our own on a free port, with its data in a folder."""
+"""Real servers for tests and benchmarks. Each is a separate process on a free port, with its data in a folder."""
 
 from tests.servers.dynamodb import Dynoxide, Ministack
 from tests.servers.postgres import Postgres

@@ -27,7 +27,7 @@ class Dynoxide(ServerProcess):
 
 
 class Ministack(Dynoxide):
-    """Many of AWS's services in one process, in memory; a durable one writes all of it down when it is told to end."""
+    """Many AWS services in one process, in memory. A durable one writes its data to a file when it is stopped."""
 
     def __init__(self, folder: Path, *, durable: bool = False) -> None:
         super().__init__(folder, durable=durable)
@@ -36,23 +36,23 @@ class Ministack(Dynoxide):
         return [find("ministack")]
 
     def environment(self) -> dict[str, str] | None:
-        kept = {"PERSIST_STATE": "1", "STATE_DIR": str(self.folder / f"ministack-{self.port}")}
-        place = {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(self.port)}
-        return {**os.environ, **place, **(kept if self._durable else {})}
+        persistence = {"PERSIST_STATE": "1", "STATE_DIR": str(self.folder / f"ministack-{self.port}")}
+        address = {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(self.port)}
+        return {**os.environ, **address, **(persistence if self._durable else {})}
 
     def restart(self) -> None:
-        """End it in order, since it keeps nothing when it is killed, and start it again."""
+        """Stop it in order, because it loses everything when it is killed, and start it again."""
         self.stop()
         self.start()
 
     def ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.endpoint()}/_ministack/health", timeout=5) as answer:
-                return bool(answer.status == 200)
+            with urllib.request.urlopen(f"{self.endpoint()}/_ministack/health", timeout=5) as response:
+                return bool(response.status == 200)
         except (urllib.error.URLError, OSError):
             return False
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Delete all data."""
         request = urllib.request.Request(f"{self.endpoint()}/_ministack/reset", method="POST")
         urllib.request.urlopen(request, timeout=10).close()

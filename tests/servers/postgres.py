@@ -1,4 +1,4 @@
-"""PostgreSQL."""
+"""PostgreSQL servers."""
 
 import contextlib
 import os
@@ -13,9 +13,11 @@ _DEBIAN = "/usr/lib/postgresql"
 
 
 class Postgres(ServerProcess):
-    """One PostgreSQL with the user and the database `postgres`, and a password nobody asks for locally."""
+    """A PostgreSQL with the user and the database `postgres`. Local connections need no password."""
 
-    hard = signal.SIGQUIT  # which ends its children too, without a checkpoint: the next start recovers from the log
+    hard = (
+        signal.SIGQUIT
+    )  # which also ends its children without a checkpoint, so that the next start recovers from the log
 
     def __init__(self, folder: Path, *settings: str) -> None:
         super().__init__(folder)
@@ -33,7 +35,7 @@ class Postgres(ServerProcess):
             _find("postgres"),
             "-D",
             str(self._data),
-            *(word for each in (*fixed, *self._settings) for word in ("-c", each)),
+            *(word for setting in (*fixed, *self._settings) for word in ("-c", setting)),
         ]
 
     def _create(self) -> None:
@@ -45,14 +47,14 @@ class Postgres(ServerProcess):
             [*init, "--locale=C"], check=False, capture_output=True, text=True, user=self.user(), cwd="/"
         )
         if done.returncode:
-            raise RuntimeError(f"initdb did not make {self._data}: {done.stderr.strip()}")
+            raise RuntimeError(f"initdb did not create {self._data}: {done.stderr.strip()}")
 
     def ready(self) -> bool:
-        asked = [_find("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
-        return subprocess.run(asked, check=False).returncode == 0
+        command = [_find("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.run(command, check=False).returncode == 0
 
     def freeze(self) -> None:
-        """Let it stand still, with its connections open: first the postmaster, so that no new backend begins."""
+        """Pause it with its connections open. The postmaster is first, so that no new backend starts."""
         super().freeze()
         self._signal_backends(signal.SIGSTOP)
 
@@ -63,10 +65,10 @@ class Postgres(ServerProcess):
     def _signal_backends(self, number: int) -> None:
         if self.process is None:
             return
-        found = subprocess.run(
+        children = subprocess.run(
             [find("pgrep"), "-P", str(self.process.pid)], capture_output=True, text=True, check=False
         )
-        for pid in found.stdout.split():
+        for pid in children.stdout.split():
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.kill(int(pid), number)
 
@@ -75,9 +77,9 @@ class Postgres(ServerProcess):
 
 
 def _find(program: str) -> str:
-    """A program of the newest PostgreSQL here; Debian keeps most of them off the path."""
-    versions = sorted(Path(_DEBIAN).glob("*/bin"), key=lambda at: float(at.parent.name), reverse=True)
+    """Return the path of a program of the newest PostgreSQL. Debian keeps most of them off the PATH."""
+    versions = sorted(Path(_DEBIAN).glob("*/bin"), key=lambda folder: float(folder.parent.name), reverse=True)
     try:
-        return find(program, *(str(at) for at in versions))
+        return find(program, *(str(folder) for folder in versions))
     except Missing:
-        raise Missing("PostgreSQL is not installed; make servers installs it where it may") from None
+        raise Missing("PostgreSQL is not installed; run make servers") from None

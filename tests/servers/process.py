@@ -1,4 +1,4 @@
-"""A server's process: started on a free port, found ready, paused, killed and stopped by its pid."""
+"""The process of a server, which can be started on a free port, paused, killed and stopped."""
 
 import shutil
 import signal
@@ -12,7 +12,7 @@ from typing import Self
 
 from eventonce.testing.proxy import free_port
 
-_PATIENCE = 120.0  # seconds: a database that was killed may have much to recover on a busy disk
+_START_TIMEOUT = 120.0  # seconds: a database that was killed may have much to recover on a busy disk
 
 
 class Missing(Exception):
@@ -20,17 +20,17 @@ class Missing(Exception):
 
 
 def find(program: str, *folders: str) -> str:
-    """Where a program is, on the path or in these folders."""
-    found = shutil.which(program) or next((at for each in folders if (at := shutil.which(program, path=each))), None)
-    if found is None:
-        raise Missing(f"{program} is not installed; make servers installs it where it may")
-    return found
+    """Return the path of a program, from the PATH or one of these folders."""
+    path = shutil.which(program) or next(filter(None, (shutil.which(program, path=folder) for folder in folders)), None)
+    if path is None:
+        raise Missing(f"{program} is not installed; run make servers")
+    return path
 
 
 class ServerProcess(ABC):
-    """One server. `with Redis(folder) as server:` starts it, and stops it at the end."""
+    """A server. `with Redis(folder) as server:` starts it, and stops it at the end."""
 
-    hard = signal.SIGKILL  # how to end it as if by a power cut
+    hard = signal.SIGKILL  # ends it as if by a power cut
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -39,10 +39,10 @@ class ServerProcess(ABC):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """How to start it."""
+        """Return the command that starts it."""
 
     def user(self) -> str | None:
-        """Whom it runs as, where that is not ourselves."""
+        """Return the user under which it runs, or None for the current one."""
         return None
 
     def environment(self) -> dict[str, str] | None:
@@ -55,20 +55,20 @@ class ServerProcess(ABC):
             self.process = subprocess.Popen(
                 self.command(), stdout=output, stderr=output, cwd=self.folder, user=self.user(), env=self.environment()
             )
-        give_up = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _START_TIMEOUT
         while not self.ready():
-            if self.process.poll() is not None or time.monotonic() > give_up:
+            if self.process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"{self.command()[0]} did not start:\n{log.read_text(errors='replace')[-2000:]}")
             time.sleep(0.02)
 
     def ready(self) -> bool:
-        """Whether it answers."""
+        """Return whether it answers."""
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def stop(self) -> None:
-        """Ask it to end, and see that it does."""
+        """Terminate it, and kill it if it does not end in time."""
         if self.process is None:
             return
         self.process.send_signal(signal.SIGCONT)
@@ -90,7 +90,7 @@ class ServerProcess(ABC):
         self.start()
 
     def freeze(self) -> None:
-        """Let it stand still, with its connections open."""
+        """Pause it, with its connections open."""
         if self.process is not None:
             self.process.send_signal(signal.SIGSTOP)
 
@@ -101,7 +101,7 @@ class ServerProcess(ABC):
     def __enter__(self) -> Self:
         try:
             self.start()
-        except BaseException:  # an interrupt while it starts must not leave it behind
+        except BaseException:  # an interrupt during the start must not leave it running
             self.stop()
             raise
         return self

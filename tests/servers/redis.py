@@ -1,4 +1,4 @@
-"""Redis: one server, or three masters as a cluster; and Valkey, its successor."""
+"""Redis and Valkey servers, alone or as a cluster of three masters."""
 
 import subprocess
 import time
@@ -14,7 +14,7 @@ DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
 class Redis(ServerProcess):
-    """One Redis that keeps all it has said yes to."""
+    """A Redis that loses nothing it has confirmed."""
 
     brand = "redis"
 
@@ -24,32 +24,41 @@ class Redis(ServerProcess):
         self.socket = folder / f"redis-{self.port}.sock"
 
     def command(self) -> list[str]:
-        home = self.folder / f"redis-{self.port}"
-        home.mkdir(exist_ok=True)
-        fixed = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(home), "--unixsocket", str(self.socket)]
+        data_folder = self.folder / f"redis-{self.port}"
+        data_folder.mkdir(exist_ok=True)
+        fixed = [
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            "--dir",
+            str(data_folder),
+            "--unixsocket",
+            str(self.socket),
+        ]
         return [find(f"{self.brand}-server"), *fixed, "--save", "", *self._options]
 
     def ready(self) -> bool:
-        asked = self.cli("ping")
-        return asked in ("PONG", "NOAUTH Authentication required.")
+        response = self.cli("ping")
+        return response in ("PONG", "NOAUTH Authentication required.")
 
     def cli(self, *words: str) -> str:
-        """What `redis-cli` answers."""
-        ask = [find(f"{self.brand}-cli"), "-p", str(self.port), *words]
-        return subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip()
+        """Return the response to a command of `redis-cli`."""
+        command = [find(f"{self.brand}-cli"), "-p", str(self.port), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
     def url(self, port: int | None = None) -> str:
         return f"redis://127.0.0.1:{port or self.port}/0"
 
 
 class Valkey(Redis):
-    """One Valkey. What it does differently, Redis does too from 7.2 on."""
+    """A Valkey. Where it differs from Redis 6, Redis does the same from 7.2 on."""
 
     brand = "valkey"
 
 
 class RedisCluster:
-    """Three masters that share the keys."""
+    """A cluster of three masters."""
 
     def __init__(self, folder: Path) -> None:
         self.nodes = [_Node(folder) for _ in range(3)]
@@ -64,24 +73,24 @@ class RedisCluster:
     def start(self) -> None:
         for node in self.nodes:
             node.start()
-        places = [f"127.0.0.1:{node.port}" for node in self.nodes]
-        create = [find("redis-cli"), "--cluster", "create", *places, "--cluster-replicas", "0", "--cluster-yes"]
+        addresses = [f"127.0.0.1:{node.port}" for node in self.nodes]
+        create = [find("redis-cli"), "--cluster", "create", *addresses, "--cluster-replicas", "0", "--cluster-yes"]
         subprocess.run(create, check=True, capture_output=True)
         self.settle()
 
     def settle(self) -> None:
-        """Wait until every node knows that all is well."""
+        """Wait until every node reports that the cluster is ok."""
         for node in self.nodes:
             while "cluster_state:ok" not in node.cli("cluster", "info"):
                 time.sleep(0.05)
 
     def announce(self, ports: Sequence[int]) -> None:
-        """Let clients be told of these ports in place of the nodes' own; 0 is a node's own again."""
+        """Make the nodes announce these ports to clients instead of their own. Port 0 stands for the node's own."""
         for node, port in zip(self.nodes, ports, strict=True):
             node.cli("config", "set", "cluster-announce-port", str(port))
-        told = [port or node.port for node, port in zip(self.nodes, ports, strict=True)]
+        announced = [port or node.port for node, port in zip(self.nodes, ports, strict=True)]
         for node in self.nodes:
-            while not all(f":{port}@" in node.cli("cluster", "nodes") for port in told):
+            while not all(f":{port}@" in node.cli("cluster", "nodes") for port in announced):
                 time.sleep(0.05)
 
     def restart(self) -> None:
@@ -97,7 +106,7 @@ class RedisCluster:
             node.thaw()
 
     def flush(self) -> None:
-        """Forget everything."""
+        """Delete all data."""
         for node in self.nodes:
             node.cli("flushall")
 
@@ -120,7 +129,7 @@ class RedisCluster:
 
 
 class _Node(Redis):
-    """One master of a cluster; its bus has a free port of its own, or ports beyond 65535 would be wanted."""
+    """A master of a cluster. Its bus has a free port of its own, because the default could be above 65535."""
 
     def __init__(self, folder: Path) -> None:
         bus = free_port()

@@ -337,7 +337,7 @@ def _digits() -> list[str]:
 
 
 def test_wrong_places_are_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^dead_letter: sqs://dead: option 'colour' is not known"):
+    with pytest.raises(ConfigError, match=r"^dead_letter: sqs://dead: unknown option 'colour'"):
         open_dead_letters("sqs://dead?colour=blue")
     with pytest.raises(ConfigError, match=r"^--from: sns:// holds no dead letters; use a file"):
         open_box("sns://dead")

@@ -684,7 +684,7 @@ def test_a_checkpoint_never_goes_back(store: Troubled, clock: ManualClock) -> No
     ("url", "why"),
     [
         ("kinesis://orders?start=now", "start: 'now' is no beginning; use trim_horizon or latest"),
-        ("dynamodbstreams://orders?start=latest", "option 'start' is not known"),
+        ("dynamodbstreams://orders?start=latest", "unknown option 'start'"),
         ("kinesis://orders?wait=10ms", "wait: a shard can be looked at every 200ms"),
         ("kinesis://orders?lease=2h", "lease: a shard can be held for between 1s and 1h"),
         ("kinesis://", "names nothing; write kinesis://NAME"),

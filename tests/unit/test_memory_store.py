@@ -1,4 +1,4 @@
-"""The memory store's memory."""
+"""The memory store: which keys it drops, and when it is full."""
 
 import pytest
 
@@ -12,7 +12,7 @@ HOUR = 3_600_000
 
 
 class Counting(MemoryStore):
-    """Counts how many keys the store looks at to drop them."""
+    """A memory store that counts the keys at which it looks to drop them."""
 
     looked = 0
 
@@ -31,7 +31,7 @@ def add(store: MemoryStore, numbers: range, window: int = HOUR) -> None:
     store.commit([Finish(key, b"token--1", window) for key in keys])
 
 
-def test_claims_drop_what_is_over_a_few_at_a_time() -> None:
+def test_claims_drop_expired_keys_a_few_at_a_time() -> None:
     clock = ManualClock()
     store = Counting(clock=clock)
     add(store, range(1000))
@@ -81,21 +81,21 @@ def test_a_full_store_says_so_and_forgets_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "what"),
+    ("url", "message"),
     [
-        ("memory://x", "names a place"),
+        ("memory://x", "has an address"),
         ("memory:?max_keys=none", "max_keys='none' is not a whole number above 0"),
-        ("memory:?size=3", "option 'size' is not known; it takes max_keys"),
+        ("memory:?size=3", "unknown option 'size'; use max_keys"),
         ("memry:", r"did you mean memory:\?"),
         ("sqlite://", "names no file"),
         ("sqlite:///:memory:", "names no file"),
         ("sqlite:///a.db?shared=maybe", "neither true nor false"),
-        ("sqlite:///a.db?wal=1", "option 'wal' is not known"),
+        ("sqlite:///a.db?wal=1", "unknown option 'wal'"),
         ("nothing", "is not a store URL"),
     ],
 )
-def test_wrong_urls_are_refused_with_the_remedy(url: str, what: str) -> None:
-    with pytest.raises(ConfigError, match=what):
+def test_wrong_urls_are_refused_with_the_remedy(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         open_store(url)
 
 

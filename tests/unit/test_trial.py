@@ -1,4 +1,4 @@
-"""Trials of handlers: the naive one is found out, the good ones pass, on any store."""
+"""Trials of handlers: a naive handler fails, and good ones pass, on any store."""
 
 import sqlite3
 from collections.abc import Callable
@@ -18,7 +18,7 @@ pytest_plugins = ["pytester"]
 
 
 @pytest.mark.parametrize("store", ["memory:", "sqlite:///{}/claims.db"])
-def test_a_plain_effect_happens_twice_only_where_a_worker_dies_or_is_cut_off(store: str, tmp_path: Path) -> None:
+def test_a_plain_effect_happens_twice_only_if_a_worker_dies_or_is_cut_off(store: str, tmp_path: Path) -> None:
     charges: list[str] = []
 
     def charge(event: Event) -> None:
@@ -45,7 +45,7 @@ def test_an_effect_that_overwrites_itself_passes() -> None:
     assert "the same effects in all of" in str(report)
 
 
-def test_an_async_handler_with_a_plain_effect_is_found_out() -> None:
+def test_an_async_handler_with_a_plain_effect_fails() -> None:
     charges: list[str] = []
 
     async def charge(event: Event, ctx: Any) -> None:
@@ -57,7 +57,7 @@ def test_an_async_handler_with_a_plain_effect_is_found_out() -> None:
 
 
 def shop(file: Path) -> tuple[Callable[..., None], Callable[[], list[Any]], Callable[[], object]]:
-    """A handler with its effect in the store's own database, what it did, and how to undo it."""
+    """Return a handler with its effect in the store's database, a function for its effects, and one to undo them."""
 
     def ship(event: Event, ctx: Any) -> None:
         ctx.tx.execute("CREATE TABLE IF NOT EXISTS shipments (order_id TEXT)")
@@ -84,7 +84,7 @@ def test_an_effect_in_the_stores_own_transaction_passes(tmp_path: Path) -> None:
     assert report.good, report
 
 
-def test_a_rule_that_runs_replays_again_is_told() -> None:
+def test_a_rule_that_runs_replays_again_is_reported() -> None:
     charges: list[str] = []
     again = Rule(name="again", key="id", replay="reprocess")
 
@@ -100,7 +100,7 @@ def test_a_rule_that_runs_replays_again_is_told() -> None:
     assert [str(each) for each in report.differences] == ["a replay: '1' happened twice"]
 
 
-def test_a_handler_that_forgets_is_told_what_is_missing() -> None:
+def test_a_missing_effect_is_reported() -> None:
     charges: list[str] = []
     runs: list[str] = []
 
@@ -115,7 +115,7 @@ def test_a_handler_that_forgets_is_told_what_is_missing() -> None:
 
 
 class Counting:
-    """A handler as a method, which wants the context by its name alone."""
+    """A handler as a method that gets the context by the name of its parameter."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -133,7 +133,7 @@ def test_a_method_is_tried_and_its_idempotency_key_is_the_same_in_every_scenario
     assert not any(each.missing for each in report.differences)
 
 
-def test_a_decorated_handler_is_tried_as_it_was_before() -> None:
+def test_a_decorated_handler_is_tried_without_its_decorator() -> None:
     charges: list[str] = []
     with Once("memory:") as once:
 
@@ -166,7 +166,7 @@ def test_a_store_can_be_used_for_trial_after_trial_and_keeps_nothing(tmp_path: P
     connection.close()
 
 
-def test_effects_that_are_none_of_one_run_are_told_as_such() -> None:
+def test_effects_that_one_run_does_not_have_are_reported() -> None:
     done: list[str] = []
 
     def handle(event: Event, ctx: Any) -> None:
@@ -179,18 +179,18 @@ def test_effects_that_are_none_of_one_run_are_told_as_such() -> None:
     )
 
 
-def test_a_scenario_that_is_none() -> None:
-    with pytest.raises(ValueError, match="'a storm' is none of a copy after it"):
+def test_an_unknown_scenario_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown scenario 'a storm'; use a copy after it"):
         try_handler(lambda event: None, ORDER, effects=lambda: ["x"], reset=lambda: None, scenarios=["a storm"])
 
 
-def test_effects_that_cannot_be_compared() -> None:
+def test_unhashable_effects_are_refused() -> None:
     effects: Any = lambda: [{"a": 1}]  # noqa: E731
-    with pytest.raises(TypeError, match="such as texts or tuples"):
+    with pytest.raises(TypeError, match="such as strings or tuples"):
         try_handler(lambda event: None, ORDER, effects=effects, reset=lambda: None)
 
 
-def test_effects_that_cannot_be_seen_prove_nothing() -> None:
+def test_a_run_without_effects_is_refused() -> None:
     with pytest.raises(ValueError, match="has no effects"):
         try_handler(lambda event: None, ORDER, effects=list, reset=lambda: None)
 

@@ -68,7 +68,7 @@ class Account:
 
 def _made(place: AwsUrl, service: str) -> Any:
     no_region = ConfigError(
-        f"{place.what}: there is no region; set AWS_DEFAULT_REGION, or add ?region=REGION to its URL"
+        f"{place.label}: there is no region; set AWS_DEFAULT_REGION, or add ?region=REGION to its URL"
     )
     try:
         client = place.client(service)

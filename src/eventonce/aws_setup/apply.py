@@ -64,7 +64,7 @@ def _stream(stream: StreamResource, account: Account) -> SetupStep:
         named = {"StreamARN": name} if name.startswith("arn:") else {"StreamName": name}
         there = account.look(place, "kinesis", "describe_stream_summary", **named) is not None
     if not there:
-        raise ConfigError(f"{place.what}: {what} is not there; {remedy}, and run this again")
+        raise ConfigError(f"{place.label}: {what} is not there; {remedy}, and run this again")
     return SetupStep("keep", what)
 
 

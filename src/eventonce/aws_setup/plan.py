@@ -218,7 +218,7 @@ def _beside(place: AwsUrl, what: str, ending: str = "") -> AwsUrl:
     if not _QUEUE.fullmatch(name):
         raise place.wrong(f"its name is too long: {name} has to be a name too, of 80 characters at most")
     query = f"?{urlencode(place.options)}" if place.options else ""
-    return AwsUrl(f"sqs://{name}{query}", place.what)
+    return AwsUrl(f"sqs://{name}{query}", place.label)
 
 
 # --- the rule ---

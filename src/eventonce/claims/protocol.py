@@ -6,7 +6,8 @@
      |        release (token t)           |  |  | lease over: anyone may claim again,
      +------------------------------------+  +--+ with a new token and attempt + 1
 
-Every store acts as if it applied these to one key at a time; the embedded stores do just that.
+Every store acts as if it applied these functions to one key at a time. The embedded stores call them, except that
+SQLite answers most batches by its own statements, which a test holds equal to them (`stores/sqlite_rows.py`).
 """
 
 from typing import NamedTuple

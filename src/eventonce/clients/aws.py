@@ -1,4 +1,4 @@
-"""Clients of AWS, made on use: with the usual environment and profiles, and what a URL says beside them. Its errors."""
+"""Clients of AWS services, from the usual environment and profiles and from the options of a URL, and their errors."""
 
 import os
 from enum import Enum, auto
@@ -9,41 +9,41 @@ from eventonce.clock import duration
 from eventonce.errors import ConfigError, MissingDriver
 
 _SLOW_DOWN = ("LimitExceededException", "RequestLimitExceeded", "TooManyRequestsException", "PriorRequestNotComplete")
-_TIMEOUT = "10s"  # beyond the longest poll of a queue, a client adds this
+_TIMEOUT = "10s"  # for an answer; a client of a queue adds the time of its longest poll
 
 
 class AwsUrl:
-    """What a URL such as `sqs://orders?region=eu-west-1&endpoint=http://localhost:4566` names."""
+    """A URL of an AWS resource, such as `sqs://orders?region=eu-west-1&endpoint=http://localhost:4566`."""
 
-    def __init__(self, url: str, what: str, *known: str) -> None:
+    def __init__(self, url: str, label: str, *valid_options: str) -> None:
         try:
             parts = urlsplit(url)
         except ValueError as error:
-            raise ConfigError(f"{what}: {url.partition(':')[0]}: is not a URL: {error}") from None
+            raise ConfigError(f"{label}: {url.partition(':')[0]}: is not a URL: {error}") from None
         self.url = url
-        self.what = what  # source, sink or dead_letter
+        self.label = label  # source, sink or dead_letter
         self.scheme = parts.scheme
         self.name = f"{parts.netloc}{parts.path}".strip("/")
         self.options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        known = ("region", "endpoint", "timeout", *known)
+        valid_options = ("region", "endpoint", "timeout", *valid_options)
         for option in self.options:
-            if option not in known:
-                raise self.wrong(f"option {option!r} is not known; it takes {', '.join(known)}")
+            if option not in valid_options:
+                raise self.wrong(f"unknown option {option!r}; use {', '.join(valid_options)}")
         if not self.name:
             raise self.wrong(f"names nothing; write {self.scheme}://NAME")
-        self.timeout = duration(self.options.get("timeout", _TIMEOUT), f"{what}: timeout")
+        self.timeout = duration(self.options.get("timeout", _TIMEOUT), f"{label}: timeout")
 
-    def wrong(self, why: str) -> ConfigError:
-        """What is wrong with it."""
-        return ConfigError(f"{self.what}: {self.scheme}://{self.name}: {why}")
+    def wrong(self, reason: str) -> ConfigError:
+        """Return an error that names this URL."""
+        return ConfigError(f"{self.label}: {self.scheme}://{self.name}: {reason}")
 
-    def client(self, service: str, *, connections: int = 10, longer: int = 0, tries: int = 3) -> Any:
-        """A client of this service; `longer` is how many milliseconds an answer may take beyond the timeout."""
+    def client(self, service: str, *, connections: int = 10, extra_timeout: int = 0, tries: int = 3) -> Any:
+        """Return a client of a service. `longer` is added to the timeout for an answer, in milliseconds."""
         return client(
             service,
             region=self.options.get("region"),
             endpoint=self.options.get("endpoint"),
-            timeout=self.timeout + longer,
+            timeout=self.timeout + extra_timeout,
             connections=connections,
             tries=tries,
         )
@@ -59,7 +59,7 @@ def client(
     tries: int = 3,
     validate: bool = True,
 ) -> Any:
-    """A client of one service of AWS. `AWS_ENDPOINT_URL`, `AWS_PROFILE` and the like are honoured."""
+    """Return a client of an AWS service. It reads `AWS_ENDPOINT_URL`, `AWS_PROFILE` and the like."""
     try:
         import boto3
         from botocore.config import Config
@@ -74,30 +74,30 @@ def client(
         max_pool_connections=connections,
         tcp_keepalive=True,
         parameter_validation=validate,
-        user_agent=f"eventonce boto3/{boto3.__version__}",  # botocore puts its own together anew for every call
+        user_agent=f"eventonce boto3/{boto3.__version__}",  # botocore composes its own again for every call
     )
     try:
-        session: Any = boto3.session.Session(region_name=region or os.environ.get("AWS_REGION"))  # boto3 does not look
+        session: Any = boto3.session.Session(region_name=region or os.environ.get("AWS_REGION"))  # boto3 ignores it
         return session.client(service, endpoint_url=endpoint, config=config)
-    except Exception as error:  # no region, no such profile, a URL that is none
+    except Exception as error:  # no region, no such profile, or an invalid URL
         raise ConfigError(f"{service}: {error}") from error
 
 
 def code(error: BaseException | None) -> str:
-    """The code of an error that a service answered with. A connection that was cut has None for an answer."""
-    answer = getattr(error, "response", None) or {}
-    return str(answer.get("Error", {}).get("Code", ""))
+    """Return the code of an error response. The response of a lost connection is None."""
+    response = getattr(error, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", ""))
 
 
 def is_away(error: Exception) -> bool:
-    """Whether a service did not answer, or not now, which passes; what it refuses, and what is not asked, does not."""
+    """Return whether a retry may help: the service did not answer, was throttling or had an internal error."""
     from botocore import exceptions
 
     if not isinstance(error, exceptions.ClientError):
         unanswered = isinstance(error, exceptions.ConnectionError | exceptions.HTTPClientError)
         return unanswered and not isinstance(error, exceptions.SSLError)
-    said, status = code(error), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return status >= 500 or "Throttl" in said or "ThroughputExceeded" in said or said in _SLOW_DOWN
+    error_code, status = code(error), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status >= 500 or "Throttl" in error_code or "ThroughputExceeded" in error_code or error_code in _SLOW_DOWN
 
 
 class ErrorKind(Enum):

@@ -106,7 +106,9 @@ def _postgres(url: str) -> _Database:
         f"CREATE TABLE IF NOT EXISTS {TABLE} ({columns})",
     )
 
-    return _Database(libpq.place(settings), lambda: psycopg.connect(**{**settings, **waits}), psycopg.Error, make, "%s")
+    return _Database(
+        libpq.address(settings), lambda: psycopg.connect(**{**settings, **waits}), psycopg.Error, make, "%s"
+    )
 
 
 open_url = DeadTable

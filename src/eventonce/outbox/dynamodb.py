@@ -13,9 +13,9 @@ from eventonce.clock import Clock
 from eventonce.errors import ConfigError, EventRejected, StoreError, StoreUnusable, TransactionRefused
 from eventonce.outbox.feed import Backlog
 from eventonce.outbox.row import OutboxRow, PendingRow
-from eventonce.stores.dynamodb.client import PASSING, Denied, DynamoDBClient, Refused
+from eventonce.stores.dynamodb.client import RETRYABLE, Denied, DynamoDBClient, Refused
 from eventonce.stores.dynamodb.transaction import MAX_ACTIONS, MAX_BYTES, MAX_ITEM, Writes, size
-from eventonce.stores.retry import ask
+from eventonce.stores.retry import call_with_retries
 
 _READ_AT_ONCE, _WRITTEN_AT_ONCE = 100, 25  # keys of one BatchGetItem and BatchWriteItem
 _COUNTED = 1000  # items that are looked at to say how much waits
@@ -85,7 +85,7 @@ class DynamoDBTable:
         # Tokens are one space for all tables of an account.
         token = hashlib.sha256("\0".join((self.place.name, row.grp, row.identity)).encode()).hexdigest()[:36]
         request = {"ClientRequestToken": token, "TransactItems": [{"Put": put}, *items]}
-        ask(lambda: self._transact(request, row.identity), self.clock, self.place.timeout)
+        call_with_retries(lambda: self._transact(request, row.identity), self.clock, self.place.timeout)
 
     def _transact(self, request: dict[str, Any], identity: str) -> None:
         try:
@@ -105,7 +105,7 @@ class DynamoDBTable:
         """Which item is to blame; or, where none is, that it may be tried again."""
         codes = [str(reason.get("Code") or "None") for reason in refused.reasons]
         for number, (item, code) in enumerate(zip(items, codes, strict=False)):
-            if code not in ("None", *PASSING):
+            if code not in ("None", *RETRYABLE):
                 ((kind, what),) = item.items()
                 said = refused.reasons[number].get("Message") or code
                 why = "its condition did not hold" if code == _FAILED else said
@@ -113,7 +113,7 @@ class DynamoDBTable:
                     f"outbox: items[{number - 1}], the {kind} on table {what.get('TableName')!r}, was refused and "
                     f"nothing was written: {why}"
                 )
-        passing = ", ".join(sorted(set(codes) & PASSING)) or "for no reason given"
+        passing = ", ".join(sorted(set(codes) & RETRYABLE)) or "for no reason given"
         return StoreError(f"{self.name}: the transaction was cancelled and nothing was written: {passing}")
 
     def create(self) -> None:
@@ -166,7 +166,7 @@ class DynamoDBTable:
         """The items that are there, as they are now."""
         found: dict[Key, PendingRow] = {}
         parts = [keys[at : at + _READ_AT_ONCE] for at in range(0, len(keys), _READ_AT_ONCE)]
-        for items in self._server.each(self._read, parts):
+        for items in self._server.map_parts(self._read, parts):
             for item in items:
                 row = self._pending(item)
                 found[row.number] = row
@@ -184,7 +184,7 @@ class DynamoDBTable:
 
     def groups(self, grps: Sequence[str]) -> dict[str, list[PendingRow]]:
         """The first items of groups."""
-        return dict(zip(grps, self._server.each(self._group, grps), strict=True))
+        return dict(zip(grps, self._server.map_parts(self._group, grps), strict=True))
 
     def _group(self, grp: str) -> list[PendingRow]:
         answer = self._ask(
@@ -211,7 +211,7 @@ class DynamoDBTable:
     def remove(self, rows: Sequence[PendingRow]) -> None:
         """These are out."""
         parts = [rows[at : at + _WRITTEN_AT_ONCE] for at in range(0, len(rows), _WRITTEN_AT_ONCE)]
-        self._server.each(self._remove, parts)
+        self._server.map_parts(self._remove, parts)
 
     def _remove(self, rows: Sequence[PendingRow]) -> None:
         asked: Any = {self.place.name: [{"DeleteRequest": {"Key": row.number.typed()}} for row in rows]}
@@ -243,7 +243,7 @@ class DynamoDBTable:
         self._server.close()
 
     def _ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
-        return ask(lambda: self._server.call(operation, **arguments), self.clock, self.place.timeout)
+        return call_with_retries(lambda: self._server.call(operation, **arguments), self.clock, self.place.timeout)
 
     def _left(self, left: Any) -> Any:
         """What DynamoDB did not get to, after a moment."""

@@ -14,7 +14,7 @@ from eventonce.outbox.identity import Identities
 from eventonce.outbox.row import make_row
 from eventonce.rules import given_rules
 from eventonce.rules.rule import Rule
-from eventonce.stores.url import shown
+from eventonce.stores.url import redact_url
 
 _TABLES = {
     "postgresql": ("postgres", "PostgresTable", "postgres"),
@@ -88,7 +88,7 @@ class Outbox(Closing):
 def _open(url: str, clock: Clock) -> Any:
     scheme, found, _ = url.partition("://")
     if not found or scheme not in _TABLES:
-        raise ConfigError(f"outbox: {shown(url)!r} is not the URL of an outbox; use {_FORMS}")
+        raise ConfigError(f"outbox: {redact_url(url)!r} is not the URL of an outbox; use {_FORMS}")
     module, name, extra = _TABLES[scheme]
     try:
         return getattr(import_module(f"eventonce.outbox.{module}"), name)(url, clock)

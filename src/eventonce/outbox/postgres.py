@@ -20,9 +20,9 @@ from eventonce.outbox.feed import MOST_COUNTED, SWEPT, Back, Backlog
 from eventonce.outbox.row import OutboxRow, PendingRow
 from eventonce.outbox.schema import VERSIONS, Schema, absent
 from eventonce.stores.postgres.connection import Connection, Pool
-from eventonce.stores.postgres.errors import trouble
-from eventonce.stores.retry import ask
-from eventonce.stores.url import patience
+from eventonce.stores.postgres.errors import translate_error
+from eventonce.stores.retry import call_with_retries
+from eventonce.stores.url import parse_timeout
 
 _LOCK = 0x65766E74_6F757462  # "evntoutb": the advisory lock under which the tables are made
 _CONNECTIONS = 4
@@ -43,14 +43,14 @@ class PostgresTable:
 
     def __init__(self, url: str, clock: Clock) -> None:
         settings, ours = libpq.read(url, "outbox", "timeout", "notify")
-        self._timeout = patience(ours.get("timeout", libpq.TIMEOUT / 1000), "outbox")
+        self._timeout = parse_timeout(ours.get("timeout", libpq.TIMEOUT / 1000), "outbox")
         if ours.get("notify", "true") not in ("true", "false"):
             raise ConfigError(f"outbox: notify={ours['notify']!r} is neither true nor false")
         waits = {"connect_timeout": -(-self._timeout // 1000), "application_name": "eventonce"}
         self._settings = {**waits, **settings}
         self._notify = ours.get("notify") != "false"
         self._clock = clock
-        self.name = libpq.place(settings)
+        self.name = libpq.address(settings)
         self._pool = Pool(self._connect, _CONNECTIONS, self._timeout / 1000)
         self._missing = absent(self.name)
         tell_of_forks(self)
@@ -134,7 +134,7 @@ class PostgresTable:
     # --- asking ---
 
     def _ask(self, act: Callable[[Connection], Result], within: int) -> Result:
-        return ask(lambda: self._told(act), self._clock, within)
+        return call_with_retries(lambda: self._told(act), self._clock, within)
 
     def _told(self, act: Callable[[Connection], Result]) -> Result:
         try:
@@ -150,7 +150,7 @@ class PostgresTable:
         connection = Connection.connect(**self._settings, autocommit=True)
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         connection.prepare_threshold = None  # so that it works behind a pooler, and plans fit a table that grows
-        connection.patience = self._timeout / 1000
+        connection.answer_timeout = self._timeout / 1000
         return connection
 
     # --- forks: connections belong to the process that made them ---
@@ -222,4 +222,4 @@ def _trouble(error: psycopg.Error, place: str) -> StoreError:
             f"{place}: {error.diag.message_primary}; grant the role SELECT, INSERT, UPDATE and DELETE on "
             "eventonce_outbox and eventonce_outbox_published, and SELECT on eventonce_outbox_schema"
         )
-    return trouble(error, place)
+    return translate_error(error, place)

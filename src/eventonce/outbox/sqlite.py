@@ -19,7 +19,7 @@ from eventonce.outbox.connections import execute
 from eventonce.outbox.feed import MOST_COUNTED, SWEPT, Back, Backlog
 from eventonce.outbox.row import OutboxRow, PendingRow
 from eventonce.outbox.schema import VERSIONS, Schema, absent
-from eventonce.stores.sqlite import PATIENCE, in_transaction, trouble
+from eventonce.stores.sqlite import LOCK_TIMEOUT, in_transaction, translate_error
 from eventonce.stores.url import options
 
 _DEPTH = 100  # rows of one group that are taken together
@@ -163,10 +163,10 @@ class SQLiteTable:
             except sqlite3.Error as error:
                 if "no such table: eventonce_outbox" in str(error):
                     raise StoreUnusable(self._missing) from error
-                raise trouble(error, self._file) from error
+                raise translate_error(error, self._file) from error
 
     def _open(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._file, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(self._file, timeout=LOCK_TIMEOUT, isolation_level=None, check_same_thread=False)
         # In a log, NORMAL may lose a relay's last commits to a power cut: events that are published again, under
         # the same identities. What the user commits is the user's own to sync.
         logged = connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"

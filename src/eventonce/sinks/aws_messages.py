@@ -46,7 +46,7 @@ class GroupPath:
 
     def __init__(self, place: AwsUrl) -> None:
         self._path = place.options.get("group", "source || 'eventonce'")
-        self._get = getter(self._path, f"{place.what}: group")
+        self._get = getter(self._path, f"{place.label}: group")
 
     def of(self, event: Event) -> str:
         """Return the group of an event."""

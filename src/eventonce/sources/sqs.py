@@ -171,7 +171,7 @@ class SqsSource:
 
     def _connect(self) -> None:
         """Two clients: what keeps messages hidden must not wait as long as a poll may."""
-        self._polls = self._place.client("sqs", connections=_CONNECTIONS, longer=self._wait * 1000)
+        self._polls = self._place.client("sqs", connections=_CONNECTIONS, extra_timeout=self._wait * 1000)
         self._calls = self._place.client("sqs", connections=_CONNECTIONS)
 
     def _renew(self, expired: Any) -> None:

@@ -14,27 +14,27 @@ from eventonce.event.keys import Key
 from eventonce.forks import tell_of_forks
 from eventonce.ports import Swept
 from eventonce.stores.embedded import EmbeddedStore, Records, Result
-from eventonce.stores.url import count, options, wrong
+from eventonce.stores.url import count, options, reject
 
 MAX_KEYS = 10_000_000
 _WINDOW = attrgetter("window")
-_SLOT = 1000  # keys whose time ends within the same second wait together
-_SWEEP_MORE = 32  # beyond two keys for each claimed one, so that the sweep always gains on the claims
+_SLOT = 1000  # milliseconds: keys that expire within the same second share a slot
+_SWEEP_MORE = 32  # keys beyond two for each claimed one, so that the sweep is always faster than the claims
 
 
 def open_url(url: str, clock: Clock | None, create: bool) -> "MemoryStore":
     """Open `memory:` or `memory:?max_keys=N`."""
     parts = urlsplit(url)
     if parts.netloc or parts.path:
-        wrong(url, "names a place, but a memory store has none; use memory: or sqlite:///FILE")
+        reject(url, "has an address, but a memory store has none; use memory: or sqlite:///FILE")
     return MemoryStore(count(url, options(url, "max_keys"), "max_keys", MAX_KEYS), clock)
 
 
 class MemoryStore(EmbeddedStore):
-    """Records in a dict, dropped when their time is over.
+    """Records in a dict, dropped when they expire.
 
-    Each key waits in the slot of the second in which its record may be dropped. Claims drop a few keys of
-    the slots that are over, so a key costs constant time in the long run and nothing ever scans them all.
+    Each key waits in the slot of the second in which its record may be dropped. Claims drop a few keys of the slots
+    that are due, so a key costs constant time in the long run and nothing ever scans all keys.
     """
 
     def __init__(self, max_keys: int = MAX_KEYS, clock: Clock | None = None) -> None:
@@ -52,16 +52,16 @@ class MemoryStore(EmbeddedStore):
     def after_fork(self, *, in_child: bool) -> None:
         self._lock.release()
 
-    def _change(self, keys: Sequence[Key], act: Callable[[Records], Result]) -> Result:
+    def _change(self, keys: Sequence[Key], operation: Callable[[Records], Result]) -> Result:
         with self._lock:
-            return act(self._records)
+            return operation(self._records)
 
     def _read(self, keys: Sequence[Key]) -> Records:
         return self._records
 
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
         with self._lock:
-            self._drop_over(2 * len(wants) + _SWEEP_MORE)
+            self._drop_expired(2 * len(wants) + _SWEEP_MORE)
             new = [want for want in wants if want.key not in self._records]
             if len(self._records) + len(new) > self._max_keys:
                 raise StoreError(
@@ -69,18 +69,18 @@ class MemoryStore(EmbeddedStore):
                     "shorten the window, raise max_keys or use sqlite:///FILE"
                 )
             answers = super().claim(wants, token, lease)
-            begin = self.clock.utc() + lease
-            for window, some in groupby(new, _WINDOW):  # when it is over if all goes well; if not, it waits again then
-                self._wait([want.key for want in some], begin + window)
+            lease_end = self.clock.utc() + lease
+            for window, group in groupby(new, _WINDOW):  # at the earliest: see _drop
+                self._wait([want.key for want in group], lease_end + window)
             return answers
 
     def sweep(self, limit: int, cursor: bytes = b"") -> Swept:
         with self._lock:
-            removed, more = self._drop_over(limit)
+            removed, more = self._drop_expired(limit)
             return Swept(removed, b"more" if more else None)
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
     def _wait(self, keys: Iterable[Key], expires: int) -> None:
         slot = expires // _SLOT + 1
@@ -89,7 +89,7 @@ class MemoryStore(EmbeddedStore):
             heapq.heappush(self._order, slot)
         self._slots[slot].extend(keys)
 
-    def _drop_over(self, limit: int) -> tuple[int, bool]:
+    def _drop_expired(self, limit: int) -> tuple[int, bool]:
         now, removed = self.clock.utc(), 0
         while self._order and self._order[0] * _SLOT <= now:
             keys = self._slots[self._order[0]]
@@ -105,7 +105,7 @@ class MemoryStore(EmbeddedStore):
         record = self._records.get(key)
         if record is None:
             return 0
-        if record.expires > now:  # it has been refreshed, or claimed again, since it began to wait
+        if record.expires > now:  # it was refreshed or claimed again since it was put into its slot
             self._wait([key], record.expires)
             return 0
         del self._records[key]

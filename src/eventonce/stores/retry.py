@@ -1,4 +1,4 @@
-"""Patience with a server that does not answer: ask again, for as long as the lease at stake allows."""
+"""Retries of calls to a server that does not answer, for as long as the lease at stake allows."""
 
 import logging
 import random
@@ -8,33 +8,32 @@ from typing import TypeVar
 from eventonce.clock import Clock
 from eventonce.errors import StoreBusy, StoreError, describe
 
-GIVING_BACK = 2000  # patience for a release: where it fails, the lease ends by itself
+RELEASE_TIMEOUT = 2000  # milliseconds for a release: if it fails, the lease expires anyway
 _FIRST_PAUSE, _LONGEST_PAUSE = 50, 1000
-_SILENCE = 2000  # after which it is said that all stands still
+_SILENCE = 2000  # milliseconds without an answer before a warning
 _log = logging.getLogger("eventonce.patience")
 Result = TypeVar("Result")
 
 
-def ask(act: Callable[[], Result], clock: Clock, within: int) -> Result:
-    """Do it, and again after a `StoreError` that may pass, until so many milliseconds are over.
+def call_with_retries(operation: Callable[[], Result], clock: Clock, timeout: int) -> Result:
+    """Call a function, and repeat it after a retryable `StoreError` for at most `timeout` milliseconds.
 
-    Every verb of a store may be repeated with the same token, so asking again is harmless also where only the
-    answer was lost.
+    Every verb of a store may be repeated with the same token. So a retry is harmless if only the answer was lost.
     """
-    began, pause, told = clock.steady(), _FIRST_PAUSE, False
+    started_at, pause, reported = clock.steady(), _FIRST_PAUSE, False
     while True:
         try:
-            answer = act()
+            answer = operation()
         except StoreError as error:
             now = clock.steady()
-            if not error.retryable or isinstance(error, StoreBusy) or now + pause > began + within:
+            if not error.retryable or isinstance(error, StoreBusy) or now + pause > started_at + timeout:
                 raise
-            if not told and now - began >= _SILENCE:
-                told = True
-                _log.warning("the store does not answer, asking again for %d s: %s", within // 1000, describe(error))
+            if not reported and now - started_at >= _SILENCE:
+                reported = True
+                _log.warning("the store does not answer, retrying for %d s: %s", timeout // 1000, describe(error))
         else:
-            if told:
-                _log.warning("the store answers again, after %d s", (clock.steady() - began) // 1000)
+            if reported:
+                _log.warning("the store answers again, after %d s", (clock.steady() - started_at) // 1000)
             return answer
         clock.sleep(random.randint(pause // 2, pause))  # noqa: S311  # jitter, not a secret
         pause = min(2 * pause, _LONGEST_PAUSE)

@@ -28,7 +28,7 @@ from eventonce.stores import sqlite_rows as rows
 from eventonce.stores.embedded import EmbeddedStore, Records, Result
 from eventonce.stores.url import flag, options
 
-PATIENCE = 10.0  # seconds to wait for another process's transaction
+LOCK_TIMEOUT = 10.0  # seconds to wait for another process's transaction
 _SCHEMA = Path(__file__).with_name("sqlite_schema")
 _SCHEMA_TABLE = "eventonce_schema"
 _WRITING, _READING = "BEGIN IMMEDIATE", "BEGIN"
@@ -40,88 +40,88 @@ _PAGE = 1024  # bytes: keys are random, so each changes a page of its own, and a
 
 
 def open_url(url: str, clock: Clock | None, create: bool) -> SQLiteStore:
-    """Open `sqlite:///FILE`; `?shared=true` allows other tables in it."""
+    """Open `sqlite:///FILE`. `?shared=true` allows other tables in it."""
     file = Path(unquote(urlsplit(url).path[1:]))
-    found = options(url, "shared")
+    query = options(url, "shared")
     if not create and file.parent.is_dir() and not file.exists():
         raise StoreUnusable(f"store: {file}: there is no such file; check its name")
-    return SQLiteStore(file, shared=flag(url, found, "shared"), clock=clock, migrate=create)
+    return SQLiteStore(file, shared=flag(url, query, "shared"), clock=clock, migrate=create)
 
 
 class SQLiteStore(EmbeddedStore):
     """Claims in a SQLite file.
 
     `shared` allows a file that already holds other tables, so that a handler's own writes through `ctx.tx`
-    commit together with the record of them. Without `migrate`, a file of an older eventonce is refused: who only looks
-    must not take it from workers that run.
+    commit together with their record. Without `migrate`, a file of an older eventonce is refused, so that a command
+    that only reads does not take it from running workers.
     """
 
     def __init__(
         self, file: str | Path, *, shared: bool = False, clock: Clock | None = None, migrate: bool = True
     ) -> None:
         self.clock = clock or SystemClock()
-        self._file = str(Path(file).absolute())  # the same file, wherever the process goes
+        self._file = str(Path(file).absolute())  # the same file if the process changes its folder
         self._shared = shared
         self._migrate = migrate
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._identity: os.stat_result | None = None  # of the file that was opened first
         self._log_file = f"{self._file}-wal"
-        self._log: os.stat_result | None = None  # of its log, which is there for as long as a connection is
-        # By thread. Weak: one that an interrupt lost on its way to the handler must not stay.
+        self._log: os.stat_result | None = None  # of its log, which exists as long as a connection does
+        # By thread. Weak, so that a transaction which an interrupt kept from its handler does not stay.
         self._lent: weakref.WeakValueDictionary[int, SQLiteTransaction] = weakref.WeakValueDictionary()
         self._forked_inside = False
         self._use(lambda connection: None)
         tell_of_forks(self)
 
-    # --- the verbs that are not the ledger's ---
+    # --- verbs with a fast path, and those that `EmbeddedStore` does not have ---
 
     def sweep(self, limit: int, cursor: bytes = b"") -> Swept:
-        """Look at the next `limit` keys and remove those whose time is over: a walk, so no index is needed."""
+        """Remove the expired ones of the next `limit` keys. This is a walk, so no index is needed."""
         now = self.clock.utc()
-        over, cursor_after = self._use(lambda connection: rows.over(connection, limit, cursor, now))
-        removed = self._transact(lambda connection: rows.drop(connection, over, now)) if over else 0
-        return Swept(removed, cursor_after)
+        expired, next_cursor = self._use(lambda connection: rows.expired_keys(connection, limit, cursor, now))
+        removed = self._in_transaction(lambda connection: rows.drop_expired(connection, expired, now)) if expired else 0
+        return Swept(removed, next_cursor)
 
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
-        def act(connection: sqlite3.Connection) -> list[Answer]:
+        def operation(connection: sqlite3.Connection) -> list[Answer]:
             answers = rows.claim(connection, wants, token, lease, self.clock.utc())
-            self._refuse_moved()  # as late as can be: another may begin with a new file at any time
+            self._refuse_moved()  # as late as possible: another process may replace the file at any time
             return answers
 
-        return self._transact(act)
+        return self._in_transaction(operation)
 
     def commit(self, finishes: Sequence[Finish]) -> list[bool]:
-        return self._transact(lambda connection: rows.commit(connection, finishes, self.clock.utc()))
+        return self._in_transaction(lambda connection: rows.commit(connection, finishes, self.clock.utc()))
 
     def close(self) -> None:
         with self._lock:
             self._drop_connection()
 
     def begin(self, claim: Claim) -> SQLiteTransaction:
-        """Begin the transaction that will hold a handler's writes and the record of them."""
-        # Opened under the lock, so that no fork comes between.
-        transaction = self._use(lambda _: self._entered(SQLiteTransaction(self, self._open(SQLiteTxConnection))))
+        """Begin the transaction that will hold a handler's writes and their record."""
+        # Opened under the lock, so that no fork happens in between.
+        transaction = self._use(lambda _: self._enter(SQLiteTransaction(self, self._open(SQLiteTxConnection))))
         try:
             transaction.begin(claim)
         except sqlite3.Error as error:
             transaction.rollback()
-            raise self.trouble(error) from error
+            raise self.translate_error(error) from error
         except BaseException:
             transaction.rollback()
             raise
         return transaction
 
-    def _entered(self, transaction: SQLiteTransaction) -> SQLiteTransaction:
+    def _enter(self, transaction: SQLiteTransaction) -> SQLiteTransaction:
         try:
             self.enter(transaction)
-        except BaseException:  # interrupted: this thread still has to give its claims back
+        except BaseException:  # interrupted: this thread still has to release its claims
             transaction.rollback()
             raise
         return transaction
 
     def enter(self, transaction: SQLiteTransaction) -> None:
-        """This thread is inside ctx.tx from now on."""
+        """Register that this thread is inside ctx.tx."""
         self._lent[threading.get_ident()] = transaction
 
     def leave(self) -> None:
@@ -129,33 +129,33 @@ class SQLiteStore(EmbeddedStore):
 
     # --- transactions ---
 
-    def _change(self, keys: Sequence[Key], act: Callable[[Records], Result]) -> Result:
-        return self._transact(lambda connection: rows.change(connection, keys, act))
+    def _change(self, keys: Sequence[Key], operation: Callable[[Records], Result]) -> Result:
+        return self._in_transaction(lambda connection: rows.change(connection, keys, operation))
 
-    def _transact(self, act: Callable[[sqlite3.Connection], Result], begin: str = _WRITING) -> Result:
-        return self._use(lambda connection: in_transaction(connection, lambda: act(connection), begin))
+    def _in_transaction(self, operation: Callable[[sqlite3.Connection], Result], begin: str = _WRITING) -> Result:
+        return self._use(lambda connection: in_transaction(connection, lambda: operation(connection), begin))
 
     def _read(self, keys: Sequence[Key]) -> Records:
-        return self._transact(lambda connection: rows.select(connection, keys), _READING)
+        return self._in_transaction(lambda connection: rows.select(connection, keys), _READING)
 
-    def _use(self, act: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Let a function use the connection, alone."""
+    def _use(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Call a function with the connection, under the lock."""
         self._refuse_inside()
         with self._lock:
             try:
                 if self._connection is None:
-                    self._connection = self._prepared()
-                return act(self._connection)
+                    self._connection = self._connect()
+                return operation(self._connection)
             except sqlite3.Error as error:
-                raise self.trouble(error) from error
+                raise self.translate_error(error) from error
 
     def _refuse_inside(self) -> None:
         if self._forked_inside:
-            raise StoreUnusable(f"{self._file}: this process was forked inside ctx.tx; open the store anew in it")
+            raise StoreUnusable(f"{self._file}: this process was forked inside ctx.tx; open the store again in it")
         if threading.get_ident() in self._lent:
-            raise ConfigError(f"{self._file}: this thread is inside ctx.tx, so it cannot use the same store besides")
+            raise ConfigError(f"{self._file}: this thread is inside ctx.tx, so it cannot use the same store otherwise")
 
-    # --- forks: SQLite's locks belong to a process, and its connections must not cross over ---
+    # --- forks: SQLite's locks belong to a process, and its connections must not be inherited ---
 
     def before_fork(self) -> None:
         self._lock.acquire()
@@ -177,58 +177,58 @@ class SQLiteStore(EmbeddedStore):
         folder = Path(self._file).parent
         if not folder.is_dir():
             raise StoreUnusable(f"{self._file}: the folder {str(folder)!r} does not exist; create it first")
-        self._refuse_moved()  # else SQLite would make a new one, in which nothing is known
+        self._refuse_moved()  # else SQLite would create a new one, without any records
         connection = sqlite3.connect(
             self._file,
-            timeout=PATIENCE,
+            timeout=LOCK_TIMEOUT,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=256,
             factory=factory,
         )
-        return _or_closed(connection, lambda: connection.executescript(_SETTINGS))
+        return _close_on_error(connection, lambda: connection.executescript(_SETTINGS))
 
-    def _prepared(self) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         connection = self._open()
-        _or_closed(connection, lambda: self._prepare(connection))
+        _close_on_error(connection, lambda: self._set_up(connection))
         self._identity = self._identity or identity(self._file)
-        self._log_file = f"{os.path.realpath(self._file)}-wal"  # SQLite puts it beside what a symbolic link leads to
+        self._log_file = f"{os.path.realpath(self._file)}-wal"  # SQLite creates it beside the target of a symbolic link
         log = Path(self._log_file)
-        self._log = log.stat() if log.exists() else None  # a file system without shared memory has none
+        self._log = log.stat() if log.exists() else None  # missing on a file system without shared memory
         return connection
 
     def _refuse_moved(self) -> None:
-        """What is open is no longer what others find: they would run again what is done here."""
+        """Raise if an open file is no longer at its path, because others would run again what is done here."""
         if self._identity is not None and not is_in_place(self._identity, self._file):
             raise moved(self._file)
         if self._log is not None and not is_in_place(self._log, self._log_file):
-            raise moved(self._log_file)  # what was committed last is in it, and others begin a new one
+            raise moved(self._log_file)  # it holds the last commits, and other processes start a new one
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        known = _migrations()
-        tables = _tables(connection)  # one look, since another process may be making them right now
+    def _set_up(self, connection: sqlite3.Connection) -> None:
+        migrations = _migrations()
+        tables = _tables(connection)  # read once, since another process may be creating them
         if tables and _SCHEMA_TABLE not in tables and not self._shared:
             raise StoreUnusable(
-                f"{self._file}: is a database of something else; name another file, or add ?shared=true "
+                f"{self._file}: is a database of another program; use another file, or add ?shared=true "
                 "to the URL to keep eventonce's tables beside the others"
             )
         if not tables and not self._shared:
             connection.execute(f"PRAGMA page_size = {_PAGE}")
         version = _version(connection) if _SCHEMA_TABLE in tables else 0
-        if version > len(known):
+        if version > len(migrations):
             raise StoreUnusable(f"{self._file}: was written by a newer eventonce (schema {version}); upgrade eventonce")
-        if 0 < version < len(known) and not self._migrate:
+        if 0 < version < len(migrations) and not self._migrate:
             raise StoreUnusable(
                 f"{self._file}: was written by an older eventonce (schema {version}), whose workers may be running; "
-                "stop them and start one of this version, which moves the file over"
+                "stop them and start one of this version, which migrates the file"
             )
         self._switch_to_wal(connection)
-        if version < len(known):
-            in_transaction(connection, lambda: _migrate(connection, known))
+        if version < len(migrations):
+            in_transaction(connection, lambda: _migrate(connection, migrations))
 
     def _switch_to_wal(self, connection: sqlite3.Connection) -> None:
-        # SQLite does not wait here when another process switches at the same moment.
-        deadline = self.clock.steady() + PATIENCE * 1000
+        # SQLite does not wait here if another process switches at the same time.
+        deadline = self.clock.steady() + LOCK_TIMEOUT * 1000
         while True:
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
@@ -238,26 +238,26 @@ class SQLiteStore(EmbeddedStore):
                     raise
                 self.clock.sleep(10)
 
-    def trouble(self, error: sqlite3.Error) -> StoreError:
-        """What an error of SQLite means to the engine."""
-        return trouble(error, self._file)
+    def translate_error(self, error: sqlite3.Error) -> StoreError:
+        """Return the store error for an error of SQLite."""
+        return translate_error(error, self._file)
 
 
-def _or_closed(connection: sqlite3.Connection, act: Callable[[], object]) -> sqlite3.Connection:
-    """The connection after something was done with it, or closed if that failed."""
+def _close_on_error(connection: sqlite3.Connection, operation: Callable[[], object]) -> sqlite3.Connection:
+    """Call a function and return the connection, or close it if that raised."""
     try:
-        act()
+        operation()
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def in_transaction(connection: sqlite3.Connection, act: Callable[[], Result], begin: str = _WRITING) -> Result:
-    """Let a function act in a transaction, of the only writer unless it only reads."""
+def in_transaction(connection: sqlite3.Connection, operation: Callable[[], Result], begin: str = _WRITING) -> Result:
+    """Call a function in a transaction: that of the only writer, unless `begin` says otherwise."""
     try:
         connection.execute(begin)
-        result = act()
+        result = operation()
         connection.execute("COMMIT")
         return result
     finally:
@@ -265,16 +265,16 @@ def in_transaction(connection: sqlite3.Connection, act: Callable[[], Result], be
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
-    """Undo what was not committed; SQLite itself has done so after some errors."""
+    """Undo what was not committed. SQLite itself has done so after some errors."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
 
-# --- transactions that hold a handler's own writes ---
+# --- transactions with a handler's own writes ---
 
 
 class SQLiteTxCursor(sqlite3.Cursor):
-    """A cursor of a lent connection: writes nothing outside of the transaction."""
+    """A cursor of a lent connection, which writes nothing outside of the transaction."""
 
     def execute(self, *args: Any) -> Self:
         _need_transaction(self.connection)
@@ -291,13 +291,13 @@ def _need_transaction(connection: sqlite3.Connection) -> None:
 
 
 class SQLiteTxConnection(sqlite3.Connection):
-    """A connection that a handler may write through but not end: the effect and its record end together."""
+    """A connection through which a handler writes, but cannot commit: the effect and its record commit together."""
 
     lent = False
 
     def lend(self) -> None:
         self.lent = True
-        self.set_authorizer(_keep_open)  # for COMMIT in SQL, and for what Python commits without asking commit()
+        self.set_authorizer(_deny_endings)  # for COMMIT in SQL, and for what Python commits without calling commit()
 
     def take_back(self) -> None:
         self.lent = False
@@ -332,7 +332,7 @@ class SQLiteTxConnection(sqlite3.Connection):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
-        """`with ctx.tx:` ends nothing: an error fails the handler, and that undoes all of it."""
+        """Do nothing at the end of `with ctx.tx:`. An error fails the handler, and that undoes all its writes."""
         return False if self.lent else super().__exit__(kind, error, trace)
 
     def _refuse(self) -> None:
@@ -342,12 +342,12 @@ class SQLiteTxConnection(sqlite3.Connection):
             )
 
 
-def _keep_open(action: int, *_: str | None) -> int:
+def _deny_endings(action: int, *_: str | None) -> int:
     return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
 
 
 class SQLiteTransaction:
-    """A transaction around one handler's writes, on a connection of its own that ends with it."""
+    """A transaction around one handler's writes, on a connection of its own that is closed with it."""
 
     holds = True
 
@@ -357,14 +357,14 @@ class SQLiteTransaction:
         self.handle: Any = connection
 
     def begin(self, claim: Claim) -> None:
-        """Take the write lock; from here on nobody can take the claim over."""
+        """Take the write lock. After that nobody can take the claim over."""
         self._connection.execute("BEGIN IMMEDIATE")
         if not rows.holds(self._connection, claim):
             raise LeaseLost
         self._connection.lend()
 
     def commit(self, finish: Finish) -> bool:
-        """Commit the handler's writes and the record of them; where the claim is lost, neither."""
+        """Commit the handler's writes and their record, or neither if the claim is lost."""
         try:
             self._connection.take_back()
             return self._commit(finish)
@@ -372,26 +372,26 @@ class SQLiteTransaction:
             raise
         except sqlite3.Error as error:
             if "statements in progress" in str(error):
-                raise EventOnceError("a cursor of ctx.tx still has rows to give; fetch them all or close it") from error
-            raise self._store.trouble(error) from error
+                raise EventOnceError("a cursor of ctx.tx still has rows; fetch them all or close it") from error
+            raise self._store.translate_error(error) from error
         finally:
             self.rollback()
 
     def _commit(self, finish: Finish) -> bool:
         if not self._connection.in_transaction:
             raise EventOnceError(_ROLLED_BACK)
-        (kept,) = rows.commit(self._connection, [finish], self._store.clock.utc())
-        if kept:
+        (committed,) = rows.commit(self._connection, [finish], self._store.clock.utc())
+        if committed:
             self._connection.execute("COMMIT")
-        return kept
+        return committed
 
     def rollback(self) -> None:
-        """Undo what was not committed, and end. May be called again."""
+        """Undo what was not committed, and close the connection. This may be called again."""
         try:
             self._connection.lent = False
             self._connection.set_authorizer(None)
             _roll_back(self._connection)
-        except sqlite3.Error:  # closed already, or beyond help: closing undoes it too
+        except sqlite3.Error:  # closed already, or broken: closing undoes it too
             pass
         finally:
             self._connection.close()
@@ -410,15 +410,15 @@ def _tables(connection: sqlite3.Connection) -> set[str]:
 
 
 def _version(connection: sqlite3.Connection) -> int:
-    found = connection.execute(f"SELECT max(version) FROM {_SCHEMA_TABLE}").fetchone()[0]
-    return int(found or 0)
+    version = connection.execute(f"SELECT max(version) FROM {_SCHEMA_TABLE}").fetchone()[0]
+    return int(version or 0)
 
 
-def _migrate(connection: sqlite3.Connection, known: Sequence[str]) -> None:
-    # Inside the write lock: another process may have done it since we looked.
+def _migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
+    # Inside the write lock, because another process may have migrated the file meanwhile.
     connection.execute(f"CREATE TABLE IF NOT EXISTS {_SCHEMA_TABLE} (version INTEGER NOT NULL)")
-    for number in range(_version(connection), len(known)):
-        for statement in re.split(r";\s*\n", known[number]):
+    for number in range(_version(connection), len(migrations)):
+        for statement in re.split(r";\s*\n", migrations[number]):
             connection.execute(statement)
         connection.execute(f"INSERT INTO {_SCHEMA_TABLE} VALUES (?)", (number + 1,))
 
@@ -427,12 +427,12 @@ def _migrate(connection: sqlite3.Connection, known: Sequence[str]) -> None:
 
 _WAITING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _REMEDIES = {
-    sqlite3.SQLITE_ERROR: "its tables are not as eventonce left them, so name another file",
-    sqlite3.SQLITE_FULL: "free some space on the disk and run again, nothing is lost",
-    sqlite3.SQLITE_IOERR: "check the disk and its free space and run again, nothing is lost",
-    sqlite3.SQLITE_NOTADB: "it is no SQLite file, so name another one",
-    sqlite3.SQLITE_CORRUPT: "the file is damaged, so restore it from a backup or name another one",
-    sqlite3.SQLITE_CANTOPEN: "check that it is a file you may read and write",
+    sqlite3.SQLITE_ERROR: "its tables are not as eventonce left them, so use another file",
+    sqlite3.SQLITE_FULL: "free some space on the disk and run again (no event was lost)",
+    sqlite3.SQLITE_IOERR: "check the disk and its free space and run again (no event was lost)",
+    sqlite3.SQLITE_NOTADB: "use another file",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged, so restore it from a backup or use another one",
+    sqlite3.SQLITE_CANTOPEN: "check that it is a file that this user may read and write",
     sqlite3.SQLITE_READONLY: "allow writing to the file and its folder",
     sqlite3.SQLITE_PERM: "allow reading and writing the file and its folder",
     sqlite3.SQLITE_AUTH: "allow reading and writing the file and its folder",
@@ -443,10 +443,10 @@ def _code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def trouble(error: sqlite3.Error, file: str) -> StoreError:
-    """What an error of SQLite means: whether it may pass, and what to do where it does not."""
+def translate_error(error: sqlite3.Error, file: str) -> StoreError:
+    """Return the store error for an error of SQLite, with its remedy. It says whether a retry may help."""
     code = _code(error)
     if code in _WAITING:
-        return StoreBusy(f"{file}: another process held the database for {PATIENCE:g} s; keep transactions short")
-    why = _REMEDIES.get(code)
-    return StoreUnusable(f"{file}: {error}; {why}") if why else StoreError(f"{file}: {error}")
+        return StoreBusy(f"{file}: another process held the database for {LOCK_TIMEOUT:g} s; keep transactions short")
+    remedy = _REMEDIES.get(code)
+    return StoreUnusable(f"{file}: {error}; {remedy}") if remedy else StoreError(f"{file}: {error}")

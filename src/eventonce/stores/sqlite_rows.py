@@ -1,7 +1,20 @@
-"""The rows of the SQLite store: what is open of a key and what is done, in a table each.
+"""The rows of the SQLite store, and the claim protocol once more, in SQL: its fast path.
 
-A claim looks among what is done and writes what is open, a small table whose pages are at hand; a commit moves the row
-over. So each event changes one page of the large table, once. A record is both rows of its key in one.
+A key has a row in `eventonce_open` while it runs or fails, one in `eventonce_done` once it is done, or both. Both rows
+together are its record. A claim reads the done rows and writes an open one, into a small table whose pages stay in
+memory. A commit moves the row over. So each event changes one page of the large table, once.
+
+The fast path is a second implementation of `claims/protocol.py`, and covers two cases without reading a record:
+
+- `claim` of distinct keys with equal terms: each key without a row is claimed by `_CLAIM_NEW`.
+- `commit` of distinct keys: if every token still owns its claim, all are committed by `_COMMIT_OWNED`.
+
+All else goes through `change`, which reads the records, calls the protocol and writes what that changed.
+`test_the_fast_path_equals_the_protocol` in `tests/integration/test_sqlite_store.py` holds both paths equal to the
+protocol on random histories, answer by answer and record by record.
+
+Values are bound as types that Python passes to SQLite at once. For all others, `None` and `bytes` included, it first
+looks for an adapter, which takes time. So NULL is bound as NaN, which SQLite stores as NULL.
 """
 
 import sqlite3
@@ -14,7 +27,7 @@ from typing import Any
 from eventonce.claims import protocol
 from eventonce.claims.protocol import Answer, Claim, Finish, Record, Token, Want, live
 from eventonce.event.keys import Key
-from eventonce.stores import embedded as ledger
+from eventonce.stores import embedded
 from eventonce.stores.embedded import Records, Result
 
 Row = tuple[Any, ...]
@@ -22,26 +35,28 @@ Change = tuple[Record | None, Record | None, list[Key]]  # before, after
 _CHUNK = 512  # keys in one statement, at most
 _OPEN = "token, lease, shared, tries, trying, error, expires"
 _DONE = "token, done_at, window, took, version, memo"
-# With a list of keys that were `asked` for.
-_FIND_OPEN = f"SELECT key, {_OPEN} FROM asked CROSS JOIN eventonce_open USING (key)"
-_FIND_DONE = (  # as records: what is not open is not running, and may be dropped at the end of its window
+# Each statement below gets the keys of a batch as the table `asked`.
+_SELECT_OPEN = f"SELECT key, {_OPEN} FROM asked CROSS JOIN eventonce_open USING (key)"
+_SELECT_DONE = (  # as records: a key without an open row is not running, and expires with its window
     "SELECT key, token, 0, 0, 0, NULL, done_at, done_at + window, took, version, memo, NULL, done_at + window "
     "FROM asked CROSS JOIN eventonce_done USING (key)"
 )
-_KEEP_OPEN = f"REPLACE INTO eventonce_open (key, {_OPEN}) SELECT key, ?, ?, ?, ?, ?, ?, ? FROM asked"
-_KEEP_DONE = f"REPLACE INTO eventonce_done (key, {_DONE}) SELECT key, ?, ?, ?, ?, ?, ? FROM asked"
-_DROP_OPEN = "DELETE FROM eventonce_open WHERE key IN asked"
-_DROP_DONE = "DELETE FROM eventonce_done WHERE key IN asked"
-# What the protocol does where nothing is known of a key, and where a claim is held. Nothing here can fail half-way: for
-# what could, as a statement that replaces rows, SQLite copies each page that it changes, which takes twice as long.
-_TAKE = (
+_REPLACE_OPEN = f"REPLACE INTO eventonce_open (key, {_OPEN}) SELECT key, ?, ?, ?, ?, ?, ?, ? FROM asked"
+_REPLACE_DONE = f"REPLACE INTO eventonce_done (key, {_DONE}) SELECT key, ?, ?, ?, ?, ?, ? FROM asked"
+_DELETE_OPEN = "DELETE FROM eventonce_open WHERE key IN asked"
+_DELETE_DONE = "DELETE FROM eventonce_done WHERE key IN asked"
+# The fast path: the protocol for keys that are new, and for claims that are still owned. No statement here can fail
+# half-way. Where one could, as REPLACE can, SQLite first copies each page that it changes, which takes twice as long.
+_CLAIM_NEW = (
     f"INSERT OR IGNORE INTO eventonce_open (key, {_OPEN}) SELECT key, ?, ?, ?, ?, ?, ?, ? FROM asked "
     "WHERE NOT EXISTS (SELECT 1 FROM eventonce_done WHERE key = asked.key)"
 )
-_NOT_TAKEN = "SELECT key FROM asked WHERE NOT EXISTS (SELECT 1 FROM eventonce_open WHERE key = asked.key AND token = ?)"
-_HELD = "asked CROSS JOIN eventonce_open USING (key) WHERE token = ? AND lease <> 0 AND expires > ?"
-_FINISH = f"INSERT OR IGNORE INTO eventonce_done (key, {_DONE}) SELECT key, token, ?, ?, tries, ?, ? FROM {_HELD}"
-_DROP_BEFORE = f"DELETE FROM eventonce_done WHERE key IN (SELECT key FROM {_HELD})"
+_UNCLAIMED = "SELECT key FROM asked WHERE NOT EXISTS (SELECT 1 FROM eventonce_open WHERE key = asked.key AND token = ?)"
+_OWNED = "asked CROSS JOIN eventonce_open USING (key) WHERE token = ? AND lease <> 0 AND expires > ?"
+_COMMIT_OWNED = (
+    f"INSERT OR IGNORE INTO eventonce_done (key, {_DONE}) SELECT key, token, ?, ?, tries, ?, ? FROM {_OWNED}"
+)
+_DROP_DONE_BEFORE = f"DELETE FROM eventonce_done WHERE key IN (SELECT key FROM {_OWNED})"
 _WALK = (
     "SELECT key, max(expires) FROM ("
     "SELECT * FROM (SELECT key, expires FROM eventonce_open WHERE key > ?1 ORDER BY key LIMIT ?2) UNION ALL "
@@ -50,209 +65,213 @@ _WALK = (
 )
 
 
-# --- what the store does with them ---
+# --- the verbs ---
 
 
 def select(connection: sqlite3.Connection, keys: Sequence[Key]) -> dict[Key, Record]:
-    """The records of these keys; in a transaction, or a row that moves meanwhile could be in neither table."""
+    """Read the records of these keys.
+
+    Call this in a transaction: outside of one, a row that moves meanwhile could be missed in both tables.
+    """
     keys = sorted(keys)
     records: dict[Key, Record] = {}
-    done: dict[Row, Record] = {}  # what is the same for many keys is one record
-    for row in _found(connection, _FIND_DONE, keys):
+    done: dict[Row, Record] = {}  # equal rows share one record
+    for row in _select(connection, _SELECT_DONE, keys):
         values = row[1:]
         records[row[0]] = done[values] if values in done else done.setdefault(values, Record._make(values))
     if connection.execute("SELECT 1 FROM eventonce_open LIMIT 1").fetchone():
         opened: dict[tuple[Record | None, Row], Record] = {}
-        for row in _found(connection, _FIND_OPEN, keys):
+        for row in _select(connection, _SELECT_OPEN, keys):
             both = records.get(row[0]), row[1:]
-            records[row[0]] = opened[both] if both in opened else opened.setdefault(both, _opened(*both))
+            records[row[0]] = opened[both] if both in opened else opened.setdefault(both, _with_open_row(*both))
     return records
 
 
-def change(connection: sqlite3.Connection, keys: Sequence[Key], act: Callable[[Records], Result]) -> Result:
-    """Let a function act on the records of these keys, and write what it has changed."""
+def change(connection: sqlite3.Connection, keys: Sequence[Key], operation: Callable[[Records], Result]) -> Result:
+    """Call a function with the records of these keys, and write what it changed."""
     before = select(connection, keys)
     after = dict(before)
-    result = act(after)
-    _write(connection, before, after)
+    result = operation(after)
+    _write_changes(connection, before, after)
     return result
 
 
 def claim(connection: sqlite3.Connection, wants: Sequence[Want], token: Token, lease: int, now: int) -> list[Answer]:
-    """Mostly nothing is known of nearly all keys: those are taken unseen, and the protocol decides on the others."""
+    """Claim these keys: new ones by one statement, the others by the protocol. In most batches nearly all are new."""
     keys = sorted({want.key for want in wants})
     if len(keys) < len(wants) or len({want[1:] for want in wants}) != 1:
-        return change(connection, keys, lambda records: ledger.claim(records, wants, token, lease, now))
+        return change(connection, keys, lambda records: embedded.claim(records, wants, token, lease, now))
     won, record = protocol.claim(None, wants[0], token, lease, now)
-    taken = _do(connection, _TAKE, keys, _open(record) or ())
-    if taken == len(keys):
-        return [won] * taken
-    left = {key for (key,) in _found(connection, _NOT_TAKEN, keys, (token,))}
-    if taken + len(left) < len(keys):  # some were its own before: the client asks again
-        left = set(keys)
-    others = [want for want in wants if want.key in left]
-    decided = change(connection, [*left], lambda records: ledger.claim(records, others, token, lease, now))
-    answers = dict(zip((want.key for want in others), decided, strict=True))
+    claimed = _write(connection, _CLAIM_NEW, keys, _open_row(record) or ())
+    if claimed == len(keys):
+        return [won] * claimed
+    remaining = {key for (key,) in _select(connection, _UNCLAIMED, keys, (token,))}
+    if claimed + len(remaining) < len(keys):  # this token owned some before: the client repeats its claim
+        remaining = set(keys)
+    others = [want for want in wants if want.key in remaining]
+    other_answers = change(connection, [*remaining], lambda records: embedded.claim(records, others, token, lease, now))
+    answers = dict(zip((want.key for want in others), other_answers, strict=True))
     return [answers.get(want.key, won) for want in wants]
 
 
 def holds(connection: sqlite3.Connection, claim: Claim) -> bool:
-    """Whether nobody has taken this claim over."""
-    find = "SELECT 1 FROM eventonce_open WHERE key = ? AND token = ? AND lease <> 0"
-    return connection.execute(find, claim).fetchone() is not None
+    """Return whether the token still owns this claim."""
+    statement = "SELECT 1 FROM eventonce_open WHERE key = ? AND token = ? AND lease <> 0"
+    return connection.execute(statement, claim).fetchone() is not None
 
 
 def commit(connection: sqlite3.Connection, finishes: Sequence[Finish], now: int) -> list[bool]:
-    """Mostly every claim is still held, and then nothing has to be read before it is written.
+    """Commit these claims, by statements alone if each is still owned, as in most batches.
 
-    Where one is not, or a key stands there twice, the protocol decides on all of them. To it, those that went well are
-    still open, and what it makes of them is what has been written.
+    If one is not, or a key occurs twice, the protocol decides on all of them. Claims that the statements have committed
+    still have their open rows then, so the protocol commits them again, and to the same records.
     """
     keys = sorted({finish.key for finish in finishes})
-    if len(keys) == len(finishes) and all(_finish(connection, *each, now) for each in _ends_alike(finishes)):
-        _do(connection, _DROP_OPEN, keys)
+    if len(keys) == len(finishes) and all(_commit_owned(connection, *group, now) for group in _by_terms(finishes)):
+        _write(connection, _DELETE_OPEN, keys)
         return [True] * len(finishes)
-    return change(connection, keys, lambda records: ledger.commit(records, finishes, now))
+    return change(connection, keys, lambda records: embedded.commit(records, finishes, now))
 
 
-def _finish(connection: sqlite3.Connection, end: tuple[Any, ...], keys: Sequence[Key], now: int) -> bool:
-    """Whether all these claims were held, and so are done now."""
-    token, window, version, memo = end
-    done, held = (now, window, version, memo), (token, now)
-    if _do(connection, _FINISH, keys, (*done, *held)) == len(keys):
+def _commit_owned(connection: sqlite3.Connection, terms: tuple[Any, ...], keys: Sequence[Key], now: int) -> bool:
+    """Write the done rows of these claims. Return whether all of them were owned."""
+    token, window, version, memo = terms
+    done, owned = (now, window, version, memo), (token, now)
+    if _write(connection, _COMMIT_OWNED, keys, (*done, *owned)) == len(keys):
         return True
-    _do(connection, _DROP_BEFORE, keys, held)  # a lower version was done, or it was done a window ago
-    return _do(connection, _FINISH, keys, (*done, *held)) == len(keys)
+    _write(connection, _DROP_DONE_BEFORE, keys, owned)  # a lower version was done, or a window has expired
+    return _write(connection, _COMMIT_OWNED, keys, (*done, *owned)) == len(keys)
 
 
-def _ends_alike(finishes: Sequence[Finish]) -> Iterable[tuple[tuple[Any, ...], list[Key]]]:
-    """What is to be kept, with all keys that end like that, in their order; mostly there is one such end in a batch."""
-    alike: dict[tuple[Any, ...], list[Key]] = {}
+def _by_terms(finishes: Sequence[Finish]) -> Iterable[tuple[tuple[Any, ...], list[Key]]]:
+    """Group keys, in their order, by the terms of their commits. Most batches have one group."""
+    groups: dict[tuple[Any, ...], list[Key]] = {}
     for finish in sorted(finishes, key=itemgetter(0)):
-        end = finish[1:]
-        if end in alike:
-            alike[end].append(finish.key)
+        terms = finish[1:]
+        if terms in groups:
+            groups[terms].append(finish.key)
         else:
-            alike[end] = [finish.key]
-    return alike.items()
+            groups[terms] = [finish.key]
+    return groups.items()
 
 
-def over(connection: sqlite3.Connection, limit: int, cursor: bytes, now: int) -> tuple[list[Key], bytes | None]:
-    """Which of the next `limit` keys are over, and where to go on."""
+def expired_keys(connection: sqlite3.Connection, limit: int, cursor: bytes, now: int) -> tuple[list[Key], bytes | None]:
+    """Return those of the next `limit` keys that have expired, and the cursor to go on from."""
     rows = connection.execute(_WALK, (cursor, limit)).fetchall()
     return [key for key, expires in rows if expires <= now], rows[-1][0] if rows and len(rows) == limit else None
 
 
-def drop(connection: sqlite3.Connection, keys: Sequence[Key], now: int) -> int:
-    """Drop those of these keys that are over; one may have been claimed again since that was seen."""
+def drop_expired(connection: sqlite3.Connection, keys: Sequence[Key], now: int) -> int:
+    """Drop those of these keys that are still expired: one may have been claimed since it was listed."""
 
-    def act(records: Records) -> int:
-        dead = [key for key, record in records.items() if not live(record, now)]
-        for key in dead:
+    def operation(records: Records) -> int:
+        expired = [key for key, record in records.items() if not live(record, now)]
+        for key in expired:
             del records[key]
-        return len(dead)
+        return len(expired)
 
-    return change(connection, keys, act)
+    return change(connection, keys, operation)
 
 
 # --- a record and its two rows ---
 
 
-def _opened(record: Record | None, row: Row) -> Record:
-    """What is remembered of a key of which this is open."""
+def _with_open_row(record: Record | None, row: Row) -> Record:
+    """Return the record of a key from its done row, if any, and its open row."""
     token, lease, shared, tries, trying, error, expires = row
     done = (0, 0, 0, None, None) if record is None else record[5:10]
     return Record(token, lease, bool(shared), tries, trying, *done, error, expires)
 
 
-def _open(record: Record | None) -> Row | None:
+def _open_row(record: Record | None) -> Row | None:
     if record is None or (record.done_at and not (record.lease or record.tries or record.shared)):
         return None
     return record[:5] + record[10:]
 
 
-def _done(record: Record | None) -> Row | None:
+def _done_row(record: Record | None) -> Row | None:
     if record is None or not record.done_at:
         return None
     return record.token, record.done_at, record.until - record.done_at, *record[7:10]
 
 
-def _write(connection: sqlite3.Connection, before: dict[Key, Record], after: dict[Key, Record]) -> None:
-    for old, new, keys in _alike(before, after):
-        was_open, opened, done = _open(old), _open(new), _done(new)
-        if opened is not None and opened != was_open:
-            _do(connection, _KEEP_OPEN, keys, opened)
-        if done is not None and _is_news(old, new):
-            _do(connection, _KEEP_DONE, keys, done)
-        if opened is None and was_open is not None:
-            _do(connection, _DROP_OPEN, keys)
-        if done is None and _done(old) is not None:
-            _do(connection, _DROP_DONE, keys)
+def _write_changes(connection: sqlite3.Connection, before: dict[Key, Record], after: dict[Key, Record]) -> None:
+    for old, new, keys in _group_changes(before, after):
+        old_open, new_open, new_done = _open_row(old), _open_row(new), _done_row(new)
+        if new_open is not None and new_open != old_open:
+            _write(connection, _REPLACE_OPEN, keys, new_open)
+        if new_done is not None and _done_row_changed(old, new):
+            _write(connection, _REPLACE_DONE, keys, new_done)
+        if new_open is None and old_open is not None:
+            _write(connection, _DELETE_OPEN, keys)
+        if new_done is None and _done_row(old) is not None:
+            _write(connection, _DELETE_DONE, keys)
 
 
-def _is_news(old: Record | None, new: Record | None) -> bool:
-    """Whether what is done has changed. Its token counts only where nothing is open that has one."""
-    was, done = _done(old), _done(new)
-    if was is None or done is None or _open(new) is not None:
-        return (was or ())[1:] != (done or ())[1:]
-    return was != done or _open(old) is not None
+def _done_row_changed(old: Record | None, new: Record | None) -> bool:
+    """Return whether the done row has to be written. Its token matters only if there is no open row with one."""
+    old_row, new_row = _done_row(old), _done_row(new)
+    if old_row is None or new_row is None or _open_row(new) is not None:
+        return (old_row or ())[1:] != (new_row or ())[1:]
+    return old_row != new_row or _open_row(old) is not None
 
 
-def _alike(before: dict[Key, Record], after: dict[Key, Record]) -> Iterable[Change]:
-    """What has changed, with all keys of which the same is true: most of a batch.
+def _group_changes(before: dict[Key, Record], after: dict[Key, Record]) -> Iterable[Change]:
+    """Group keys, in their order, by the change of their record. Most batches have one group.
 
-    By identity, since to look at all of a record takes longer; in the order of keys, so that a page is changed once.
+    Records are compared by identity, because comparing their fields takes longer. Keys are sorted so that each page is
+    changed once.
     """
     changes: dict[tuple[int, int], Change] = {}
     for key in sorted(before | after):
         old, new = before.get(key), after.get(key)
         if old is not new:
-            same = id(old), id(new)
-            if same in changes:
-                changes[same][2].append(key)
+            identities = id(old), id(new)
+            if identities in changes:
+                changes[identities][2].append(key)
             else:
-                changes[same] = (old, new, [key])
+                changes[identities] = (old, new, [key])
     return changes.values()
 
 
 # --- statements for many keys ---
 
 
-def _found(
-    connection: sqlite3.Connection, find: str, keys: Sequence[Key], values: Sequence[object] = ()
+def _select(
+    connection: sqlite3.Connection, statement: str, keys: Sequence[Key], values: Sequence[object] = ()
 ) -> Iterator[Any]:
-    for cursor in _asked(connection, find, keys, values):
+    for cursor in _execute(connection, statement, keys, values):
         yield from cursor
 
 
-def _do(connection: sqlite3.Connection, statement: str, keys: Sequence[Key], values: Sequence[object] = ()) -> int:
-    """How many rows it has changed; not what somebody's triggers have, which all other counters include."""
-    each = _asked(connection, statement, keys, values)
-    return sum(connection.execute("SELECT changes()").fetchone()[0] for _ in each)
+def _write(connection: sqlite3.Connection, statement: str, keys: Sequence[Key], values: Sequence[object] = ()) -> int:
+    """Run a statement and return how many rows it changed. All other counters include the changes of triggers."""
+    cursors = _execute(connection, statement, keys, values)
+    return sum(connection.execute("SELECT changes()").fetchone()[0] for _ in cursors)
 
 
-def _asked(
+def _execute(
     connection: sqlite3.Connection, statement: str, keys: Sequence[Key], values: Sequence[object] = ()
 ) -> Iterator[sqlite3.Cursor]:
-    """Let a statement ask for all these keys, some at a time."""
-    begin, bound = 0, [*map(_bound, values)]
-    while begin < len(keys):
+    """Run a statement for all these keys, some at a time."""
+    start, bound = 0, [*map(_bindable, values)]
+    while start < len(keys):
         # Powers of two, so that there are few statements, and all of them stay prepared.
-        count = min(_CHUNK, 1 << (len(keys) - begin).bit_length() - 1)
-        asked = [*map(bytearray, keys[begin : begin + count])]
-        yield connection.execute(_asking(statement, count), [*asked, *bound])
-        begin += count
+        count = min(_CHUNK, 1 << (len(keys) - start).bit_length() - 1)
+        key_values = [*map(bytearray, keys[start : start + count])]
+        yield connection.execute(_with_keys(statement, count), [*key_values, *bound])
+        start += count
 
 
 @lru_cache
-def _asking(statement: str, count: int) -> str:
+def _with_keys(statement: str, count: int) -> str:
     return f"WITH asked (key) AS (VALUES {', '.join(['(?)'] * count)}) {statement}"
 
 
-def _bound(value: object) -> object:
-    """The same for SQLite, and Python passes it on at once: for other types it first looks for adapters, at length."""
+def _bindable(value: object) -> object:
+    """Return an equal value of a type that Python binds without looking for an adapter."""
     if value is None:
-        return nan  # is NULL to SQLite
+        return nan  # which SQLite stores as NULL
     if isinstance(value, bytes):
         return bytearray(value)
     return int(value) if isinstance(value, bool) else value

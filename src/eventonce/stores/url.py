@@ -1,4 +1,4 @@
-"""What a store's URL says, and how it may be shown."""
+"""Reading the URL of a store, and showing it without secrets."""
 
 from collections.abc import Mapping
 from typing import NoReturn
@@ -7,61 +7,61 @@ from eventonce.clock import duration
 from eventonce.errors import ConfigError
 
 
-def shown(url: str) -> str:
-    """A URL without what may be secret in it."""
-    scheme, between, rest = url.partition("://" if "://" in url else ":")
-    before, at, place = rest.rpartition("@")  # the last one, since a password may hold one too
-    if "?" in before:  # in a password, or the other one in an option: which, nobody can tell
-        return f"{scheme}{between}***"
-    return f"{scheme}{between}{'***@' if at else ''}{place.partition('?')[0]}"
+def redact_url(url: str) -> str:
+    """Return a URL without what may be secret in it."""
+    scheme, separator, rest = url.partition("://" if "://" in url else ":")
+    credentials, at_sign, address = rest.rpartition("@")  # the last one, since a password may contain one too
+    if "?" in credentials:  # either the password contains it, or the at sign belongs to an option
+        return f"{scheme}{separator}***"
+    return f"{scheme}{separator}{'***@' if at_sign else ''}{address.partition('?')[0]}"
 
 
-def options(url: str, *known: str) -> dict[str, str]:
-    """The options behind the question mark, all of them known."""
+def options(url: str, *valid_names: str) -> dict[str, str]:
+    """Read the options after the question mark. Raise `ConfigError` if one is unknown."""
     from urllib.parse import parse_qsl, urlsplit
 
-    found = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
-    for name in found:
+    query = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
+    for name in query:
         if not name.isidentifier():  # it may be half a password
-            wrong(url, "its options cannot be read; write special characters in a password %-encoded")
-        if name not in known:
-            wrong(url, f"option {name!r} is not known; it takes {', '.join(known)}")
-    return found
+            reject(url, "its options cannot be read; write special characters in a password %-encoded")
+        if name not in valid_names:
+            reject(url, f"unknown option {name!r}; use {', '.join(valid_names)}")
+    return query
 
 
-def flag(url: str, found: Mapping[str, str], name: str) -> bool:
-    """An option that is true or false, and false where it is not given."""
-    text = found.get(name, "false")
+def flag(url: str, query: Mapping[str, str], name: str) -> bool:
+    """Return an option that is true or false. The default is false."""
+    text = query.get(name, "false")
     if text not in ("true", "false"):
-        wrong(url, f"{name}={text!r} is neither true nor false")
+        reject(url, f"{name}={text!r} is neither true nor false")
     return text == "true"
 
 
-def count(url: str, found: Mapping[str, str], name: str, default: int) -> int:
-    """An option that is a whole number above 0."""
-    text = found.get(name, str(default))
+def count(url: str, query: Mapping[str, str], name: str, default: int) -> int:
+    """Return an option that is a whole number above 0."""
+    text = query.get(name, str(default))
     if not text.isdecimal() or int(text) < 1:
-        wrong(url, f"{name}={text!r} is not a whole number above 0")
+        reject(url, f"{name}={text!r} is not a whole number above 0")
     return int(text)
 
 
-def patience(text: str | float, what: str = "store") -> int:
-    """How long an answer is awaited, in milliseconds."""
-    found = duration(text, f"{what}: timeout")
-    if not found:
-        raise ConfigError(f"{what}: timeout=0 would give no server time to answer; write it like 5s")
-    return found
+def parse_timeout(text: str | float, label: str = "store") -> int:
+    """Return how long to wait for an answer, in milliseconds."""
+    timeout = duration(text, f"{label}: timeout")
+    if not timeout:
+        raise ConfigError(f"{label}: timeout=0 would give no server time to answer; write it like 5s")
+    return timeout
 
 
 def without(url: str, *names: str) -> str:
-    """The URL without these options: what is left is the driver's own."""
+    """Return the URL without these options. The others are the driver's."""
     bare, _, query = url.partition("?")
     from urllib.parse import parse_qsl, quote, urlencode
 
-    kept = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name not in names]
-    return f"{bare}?{urlencode(kept, quote_via=quote)}" if kept else bare
+    remaining = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name not in names]
+    return f"{bare}?{urlencode(remaining, quote_via=quote)}" if remaining else bare
 
 
-def wrong(url: str, why: str) -> NoReturn:
-    """Say what is wrong with a URL."""
-    raise ConfigError(f"store: {shown(url)}: {why}")
+def reject(url: str, reason: str) -> NoReturn:
+    """Raise `ConfigError` for a URL, without its secrets."""
+    raise ConfigError(f"store: {redact_url(url)}: {reason}")

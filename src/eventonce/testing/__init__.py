@@ -1,4 +1,4 @@
-"""For tests: trials of your own handlers, the contract every store must keep, faults it must survive, real servers.
+"""For tests: trials of your own handlers, the contract of every store, and faults that a store must survive.
 
 Needs pytest.
 """

@@ -1,10 +1,10 @@
-"""A clock that moves only when told."""
+"""A clock that stands still between calls."""
 
 import threading
 
 
 class ManualClock:
-    """Starts in 2026 and stands still; sleeping moves it on."""
+    """A clock that starts in 2026 and moves only when something sleeps on it."""
 
     def __init__(self, utc: int = 1_767_225_600_000) -> None:
         self._utc = utc

@@ -1,14 +1,14 @@
-"""The contract every store must keep. Ours pass it unchanged, and so can yours:
+"""The contract of every store. Ours pass it unchanged, and so can yours:
 
     class TestMyStore(StoreContract):
         features = Features(processes=True, durable=True)
 
         @pytest.fixture
         def opener(self, tmp_path):
-            return functools.partial(MyStore, tmp_path / "claims")    # each call opens the same data once more
+            return functools.partial(MyStore, tmp_path / "claims")    # each call opens the same data
 
-With `processes` the opener must be picklable. Nothing here looks inside a store or changes its clock: leases that
-must last are long, leases that must end are short and waited for. Nothing fails because a machine is slow.
+With `processes` the opener must be picklable. No test looks inside a store or changes its clock. Leases that must last
+are long, and leases that must expire are short and waited for. So no test fails because a machine is slow.
 """
 
 import functools
@@ -49,18 +49,18 @@ from eventonce.rules.rule import Rule
 from eventonce.stores.memory import MemoryStore
 
 LONG, SHORT = 60_000, 40  # leases and windows, in milliseconds
-OVER = 0.08  # seconds after which SHORT is surely over
-VERY_LONG = 10 * LONG  # for what may take as long as LONG where the machine is busy
-WINDOWS = (160, 2000, 20_000)  # that must last for a moment and then end: the first that is long enough here
+OVER = 0.08  # seconds after which SHORT has surely expired
+VERY_LONG = 10 * LONG  # for steps that may take as long as LONG on a busy machine
+WINDOWS = (160, 2000, 20_000)  # that must last for a moment and then expire: the first that is long enough is used
 Opener = Callable[[], Store]
 
 
 class Features(NamedTuple):
-    """What a store can do beyond the least."""
+    """The optional features of a store."""
 
-    processes: bool = False  # several processes may share the data
-    durable: bool = False  # what was committed survives the death of its process
-    transactions: bool = False  # `begin` gives a transaction: see `effect` and `effects`
+    processes: bool = False  # several processes can share the data
+    durable: bool = False  # commits survive a kill of their process
+    transactions: bool = False  # it has `begin`; the tests need `effect` and `effects`
 
 
 def key(number: int) -> Key:
@@ -81,7 +81,7 @@ def finish(store: Store, number: int, token: Token = b"token--1", window: int = 
     return store.commit([Finish(key(number), token, window, **more)])[0]
 
 
-def give_back(store: Store, number: int, token: Token = b"token--1", error: str | None = None) -> bool:
+def release(store: Store, number: int, token: Token = b"token--1", error: str | None = None) -> bool:
     """Release one key."""
     return store.release([Release(key(number), token, LONG, error)])[0]
 
@@ -93,7 +93,7 @@ class StoreContract:
 
     @pytest.fixture
     def opener(self) -> Opener:
-        raise NotImplementedError("give a fixture `opener` that returns a function opening your store")
+        raise NotImplementedError("define a fixture `opener` that returns a function which opens your store")
 
     @pytest.fixture
     def store(self, opener: Opener) -> Iterator[Store]:
@@ -106,7 +106,7 @@ class StoreContract:
     def test_the_first_claim_wins(self, store: Store) -> None:
         assert claim(store, 1) == Won(1)
 
-    def test_a_second_owner_is_told_to_wait(self, store: Store) -> None:
+    def test_a_second_owner_has_to_wait(self, store: Store) -> None:
         claim(store, 1)
         answer = claim(store, 1, b"token--2")
         assert isinstance(answer, Busy)
@@ -160,15 +160,15 @@ class StoreContract:
         before = store.peek([key(1)])
         assert store.extend([Claim(key(1), b"token--1")], LONG) == [False]
         assert finish(store, 1, b"token--1") is False
-        assert give_back(store, 1, b"token--1", "late") is False
-        assert give_back(store, 1, b"token--1") is False
+        assert release(store, 1, b"token--1", "late") is False
+        assert release(store, 1, b"token--1") is False
         assert store.peek([key(1)]) == before
         assert finish(store, 1, b"token--2")
 
     def test_nobody_can_end_what_was_never_claimed(self, store: Store) -> None:
         assert store.extend([Claim(key(1), b"token--1")], LONG) == [False]
         assert finish(store, 1) is False
-        assert give_back(store, 1) is False
+        assert release(store, 1) is False
         assert store.peek([key(1)]) == [None]
 
     def test_an_extended_claim_outlives_its_first_lease(self, store: Store) -> None:
@@ -183,8 +183,8 @@ class StoreContract:
         assert finish(store, 1)
         assert isinstance(claim(store, 1, b"token--2"), Done)
 
-    def test_a_lease_that_no_clock_could_have_made_is_over(self, store: Store) -> None:
-        """A clock that was ahead by a year, say, when the owner died: what it claimed must not wait for a year."""
+    def test_a_lease_longer_than_any_valid_one_has_expired(self, store: Store) -> None:
+        """If a clock was ahead by a year when the owner died, its key must not wait for a year."""
         claim(store, 1, lease=FURTHEST_LEASE + LONG)
         claim(store, 2, lease=LONGEST_LEASE)
         assert claim(store, 1, b"token--2") == Won(2, None, suspect=True)
@@ -198,10 +198,10 @@ class StoreContract:
         claim(store, 1)
         finish(store, 1)
         assert store.extend([Claim(key(1), b"token--1")], LONG) == [False]
-        assert give_back(store, 1, error="no") is False
+        assert release(store, 1, error="no") is False
         assert isinstance(claim(store, 1, b"token--2"), Done)
 
-    def test_a_killed_process_leaves_its_keys_to_others(self, opener: Opener, store: Store) -> None:
+    def test_the_keys_of_a_killed_process_can_be_claimed_by_others(self, opener: Opener, store: Store) -> None:
         self._need("processes")
         _kill_after(functools.partial(_claim_and_hang, opener))
         assert isinstance(claim(store, 2, b"token--2"), Done)
@@ -234,7 +234,7 @@ class StoreContract:
     def test_a_commit_after_a_release_is_fenced(self, store: Store) -> None:
         for number, error in ((1, "failed"), (2, None)):
             claim(store, number)
-            give_back(store, number, error=error)
+            release(store, number, error=error)
             assert finish(store, number) is False
 
     def test_the_window_ends(self, store: Store) -> None:
@@ -245,16 +245,16 @@ class StoreContract:
         assert claim(store, 1, b"token--2") == Won(1)
 
     def test_a_fixed_window_is_not_moved_by_duplicates(self, store: Store) -> None:
-        number, window = _meet_within_the_window(store, refresh=False)
+        number, window = _duplicate_within_window(store, refresh=False)
         time.sleep(2 * window / 1000)
         assert claim(store, number, b"token--3") == Won(1)
 
     def test_a_sliding_window_is_restarted_by_duplicates(self, store: Store) -> None:
-        number, window = _meet_within_the_window(store, refresh=True)
+        number, window = _duplicate_within_window(store, refresh=True)
         time.sleep(2 * window / 1000)
         assert isinstance(claim(store, number, b"token--3"), Done)
 
-    def test_a_memo_comes_back_as_it_was(self, store: Store) -> None:
+    def test_a_memo_is_returned_unchanged(self, store: Store) -> None:
         memos = [None, b"", b"\x00\xff", "ü".encode(), bytes(range(256)) * 200]
         for number, memo in enumerate(memos):
             claim(store, number)
@@ -273,9 +273,9 @@ class StoreContract:
 
     def test_a_failed_attempt_is_remembered(self, store: Store) -> None:
         claim(store, 1)
-        assert give_back(store, 1, error="Ärger: no money")
+        assert release(store, 1, error="Ärger: no money")
         assert claim(store, 1, b"token--2") == Won(2, "Ärger: no money")
-        give_back(store, 1, b"token--2", "again")
+        release(store, 1, b"token--2", "again")
         assert claim(store, 1, b"token--3") == Won(3, "again")
         finish(store, 1, b"token--3")
         answer = claim(store, 1, b"token--4")
@@ -284,21 +284,21 @@ class StoreContract:
 
     def test_a_repeated_release_is_a_success(self, store: Store) -> None:
         claim(store, 1)
-        assert give_back(store, 1, error="failed")
-        assert give_back(store, 1, error="failed")
+        assert release(store, 1, error="failed")
+        assert release(store, 1, error="failed")
         assert claim(store, 1, b"token--2") == Won(2, "failed")
 
-    def test_a_claim_given_back_unused_leaves_no_trace(self, store: Store) -> None:
+    def test_a_claim_released_unused_leaves_no_record(self, store: Store) -> None:
         claim(store, 1)
-        assert give_back(store, 1)
+        assert release(store, 1)
         assert store.peek([key(1)]) == [None]
         assert claim(store, 1, b"token--2") == Won(1)
 
-    def test_giving_back_unused_keeps_earlier_failures(self, store: Store) -> None:
+    def test_an_unused_release_keeps_earlier_failures(self, store: Store) -> None:
         claim(store, 1)
-        give_back(store, 1, error="failed")
+        release(store, 1, error="failed")
         claim(store, 1, b"token--2")
-        give_back(store, 1, b"token--2")
+        release(store, 1, b"token--2")
         assert claim(store, 1, b"token--3") == Won(2, "failed")
 
     # --- versions ---
@@ -322,16 +322,16 @@ class StoreContract:
         claim(store, 1, version=1)
         finish(store, 1, version=1)
         claim(store, 1, b"token--2", version=2)
-        give_back(store, 1, b"token--2", error="failed")
+        release(store, 1, b"token--2", error="failed")
         assert isinstance(claim(store, 1, b"token--3", version=1), Done)
         assert claim(store, 1, b"token--3", version=2) == Won(2, "failed")
-        assert give_back(store, 1, b"token--3")
+        assert release(store, 1, b"token--3")
         assert finish(store, 1, b"token--3", version=2) is False
         assert isinstance(claim(store, 1, b"token--4", version=1), Done)
 
     def test_attempts_belong_to_a_version(self, store: Store) -> None:
         claim(store, 1, version=1)
-        give_back(store, 1, error="failed")
+        release(store, 1, error="failed")
         assert claim(store, 1, b"token--2", version=2) == Won(1)
 
     # --- batches ---
@@ -346,7 +346,7 @@ class StoreContract:
         kinds = [type(answer) for answer in store.claim(wants, b"token--2", LONG)]
         assert kinds == [Stale, Won, Busy, Done]
 
-    def test_a_key_that_stands_twice_in_a_batch_is_answered_alike(self, store: Store) -> None:
+    def test_a_key_that_occurs_twice_in_a_batch_has_equal_answers(self, store: Store) -> None:
         assert store.claim([Want(key(1), LONG)] * 2, b"token--1", LONG) == [Won(1), Won(1)]
         assert store.commit([Finish(key(1), b"token--1", LONG)] * 2) == [True, True]
         first, second = store.claim([Want(key(1), LONG)] * 2, b"token--2", LONG)
@@ -354,12 +354,12 @@ class StoreContract:
         assert first == second
 
     def test_a_large_batch(self, store: Store) -> None:
-        every = keys(3000)
-        assert store.claim([Want(each, LONG) for each in every], b"token--1", LONG) == [Won(1)] * 3000
-        assert store.extend([Claim(each, b"token--1") for each in every], LONG) == [True] * 3000
-        assert store.release([Release(each, b"token--1", LONG) for each in every[:1000]]) == [True] * 1000
-        assert store.commit([Finish(each, b"token--1", LONG) for each in every[1000:]]) == [True] * 2000
-        assert [record is None for record in store.peek(every)] == [True] * 1000 + [False] * 2000
+        all_keys = keys(3000)
+        assert store.claim([Want(each, LONG) for each in all_keys], b"token--1", LONG) == [Won(1)] * 3000
+        assert store.extend([Claim(each, b"token--1") for each in all_keys], LONG) == [True] * 3000
+        assert store.release([Release(each, b"token--1", LONG) for each in all_keys[:1000]]) == [True] * 1000
+        assert store.commit([Finish(each, b"token--1", LONG) for each in all_keys[1000:]]) == [True] * 2000
+        assert [record is None for record in store.peek(all_keys)] == [True] * 1000 + [False] * 2000
 
     def test_an_empty_batch(self, store: Store) -> None:
         assert store.claim([], b"token--1", LONG) == []
@@ -382,7 +382,7 @@ class StoreContract:
 
     # --- by hand ---
 
-    def test_peek_tells_and_changes_nothing(self, store: Store) -> None:
+    def test_peek_returns_the_record_and_changes_nothing(self, store: Store) -> None:
         claim(store, 1, version=7)
         finish(store, 1, version=7, memo=b"note")
         record, none = store.peek([key(1), key(2)])
@@ -401,7 +401,7 @@ class StoreContract:
         assert store.forget([key(1)]) == [True]
         assert finish(store, 1) is False
 
-    def test_the_sweep_removes_what_is_over_in_bounded_steps(self, store: Store) -> None:
+    def test_the_sweep_removes_expired_records_in_bounded_steps(self, store: Store) -> None:
         store.claim([Want(each, SHORT) for each in keys(50)], b"token--1", SHORT)
         store.commit([Finish(each, b"token--1", SHORT if number % 2 else LONG) for number, each in enumerate(keys(50))])
         time.sleep(OVER)
@@ -451,11 +451,11 @@ class StoreContract:
     # --- transactions ---
 
     def effect(self, handle: Any, number: int) -> None:
-        """Write a number through a transaction's handle; for stores with `transactions`."""
+        """Write a number through the handle of a transaction. Stores with `transactions` define this."""
         raise NotImplementedError
 
     def effects(self, store: Store) -> list[int]:
-        """The numbers that were written and committed, in order."""
+        """Return the numbers that were written and committed, in order."""
         raise NotImplementedError
 
     def test_an_effect_and_its_record_commit_together(self, store: Store) -> None:
@@ -501,7 +501,7 @@ class StoreContract:
             transaction = store.begin(Claim(key(1), b"token--1"))
             self.effect(transaction.handle, 1)
             assert transaction.commit(Finish(key(1), b"token--1", LONG)) is False
-        except LeaseLost:  # as early as that
+        except LeaseLost:  # a store may notice it in `begin`
             pass
         assert self.effects(store) == []
         assert finish(store, 1, b"token--2")
@@ -516,14 +516,14 @@ class StoreContract:
             pytest.skip(f"by design: the features of this store do not name {feature!r}")
 
 
-def _meet_within_the_window(store: Store, *, refresh: bool) -> tuple[int, int]:
-    """Let a duplicate meet a window before it is over; the number of the key, and its window."""
+def _duplicate_within_window(store: Store, *, refresh: bool) -> tuple[int, int]:
+    """Claim a done key before its window expires. Return the number of the key and its window."""
     for number, window in enumerate(WINDOWS):
         claim(store, number)
-        began = time.monotonic()
+        started_at = time.monotonic()
         finish(store, number, window=window)
         answer = claim(store, number, b"token--2", window=LONG, refresh=refresh)
-        if time.monotonic() - began < window / 1000:  # else the machine may have been too slow for it
+        if time.monotonic() - started_at < window / 1000:  # else the machine may have been too slow
             break
     assert isinstance(answer, Done)
     return number, window
@@ -538,24 +538,24 @@ class VerbCall(NamedTuple):
     verb: str
     batch: Sequence[Any]
     more: Sequence[Any]
-    waits: bool  # until what is short is over
+    waits: bool  # until SHORT has expired
 
     def __call__(self, store: Store) -> Any:
         return getattr(store, self.verb)(self.batch, *self.more)
 
 
-def _history(chance: random.Random, steps: int) -> Iterator[VerbCall]:
-    """Calls that few keys, tokens and versions make meet in every way."""
+def _history(rng: random.Random, steps: int) -> Iterator[VerbCall]:
+    """Yield calls with few keys, tokens and versions, so that they meet in every way."""
     for _ in range(steps):
-        some = chance.sample(keys(3), chance.randint(1, 3))
-        token = b"token--%d" % chance.randint(1, 2)
-        window, lease = (chance.choice([SHORT, VERY_LONG, VERY_LONG, VERY_LONG]) for _ in range(2))
-        version = chance.choice([None, 1, 2, 3])
-        error = chance.choice([None, "no", "nö"])
-        refresh, shared = chance.random() < 0.2, chance.random() < 0.3
+        some = rng.sample(keys(3), rng.randint(1, 3))
+        token = b"token--%d" % rng.randint(1, 2)
+        window, lease = (rng.choice([SHORT, VERY_LONG, VERY_LONG, VERY_LONG]) for _ in range(2))
+        version = rng.choice([None, 1, 2, 3])
+        error = rng.choice([None, "no", "nö"])
+        refresh, shared = rng.random() < 0.2, rng.random() < 0.3
         claim = [Want(each, window, version, refresh, shared) for each in some]
-        finish = [Finish(each, token, window, version, chance.choice([None, b"", b"memo"])) for each in some]
-        yield chance.choice(
+        finish = [Finish(each, token, window, version, rng.choice([None, b"", b"memo"])) for each in some]
+        yield rng.choice(
             [
                 VerbCall("claim", claim, (token, lease), waits=lease == SHORT or (refresh and window == SHORT)),
                 VerbCall("claim", claim, (token, VERY_LONG), waits=refresh and window == SHORT),
@@ -568,7 +568,7 @@ def _history(chance: random.Random, steps: int) -> Iterator[VerbCall]:
 
 
 def _timeless(answers: Sequence[Any]) -> list[Any]:
-    """Answers and records without the moments in them, of which only the order counts."""
+    """Return answers and records without their times."""
     return [_without_times(answer) for answer in answers]
 
 
@@ -585,8 +585,8 @@ def _without_times(answer: Any) -> Any:
 # --- racing and dying ---
 
 
-def race(act: Callable[[Token], Any], threads: int) -> list[list[Token]]:
-    """Let threads act at the same moment; for each key, the tokens that won it."""
+def race(operation: Callable[[Token], Any], threads: int) -> list[list[Token]]:
+    """Call a function in several threads at once. Return the tokens that won each key."""
     barrier = threading.Barrier(threads)
     answers: dict[Token, Sequence[Answer]] = {}
     errors: list[BaseException] = []
@@ -594,7 +594,7 @@ def race(act: Callable[[Token], Any], threads: int) -> list[list[Token]]:
     def run(token: Token) -> None:
         barrier.wait()
         try:
-            answers[token] = act(token) or ()
+            answers[token] = operation(token) or ()
         except BaseException as error:
             errors.append(error)
 
@@ -612,7 +612,7 @@ def race(act: Callable[[Token], Any], threads: int) -> list[list[Token]]:
 
 
 def _claim_all(opener: Opener, count: int, token: Token) -> list[bool]:
-    """In a process of its own: claim all keys one by one."""
+    """Claim all keys one by one, in a separate process."""
     store = opener()
     won = [isinstance(store.claim([Want(each, LONG)], token, VERY_LONG)[0], Won) for each in keys(count)]
     store.close()
@@ -640,12 +640,12 @@ def _hang(ready: Connection) -> None:
 
 
 def _kill_after(work: Callable[[Connection], None]) -> None:
-    """Run work in a process of its own, and kill it with SIGKILL when it says that it is ready."""
+    """Run a function in a separate process, and kill it with SIGKILL when it reports that it is ready."""
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=work, args=(there,))
+    receiver, sender = context.Pipe()
+    process = context.Process(target=work, args=(sender,))
     process.start()
-    assert here.poll(120), "the process did not get ready"
-    here.recv()
+    assert receiver.poll(120), "the process did not get ready"
+    receiver.recv()
     os.kill(process.pid or 0, signal.SIGKILL)
     process.join()

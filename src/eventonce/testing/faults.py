@@ -1,12 +1,12 @@
-"""Faults that every store with a server must survive. Ours do, and so can yours:
+"""Faults that every store with a server must survive. Ours pass these tests, and so can yours:
 
 class TestMyStoreUnderFaults(StoreFaults):
     @pytest.fixture
-    def server(self, my_server): ...     # has `port` and `restart`, `freeze` and `thaw`
+    def server(self, my_server): ...     # with `port`, `restart`, `freeze` and `thaw`
 
     @pytest.fixture
-    def opener(self, server): ...        # opener(port, clock, timeout) opens the store at that port, with answers
-                                         # awaited for so long: "1s" or "60s"
+    def opener(self, server): ...        # opener(port, clock, timeout) opens the store at that port. It waits
+                                         # for answers for a `timeout` of "1s" or "60s"
 """
 
 import threading
@@ -33,7 +33,7 @@ OFTEN = pytest.mark.parametrize("often", [1, 4])
 
 
 class FaultyServer(Protocol):
-    """What is done to a server."""
+    """A server that the tests can restart and freeze."""
 
     port: int
 
@@ -43,7 +43,7 @@ class FaultyServer(Protocol):
 
 
 class Skewed(SystemClock):
-    """A machine's clock that goes wrong by so many milliseconds."""
+    """A system clock that is wrong by some milliseconds."""
 
     def __init__(self, skew: int) -> None:
         self._skew = skew
@@ -53,7 +53,7 @@ class Skewed(SystemClock):
 
 
 class Patient(SystemClock):
-    """A clock on which only pauses take time, so that who is patient tries equally often on every machine."""
+    """A clock on which only pauses take time, so that calls are retried equally often on every machine."""
 
     def __init__(self) -> None:
         self._slept = 0
@@ -70,15 +70,15 @@ StoreAt = Callable[[int, Clock, str], Store]
 
 
 class StoreFaults:
-    """Lost answers, restarts, slow and dead servers, clocks that differ: nothing is lost, nothing runs twice."""
+    """Lost answers, restarts, slow and dead servers, and different clocks. Nothing is lost, and nothing runs twice."""
 
     @pytest.fixture
     def server(self) -> FaultyServer:
-        raise NotImplementedError("give a fixture `server`")
+        raise NotImplementedError("define a fixture `server`")
 
     @pytest.fixture
     def opener(self) -> StoreAt:
-        raise NotImplementedError("give a fixture `opener`")
+        raise NotImplementedError("define a fixture `opener`")
 
     @pytest.fixture
     def proxy(self, server: FaultyServer) -> Iterator[FaultProxy]:
@@ -87,7 +87,7 @@ class StoreFaults:
 
     @pytest.fixture
     def store(self, opener: StoreAt, proxy: FaultProxy) -> Iterator[Store]:
-        """One that awaits answers for a minute: those that are lost are cut off, and nothing else is too late."""
+        """A store that waits a minute for answers, so that no answer is too late unless its connection is cut."""
         store = opener(proxy.port, Patient(), "60s")
         store.peek(keys(1))  # connects
         yield store
@@ -95,13 +95,13 @@ class StoreFaults:
 
     @pytest.fixture
     def hasty(self, opener: StoreAt, proxy: FaultProxy) -> Iterator[Store]:
-        """One that awaits answers for a second, from a server that does not give them."""
+        """A store that waits a second for answers, from a server that does not answer."""
         store = opener(proxy.port, SystemClock(), "1s")
         store.peek(keys(1))
         yield store
         store.close()
 
-    # --- the answer is lost after the write: of one key and of many, once and more often than a driver asks again ---
+    # --- the answer is lost after the write: of one key and of many, once and more often than a driver retries ---
 
     @MANY
     @OFTEN
@@ -127,7 +127,7 @@ class StoreFaults:
 
     @MANY
     @OFTEN
-    def test_a_duplicate_whose_answer_is_lost_is_told_again(
+    def test_a_duplicate_whose_answer_is_lost_is_answered_again(
         self, store: Store, proxy: FaultProxy, many: int, often: int
     ) -> None:
         _claim_all(store, many)
@@ -168,7 +168,7 @@ class StoreFaults:
 
     @MANY
     @OFTEN
-    def test_giving_back_whose_answer_is_lost_leaves_no_trace(
+    def test_an_unused_release_whose_answer_is_lost_leaves_no_record(
         self, store: Store, proxy: FaultProxy, many: int, often: int
     ) -> None:
         _claim_all(store, many)
@@ -179,9 +179,7 @@ class StoreFaults:
 
     @MANY
     @OFTEN
-    def test_looking_and_forgetting_whose_answers_are_lost(
-        self, store: Store, proxy: FaultProxy, many: int, often: int
-    ) -> None:
+    def test_peek_and_forget_survive_lost_answers(self, store: Store, proxy: FaultProxy, many: int, often: int) -> None:
         _claim_all(store, many)
         proxy.cut_answers(often)
         assert None not in store.peek(keys(many))
@@ -191,10 +189,10 @@ class StoreFaults:
         assert proxy.cut == 2 * often
         assert store.peek(keys(many)) == [None] * many
 
-    def test_what_another_takes_while_our_answers_are_lost_is_theirs(
+    def test_a_claim_taken_over_while_our_answers_are_lost_belongs_to_the_other(
         self, opener: StoreAt, store: Store, proxy: FaultProxy, server: FaultyServer
     ) -> None:
-        """The first try has claimed, its lease is over when the second is made, and somebody else was quicker."""
+        """The first call has claimed. Its lease expires before the retry, and another worker claims first."""
         other = opener(server.port, SystemClock(), "60s")
         _claim_all(store, 3, lease=SHORT)
         time.sleep(OVER)
@@ -211,7 +209,7 @@ class StoreFaults:
         assert _hold(other, 3, b"token--2")
         other.close()
 
-    def test_connections_that_were_cut_are_made_again(self, store: Store, proxy: FaultProxy) -> None:
+    def test_cut_connections_are_opened_again(self, store: Store, proxy: FaultProxy) -> None:
         claim(store, 1)
         proxy.cut_all()
         assert finish(store, 1)
@@ -255,13 +253,13 @@ class StoreFaults:
 
     # --- a server that does not answer ---
 
-    # What such a server does late may hold the keys for the rest of a lease, and that is waited for.
+    # A late write of such a server may hold the keys for the rest of a lease, so the tests wait for that.
 
     def test_a_server_slower_than_the_lease_loses_nothing(self, hasty: Store, proxy: FaultProxy) -> None:
         ran: list[str] = []
         proxy.delay = 500
         outcomes = _run(hasty, 3, lambda event: ran.append(event.id), lease="0.2s")
-        assert ran == []  # the claims were over before we knew of them
+        assert ran == []  # the leases expired before the answers arrived
         assert {outcome.kind for outcome in outcomes} <= {OutcomeKind.FAILED, OutcomeKind.UNKNOWN}
         proxy.delay = 0
         assert {outcome.kind for outcome in _run(hasty, 3, lambda event: ran.append(event.id))} == {
@@ -271,24 +269,26 @@ class StoreFaults:
 
     def test_a_server_that_slows_down_while_we_work_loses_nothing(self, hasty: Store, proxy: FaultProxy) -> None:
         ran: list[str] = []
-        clock = ManualClock()  # on which the handler begins in time, and works for most of the lease
+        clock = ManualClock()  # on which the handler starts in time and runs for most of the lease
 
         def handle(event: Event) -> None:
             ran.append(event.id)
             proxy.delay = 600
             clock.sleep(900)
-            time.sleep(1.2)  # beyond the lease, whose extension is answered late
+            time.sleep(1.2)  # longer than the lease, whose extension is answered late
 
         (first,) = _run(hasty, 1, handle, lease="1s", clock=clock)
         proxy.delay = 0
         assert len(ran) == 1
         (second,) = _run(hasty, 1, handle)
-        if first.kind is OutcomeKind.PROCESSED or len(ran) == 1:  # a commit may have come through without our knowing
+        if (
+            first.kind is OutcomeKind.PROCESSED or len(ran) == 1
+        ):  # a commit may have been made although its answer was lost
             assert (second.kind, len(ran)) == (OutcomeKind.DUPLICATE, 1)
         else:
             assert (second.kind, len(ran)) == (OutcomeKind.PROCESSED, 2)
 
-    def test_a_server_that_stands_still_is_unknown_and_loses_nothing(self, hasty: Store, server: FaultyServer) -> None:
+    def test_a_server_that_hangs_is_unknown_and_loses_nothing(self, hasty: Store, server: FaultyServer) -> None:
         ran: list[str] = []
         server.freeze()
         try:
@@ -301,7 +301,7 @@ class StoreFaults:
             OutcomeKind.PROCESSED
         }
 
-    def test_a_server_that_is_not_there_is_unknown(self, opener: StoreAt) -> None:
+    def test_a_missing_server_is_unknown(self, opener: StoreAt) -> None:
         ran: list[str] = []
         store = opener(free_port(), SystemClock(), "1s")
         outcomes = _run(store, 3, lambda event: ran.append(event.id), lease="0.5s")
@@ -330,7 +330,7 @@ class StoreFaults:
     def test_a_worker_whose_clock_is_wrong_waits_no_longer_for_another(
         self, opener: StoreAt, server: FaultyServer, skew: int
     ) -> None:
-        """It compares the end of the other's lease with its own clock: an hour behind is not an hour more to wait."""
+        """It compares the end of the lease with its own clock, so with one an hour behind it waits no hour more."""
         clock = Skewed(skew)
         right, wrong = opener(server.port, SystemClock(), "60s"), opener(server.port, clock, "60s")
         assert claim(right, 1, lease=LEASE) == Won(1)
@@ -346,19 +346,19 @@ def _ids(count: int) -> list[str]:
 
 
 def _claim_all(store: Store, count: int, token: Token = b"token--1", lease: int = LONG) -> list[Any]:
-    return store.claim([Want(each, LONG) for each in keys(count)], token, lease)
+    return store.claim([Want(key, LONG) for key in keys(count)], token, lease)
 
 
 def _hold(store: Store, count: int, token: Token) -> bool:
-    return store.extend([Claim(each, token) for each in keys(count)], LONG) == [True] * count
+    return store.extend([Claim(key, token) for key in keys(count)], LONG) == [True] * count
 
 
 def _finishes(count: int) -> list[Finish]:
-    return [Finish(each, b"token--1", LONG) for each in keys(count)]
+    return [Finish(key, b"token--1", LONG) for key in keys(count)]
 
 
 def _releases(count: int, error: str | None) -> list[Release]:
-    return [Release(each, b"token--1", LONG, error) for each in keys(count)]
+    return [Release(key, b"token--1", LONG, error) for key in keys(count)]
 
 
 def _run(

@@ -1,4 +1,4 @@
-"""The pytest plugin: each scenario of a trial as a test of its own.
+"""The pytest plugin, which runs each scenario of a trial as a separate test.
 
 # conftest.py
 pytest_plugins = ["eventonce.testing.plugin"]
@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--once-store",
         default=None,
-        help="The store to try handlers on.  [default: a SQLite file for each test]",
+        help="Store on which handlers are tried.  [default: a SQLite file for each test]",
     )
 
 
@@ -31,7 +31,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def once_trial(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
-    """Tries a handler in one scenario, and fails where an effect happened twice or not at all."""
+    """Try a handler in one scenario. Fail if an effect happened twice or not at all."""
     url: str = request.config.getoption("--once-store") or f"sqlite:///{tmp_path / 'trial.db'}?shared=true"
 
     def try_once(

@@ -19,42 +19,42 @@ def free_port() -> int:
 
 
 class FaultProxy(Closing):
-    """Listens on a free port for each port given, and passes everything on, until told otherwise.
+    """A proxy with a free port for each server port. It passes everything on, except for the faults that are set.
 
-    `cut_answers(n)`: for the next n answers, what was asked is done and the connection is cut in place of the answer.
-    `delay`: milliseconds by which answers are held back. `refusing`: whether new connections are cut at once.
-    `stall()`: answers are held back until `flow()`.
+    `cut_answers(n)`: the next n requests are done, but the connection is cut instead of passing on the answer.
+    `delay`: milliseconds by which answers are delayed. `refusing`: whether new connections are cut at once.
+    `stall()`: answers wait until `flow()`.
     """
 
     def __init__(self, *ports: int) -> None:
         self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in ports]
-        self.ports: list[int] = [each.getsockname()[1] for each in self._listeners]
+        self.ports: list[int] = [listener.getsockname()[1] for listener in self._listeners]
         self.port = self.ports[0]
         self.delay = 0
         self.refusing = False
-        self._cuts = 0
-        self.cut = 0  # how many answers were cut
+        self._answers_to_cut = 0
+        self.cut = 0  # the number of answers that were cut
         self._lock = threading.Lock()
         self._flowing = threading.Event()
         self._flowing.set()
         self._open: set[socket.socket] = set()
         self._servers = list(ports)
-        for at, listener in enumerate(self._listeners):
-            threading.Thread(target=self._accept, args=(listener, at), daemon=True).start()
+        for index, listener in enumerate(self._listeners):
+            threading.Thread(target=self._accept, args=(listener, index), daemon=True).start()
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """The number of connected clients."""
         with self._lock:
-            return len(self._open) // 2  # each with its own connection to the server
+            return len(self._open) // 2  # each client has its own connection to the server
 
     def lead_to(self, port: int) -> None:
-        """New connections go there from now on, as when a name has got another address."""
+        """Send new connections to another port, as when the address of a name has changed."""
         self._servers = [port] * len(self._servers)
 
     def cut_answers(self, count: int = 1) -> None:
         with self._lock:
-            self._cuts = count
+            self._answers_to_cut = count
 
     def stall(self) -> None:
         self._flowing.clear()
@@ -65,14 +65,14 @@ class FaultProxy(Closing):
     def cut_all(self) -> None:
         """Cut every open connection."""
         with self._lock:
-            for each in self._open:
-                _shut(each)
+            for connection in self._open:
+                _shut(connection)
 
-    def _accept(self, listener: socket.socket, at: int) -> None:
+    def _accept(self, listener: socket.socket, index: int) -> None:
         with contextlib.suppress(OSError):  # closed
             while True:
                 client, _ = listener.accept()
-                self._connect(client, self._servers[at])
+                self._connect(client, self._servers[index])
 
     def _connect(self, client: socket.socket, port: int) -> None:
         if self.refusing:
@@ -84,39 +84,39 @@ class FaultProxy(Closing):
         except OSError:
             client.close()
             return
-        for each in (client, server):
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for connection in (client, server):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._lock:
             self._open |= {client, server}
-            if self.refusing:  # since a moment ago, and all that was open then has been cut
+            if self.refusing:  # since a moment ago, when all open connections were cut
                 _shut(client)
         threading.Thread(target=self._pass_on, args=(client, server, False), daemon=True).start()
         threading.Thread(target=self._pass_on, args=(server, client, True), daemon=True).start()
 
-    def _pass_on(self, here: socket.socket, there: socket.socket, answers: bool) -> None:
+    def _pass_on(self, source: socket.socket, target: socket.socket, from_server: bool) -> None:
         try:
-            while data := here.recv(_CHUNK):
-                if answers and self._hold_back():
+            while data := source.recv(_CHUNK):
+                if from_server and self._delay_answer():
                     break
-                there.sendall(data)
+                target.sendall(data)
         except OSError:  # either end has gone
             pass
         finally:
-            _shut(here)
-            _shut(there)
+            _shut(source)
+            _shut(target)
             with self._lock:
-                self._open.discard(here)
-            here.close()
+                self._open.discard(source)
+            source.close()
 
-    def _hold_back(self) -> bool:
-        """Wait as told; whether this answer is to be cut."""
+    def _delay_answer(self) -> bool:
+        """Wait as long as answers are delayed. Return whether to cut this one."""
         self._flowing.wait()
         if self.delay:
             time.sleep(self.delay / 1000)
         with self._lock:
-            if not self._cuts:
+            if not self._answers_to_cut:
                 return False
-            self._cuts -= 1
+            self._answers_to_cut -= 1
             self.cut += 1
             return True
 
@@ -128,6 +128,6 @@ class FaultProxy(Closing):
         self.cut_all()
 
 
-def _shut(each: socket.socket) -> None:
+def _shut(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        each.shutdown(socket.SHUT_RDWR)
+        connection.shutdown(socket.SHUT_RDWR)

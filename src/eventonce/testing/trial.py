@@ -1,11 +1,11 @@
-"""A trial of a handler: copies, races, crashes, lost leases, replays and redrives, and which effects came of them.
+"""A trial of a handler: its effects under copies, races, crashes, lost leases, replays and redrives.
 
     report = try_handler(charge, order, effects=lambda: charges, reset=charges.clear)
     assert report.good, report
 
-One run without any trouble says which effects one event has. Under every scenario there must be the same effects, no
-more and no fewer. Effects through `ctx.tx` and effects that overwrite themselves pass everywhere; others happen twice
-where a worker dies or loses its lease between the effect and its commit, which no store can prevent.
+One undisturbed run shows the effects of one event. Under every scenario there must be the same effects, no more and no
+fewer. Effects through `ctx.tx` and effects that overwrite themselves pass everywhere. Others happen twice if a worker
+dies or loses its lease between the effect and its commit, which no store can prevent.
 """
 
 import asyncio
@@ -34,15 +34,15 @@ from eventonce.stores import open_store
 Effects = Callable[[], Iterable[Hashable]]
 Rules = Rule | Sequence[Rule] | str | Path
 _LEASE = 0.3  # seconds: short, because trials wait for it
-_LONG_LEASE = 60  # where none does, and a machine may stand still
+_LONG_LEASE = 60  # for scenarios without a lost lease, on a machine that may pause
 _RACERS = 4
-_PATIENCE = 10.0  # seconds, after which a scenario goes on without the other worker
-_TAKE_OVER = 4.0  # seconds: where the store lets nobody take over meanwhile, the first goes on after that
-_NO_END = 2**31 - 1
+_TIMEOUT = 10.0  # seconds after which a scenario goes on without the other worker
+_TAKEOVER_TIMEOUT = 4.0  # seconds after which the first worker goes on if the store allows no takeover
+_UNLIMITED = 2**31 - 1
 
 
 class Difference(NamedTuple):
-    """What one scenario did otherwise than one undisturbed run."""
+    """The difference between the effects of one scenario and those of an undisturbed run."""
 
     scenario: str
     twice: Counter[Hashable]  # effects that happened more often, and how much more
@@ -50,11 +50,11 @@ class Difference(NamedTuple):
     expected: Counter[Hashable]  # the effects of one undisturbed run
 
     def __str__(self) -> str:
-        told = [self._told(effect, more) for effect, more in self.twice.items()]
-        told += [self._told(effect, -less) for effect, less in self.missing.items()]
-        return f"{self.scenario}: {', '.join(told)}"
+        descriptions = [self._describe(effect, more) for effect, more in self.twice.items()]
+        descriptions += [self._describe(effect, -fewer) for effect, fewer in self.missing.items()]
+        return f"{self.scenario}: {', '.join(descriptions)}"
 
-    def _told(self, effect: Hashable, more: int) -> str:
+    def _describe(self, effect: Hashable, more: int) -> str:
         expected = self.expected[effect]
         if expected + more == 0:
             return f"{effect!r} did not happen"
@@ -63,14 +63,14 @@ class Difference(NamedTuple):
 
 
 class TrialReport(NamedTuple):
-    """What a trial found; `str(report)` says it in words."""
+    """The differences that a trial found. `str(report)` describes them."""
 
     differences: Sequence[Difference]
     scenarios: Sequence[str]
 
     @property
     def good(self) -> bool:
-        """Whether every scenario had the effects of one run."""
+        """Return whether every scenario had the effects of one run."""
         return not self.differences
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class TrialReport(NamedTuple):
 
 
 class Trial:
-    """One handler and one event, on a store of your choice, under a consumer of its own there."""
+    """A handler and an event, on a store of your choice under a consumer of its own."""
 
     def __init__(
         self,
@@ -105,11 +105,11 @@ class Trial:
             raise ValueError("one run of the handler has no effects; `effects` must return what it did")
 
     def run(self, scenario: str) -> Difference | None:
-        """Run one scenario; what came of it, if it was not the effects of one run."""
+        """Run one scenario. Return its difference, or None if it had the effects of one run."""
         if scenario not in SCENARIOS:
-            raise ValueError(f"scenarios: {scenario!r} is none of {', '.join(SCENARIOS)}")
-        found = self._effects_of(lambda: SCENARIOS[scenario](self))
-        twice, missing = found - self._expected, self._expected - found
+            raise ValueError(f"scenarios: unknown scenario {scenario!r}; use {', '.join(SCENARIOS)}")
+        effects = self._effects_of(lambda: SCENARIOS[scenario](self))
+        twice, missing = effects - self._expected, self._expected - effects
         return Difference(scenario, twice, missing, self._expected) if twice or missing else None
 
     def close(self) -> None:
@@ -136,25 +136,25 @@ class Trial:
         _in_threads([race] * _RACERS)
 
     def crash_before_the_commit(self) -> None:
-        with _crash():
-            self._deliver(self._once(_dying(self._store)))
+        with _ignore_crash():
+            self._deliver(self._once(_crashing(self._store)))
         self._deliver(self._once())
 
     def lost_lease(self) -> None:
-        """A worker that is cut off after its effect, while another one takes over and is done."""
+        """Cut a worker off after its effect, while another one takes over and commits."""
         effected, taken_over = threading.Event(), threading.Event()
 
         def slow() -> None:
             def hold() -> None:
                 effected.set()
-                taken_over.wait(_TAKE_OVER)
+                taken_over.wait(_TAKEOVER_TIMEOUT)
 
-            held = _after(self._handler, hold)
+            slow_handler = _after(self._handler, hold)
             with self._once(_cut_off(self._store)) as once:
-                _run(once, [self._event], held)
+                _run(once, [self._event], slow_handler)
 
         def quick() -> None:
-            effected.wait(_PATIENCE)
+            effected.wait(_TIMEOUT)
             self._deliver(self._once())
             taken_over.set()
 
@@ -165,13 +165,13 @@ class Trial:
         self._deliver(self._once(), self._replayed())
 
     def redrive(self) -> None:
-        """It fails before its effect and becomes a dead letter, is redriven, and then a copy comes late."""
+        """Fail before the effect, so that the event is dead-lettered. Then redrive it, and deliver a late copy."""
         with self._once(attempts=1) as once:
             _run(once, [self._event], _failing(self._handler))
         for _ in range(2):
-            self._deliver(self._once(attempts=_NO_END))
+            self._deliver(self._once(attempts=_UNLIMITED))
 
-    # --- how they are run ---
+    # --- running ---
 
     def _once(self, store: Store | None = None, attempts: int = 5, lease: float = _LEASE) -> Once:
         return Once(
@@ -179,32 +179,32 @@ class Trial:
         )
 
     def _deliver(self, once: Once, event: Event | None = None) -> None:
-        """As a queue does: again while another worker has it or may have, or the store is away."""
-        give_up = time.monotonic() + _PATIENCE
+        """Deliver the event as a queue does: again while another worker may have it or the store is unavailable."""
+        deadline = time.monotonic() + _TIMEOUT
         with once:
-            while time.monotonic() < give_up:
+            while time.monotonic() < deadline:
                 outcome = _run(once, [event or self._event], self._handler)[0]
-                again = outcome.kind in (OutcomeKind.BUSY, OutcomeKind.UNKNOWN) or isinstance(outcome.error, LeaseLost)
-                hopeless = outcome.kind in (OutcomeKind.REJECTED, OutcomeKind.FAILED) and not again
-                if outcome.error is not None and (hopeless or isinstance(outcome.error, StoreUnusable)):
+                retry = outcome.kind in (OutcomeKind.BUSY, OutcomeKind.UNKNOWN) or isinstance(outcome.error, LeaseLost)
+                failed = outcome.kind in (OutcomeKind.REJECTED, OutcomeKind.FAILED) and not retry
+                if outcome.error is not None and (failed or isinstance(outcome.error, StoreUnusable)):
                     raise outcome.error
-                if not again:
+                if not retry:
                     return
                 time.sleep(_LEASE / 10)
         if outcome.kind is OutcomeKind.UNKNOWN and outcome.error is not None:
             raise outcome.error
 
-    def _effects_of(self, act: Callable[[], object]) -> Counter[Hashable]:
-        """The effects of an act, as if nothing had been before it; the key of the event is the same in each."""
+    def _effects_of(self, operation: Callable[[], object]) -> Counter[Hashable]:
+        """Return the effects of an operation. Reset them before it, and forget the keys of the event after it."""
         self._reset()
-        act()
+        operation()
         with self._once() as once:
             copies = (self._event, self._replayed())
             self._store.forget([key for copy in copies for key in once._rules.key(copy).keys])
         try:
             return Counter(self._effects())
         except TypeError as error:
-            raise TypeError(f"effects must return what can be compared, such as texts or tuples: {error}") from error
+            raise TypeError(f"effects must return hashable values, such as strings or tuples: {error}") from error
 
     def _replayed(self) -> Event:
         return structs.replace(self._event, replay="trial")
@@ -233,27 +233,27 @@ def try_handler(
 ) -> TrialReport:
     """Try a handler, `def` or `async def`, in every scenario.
 
-    `effects` returns all that the handler has done so far, each effect as something that can be compared, and `reset`
-    undoes it. A handler with `ctx.tx` needs a store with transactions, such as `sqlite:///FILE`.
+    `effects` returns all that the handler has done so far, each effect as a hashable value, and `reset` undoes it.
+    A handler with `ctx.tx` needs a store with transactions, such as `sqlite:///FILE`.
     """
     trial = Trial(handler, event, effects=effects, reset=reset, store=store, rules=rules)
     try:
         names = [scenarios] if isinstance(scenarios, str) else scenarios
-        found = {scenario: trial.run(scenario) for scenario in names}
+        differences = {scenario: trial.run(scenario) for scenario in names}
     finally:
         trial.close()
-    return TrialReport([each for each in found.values() if each is not None], list(found))
+    return TrialReport([each for each in differences.values() if each is not None], list(differences))
 
 
-# --- workers that die, are cut off, fail or take long ---
+# --- workers that crash, are cut off, fail or are slow ---
 
 
 class Crash(BaseException):
-    """The worker is dead."""
+    """The worker has crashed."""
 
 
 class _Wrapped:
-    """A store that does all that another one does."""
+    """An object that passes everything on to another one."""
 
     def __init__(self, store: Store) -> None:
         self._inner: Any = store
@@ -262,8 +262,8 @@ class _Wrapped:
         return getattr(self._inner, name)
 
 
-class _Dying(_Wrapped):
-    """A worker's store up to its first commit: there the worker dies, and nothing more reaches anyone."""
+class _Crashing(_Wrapped):
+    """The store of a worker that crashes at its first commit, so that it changes nothing after that."""
 
     def commit(self, finishes: Sequence[Finish]) -> list[bool]:
         raise Crash
@@ -272,20 +272,20 @@ class _Dying(_Wrapped):
         raise Crash
 
 
-class _DyingTransactional(_Dying):
+class _CrashingTransactional(_Crashing):
     def begin(self, claim: Claim) -> Transaction:
-        transaction: Any = _DyingTransaction(self._inner.begin(claim))
+        transaction: Any = _CrashingTransaction(self._inner.begin(claim))
         return cast(Transaction, transaction)
 
 
-class _DyingTransaction(_Wrapped):
+class _CrashingTransaction(_Wrapped):
     def commit(self, finish: Finish) -> bool:
-        self._inner.rollback()  # as the database does for a client that is gone
+        self._inner.rollback()  # as the database does for a client that has gone
         raise Crash
 
 
 class _CutOff(_Wrapped):
-    """A worker's store whose heartbeats do not arrive."""
+    """The store of a worker whose heartbeats do not arrive."""
 
     def extend(self, claims: Sequence[Claim], lease: int) -> list[bool]:
         raise StoreError("the trial cut the worker off")
@@ -297,8 +297,8 @@ class _CutOffTransactional(_CutOff):
         return transaction
 
 
-def _dying(store: Store) -> Store:
-    return cast(Store, (_DyingTransactional if isinstance(store, Transactional) else _Dying)(store))
+def _crashing(store: Store) -> Store:
+    return cast(Store, (_CrashingTransactional if isinstance(store, Transactional) else _Crashing)(store))
 
 
 def _cut_off(store: Store) -> Store:
@@ -306,42 +306,42 @@ def _cut_off(store: Store) -> Store:
 
 
 @contextmanager
-def _crash() -> Iterator[None]:
+def _ignore_crash() -> Iterator[None]:
     try:
         yield
     except Crash:
         return
 
 
-def _after(handler: Any, act: Callable[[], object]) -> HandlerFunction:
-    """The handler, and then something more before it returns."""
+def _after(handler: Any, operation: Callable[[], object]) -> HandlerFunction:
+    """Return a handler that also calls a function before it returns."""
 
-    def called(*args: Any, **named: Any) -> Any:
+    def wrapper(*args: Any, **named: Any) -> Any:
         result = handler(*args, **named)
-        act()
+        operation()
         return result
 
-    async def called_async(*args: Any, **named: Any) -> Any:
+    async def async_wrapper(*args: Any, **named: Any) -> Any:
         result = await handler(*args, **named)
-        await asyncio.to_thread(act)
+        await asyncio.to_thread(operation)
         return result
 
-    return _like(handler, called_async if is_async(handler) else called)
+    return _with_signature_of(handler, async_wrapper if is_async(handler) else wrapper)
 
 
 def _failing(handler: Any) -> HandlerFunction:
-    def called(*args: Any, **named: Any) -> Any:
+    def wrapper(*args: Any, **named: Any) -> Any:
         raise RuntimeError("the trial let it fail before its effect")
 
-    async def called_async(*args: Any, **named: Any) -> Any:
-        called()
+    async def async_wrapper(*args: Any, **named: Any) -> Any:
+        wrapper()
 
-    return _like(handler, called_async if is_async(handler) else called)
+    return _with_signature_of(handler, async_wrapper if is_async(handler) else wrapper)
 
 
-def _like(handler: Any, chosen: Any) -> HandlerFunction:
-    chosen.__wrapped__ = handler  # whose arguments decide how it is called
-    return cast(HandlerFunction, chosen)
+def _with_signature_of(handler: Any, wrapper: Any) -> HandlerFunction:
+    wrapper.__wrapped__ = handler  # its parameters decide how it is called
+    return cast(HandlerFunction, wrapper)
 
 
 def _run(once: Once, events: Sequence[Event], handler: HandlerFunction) -> list[Outcome]:
@@ -349,17 +349,17 @@ def _run(once: Once, events: Sequence[Event], handler: HandlerFunction) -> list[
     return asyncio.run(once.arun(events, prepared)) if prepared.is_async else once.run(events, prepared)
 
 
-def _in_threads(acts: Sequence[Callable[[], None]]) -> None:
-    """Run these at the same time, and raise what any of them raised."""
+def _in_threads(operations: Sequence[Callable[[], None]]) -> None:
+    """Run functions at the same time, and raise the first error among them."""
     errors: list[BaseException] = []
 
-    def guarded(act: Callable[[], None]) -> None:
+    def collect_error(operation: Callable[[], None]) -> None:
         try:
-            act()
+            operation()
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=guarded, args=(act,)) for act in acts]
+    threads = [threading.Thread(target=collect_error, args=(operation,)) for operation in operations]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,4 +1,4 @@
-"""The server side of the DynamoDB store: calls, several at a time, their errors in our words, throttling counted."""
+"""The client of the DynamoDB store. It makes several calls at a time, translates errors and counts throttling."""
 
 import logging
 import threading
@@ -26,23 +26,23 @@ from eventonce.forks import tell_of_forks
 from eventonce.stores.dynamodb.time import ServerTime
 
 _WARN_EVERY = 60_000
-_CONNECTIONS = 50  # that may stay open; threads that share the store have calls in flight each
+_CONNECTIONS = 50  # that may stay open, for all threads that share the store
 _log = logging.getLogger("eventonce")
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
-# With and without the ending: whole calls have it, single statements of a batch do not.
+# Codes that end in Exception are those of calls. The others are those of single statements in a batch.
 THROTTLES = {
     "ProvisionedThroughputExceeded", "ProvisionedThroughputExceededException", "RequestLimitExceeded", "Throttling",
     "ThrottlingError", "ThrottlingException", "TooManyRequestsException", "SlowDown",
 }  # fmt: skip
-PASSING = THROTTLES | {
+RETRYABLE = THROTTLES | {
     "ExpiredToken", "ExpiredTokenException", "InternalServerError", "InternalServerErrorException",
     "ServiceUnavailable", "ServiceUnavailableException", "TransactionConflict", "TransactionConflictException",
     "TransactionInProgressException",
 }  # fmt: skip
-_ANSWERS = {"ConditionalCheckFailedException"}
-_OF_TRANSACTIONS = {
+_REFUSALS = {"ConditionalCheckFailedException"}
+_TRANSACTION_REFUSALS = {
     "TransactionCanceledException", "IdempotentParameterMismatchException", "ValidationException",
     "ResourceNotFoundException",
 }  # fmt: skip
@@ -53,8 +53,8 @@ _REMEDIES = {
     "AccessDeniedException": "allow it in the IAM policy of this role",
     "IncompleteSignatureException": "check the AWS credentials",
     "InvalidSignatureException": "check the AWS secret key and this machine's clock",
-    "MissingAuthenticationToken": "give AWS credentials",
-    "MissingAuthenticationTokenException": "give AWS credentials",
+    "MissingAuthenticationToken": "set AWS credentials",
+    "MissingAuthenticationTokenException": "set AWS credentials",
     "UnrecognizedClientException": "check the AWS credentials and the region",
     "InvalidClientTokenId": "check the AWS credentials and the region",
 }
@@ -65,17 +65,17 @@ class Denied(StoreUnusable):
 
 
 class Refused(Exception):
-    """DynamoDB says no to what was asked, and why."""
+    """DynamoDB refused a request, because a condition did not hold or the request is invalid."""
 
     def __init__(self, code: str, response: Any) -> None:
-        super().__init__(f"{code}: {_said(response)}")
+        super().__init__(f"{code}: {_message(response)}")
         self.code = code
-        self.item = response.get("Item")  # as it was, where there is one
+        self.item = response.get("Item")  # before the request, if it existed
         self.reasons: list[dict[str, Any]] = response.get("CancellationReasons") or []
 
 
 class DynamoDBClient:
-    """DynamoDB as this store calls it. `in_flight` is how many calls are made at a time."""
+    """A client of one table. `in_flight` is how many calls it makes at a time."""
 
     def __init__(
         self,
@@ -102,104 +102,105 @@ class DynamoDBClient:
         self._warned_at: int | None = None
         tell_of_forks(self)
 
-    # --- calling ---
+    # --- calls ---
 
-    def call(self, operation: str, *, tells: str | None = None, **arguments: Any) -> dict[str, Any]:
-        """Call DynamoDB; raises `Refused` where a condition did not hold, and a `StoreError` else.
+    def call(self, name: str, *, required: str | None = None, **arguments: Any) -> dict[str, Any]:
+        """Call DynamoDB. Raise `Refused` if a condition did not hold, and `StoreError` for all other errors.
 
-        `tells` is what the answer must have: botocore takes one that was cut short for an empty one.
+        `required` is a field that the response must have, because botocore reads a truncated response as an empty one.
         """
         try:
-            client, sent = self.client(), self.clock.steady()
-            if operation == "transact_write_items":  # which has what a handler wrote
+            client, sent_at = self.client(), self.clock.steady()
+            if name == "transact_write_items":  # with the writes of a handler
                 validate_parameters(
                     arguments, client.meta.service_model.operation_model("TransactWriteItems").input_shape
                 )
-            answer: dict[str, Any] = getattr(client, operation)(**arguments)
+            response: dict[str, Any] = getattr(client, name)(**arguments)
         except ClientError as error:
-            self._learn(error.response, sent)
+            self._learn(error.response, sent_at)
             code = error.response.get("Error", {}).get("Code", "")
-            if code in _ANSWERS or (operation == "transact_write_items" and code in _OF_TRANSACTIONS):
+            if code in _REFUSALS or (name == "transact_write_items" and code in _TRANSACTION_REFUSALS):
                 raise Refused(code, error.response) from error
-            raise self.trouble(code, error.response, operation) from error
+            raise self.translate_error(code, error.response, name) from error
         except (BotoCoreError, ResponseParserError, OSError) as error:
-            if operation == "transact_write_items" and isinstance(error, ParamValidationError):
+            if name == "transact_write_items" and isinstance(error, ParamValidationError):
                 raise Refused(type(error).__name__, {"Message": " ".join(str(error).split())}) from error
-            raise self._no_answer(error) from error
-        self._learn(answer, sent)
-        if tells is not None and tells not in answer:
-            raise StoreError(f"{self.where()} gave half an answer to {operation}")
-        return answer
+            raise self._connection_error(error) from error
+        self._learn(response, sent_at)
+        if required is not None and required not in response:
+            raise StoreError(f"{self.address()} gave an incomplete response to {name}")
+        return response
 
-    def each(self, act: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
-        """Let a function act on all parts, several at a time. Nothing is still under way when this ends."""
+    def map_parts(self, operation: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
+        """Call a function with each part, several at a time. When this returns, no call is running."""
         if len(parts) <= 1 or self._in_flight == 1:
-            return [act(part) for part in parts]
+            return [operation(part) for part in parts]
         from concurrent.futures import ThreadPoolExecutor
 
-        # Threads of its own for each batch: one that waits for a hot key holds up no other.
+        # Each batch has its own threads, so that one that waits for a hot key delays no other.
         with ThreadPoolExecutor(min(self._in_flight, len(parts)), "eventonce-dynamodb") as threads:
-            futures = [threads.submit(act, part) for part in parts]
+            futures = [threads.submit(operation, part) for part in parts]
             try:
                 return [future.result() for future in futures]
             finally:
                 for future in futures:
                     future.cancel()
 
-    def _learn(self, answer: Any, sent: int) -> None:
-        headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-        self.time.learn(headers.get("date"), self.clock.steady() - sent)
+    def _learn(self, response: Any, sent_at: int) -> None:
+        headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        self.time.learn(headers.get("date"), self.clock.steady() - sent_at)
 
     # --- throttling ---
 
     def count_throttled(self, count: int = 1) -> None:
-        """DynamoDB said to slow down. Said on, but not each time."""
+        """Count throttled calls, and warn, but not each time."""
         with self._lock:
             self.throttled += count
             now, throttled = self.clock.steady(), self.throttled
             if self._warned_at is not None and now - self._warned_at < _WARN_EVERY:
                 return
             self._warned_at = now
-        _log.warning("%s throttles (%d times so far); raise its capacity if that goes on", self.where(), throttled)
+        _log.warning("%s throttles (%d times so far); raise its capacity if that continues", self.address(), throttled)
 
-    def _see_attempt(self, response: Any = None, **_: Any) -> None:
-        """botocore tells of every attempt of a call, also of those it repeats by itself."""
+    def _on_attempt(self, response: Any = None, **_: Any) -> None:
+        """Count a throttled attempt. botocore also reports those that it repeats by itself."""
         if response is not None and response[1].get("Error", {}).get("Code") in THROTTLES:
             self.count_throttled()
 
     # --- errors ---
 
-    def where(self) -> str:
-        host = f" at {urlsplit(self._endpoint).netloc}" if self._endpoint else ""  # which holds no secret
+    def address(self) -> str:
+        host = f" at {urlsplit(self._endpoint).netloc}" if self._endpoint else ""  # which contains no secret
         return f"DynamoDB table {self.table!r}{f' in {self._region}' if self._region else ''}{host}"
 
-    def trouble(self, code: str, response: Any, operation: str) -> StoreError:
-        """What an error of DynamoDB means to the engine."""
-        said = _said(response)
-        if code in PASSING or response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
-            return StoreError(f"{self.where()} did not do {operation} ({code}: {said}); trying again later may help")
+    def translate_error(self, code: str, response: Any, name: str) -> StoreError:
+        """Return the store error for an error of DynamoDB."""
+        message = _message(response)
+        if code in RETRYABLE or response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
+            return StoreError(f"{self.address()} did not do {name} ({code}: {message}); trying again later may help")
         if code in _NO_TABLE:
             return StoreUnusable(
-                f"{self.where()} does not exist; check its name and region, or create it: {self._remedy}"
+                f"{self.address()} does not exist; check its name and region, or create it: {self._remedy}"
             )
-        if "key element does not match" in said or "mandatory equality" in said:
-            return StoreUnusable(f"{self.where()} has another key; name it with key= and sort= in the URL ({said})")
+        if "key element does not match" in message or "mandatory equality" in message:
+            return StoreUnusable(f"{self.address()} has another key; set key= and sort= in the URL ({message})")
         kind = Denied if code in _DENIED else StoreUnusable
         remedy = f"; {_REMEDIES[code]}" if code in _REMEDIES else ""
-        return kind(f"{self.where()} refused {operation} ({code}: {said}){remedy}")
+        return kind(f"{self.address()} refused {name} ({code}: {message}){remedy}")
 
-    def _no_answer(self, error: Exception) -> StoreError:
+    def _connection_error(self, error: Exception) -> StoreError:
         if isinstance(error, NoCredentialsError | PartialCredentialsError):
             return StoreUnusable(
-                f"{self.where()}: there are no AWS credentials; give this process a role, a profile or an access key"
+                f"{self.address()}: there are no AWS credentials; set a role, a profile or an access key"
             )
         if isinstance(error, SSOError | TokenRetrievalError | NoAuthTokenError):
             return StoreUnusable(
-                f"{self.where()}: the AWS login is over ({type(error).__name__}); log in again, as with aws sso login"
+                f"{self.address()}: the AWS login has expired ({type(error).__name__}); "
+                "log in again, as with aws sso login"
             )
-        if isinstance(error, OSError):  # of a file with credentials
-            return StoreError(f"{self.where()} could not be asked ({error}); check the AWS credentials")
-        return StoreError(f"{self.where()} did not answer ({type(error).__name__})")
+        if isinstance(error, OSError):  # from a file with credentials
+            return StoreError(f"{self.address()} could not be called ({error}); check the AWS credentials")
+        return StoreError(f"{self.address()} did not answer ({type(error).__name__})")
 
     # --- the client, which threads may share and processes may not ---
 
@@ -210,7 +211,7 @@ class DynamoDBClient:
             return self._client
 
     def _connect(self) -> Any:
-        # botocore's adaptive mode would slow down all calls because of one hot key, so the store itself waits instead.
+        # botocore's adaptive mode would slow down all calls because of one hot key, so the store waits itself.
         try:
             client = aws.client(
                 "dynamodb",
@@ -218,13 +219,13 @@ class DynamoDBClient:
                 endpoint=self._endpoint,
                 timeout=self._timeout,
                 connections=max(_CONNECTIONS, self._in_flight),
-                validate=False,  # a fifth of the client's time, and DynamoDB itself refuses what is wrong
+                validate=False,  # which takes a fifth of the client's time; DynamoDB itself refuses invalid requests
             )
         except ConfigError as error:
             raise StoreUnusable(
-                f"{self.where()}: {error}; check region= and endpoint= in the URL, AWS_REGION and AWS_PROFILE"
+                f"{self.address()}: {error}; check region= and endpoint= in the URL, AWS_REGION and AWS_PROFILE"
             ) from error
-        client.meta.events.register("needs-retry.dynamodb", self._see_attempt)
+        client.meta.events.register("needs-retry.dynamodb", self._on_attempt)
         self._region = client.meta.region_name
         return client
 
@@ -238,10 +239,10 @@ class DynamoDBClient:
         self._lock.acquire()
 
     def after_fork(self, *, in_child: bool) -> None:
-        if in_child:  # the connections are the parent's
+        if in_child:  # connections belong to the parent
             self._client = None
         self._lock.release()
 
 
-def _said(response: Any) -> str:
+def _message(response: Any) -> str:
     return str(response.get("Error", {}).get("Message") or response.get("Message") or "")

@@ -1,4 +1,4 @@
-"""`ctx.tx` on DynamoDB: it collects the handler's writes and sends them with the record of them, all or none."""
+"""`ctx.tx` on DynamoDB: it collects the handler's writes and sends them together with their record."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -9,9 +9,9 @@ from boto3.dynamodb.types import TypeSerializer
 from eventonce.claims import protocol
 from eventonce.claims.protocol import Claim, Finish
 from eventonce.errors import ConfigError, StoreError, TransactionRefused
-from eventonce.stores.dynamodb.client import PASSING, THROTTLES, DynamoDBClient, Refused
-from eventonce.stores.dynamodb.layout import Item, Layout, Value, expression
-from eventonce.stores.retry import ask
+from eventonce.stores.dynamodb.client import RETRYABLE, THROTTLES, DynamoDBClient, Refused
+from eventonce.stores.dynamodb.layout import Item, Layout, Value, call_arguments
+from eventonce.stores.retry import call_with_retries
 
 MAX_ACTIONS = 99  # DynamoDB takes 100 in a transaction, and one of them is ours
 MAX_ITEM = 400 * 1024
@@ -20,15 +20,15 @@ _FAILED = "ConditionalCheckFailed"
 
 
 class Writes:
-    """What a handler writes through: `ctx.tx`. Takes the names of boto3 and plain Python values.
+    """The `ctx.tx` of a handler. Its methods take the parameters of boto3 and plain Python values.
 
-    Nothing is written before the handler has returned. What is read meanwhile is read without it.
+    Nothing is written before the handler has returned, so a handler does not read its own writes.
     """
 
     def __init__(self) -> None:
         self.actions: list[dict[str, Any]] = []
         self.bytes = 0
-        self._touched: list[tuple[str, Item, bool]] = []  # table; the key, or the item where the key is not known
+        self._touched: list[tuple[str, Item, bool]] = []  # table; key, or whole item; whether it is a key
         self._open = True
         self._serialize: Callable[[Any], Value] = TypeSerializer().serialize
 
@@ -60,8 +60,8 @@ class Writes:
         ExpressionAttributeNames: Mapping[str, str] | None = None,  # noqa: N803
         ExpressionAttributeValues: Mapping[str, Any] | None = None,  # noqa: N803
     ) -> None:
-        what = {"Key": self._typed(Key), "UpdateExpression": UpdateExpression}
-        self._add("Update", TableName, what, ConditionExpression, ExpressionAttributeNames, ExpressionAttributeValues)
+        fields = {"Key": self._typed(Key), "UpdateExpression": UpdateExpression}
+        self._add("Update", TableName, fields, ConditionExpression, ExpressionAttributeNames, ExpressionAttributeValues)
 
     def delete_item(
         self,
@@ -72,8 +72,8 @@ class Writes:
         ExpressionAttributeNames: Mapping[str, str] | None = None,  # noqa: N803
         ExpressionAttributeValues: Mapping[str, Any] | None = None,  # noqa: N803
     ) -> None:
-        what = {"Key": self._typed(Key)}
-        self._add("Delete", TableName, what, ConditionExpression, ExpressionAttributeNames, ExpressionAttributeValues)
+        fields = {"Key": self._typed(Key)}
+        self._add("Delete", TableName, fields, ConditionExpression, ExpressionAttributeNames, ExpressionAttributeValues)
 
     def condition_check(
         self,
@@ -84,13 +84,18 @@ class Writes:
         ExpressionAttributeNames: Mapping[str, str] | None = None,  # noqa: N803
         ExpressionAttributeValues: Mapping[str, Any] | None = None,  # noqa: N803
     ) -> None:
-        what = {"Key": self._typed(Key)}
+        fields = {"Key": self._typed(Key)}
         self._add(
-            "ConditionCheck", TableName, what, ConditionExpression, ExpressionAttributeNames, ExpressionAttributeValues
+            "ConditionCheck",
+            TableName,
+            fields,
+            ConditionExpression,
+            ExpressionAttributeNames,
+            ExpressionAttributeValues,
         )
 
     def touch(self, table: str, key: Item) -> None:
-        """This item is written too, so that nothing else may."""
+        """Reserve an item, so that the handler cannot write it."""
         self._touched.append((table, key, True))
 
     def end(self) -> None:
@@ -103,95 +108,95 @@ class Writes:
         self,
         kind: str,
         table: str,
-        what: dict[str, Any],
+        fields: dict[str, Any],
         condition: str | None,
         names: Mapping[str, str] | None,
         values: Mapping[str, Any] | None,
     ) -> None:
         if not self._open:
             raise ConfigError("ctx.tx has ended with its handler; write through it inside the handler only")
-        action = {"TableName": table, **what}
+        action = {"TableName": table, **fields}
         if condition is not None:
             action["ConditionExpression"] = condition
         if names:
             action["ExpressionAttributeNames"] = dict(names)
         if values:
             action["ExpressionAttributeValues"] = self._typed(values)
-        self._check_texts(action)
-        self._check_room(action)
-        self._check_once(table, what)
+        self._check_types(action)
+        self._check_size(action)
+        self._check_unique(table, fields)
         self.actions.append({kind: action})
 
     @staticmethod
-    def _check_texts(action: dict[str, Any]) -> None:
+    def _check_types(action: dict[str, Any]) -> None:
         for name in ("TableName", "UpdateExpression", "ConditionExpression"):
             if not isinstance(action.get(name, ""), str):
-                raise ConfigError(f"ctx.tx: {name} is a {type(action[name]).__name__}; write it as text")
+                raise ConfigError(f"ctx.tx: {name} is a {type(action[name]).__name__}; use a string")
 
-    def _check_room(self, action: dict[str, Any]) -> None:
+    def _check_size(self, action: dict[str, Any]) -> None:
         if len(self.actions) == MAX_ACTIONS:
-            raise TransactionRefused(f"ctx.tx: DynamoDB takes {MAX_ACTIONS} writes beside eventonce's own, not more")
+            raise TransactionRefused(f"ctx.tx: DynamoDB takes at most {MAX_ACTIONS} writes besides eventonce's own")
         parts = (action.get(name, {}) for name in ("Item", "Key", "ExpressionAttributeValues"))
         self.bytes += sum(size(part) for part in parts)
         if self.bytes > MAX_BYTES:
             raise TransactionRefused(f"ctx.tx: the writes take {self.bytes:,} bytes; DynamoDB takes 4 MB in one go")
 
-    def _check_once(self, table: str, what: dict[str, Any]) -> None:
-        """Where it can be seen; DynamoDB itself sees the rest."""
-        own = (table, what.get("Key") or what["Item"], "Key" in what)
-        if any(_same(own, other) for other in self._touched):
+    def _check_unique(self, table: str, fields: dict[str, Any]) -> None:
+        """Raise if an item is written twice, as far as that can be seen here. DynamoDB itself refuses the rest."""
+        write = (table, fields.get("Key") or fields["Item"], "Key" in fields)
+        if any(_is_same_item(write, other) for other in self._touched):
             raise TransactionRefused(
-                f"ctx.tx: an item of {table!r} is written twice; DynamoDB takes one write for each"
+                f"ctx.tx: an item of {table!r} is written twice; DynamoDB takes one write for each item"
             )
-        self._touched.append(own)
+        self._touched.append(write)
 
 
 class DynamoDBTransaction:
-    """A handler's writes and the record of them, in one `TransactWriteItems`."""
+    """A handler's writes and their record, in one `TransactWriteItems`."""
 
-    holds = False  # nothing is locked: who loses the lease cannot commit
+    holds = False  # nothing is locked: an owner that loses its lease cannot commit
 
     def __init__(
         self,
-        server: DynamoDBClient,
+        client: DynamoDBClient,
         layout: Layout,
         claim: Claim,
-        within: int,
-        ask_the_time: Callable[[int], None],
-        plainly: Callable[[Finish], bool],
+        timeout: int,
+        learn_time: Callable[[int], None],
+        commit_alone: Callable[[Finish], bool],
     ) -> None:
-        self._server = server
+        self._client = client
         self._layout = layout
-        self._within = within
-        self._ask_the_time = ask_the_time
-        self._plainly = plainly  # how to commit where there is nothing to write
+        self._timeout = timeout
+        self._learn_time = learn_time
+        self._commit_alone = commit_alone  # commits if the handler has written nothing
         self.handle = Writes()
-        self.handle.touch(server.table, layout.key(claim.key))
+        self.handle.touch(client.table, layout.key(claim.key))
 
     def commit(self, finish: Finish) -> bool:
-        """Write all, or nothing where the claim is lost (False) or a condition does not hold (raises)."""
+        """Write all, or nothing: return False if the claim is lost, and raise if a condition does not hold."""
         self.handle.end()
         if not self.handle.actions:
-            return self._plainly(finish)
-        self._ask_the_time(self._within)
-        request = self._request(finish)  # once: with its token it may be repeated, but only if it says the same
-        return ask(lambda: self._send(request, finish), self._server.clock, self._within)
+            return self._commit_alone(finish)
+        self._learn_time(self._timeout)
+        request = self._request(finish)  # built once, because its token allows repeating only an equal request
+        return call_with_retries(lambda: self._send(request, finish), self._client.clock, self._timeout)
 
     def rollback(self) -> None:
-        """Nothing has been written."""
+        """Discard the writes. None has been sent."""
         self.handle.end()
 
     def _request(self, finish: Finish) -> dict[str, Any]:
-        ours = expression(self._layout.completion(finish, self._server.time.now()))
-        if self.handle.bytes + size(ours["ExpressionAttributeValues"]) > MAX_BYTES:
+        record_write = call_arguments(self._layout.completion(finish, self._client.time.now()))
+        if self.handle.bytes + size(record_write["ExpressionAttributeValues"]) > MAX_BYTES:
             raise TransactionRefused("ctx.tx: the writes take over 4 MB with the result that is remembered")
-        update = {"TableName": self._server.table, "ReturnValuesOnConditionCheckFailure": "ALL_OLD", **ours}
+        update = {"TableName": self._client.table, "ReturnValuesOnConditionCheckFailure": "ALL_OLD", **record_write}
         token = hashlib.sha256(finish.key + finish.token).hexdigest()[:32]
         return {"ClientRequestToken": token, "TransactItems": [{"Update": update}, *self.handle.actions]}
 
     def _send(self, request: dict[str, Any], finish: Finish) -> bool:
         try:
-            self._server.call("transact_write_items", **request)
+            self._client.call("transact_write_items", **request)
         except Refused as refused:
             if not refused.reasons:
                 raise TransactionRefused(f"ctx.tx: DynamoDB refused the writes ({refused})") from refused
@@ -199,33 +204,33 @@ class DynamoDBTransaction:
         return True
 
     def _cancelled(self, refused: Refused, finish: Finish) -> bool:
-        ours, *theirs = refused.reasons
-        if ours.get("Code") == _FAILED:  # lost, unless this very commit was made before and its reply was lost
-            item = ours.get("Item")
-            now = self._server.time.now()
+        record_reason, *handler_reasons = refused.reasons
+        if record_reason.get("Code") == _FAILED:  # the claim is lost, unless this commit was made and its reply lost
+            item = record_reason.get("Item")
+            now = self._client.time.now()
             record = self._layout.record(item, now) if item else None
-            # One that still runs was not done by this, whatever its condition failed of.
+            # If it is still running, this commit was not made, whatever made the condition fail.
             return record is not None and not record.lease and protocol.commit(record, finish, now) is not None
-        reasons = list(zip(self.handle.actions, theirs, strict=False))
+        reasons = list(zip(self.handle.actions, handler_reasons, strict=False))
         for action, reason in reasons:
-            if reason.get("Code") not in (None, "None", *PASSING):
-                raise TransactionRefused(_why(action, reason)) from refused
+            if reason.get("Code") not in (None, "None", *RETRYABLE):
+                raise TransactionRefused(_describe_refusal(action, reason)) from refused
         codes = {str(reason.get("Code")) for reason in refused.reasons}
-        self._server.count_throttled(len(codes & THROTTLES))
-        passing = ", ".join(sorted(codes & PASSING)) or "for no reason given"
-        raise StoreError(f"{self._server.where()}: the transaction was cancelled: {passing}") from refused
+        self._client.count_throttled(len(codes & THROTTLES))
+        passing = ", ".join(sorted(codes & RETRYABLE)) or "for no reason given"
+        raise StoreError(f"{self._client.address()}: the transaction was cancelled: {passing}") from refused
 
 
-def _why(action: dict[str, Any], reason: dict[str, Any]) -> str:
-    ((kind, what),) = action.items()
-    why = str(reason.get("Message") or reason["Code"])
+def _describe_refusal(action: dict[str, Any], reason: dict[str, Any]) -> str:
+    ((kind, fields),) = action.items()
+    text = str(reason.get("Message") or reason["Code"])
     if reason.get("Code") == _FAILED:
-        why = f"its condition {what.get('ConditionExpression', '')!r} did not hold"
-    return f"ctx.tx: the {kind} on table {what['TableName']!r} was refused, and nothing was written: {why}"
+        text = f"its condition {fields.get('ConditionExpression', '')!r} did not hold"
+    return f"ctx.tx: the {kind} on table {fields['TableName']!r} was refused, and nothing was written: {text}"
 
 
-def _same(one: tuple[str, Item, bool], other: tuple[str, Item, bool]) -> bool:
-    """Whether two writes are known to be to the same item."""
+def _is_same_item(one: tuple[str, Item, bool], other: tuple[str, Item, bool]) -> bool:
+    """Return whether two writes certainly go to the same item."""
     if one[0] != other[0]:
         return False
     if one[2] == other[2]:
@@ -235,7 +240,7 @@ def _same(one: tuple[str, Item, bool], other: tuple[str, Item, bool]) -> bool:
 
 
 def size(values: Mapping[str, Value]) -> int:
-    """The bytes that DynamoDB counts for these attributes, or a few more."""
+    """Return the bytes that DynamoDB counts for these attributes, or a few more."""
     return sum(len(name.encode()) + _value_size(value) for name, value in values.items())
 
 
@@ -251,5 +256,5 @@ def _value_size(value: Value) -> int:
         return 3 + len(content) + size(content)
     if kind in ("L", "SS", "NS", "BS"):
         single = {"L": None, "SS": "S", "NS": "N", "BS": "B"}[kind]
-        return 3 + sum(1 + _value_size(each if single is None else {single: each}) for each in content)
+        return 3 + sum(1 + _value_size(element if single is None else {single: element}) for element in content)
     return 1  # true, false, null

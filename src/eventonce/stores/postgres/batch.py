@@ -1,7 +1,7 @@
-"""Batches on their way to PostgreSQL: a column of values becomes one array in its binary form, without an adapter each.
+"""Columns of a batch as PostgreSQL arrays in binary form, without an adapter for each value.
 
-See array_recv in PostgreSQL's source: dimensions, whether there are nulls, the type, the length, the first index; and
-then each value with its size, -1 for null.
+See array_recv in PostgreSQL's source: dimensions, whether there are nulls, the type, the length and the first index.
+Then each value follows its size, which is -1 for null.
 """
 
 import struct
@@ -45,15 +45,15 @@ ADAPTERS.register_dumper(Longs, _LongsDumper)
 
 
 def byte_strings(values: Sequence[bytes | None]) -> Bytes:
-    return Bytes(_head(1, 1, _BYTEA, len(values), 1) + (_alike(values) or _body(values, _byte_string)))
+    return Bytes(_head(1, 1, _BYTEA, len(values), 1) + (_equal_sized_body(values) or _body(values, _byte_string)))
 
 
 def longs(values: Sequence[int | None]) -> Longs:
     return Longs(_head(1, 1, _INT8, len(values), 1) + _body(values, _long))
 
 
-def _alike(values: Sequence[bytes | None]) -> bytes | None:
-    """What is of one size, as keys are."""
+def _equal_sized_body(values: Sequence[bytes | None]) -> bytes | None:
+    """Return the body of an array whose values all have one size, such as keys. Return None for all others."""
     if None in values or len(sizes := set(map(len, values))) != 1:  # type: ignore[arg-type]
         return None
     size = _size(sizes.pop())
@@ -68,7 +68,7 @@ def _long(value: int | None) -> bytes:
     return _NULL if value is None else _sized_long(8, value)
 
 
-def _body(values: Sequence[Value], packed: Callable[[Value], bytes]) -> bytes:
+def _body(values: Sequence[Value], encode: Callable[[Value], bytes]) -> bytes:
     if values and values.count(values[0]) == len(values):  # as most columns of a batch are
-        return packed(values[0]) * len(values)
-    return b"".join(map(packed, values))
+        return encode(values[0]) * len(values)
+    return b"".join(map(encode, values))

@@ -1,4 +1,4 @@
-"""Transactions of PostgreSQL that hold a handler's own writes and the record of them."""
+"""Transactions of PostgreSQL with a handler's own writes and their record."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from psycopg.pq import TransactionStatus
 from eventonce.claims.protocol import Claim, Finish
 from eventonce.errors import ConfigError, EventOnceError, LeaseLost, StoreError
 from eventonce.stores.postgres.connection import Connection, Result
-from eventonce.stores.postgres.errors import NoAnswer, blameless, inside, lost
+from eventonce.stores.postgres.errors import NoAnswer, for_handler, is_blameless, is_connection_lost
 from eventonce.stores.postgres.schema import statement
 
-_AS_BEFORE = "SELECT set_config('search_path', %s, true), set_config('role', %s, true)"
+_RESTORE_SETTINGS = "SELECT set_config('search_path', %s, true), set_config('role', %s, true)"
 _BEGIN, _FINISH = statement("begin"), statement("finish")
 
 
 class PostgresTxConnection(Connection):
-    """What a handler writes through, and cannot end: the effect and its record end together.
+    """A connection through which a handler writes, but cannot commit: the effect and its record commit together.
 
-    It shares its session with the connection it is made of. That goes on to other handlers, and this one ends with its
-    own, so that whoever keeps it, or a cursor of it, reaches nobody else's transaction.
+    It shares its session with the pooled connection it is made from. That one goes on to other handlers, while this one
+    ends with its own handler. So a handler that keeps it, or a cursor of it, cannot reach another transaction.
     """
 
     def __init__(self, lender: Connection) -> None:
         super().__init__(lender.pgconn)
-        self.lock = lender.lock  # a thread of the handler's may still be in the middle of a statement
+        self.lock = lender.lock  # a thread of the handler may still be running a statement
         self.prepare_threshold = None
         self._ended = False
 
@@ -44,8 +44,8 @@ class PostgresTxConnection(Connection):
         try:
             return super().wait(gen, interval)
         except psycopg.Error as error:
-            if blameless(error, self):
-                raise inside(error) from error
+            if is_blameless(error, self):
+                raise for_handler(error) from error
             raise
 
     def commit(self) -> None:
@@ -72,7 +72,7 @@ class PostgresTxConnection(Connection):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """`with ctx.tx:` ends nothing: an error fails the handler, and that undoes all of it."""
+        """Do nothing at the end of `with ctx.tx:`. An error fails the handler, and that undoes all its writes."""
 
     def _refuse(self) -> None:
         self._refuse_ended()
@@ -83,11 +83,11 @@ class PostgresTxConnection(Connection):
             raise ConfigError("ctx.tx has ended with its handler; use it inside the handler only")
 
 
-class Home(Protocol):
-    """Where a transaction's connection comes from. Internal."""
+class TransactionOwner(Protocol):
+    """The store to which the connection of a transaction returns. Internal."""
 
-    def trouble(self, error: psycopg.Error) -> StoreError: ...
-    def settled(self, claim: Claim) -> bool | None: ...  # whether it is done; None where it is not ours
+    def translate_error(self, error: psycopg.Error) -> StoreError: ...
+    def is_done(self, claim: Claim) -> bool | None: ...  # None if the token does not own it
     def leave(self, claim: Claim, connection: Connection) -> None: ...
 
 
@@ -96,16 +96,16 @@ class PostgresTransaction:
 
     holds = True  # the row is locked
 
-    def __init__(self, home: Home, claim: Claim, connection: Connection) -> None:
-        self._home = home
+    def __init__(self, owner: TransactionOwner, claim: Claim, connection: Connection) -> None:
+        self._owner = owner
         self._claim = claim
         self._connection: Connection | None = connection
         self._number = ""
-        self._settings: list[str] = []  # search_path and role, as they were
+        self._settings: list[str] = []  # search_path and role before the handler
         self.handle: Any = PostgresTxConnection(connection)
 
     def begin(self) -> None:
-        """Lock the row; from here on nobody can take the claim over."""
+        """Lock the row. After that nobody can take the claim over."""
         connection = self._open()
         row = connection.execute(_BEGIN, self._claim._asdict()).fetchone()
         if row is None:
@@ -113,32 +113,32 @@ class PostgresTransaction:
         self._number, *self._settings = row[:3]
 
     def commit(self, finish: Finish) -> bool:
-        """Commit the handler's writes and the record of them; where the claim is lost, neither."""
+        """Commit the handler's writes and their record, or neither if the claim is lost."""
         connection = self._open()
         self.handle.end()
         try:
             self._refuse_ended(connection)
-            connection.execute(_AS_BEFORE, self._settings)  # the handler may have changed them for itself
+            connection.execute(_RESTORE_SETTINGS, self._settings)  # the handler may have changed them
             if not connection.execute(_FINISH, {**finish._asdict(), "number": self._number}).rowcount:
                 self._refuse_other(connection)
                 return False
             return self._commit(connection)
         except psycopg.Error as error:
-            if not isinstance(error, psycopg.OperationalError) and not blameless(error, connection):
-                raise  # the handler's own mistake
-            raise self._home.trouble(error) from error
+            if not isinstance(error, psycopg.OperationalError) and not is_blameless(error, connection):
+                raise  # an error of the handler's own statements
+            raise self._owner.translate_error(error) from error
         finally:
             self.rollback()
 
     def _commit(self, connection: Connection) -> bool:
-        """Commit; and where the answer is lost, find out what became of it."""
+        """Commit. If the answer is lost, look up whether the claim is done."""
         try:
             connection.commit()
         except psycopg.OperationalError as error:
-            if not isinstance(error, NoAnswer) and not lost(error, connection):
+            if not isinstance(error, NoAnswer) and not is_connection_lost(error, connection):
                 raise
             connection.close()
-            done = self._home.settled(self._claim)
+            done = self._owner.is_done(self._claim)
             if done is False:
                 raise  # nothing was written
             return done is True
@@ -147,14 +147,14 @@ class PostgresTransaction:
     def _refuse_ended(self, connection: Connection) -> None:
         if connection.pgconn.pipeline_status:
             raise EventOnceError(
-                "the handler has left a pipeline of ctx.tx open, so nobody has read what became of its statements; "
+                "the handler has left a pipeline of ctx.tx open, so the results of its statements are unread; "
                 "write `with ctx.tx.pipeline():`"
             )
         status = connection.info.transaction_status
         if status == TransactionStatus.INERROR:
             raise EventOnceError(
-                "a statement of ctx.tx failed, and PostgreSQL writes nothing after that; let the handler fail too, "
-                "or put what may fail into `with ctx.tx.transaction():`"
+                "a statement of ctx.tx failed, and PostgreSQL rejects all others after that; let the handler fail too, "
+                "or put a statement that may fail into `with ctx.tx.transaction():`"
             )
         if status == TransactionStatus.IDLE:
             _ended()
@@ -170,7 +170,7 @@ class PostgresTransaction:
         return self._connection
 
     def rollback(self) -> None:
-        """Undo what was not committed, and end. May be called again."""
+        """Undo what was not committed, and end the transaction. This may be called again."""
         connection = self._connection
         if connection is None:
             return
@@ -180,19 +180,19 @@ class PostgresTransaction:
                 connection.close()
             elif not connection.closed:
                 connection.rollback()
-                _clean(connection)
+                _discard_session_state(connection)
         except (psycopg.Error, StoreError):  # closing undoes it too
             connection.close()
-        except BaseException:  # interrupted: who knows how it would be handed to the next handler
+        except BaseException:  # interrupted: the state of the session is unknown
             connection.close()
             raise
         finally:
             self._connection = None
-            self._home.leave(self._claim, connection)
+            self._owner.leave(self._claim, connection)
 
 
-def _clean(connection: Connection) -> None:
-    """Undo what a handler has set, made or listened to outside of its tables; the next handler is another."""
+def _discard_session_state(connection: Connection) -> None:
+    """Discard settings, temporary tables and listeners of a handler, since the next one is another."""
     try:
         connection.autocommit = True
         connection.execute("DISCARD ALL")
@@ -203,6 +203,6 @@ def _clean(connection: Connection) -> None:
 
 def _ended() -> None:
     raise EventOnceError(
-        "the handler has ended the transaction of ctx.tx with SQL of its own, so what it wrote before that is not "
+        "the handler has ended the transaction of ctx.tx with its own SQL, so what it wrote before that is not "
         "recorded as done; leave COMMIT and ROLLBACK to eventonce"
     )

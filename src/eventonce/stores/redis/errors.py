@@ -1,4 +1,4 @@
-"""What an error of Redis means: whether it may pass, and what to do where it does not. Never holds a password."""
+"""Errors of Redis as store errors, retryable or with their remedy. No message contains a password."""
 
 from redis.exceptions import (
     AskError,
@@ -14,9 +14,9 @@ from redis.exceptions import (
 
 from eventonce.errors import StoreError, StoreUnusable
 
-# redis-py gives some of Redis's words a class and cuts them off; the others stand before the text.
-_PASSING_KINDS = (OutOfMemoryError, ReadOnlyError, ClusterDownError, TryAgainError)
-_PASSING_WORDS = ("MISCONF", "BUSY", "NOREPLICAS")
+# redis-py turns some error words of Redis into classes and cuts them off. The others begin the message.
+_RETRYABLE_KINDS = (OutOfMemoryError, ReadOnlyError, ClusterDownError, TryAgainError)
+_RETRYABLE_WORDS = ("MISCONF", "BUSY", "NOREPLICAS")
 NO_CLUSTER = "it belongs to a cluster, so add cluster=true to the URL"
 READ_ONLY = "if it stays a replica, name its master in the URL, or its sentinels with sentinel=NAME"
 _REMEDIES = {
@@ -29,40 +29,40 @@ _REMEDIES = {
     "MovedError": NO_CLUSTER,
     "ClusterCrossSlotError": NO_CLUSTER,
     "MasterNotFoundError": "check the names and ports of the sentinels, and what they call the master",
-    "DB index is out of range": "name a database that it has, as in redis://HOST:6379/0",
-    "unknown command 'SENTINEL'": "name sentinels, which listen on port 26379 as a rule, or leave sentinel= out",
-    "WRONGTYPE": "something else writes keys that begin with eventonce:",
+    "DB index is out of range": "use a database that it has, as in redis://HOST:6379/0",
+    "unknown command 'SENTINEL'": "name sentinels, which usually listen on port 26379, or leave sentinel= out",
+    "WRONGTYPE": "another program writes keys that begin with eventonce:",
     "This instance has cluster support disabled": "leave cluster=true out of the URL",
 }
 
 
-def trouble(error: Exception, place: str, *, cluster: bool) -> StoreError:
-    """What an error means to the engine."""
-    if isinstance(error, RedisClusterException):  # it may come of what a node said, which tells more
+def translate_error(error: Exception, address: str, *, cluster: bool) -> StoreError:
+    """Return the store error for an error of Redis."""
+    if isinstance(error, RedisClusterException):  # its cause, such as an error of a node, says more
         cause = error.__cause__ or error.__context__
         if isinstance(cause, RedisError | RedisClusterException | OSError):
-            return trouble(cause, place, cluster=cluster)
-    said = _words(error)
-    kind = StoreError if _passes(error, said, cluster=cluster) else StoreUnusable
-    return kind(f"{place}: {said}{_remedy(error, said)}")
+            return translate_error(cause, address, cluster=cluster)
+    message = _message(error)
+    kind = StoreError if _is_retryable(error, message, cluster=cluster) else StoreUnusable
+    return kind(f"{address}: {message}{_remedy(error, message)}")
 
 
-def _words(error: Exception) -> str:
-    """What it says, without the place in our script and redis-py's inner parts."""
-    said = str(error).partition(" script: ")[0].partition(" : <")[0]
-    return said.rstrip(" .") or type(error).__name__
+def _message(error: Exception) -> str:
+    """Return the message without the position in our script and without redis-py's internals."""
+    message = str(error).partition(" script: ")[0].partition(" : <")[0]
+    return message.rstrip(" .") or type(error).__name__
 
 
-def _passes(error: Exception, said: str, *, cluster: bool) -> bool:
+def _is_retryable(error: Exception, message: str, *, cluster: bool) -> bool:
     if isinstance(error, AskError):  # or MOVED: the keys are elsewhere, and in a cluster they may still be moving
         return cluster
     if isinstance(error, ResponseError):
-        return isinstance(error, _PASSING_KINDS) or said.startswith(_PASSING_WORDS)
+        return isinstance(error, _RETRYABLE_KINDS) or message.startswith(_RETRYABLE_WORDS)
     return not isinstance(error, AuthenticationError)
 
 
-def _remedy(error: Exception, said: str) -> str:
-    for sign, why in _REMEDIES.items():
-        if said.startswith(sign) or type(error).__name__ == sign:
-            return f"; {why}"
+def _remedy(error: Exception, message: str) -> str:
+    for beginning, remedy in _REMEDIES.items():
+        if message.startswith(beginning) or type(error).__name__ == beginning:
+            return f"; {remedy}"
     return ""

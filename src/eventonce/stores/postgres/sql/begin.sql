@@ -1,5 +1,5 @@
--- Hold a claim until the transaction ends; answers with the number of the transaction and how names are looked up. Should this machine lose its
--- power meanwhile, the server is to notice within a minute, not in two hours, and let the claim go.
+-- Lock a claim until the transaction ends. Returns the number of the transaction, its search_path and its role.
+-- If this machine loses its power meanwhile, the server notices within a minute, and not in two hours, and unlocks it.
 SELECT pg_current_xact_id()::text, current_setting('search_path'), current_setting('role'),
     set_config('tcp_keepalives_idle', '20', true),
     set_config('tcp_keepalives_interval', '10', true), set_config('tcp_keepalives_count', '4', true)

@@ -1,6 +1,6 @@
--- Answer a batch of claims. A row is written or locked only where it may be taken, and nothing waits for a row that
--- another transaction holds, such as a long ctx.tx. New rows are inserted in the order of their keys, and only there
--- may one batch wait for another's statement to end, so no two can wait for each other.
+-- Answer a batch of claims. A row is written or locked only if it may be claimed, and no statement waits for a row that
+-- another transaction locks, such as a long ctx.tx. New rows are inserted in the order of their keys. Only there one
+-- batch may wait for the statement of another to end, so no two can wait for each other.
 WITH m AS MATERIALIZED (
     SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
 ), there AS MATERIALIZED (
@@ -34,7 +34,7 @@ WITH m AS MATERIALIZED (
     SELECT l.wanted
     FROM look l, LATERAL (SELECT FROM eventonce_claims WHERE key = l.wanted FOR UPDATE SKIP LOCKED) c
     WHERE l.state = 'free'
-), taken AS (  -- where it may still be taken now that it is locked
+), taken AS (  -- rows that are still free now that they are locked
     UPDATE eventonce_claims c SET
         (token, lease, flags, tries, trying, done_at, until, took, version, memo, error, expires) = (
             SELECT %(token)s, l.now + %(lease)s,
@@ -74,7 +74,7 @@ WITH m AS MATERIALIZED (
                 AND (c.done_at = 0 OR c.until <= l.now OR l.asked > c.version)
         )
     RETURNING c.key, c.tries, c.flags, c.error
-), slid AS (  -- a duplicate restarts a sliding window, unless another does so right now
+), slid AS (  -- a duplicate restarts a sliding window, unless another one does so now
     UPDATE eventonce_claims c
     SET until = greatest(c.until, l.now + l.keep), expires = greatest(c.expires, c.until, l.now + l.keep)
     FROM look l
@@ -84,7 +84,7 @@ WITH m AS MATERIALIZED (
             FROM look l, LATERAL (SELECT FROM eventonce_claims WHERE key = l.wanted FOR UPDATE SKIP LOCKED) c
             WHERE l.state = 'done' AND l.how & 2 = 2
         ))
-), mark AS MATERIALIZED (  -- what is there may not have reached a synchronous standby: then this answer waits for it
+), mark AS MATERIALIZED (  -- a done row may not have reached a synchronous standby yet: this makes the answer wait for it
     SELECT pg_logical_emit_message(true, 'eventonce', '')
     FROM look
     WHERE state IN ('done', 'stale') AND current_setting('synchronous_standby_names') <> ''

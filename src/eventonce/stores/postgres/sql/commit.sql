@@ -1,4 +1,4 @@
--- Mark claims done; answers with the places of those that are, now or since an earlier commit by the same token.
+-- Mark claims done. Returns the places of those that are done, now or by an earlier commit with the same token.
 WITH want AS MATERIALIZED (  -- sorted by key
     SELECT w.*, m.now
     FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) m,

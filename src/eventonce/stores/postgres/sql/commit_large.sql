@@ -1,7 +1,7 @@
--- Mark claims done that are running. Where these are not all of them, commit.sql has to look at what is left.
--- For tables so large that each key is certainly looked up by the index, one after the other: so the rows are taken in
--- the order of their keys without being locked before. OFFSET 0 keeps the number of keys from the planner, which would
--- rather read a whole table for many.
+-- Mark running claims done. If not all of the batch are running, commit.sql decides on the others.
+-- This is for tables so large that the planner certainly looks up each key by the index, one after the other. So the
+-- rows are locked in the order of their keys. OFFSET 0 hides the number of keys from the planner, which would read the
+-- whole table for many keys.
 UPDATE eventonce_claims c
 SET lease = 0, flags = 0, tries = 0, trying = NULL, done_at = g.now, until = g.now + w.keep, took = c.tries,
     version = w.version, memo = w.memo, error = NULL, expires = g.now + w.keep

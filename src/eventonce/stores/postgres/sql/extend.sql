@@ -1,5 +1,5 @@
--- Give claims a new lease; answers with the places of those that are still held, and whether that was done.
--- Waits for no row: the heartbeat of many claims must not hang on one that a transaction has locked.
+-- Give claims a new lease. Returns the places of those that are still owned, and whether each was changed.
+-- This waits for no row, because the heartbeat of many claims must not wait for one that a transaction has locked.
 WITH want AS MATERIALIZED (
     SELECT w.*, m.now
     FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) m,

@@ -1,4 +1,4 @@
--- Mark a claim done in the transaction that has held it since it began.
+-- Mark a claim done in the transaction that has locked it since its beginning.
 UPDATE eventonce_claims c
 SET lease = 0, flags = 0, tries = 0, trying = NULL, done_at = m.now, until = m.now + %(window)s, took = c.tries,
     version = %(version)s, memo = %(memo)s, error = NULL, expires = m.now + %(window)s

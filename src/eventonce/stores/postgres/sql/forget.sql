@@ -1,4 +1,4 @@
--- Forget keys; answers with those that were known.
+-- Forget keys. Returns those that existed.
 WITH known AS MATERIALIZED (
     SELECT c.key, c.expires
     FROM unnest(%(keys)s::bytea[]) AS w (key),  -- sorted

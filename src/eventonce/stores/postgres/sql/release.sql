@@ -1,4 +1,4 @@
--- Give claims back; answers with the places of those that were held, or had been given back by the same token.
+-- Release claims. Returns the places of those that were owned, or were released before by the same token.
 WITH want AS MATERIALIZED (  -- sorted by key
     SELECT w.*, m.now
     FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) m,
@@ -19,7 +19,7 @@ WITH want AS MATERIALIZED (  -- sorted by key
     FROM held h
     WHERE h.running AND h.error IS NOT NULL
         AND c.key = h.key AND c.key = ANY (ARRAY(SELECT key FROM held WHERE running AND error IS NOT NULL))
-), unused AS (  -- without a token nothing that the old owner still sends can touch what is kept
+), unused AS (  -- without a token, no late call of the old owner can change the record
     UPDATE eventonce_claims c
     SET token = '', lease = 0, tries = c.tries - 1,
         trying = CASE WHEN c.tries > 1 THEN c.trying END,

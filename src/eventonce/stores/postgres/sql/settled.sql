@@ -1,4 +1,4 @@
--- Whether a claim is done by this token, once no transaction holds it any more; no row where it is not its own.
+-- Wait until no transaction locks a claim. Returns whether it is done, or no row if the token does not own it.
 SELECT lease = 0 AND done_at > 0 AND tries = 0 FROM eventonce_claims
 WHERE key = %(key)s AND token = %(token)s
 FOR UPDATE

@@ -1,4 +1,4 @@
--- Remove what is over in the next few blocks of the table. Never waits: a row that anyone holds is left for later.
+-- Remove expired rows in the next few blocks of the table. This never waits: locked rows are left for later.
 WITH over AS MATERIALIZED (
     SELECT ctid FROM eventonce_claims
     WHERE ctid >= %(first)s::tid AND ctid < %(end)s::tid

@@ -1,7 +1,7 @@
--- KEYS: what to forget. Answers 1 or 0 for each key, as one string: whether it was known.
+-- Forget keys. KEYS: the keys. Returns 1 or 0 for each key, as one string: whether it existed.
 
 local answers = {}
-for place, key in ipairs(KEYS) do
-  answers[place] = call('DEL', key)
+for index, key in ipairs(KEYS) do
+  answers[index] = call('DEL', key)
 end
 return table.concat(answers)

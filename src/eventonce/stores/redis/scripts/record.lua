@@ -1,18 +1,18 @@
--- What is remembered of a key, as a string; this stands before every other script. All numbers are big-endian.
+-- The record of a key, as a string. This file is put before every other script. All numbers are big-endian.
 --
 --   flags 1                     1 unsettled  2 shared  4 done  8 version  16 memo  32 error  64 trying  128 token
 --   token 8                     with 128
---   lease 6  tries 2  expires 6 with 1; what is settled ends with its window
+--   lease 6  tries 2  expires 6 with 1; without it, the record expires with its window
 --   trying 8                    with 64; versions are 64 bits, shifted so that they are never negative
 --   done_at 6  until 6  took 2  with 4
 --   version 8                   with 8
 --   error 2 + text              with 32
 --   memo                        with 16, to the end
 --
--- A Lua number is exact up to 53 bits: enough for times, not for versions, which stay strings.
+-- A Lua number is exact up to 53 bits. That is enough for times, but not for versions, which stay strings.
 
 local FAILURES_FOR = 86400000
-local FURTHEST_LEASE = 90000000 -- what ends later was claimed while the server's clock was ahead, and is over
+local FURTHEST_LEASE = 90000000 -- a later end comes from a clock that was ahead, so it counts as expired
 local MOST_TRIES = 65535
 local call = redis.call -- looked up once, not for each key
 local time = call('TIME')
@@ -22,7 +22,7 @@ local function keep(window)
   return math.max(window, FAILURES_FOR)
 end
 
--- A number as Redis takes it. It would convert a Lua number itself, but as a fraction and that takes longer.
+-- A number as Redis reads it. Redis would convert a Lua number itself, but as a fraction, which takes longer.
 local function whole(number)
   return string.format('%d', number)
 end
@@ -49,7 +49,7 @@ local function read(value)
   return r
 end
 
-local function packed(r)
+local function pack(r)
   local flags, parts = 0, { '' }
   local function add(bit, ...)
     flags = flags + bit
@@ -67,17 +67,17 @@ local function packed(r)
   return table.concat(parts)
 end
 
--- When a key is to end, as Redis takes it.
-local function ending(expires)
+-- The time at which a key expires, as Redis reads it.
+local function redis_time(expires)
   return whole(math.max(expires, now + 1))
 end
 
 local function write(key, value, expires)
-  call('SET', key, value, 'PXAT', ending(expires))
+  call('SET', key, value, 'PXAT', redis_time(expires))
 end
 
--- The part of a packed list that belongs to the key at this place: all have their own, or all share one.
-local function own(list, length, place)
+-- The part of a packed list for the key at this index: each key has its own, or all share one.
+local function part_of(list, length, index)
   if #list == length then return list end
-  return string.sub(list, (place - 1) * length + 1, place * length)
+  return string.sub(list, (index - 1) * length + 1, index * length)
 end
