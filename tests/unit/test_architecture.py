@@ -24,10 +24,9 @@ FLOORS = [
     {"job"},
     {"work"},
     {"engine"},
-    {"wire", "testing"},
+    {"wire", "webhook", "testing"},
     {"lint", "aws_setup"},
     {"worker", "outbox", "redrive", "traffic"},
-    {"webhook"},
     {"cli"},
     {"__main__"},
 ]

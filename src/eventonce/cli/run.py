@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -16,30 +16,22 @@ from eventonce.cli.options import pipeline_options, read_settings
 from eventonce.cli.progress import Progress
 from eventonce.cli.signals import Say, stopping
 from eventonce.clock import duration
-from eventonce.engine import Once
-from eventonce.errors import EventOnceError, MissingDriver, StoreError, describe
+from eventonce.errors import EventOnceError, describe
 from eventonce.event import Delivery
-from eventonce.event.keys import KEY_BYTES, Key
 from eventonce.observe import log
-from eventonce.observe.health import Health, listen_place
-from eventonce.observe.log import LogHook
+from eventonce.observe.monitoring import Monitoring
 from eventonce.observe.outage import awaited
-from eventonce.observe.status import Status
 from eventonce.ports import Hook
-from eventonce.sources import FileSource, Requests
 from eventonce.wire import Pipeline, Settings
-from eventonce.worker import OutcomeCounts, Worker, WorkerPool
+from eventonce.worker import OutcomeCounts, Worker, WorkerPool, open_worker
 from eventonce.worker.pool import THREADS
 
 if TYPE_CHECKING:
-    from eventonce.observe.prometheus import PrometheusHook
+    from eventonce.worker.request_server import RequestServer
 
-_NOBODY = Key(bytes(KEY_BYTES))  # a key to ask for, to see whether the store answers
 _MOST_COMPLAINTS = 20
 _OF_EVENTS = ("debug", "info")  # levels at which what became of events is logged
 _log = logging.getLogger("eventonce")
-_FILE_BATCH = 100
-_QUEUE_BATCH = 10  # one poll: a handler that hangs holds up as many
 _GRACE = "25s"  # within the 30 that containers are given
 
 
@@ -111,17 +103,22 @@ def run(
         settings = read_settings(pipeline or config, **given)
         telling = in_json or (level in _OF_EVENTS and not as_json)
         say = _log_it if in_json else _print_it
-        seen = Monitoring(settings, listening=listen is not None, logging=telling, tracing=opentelemetry)
+        monitoring = Monitoring(
+            settings.consumer, settings.store, listening=listen is not None, logging=telling, tracing=opentelemetry
+        )
         if listen is not None:
-            stack.enter_context(seen.health(listen))
-        parts = _open(settings, seen.hooks, say)
+            stack.enter_context(monitoring.health(listen))
+        parts = _open(settings, monitoring.hooks, say)
         if parts is None:
             _close(OutcomeCounts(), settings.dead_letter, as_json=as_json or in_json)
             return
         stack.callback(parts.close)
-        stack.callback(seen.begins(parts))
+        monitoring.start(parts.once.peek)
+        stack.callback(monitoring.stop)
+        if opentelemetry:
+            _warn_if_spans_go_nowhere()
         progress = stack.enter_context(Progress(parts.source))
-        worker = _worker(parts, settings, _Watcher(progress, quiet=as_json or telling))
+        worker = open_worker(parts, settings, _Watcher(progress, quiet=as_json or telling))
         try:
             good = _run(worker) if isinstance(worker, Worker) else _serve(worker, patience, say)
         finally:
@@ -155,69 +152,12 @@ def _log_it(text: str) -> None:
     _log.info(text)  # as a line of JSON, like all that a log collector reads here
 
 
-class Monitoring:
-    """What a worker tells of itself: over HTTP where it listens, and in its log."""
+def _warn_if_spans_go_nowhere() -> None:
+    """Warn of a missing provider. The handler's module, which may set one up, is loaded by now."""
+    from eventonce.observe.opentelemetry import goes_nowhere
 
-    def __init__(self, settings: Settings, *, listening: bool, logging: bool, tracing: bool) -> None:
-        self._status = Status(settings.consumer)
-        self._metrics = _metrics(settings) if listening else None
-        self.hooks: list[Hook] = [LogHook()] if logging else []
-        if listening:
-            self.hooks.append(self._status)
-        if self._metrics is not None:
-            self.hooks.append(self._metrics)
-        self._once: Once | None = None
-        self._tracing = tracing
-        if tracing:
-            from eventonce.observe.opentelemetry import OpenTelemetryHook
-
-            self.hooks.append(OpenTelemetryHook())
-
-    def begins(self, parts: Pipeline) -> Callable[[], None]:
-        """From now on its store is asked; what this returns ends that.
-
-        Spans that go nowhere are warned of here: the module of a handler may have said where to, and is loaded now.
-        """
-        self._once = parts.once
-        if self._tracing:
-            from eventonce.observe.opentelemetry import goes_nowhere
-
-            if goes_nowhere():
-                _log.warning(
-                    "--opentelemetry: no provider is set up, so spans go nowhere; start with opentelemetry-instrument"
-                )
-        return self._end
-
-    def _end(self) -> None:
-        self._once = None
-
-    def _probe(self) -> object:
-        if self._once is None:
-            raise StoreError("it has not started yet")
-        return self._once.peek([_NOBODY])
-
-    def health(self, place: str) -> Health:
-        """Serves `/healthz`, `/readyz`, `/status.json` and, where the client of Prometheus is installed, `/metrics`."""
-        host, port = listen_place(place)
-        render = None if self._metrics is None else self._metrics.render
-        return Health(self._status, self._probe, host=host, port=port, metrics=render)
-
-
-def _metrics(settings: Settings) -> "PrometheusHook | None":
-    try:
-        from eventonce.observe.prometheus import DYNAMODB_WRITE, PrometheusHook
-    except MissingDriver:
-        return None
-    return PrometheusHook(write_price=DYNAMODB_WRITE if settings.store.startswith("dynamodb:") else 0.0)
-
-
-def _worker(parts: Pipeline, settings: Settings, watch: "_Watcher") -> "Worker | WorkerPool | RequestServer":
-    if isinstance(parts.source, Requests):
-        return RequestServer(parts, parts.source, settings, watch)
-    wired = (parts.once, parts.source, parts.handler, parts.dead_letters)
-    if isinstance(parts.source, FileSource):
-        return Worker(*wired, batch=settings.batch or _FILE_BATCH, watch=watch)
-    return WorkerPool(*wired, batch=settings.batch or _QUEUE_BATCH, threads=settings.threads or THREADS, watch=watch)
+    if goes_nowhere():
+        _log.warning("--opentelemetry: no provider is set up, so spans go nowhere; start with opentelemetry-instrument")
 
 
 def _run(worker: Worker) -> bool:
@@ -225,34 +165,9 @@ def _run(worker: Worker) -> bool:
     return worker.tally.good
 
 
-class RequestServer:
-    """Serves requests, and counts what became of their events."""
-
-    def __init__(self, parts: Pipeline, source: Requests, settings: Settings, watch: "_Watcher") -> None:
-        from eventonce.webhook.serve import WebhookServer  # uvicorn and asyncio, which nothing else here needs
-
-        self.tally = OutcomeCounts()
-        self._watch = watch
-        self._server = WebhookServer(
-            parts.once,
-            parts.handler,
-            source.url,
-            parts.dead_letters,
-            threads=settings.threads or THREADS,
-            batch=settings.batch or _FILE_BATCH,
-            watch=self._seen,
-        )
-        self.place = self._server.place
-        self.stop, self.run = self._server.stop, self._server.run
-
-    def _seen(self, delivery: Delivery, outcome: Outcome) -> None:
-        self.tally.add(outcome, dead=outcome.action is not Action.ACK)
-        self._watch(delivery, outcome)
-
-
-def _serve(worker: WorkerPool | RequestServer, grace: int, say: Say) -> bool:
-    if isinstance(worker, RequestServer):
-        say(f"listening on {worker.place}")
+def _serve(worker: "WorkerPool | RequestServer", grace: int, say: Say) -> bool:
+    if not isinstance(worker, WorkerPool):
+        say(f"listening on {worker.address}")
     with stopping(worker.stop, say):
         left = worker.run(grace)
     if left:
