@@ -18,7 +18,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_file_has_a_worker_that_ends_with_it(folder: Path) -> None:
-    (folder / "events.jsonl").write_text("".join(json.dumps({"id": id}) + "\n" for id in ("1", "2", "1")))
+    (folder / "events.jsonl").write_text("".join(json.dumps({"id": name}) + "\n" for name in ("1", "2", "1")))
     chosen = settings({"source": "events.jsonl", "sink": "done.jsonl", "store": "memory:"}, "test")
     pipeline = Pipeline(chosen)
 
