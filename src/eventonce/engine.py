@@ -52,7 +52,7 @@ from eventonce.flow import Call, Flow, Pause, drive, drive_async
 from eventonce.job import Job, split
 from eventonce.keeper import Batch, Hold, Keeper
 from eventonce.observe.hooks import Hooks
-from eventonce.observe.watched import Watched
+from eventonce.observe.watched import ObservedStore
 from eventonce.ports import Checkable, Hook, Seen, Sink, Store
 from eventonce.rules import Rulebook, given_rules, identity
 from eventonce.rules.rule import DEFAULT_WINDOW, OnStoreError, Remember, Rule
@@ -121,7 +121,7 @@ class Once:
         self._owns_store = isinstance(store, str)
         self._store = open_store(store, self._clock) if isinstance(store, str) else store
         self._hooks = Hooks(hooks) if hooks else None
-        self._told = self._store if self._hooks is None else Watched(self._store, self._hooks)
+        self._told = self._store if self._hooks is None else ObservedStore(self._store, self._hooks)
         self._keeper = Keeper(self._told, self._lease, self._clock)
         self._consumer = consumer
         self._decorated: str | None = None

@@ -15,7 +15,7 @@ from eventonce.flow import Call, Each
 from eventonce.job import Job, lanes
 from eventonce.keeper import Batch
 from eventonce.observe.hooks import Hooks
-from eventonce.observe.watched import told
+from eventonce.observe.watched import call_observed
 from eventonce.ports import Attempt, Sink, Transaction
 
 _log = logging.getLogger("eventonce")
@@ -159,7 +159,9 @@ class Work:
     def _commit(self, batch: Batch, job: Job, transaction: Transaction, finish: Finish) -> None:
         job.finished = False  # until the transaction has committed
         commit = transaction.commit
-        job.recorded = commit(finish) if self._hooks is None else told(self._hooks, "commit", 1, commit, finish)
+        job.recorded = (
+            commit(finish) if self._hooks is None else call_observed(self._hooks, "commit", 1, commit, finish)
+        )
         job.finished = job.recorded
         batch.drop([finish.key])
 

@@ -50,7 +50,7 @@ class House:
         thread = threading.Thread(target=lambda: self.left.append(server.run(grace)))
         thread.start()
         self._running.append((server, thread))
-        return server.place
+        return server.address
 
     def use(self, once: Once) -> None:
         self._once.close()
@@ -283,7 +283,7 @@ def test_whoever_sends_too_much_sees_why(
     house: House,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(linger, "_LONGEST", PATIENCE)
+    monkeypatch.setattr(linger, "_MAX_SECONDS", PATIENCE)
     place = house.start()
     answer = send_all(place, megabytes, announced=announced, path=path, method=method)
     assert (answer.status, answer.getheader("connection")) == (status, "close")
@@ -318,7 +318,7 @@ def test_whoever_waits_to_be_told_to_go_on_is_told_not_to(house: House) -> None:
 def test_what_is_sent_on_and_on_after_the_answer_is_not_read_for_ever(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linger, "_MOST", 1_000_000)
+    monkeypatch.setattr(linger, "_MAX_BYTES", 1_000_000)
     place = house.start()
     with connected(place, HEAD + b"content-length: 1000000000000\r\n\r\n") as endless, pytest.raises(ConnectionError):
         endless.sendall(MEGABYTE * 1_000)
@@ -437,7 +437,7 @@ def test_an_answer_that_nobody_takes_is_given_up(house: House, monkeypatch: pyte
 def test_more_connections_than_there_is_room_for_are_sent_away_and_the_idle_ones_go(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve, "_MOST_CONNECTIONS", 16)
+    monkeypatch.setattr(serve, "_MAX_CONNECTIONS", 16)
     place = house.start()
     crowd = [connected(place) for _ in range(40)]
     told = [everything(each) for each in crowd]

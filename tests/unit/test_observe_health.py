@@ -10,7 +10,7 @@ from http.client import HTTPConnection
 import pytest
 
 from eventonce import ConfigError, Once, StoreError
-from eventonce.observe.health import Health, listen_place
+from eventonce.observe.health import Health, listen_address
 from eventonce.observe.status import Status
 from eventonce.testing import ManualClock
 from tests.unit.conftest import Bench, Faulty
@@ -167,10 +167,10 @@ def test_a_port_that_is_taken_is_told(start: Start) -> None:
     ],
 )
 def test_where_to_listen(text: str, place: tuple[str, int]) -> None:
-    assert listen_place(text) == place
+    assert listen_address(text) == place
 
 
 @pytest.mark.parametrize("text", ["", "here", "host:", "host:http", "host:99999", ":-1"])
 def test_where_nobody_can_listen(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no HOST:PORT"):
-        listen_place(text)
+    with pytest.raises(ConfigError, match="is not an address"):
+        listen_address(text)

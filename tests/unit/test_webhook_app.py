@@ -196,7 +196,7 @@ def test_a_body_that_is_whole_is_in_memory_once() -> None:
     bodies = body.Bodies(1024 * 1024, 10.0)
     with bodies.open() as one:
         assert len(asyncio.run(bodies.read(one, "", receive))) == 100_000
-        assert (len(one.held), one.room) == (0, 100_000 - 64 * 1024)
+        assert (len(one.buffer), one.room) == (0, 100_000 - 64 * 1024)
 
 
 def test_the_room_of_bodies_counts_what_becomes_of_them(hooks: Hooks) -> None:
@@ -515,14 +515,14 @@ def test_what_is_under_way_is_told_to_come_again(
 def test_a_run_outlives_its_deadline_and_is_a_duplicate_then(
     sender: str, hooks: Hooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventonce.webhook.app._ITS_DEADLINE", 10)
+    monkeypatch.setattr("eventonce.webhook.app._API_DESTINATION_DEADLINE", 10)
     slow = Slow()
     app = hooks.make(slow, deadline=0.01 if sender == "somebody" else 60)
 
     async def late() -> tuple[Told, Told]:
         told = await ask(app, BRIDGE, user_agent=sender)
         slow.go.set()
-        while app.in_hand:
+        while app.in_progress:
             await asyncio.sleep(0.01)
         return told, await ask(app, BRIDGE)
 
@@ -559,7 +559,7 @@ def test_what_waits_is_run_together(hooks: Hooks) -> None:
 
     async def crowd() -> list[Told]:
         asked = [asyncio.create_task(ask(app, {**BRIDGE, "id": f"{number}"})) for number in range(50)]
-        while app.in_hand < 50:
+        while app.in_progress < 50:
             await asyncio.sleep(0.01)
         slow.go.set()
         return await asyncio.gather(*asked)
@@ -577,7 +577,7 @@ def test_large_bodies_share_their_room_and_small_ones_need_none(hooks: Hooks, mo
     async def three() -> list[int]:
         told = [await ask(app, large), await ask(app, {**large, "id": "2"}), await ask(app, {**BRIDGE, "id": "3"})]
         slow.go.set()
-        while app.in_hand:
+        while app.in_progress:
             await asyncio.sleep(0.01)
         return [*(each.status for each in told), (await ask(app, large)).status]
 
@@ -590,13 +590,13 @@ def test_gzip_needs_the_room_that_it_unpacks_to(hooks: Hooks, monkeypatch: pytes
     slow = Slow()
     app = hooks.make(slow, deadline=0.01)
     monkeypatch.setattr(app._bodies, "_room", 1_000_000)
-    monkeypatch.setattr(app._bodies, "_most", 1_000_000)
+    monkeypatch.setattr(app._bodies, "_max_room", 1_000_000)
     bombs = [gzip.compress(json.dumps({**BRIDGE, "id": n, "detail": "x" * 900_000}).encode()) for n in ("1", "2")]
 
     async def both() -> list[Any]:
         told = [(await ask(app, bomb)).body for bomb in bombs]
         slow.go.set()
-        while app.in_hand:
+        while app.in_progress:
             await asyncio.sleep(0.01)
         return told
 
@@ -607,7 +607,7 @@ def test_gzip_needs_the_room_that_it_unpacks_to(hooks: Hooks, monkeypatch: pytes
 def test_what_is_larger_than_all_the_room_passes_alone(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
     app = hooks.make()
     monkeypatch.setattr(app._bodies, "_room", 1000)
-    monkeypatch.setattr(app._bodies, "_most", 1000)
+    monkeypatch.setattr(app._bodies, "_max_room", 1000)
     assert tell(app, gzip.compress(json.dumps({**BRIDGE, "detail": "x" * 900_000}).encode())).status == 200
     assert app._bodies._room == 1000
 
@@ -668,7 +668,7 @@ def test_a_letter_that_its_queue_cannot_hold_is_no_trouble_for_others(
         first = asyncio.create_task(ask(app, BRIDGE))
         await asyncio.to_thread(begun.wait)
         others = [asyncio.create_task(ask(app, each)) for each in (noise, {**BRIDGE, "id": "e-2"})]
-        while app.in_hand < 3:
+        while app.in_progress < 3:
             await asyncio.sleep(0.01)
         go_on.set()
         return list(await asyncio.gather(first, *others))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from eventonce.errors import MissingDriver, StoreError
 from eventonce.event.keys import KEY_BYTES, Key
-from eventonce.observe.health import Health, listen_place
+from eventonce.observe.health import Health, listen_address
 from eventonce.observe.log import LogHook
 from eventonce.observe.status import Status
 from eventonce.ports import Hook
@@ -46,7 +46,7 @@ class Monitoring:
 
     def health(self, address: str) -> Health:
         """Serve `/healthz`, `/readyz`, `/status.json` and, if the Prometheus client is installed, `/metrics`."""
-        host, port = listen_place(address)
+        host, port = listen_address(address)
         render = None if self._metrics is None else self._metrics.render
         return Health(self._status, self._probe, host=host, port=port, metrics=render)
 

@@ -24,7 +24,7 @@ class RequestServer:
             batch=batch,
             watch=self._count,
         )
-        self.address = self._server.place
+        self.address = self._server.address
 
     def stop(self) -> None:
         """Take no more requests. May be called by a signal handler."""
