@@ -1002,7 +1002,7 @@ def test_refused_requests_and_open_functions_are_logged(caplog: pytest.LogCaptur
         handler = once.aws_lambda(print)
         for _ in range(2):
             handler(api_v2(TEXT, KEY), None)
-    assert len([line for line in caplog.messages if "anybody" in line]) == 1
+    assert len([line for line in caplog.messages if "unauthenticated" in line]) == 1
     caplog.clear()
     with Once("memory:") as once:
         document = api_v2(TEXT, KEY)
@@ -1018,7 +1018,7 @@ def test_refused_requests_and_open_functions_are_logged(caplog: pytest.LogCaptur
     ("event", "seen"),
     [
         (None, "nothing"),
-        ("text", "a text"),
+        ("text", "a string"),
         (7, "a number"),
         ({}, "an empty object"),
         ([], "an empty list"),

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import pytest
 
 from eventonce import Event, EventRejected, Once, Rule
-from eventonce.aws_lambda import invocation as envelope
+from eventonce.aws_lambda import invocation
 from eventonce.aws_lambda.invocation import Reply
 from eventonce.event import formats
 from eventonce.event.formats import carriers, read_event, read_events, unpack
@@ -189,7 +189,7 @@ def test_every_source_of_records_has_a_sample() -> None:
 
 
 def test_every_carrier_that_the_lambda_door_knows_has_a_sample() -> None:
-    assert {*envelope._OF_RECORDS, *envelope._TELLING_PIPES} <= {name.partition("/")[0] for name in EXPECTED}
+    assert {*invocation._OF_RECORDS, *invocation._REPORTING_PIPES} <= {name.partition("/")[0] for name in EXPECTED}
     assert {EXPECTED[name].reply for name in INVOCATIONS} == set(Reply)
 
 
