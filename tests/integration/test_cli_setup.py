@@ -352,7 +352,7 @@ def test_streams_must_be_there_and_are_kept(cli: Command, tmp_path: Path, aws: C
     aws("kinesis").create_stream(StreamName="next", ShardCount=1)
     missing = cli("setup", "pipeline.toml", "--yes")
     assert (missing.returncode, missing.stdout) == (2, "")
-    assert "source: stream orders is not there; make it, with as many shards as it needs" in missing.stderr
+    assert "source: stream orders does not exist; create it, with as many shards as it needs" in missing.stderr
 
     aws("kinesis").create_stream(StreamName="orders", ShardCount=1)
     assert verbs(cli("setup", "pipeline.toml", "--yes")) == {"keep": 2, "create": 1, "created": 1}
@@ -360,7 +360,7 @@ def test_streams_must_be_there_and_are_kept(cli: Command, tmp_path: Path, aws: C
     (tmp_path / "pipeline.toml").write_text(wanted.format("dynamodbstreams://claims"))
     without = cli("setup", "pipeline.toml")
     assert without.returncode == 2
-    assert "source: table claims with a stream is not there; turn the stream on" in without.stderr
+    assert "source: table claims with a stream does not exist; turn the stream on" in without.stderr
     view = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
     aws("dynamodb").update_table(TableName="claims", StreamSpecification=view)
     assert verbs(cli("setup", "pipeline.toml")) == {"keep": 3, "nothing": 1}
@@ -372,8 +372,8 @@ def test_streams_must_be_there_and_are_kept(cli: Command, tmp_path: Path, aws: C
 @pytest.mark.parametrize(
     ("env", "code", "words"),
     [
-        ({"AWS_DEFAULT_REGION": ""}, 2, "there is no region; set AWS_DEFAULT_REGION"),
-        ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, 2, "there are no AWS credentials; set AWS_PROFILE"),
+        ({"AWS_DEFAULT_REGION": ""}, 2, "no region is set; set AWS_DEFAULT_REGION"),
+        ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, 2, "no AWS credentials were found; set AWS_PROFILE"),
         ({"AWS_PROFILE": "nobody"}, 2, "nobody"),
         ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, 1, "did not answer"),
     ],

@@ -34,8 +34,8 @@ def setup(pipeline: str, *, dry_run: bool, yes: bool) -> None:
     try:
         steps = list(look(plan, account))
         for step in steps:
-            click.echo(f"{step.verb:6}  {step.what}")
-        wanted = [step for step in steps if step.act is not None]
+            click.echo(f"{step.verb:6}  {step.description}")
+        wanted = [step for step in steps if step.apply is not None]
         if not wanted:
             click.echo("nothing to do")
         elif not dry_run:
@@ -57,6 +57,6 @@ def _confirm(*, yes: bool) -> None:
 
 def _apply(wanted: list[SetupStep]) -> None:
     for step in wanted:
-        if step.act is not None:
-            step.act()
-            click.echo(f"{_DONE[step.verb]} {step.what.partition(':')[0]}")
+        if step.apply is not None:
+            step.apply()
+            click.echo(f"{_DONE[step.verb]} {step.description.partition(':')[0]}")
