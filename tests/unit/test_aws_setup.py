@@ -48,7 +48,7 @@ def test_a_queue_comes_after_its_dead_letters() -> None:
 
 def test_a_pipeline_without_aws_needs_nothing() -> None:
     plan = planned(source="events.jsonl", sink="https://example.com")
-    assert plan.places == []
+    assert plan.addresses == []
     assert not plan.buses
 
 

@@ -55,24 +55,24 @@ def look(plan: SetupPlan, account: Account) -> Iterator[SetupStep]:
 
 
 def _stream(stream: StreamResource, account: Account) -> SetupStep:
-    place, name = stream.place, stream.name
+    address, name = stream.address, stream.name
     if stream.of_table:
         subject, remedy = f"table {name} with a stream", "turn the stream on, with NEW_AND_OLD_IMAGES or another view"
         exists = _has_stream(stream, account)
     else:
         subject, remedy = f"stream {name}", "create it, with as many shards as it needs"
         argument = {"StreamARN": name} if name.startswith("arn:") else {"StreamName": name}
-        exists = account.look(place, "kinesis", "describe_stream_summary", **argument) is not None
+        exists = account.look(address, "kinesis", "describe_stream_summary", **argument) is not None
     if not exists:
-        raise ConfigError(f"{place.what}: {subject} does not exist; {remedy}, and run this again")
+        raise ConfigError(f"{address.what}: {subject} does not exist; {remedy}, and run this again")
     return SetupStep("keep", subject)
 
 
 def _has_stream(stream: StreamResource, account: Account) -> bool:
     if stream.name.startswith("arn:"):
-        response = account.look(stream.place, "dynamodbstreams", "describe_stream", StreamArn=stream.name)
+        response = account.look(stream.address, "dynamodbstreams", "describe_stream", StreamArn=stream.name)
         return response is not None
-    table = account.look(stream.place, "dynamodb", "describe_table", TableName=stream.name)
+    table = account.look(stream.address, "dynamodb", "describe_table", TableName=stream.name)
     return table is not None and bool(table["Table"].get("LatestStreamArn"))
 
 
@@ -80,14 +80,14 @@ def _has_stream(stream: StreamResource, account: Account) -> bool:
 
 
 def _queue(queue: QueueResource, rule: EventRule | None, account: Account) -> SetupStep:
-    place, name = queue.place, queue.name
+    address, name = queue.address, queue.name
     desired = _desired(queue, rule, account)
     url = _url(queue, account)
     if url is None:
         return SetupStep(
             "create",
             f"queue {name}: {description(desired)}",
-            lambda: account.call(place, "sqs", "create_queue", QueueName=name, Attributes=desired),
+            lambda: account.call(address, "sqs", "create_queue", QueueName=name, Attributes=desired),
         )
     current = _attributes(queue, url, account)
     change = changes(current, desired)
@@ -100,10 +100,10 @@ def _queue(queue: QueueResource, rule: EventRule | None, account: Account) -> Se
 
 
 def _desired(queue: QueueResource, rule: EventRule | None, account: Account) -> Attributes:
-    dead_arn = account.arn(queue.place, "sqs", queue.dead.name) if queue.dead else None
+    dead_arn = account.arn(queue.address, "sqs", queue.dead.name) if queue.dead else None
     statement = None
     if rule is not None and queue in (rule.target, rule.undelivered):
-        statement = admission(rule, account.arn(queue.place, "sqs", queue.name), _rule_arn(rule, account))
+        statement = admission(rule, account.arn(queue.address, "sqs", queue.name), _rule_arn(rule, account))
     return desired_attributes(queue, dead_arn, statement)
 
 
@@ -111,22 +111,22 @@ def _change(queue: QueueResource, url: str, desired: Attributes, account: Accoun
     # Read again: since the plan was shown, another rule may have been admitted in the same policy.
     change = changes(_attributes(queue, url, account), desired)
     if change:
-        account.call(queue.place, "sqs", "set_queue_attributes", QueueUrl=url, Attributes=change)
+        account.call(queue.address, "sqs", "set_queue_attributes", QueueUrl=url, Attributes=change)
 
 
 def _url(queue: QueueResource, account: Account) -> str | None:
-    response = account.look(queue.place, "sqs", "get_queue_url", QueueName=queue.name)
+    response = account.look(queue.address, "sqs", "get_queue_url", QueueName=queue.name)
     return None if response is None else response["QueueUrl"]
 
 
 def _attributes(queue: QueueResource, url: str, account: Account) -> Attributes:
     request = {"QueueUrl": url, "AttributeNames": ["All"]}
-    current: Attributes = account.call(queue.place, "sqs", "get_queue_attributes", **request).get("Attributes", {})
+    current: Attributes = account.call(queue.address, "sqs", "get_queue_attributes", **request).get("Attributes", {})
     return current
 
 
 def _is_replaced(queue: QueueResource, plan: SetupPlan, account: Account) -> bool:
-    """Return whether this queue for failures would stay unused, because an existing one stays in its place."""
+    """Return whether this queue for failures would stay unused, because an existing one is used."""
     if queue.purpose == "dead" and plan.source is not None and (url := _url(plan.source, account)) is not None:
         desired = _desired(plan.source, None, account)
         current = _attributes(plan.source, url, account)
@@ -138,14 +138,14 @@ def _is_replaced(queue: QueueResource, plan: SetupPlan, account: Account) -> boo
 
 
 def _topic(topic: Topic, account: Account) -> SetupStep:
-    arn = account.arn(topic.place, "sns", topic.name)
-    if account.look(topic.place, "sns", "get_topic_attributes", TopicArn=arn) is not None:
+    arn = account.arn(topic.address, "sns", topic.name)
+    if account.look(topic.address, "sns", "get_topic_attributes", TopicArn=arn) is not None:
         return SetupStep("keep", f"topic {topic.name}")
     attributes = {"FifoTopic": "true"} if topic.fifo else {}
     return SetupStep(
         "create",
         f"topic {topic.name}",
-        lambda: account.call(topic.place, "sns", "create_topic", Name=topic.name, Attributes=attributes),
+        lambda: account.call(topic.address, "sns", "create_topic", Name=topic.name, Attributes=attributes),
     )
 
 
@@ -153,10 +153,10 @@ def _topic(topic: Topic, account: Account) -> SetupStep:
 
 
 def _bus(bus: Bus, account: Account) -> SetupStep:
-    if account.look(bus.place, "events", "describe_event_bus", Name=bus.name) is not None:
+    if account.look(bus.address, "events", "describe_event_bus", Name=bus.name) is not None:
         return SetupStep("keep", f"bus {bus.name}")
     partner = {"EventSourceName": bus.name} if bus.partner else {}
-    if partner and account.look(bus.place, "events", "describe_event_source", Name=bus.name) is None:
+    if partner and account.look(bus.address, "events", "describe_event_source", Name=bus.name) is None:
         raise ConfigError(
             f"bus {bus.name}: the partner has no such event source for this account and region; "
             "have the partner set it up, and run this again"
@@ -164,18 +164,18 @@ def _bus(bus: Bus, account: Account) -> SetupStep:
     return SetupStep(
         "create",
         f"bus {bus.name}" + (", for the partner's event source of that name" if partner else ""),
-        lambda: account.call(bus.place, "events", "create_event_bus", Name=bus.name, **partner),
+        lambda: account.call(bus.address, "events", "create_event_bus", Name=bus.name, **partner),
     )
 
 
 def _rule_arn(rule: EventRule, account: Account) -> str:
     bus = "" if rule.bus.name == "default" else f"{rule.bus.name}/"
-    return account.arn(rule.bus.place, "events", f"rule/{bus}{rule.name}")
+    return account.arn(rule.bus.address, "events", f"rule/{bus}{rule.name}")
 
 
 def _rule(rule: EventRule, account: Account) -> Iterator[SetupStep]:
-    place, names = rule.bus.place, {"Name": rule.name, "EventBusName": rule.bus.name}
-    current = account.look(place, "events", "describe_rule", **names)
+    address, names = rule.bus.address, {"Name": rule.name, "EventBusName": rule.bus.name}
+    current = account.look(address, "events", "describe_rule", **names)
     targets = _targets(rule, account) if current is not None else []
     summary = f"rule {rule.name} on bus {rule.bus.name}"
     if current is not None and json.loads(current.get("EventPattern") or "null") == json.loads(compact(rule.pattern)):
@@ -187,7 +187,9 @@ def _rule(rule: EventRule, account: Account) -> Iterator[SetupStep]:
         arguments = {**preserved, **names, "EventPattern": compact(rule.pattern)}
         verb: Literal["create", "change"] = "create" if current is None else "change"
         yield SetupStep(
-            verb, f"{summary}: {compact(rule.pattern)}", lambda: account.call(place, "events", "put_rule", **arguments)
+            verb,
+            f"{summary}: {compact(rule.pattern)}",
+            lambda: account.call(address, "events", "put_rule", **arguments),
         )
     yield _target(rule, targets, account)
 
@@ -205,28 +207,28 @@ def _refuse_shared(rule: EventRule, summary: str, targets: Sequence[Target], acc
 
 def _targets(rule: EventRule, account: Account) -> list[Target]:
     names = {"Rule": rule.name, "EventBusName": rule.bus.name}
-    response = account.look(rule.bus.place, "events", "list_targets_by_rule", **names)
+    response = account.look(rule.bus.address, "events", "list_targets_by_rule", **names)
     return [] if response is None else list(response.get("Targets", []))
 
 
 def _ours(rule: EventRule, targets: Sequence[Target], account: Account) -> Target | None:
     """Return the rule's target that is the pipeline's queue, if any."""
-    arn = account.arn(rule.bus.place, "sqs", rule.target.name)
+    arn = account.arn(rule.bus.address, "sqs", rule.target.name)
     return next((each for each in targets if each["Arn"] == arn), None)
 
 
 def _target(rule: EventRule, targets: Sequence[Target], account: Account) -> SetupStep:
-    place, summary = rule.bus.place, f"target of rule {rule.name}: queue {rule.target.name}"
+    address, summary = rule.bus.address, f"target of rule {rule.name}: queue {rule.target.name}"
     current = _ours(rule, targets, account)
     own = _own_undelivered(rule, current, account)
     desired: dict[str, Any] = {"RetryPolicy": RETRY}
     if own is None:
-        desired["DeadLetterConfig"] = {"Arn": account.arn(place, "sqs", rule.undelivered.name)}
+        desired["DeadLetterConfig"] = {"Arn": account.arn(address, "sqs", rule.undelivered.name)}
     if rule.target.fifo and "SqsParameters" not in (current or {}):
         desired["SqsParameters"] = {"MessageGroupId": rule.group}
     if current is not None and all(current.get(name) == value for name, value in desired.items()):
         return SetupStep("keep", summary if own is None else f"{summary}; {own}")
-    arn = account.arn(place, "sqs", rule.target.name)
+    arn = account.arn(address, "sqs", rule.target.name)
     suffix = f"; {own}" if own else f", and then in queue {rule.undelivered.name}"
     target = {"Id": _free_id({each["Id"] for each in targets}), "Arn": arn, **(current or {}), **desired}
     return SetupStep(
@@ -239,7 +241,7 @@ def _target(rule: EventRule, targets: Sequence[Target], account: Account) -> Set
 def _own_undelivered(rule: EventRule, current: Target | None, account: Account) -> str | None:
     """Return a note on a target whose dead letters go elsewhere. Somebody chose that, so it stays."""
     own = (current or {}).get("DeadLetterConfig", {}).get("Arn")
-    if own in (None, account.arn(rule.bus.place, "sqs", rule.undelivered.name)):
+    if own in (None, account.arn(rule.bus.address, "sqs", rule.undelivered.name)):
         return None
     return (
         f"what it cannot deliver goes to {own.rpartition(':')[2]}, which stays; "
@@ -255,7 +257,7 @@ def _free_id(used: set[str]) -> str:
 
 def _put_target(rule: EventRule, target: Target, account: Account) -> None:
     names = {"Rule": rule.name, "EventBusName": rule.bus.name}
-    response = account.call(rule.bus.place, "events", "put_targets", **names, Targets=[target])
+    response = account.call(rule.bus.address, "events", "put_targets", **names, Targets=[target])
     for entry in response.get("FailedEntries", []):
         raise EventOnceError(f"rule {rule.name}: its target was refused ({entry.get('ErrorMessage')})")
 
@@ -264,8 +266,8 @@ def _put_target(rule: EventRule, target: Target, account: Account) -> None:
 
 
 def _table(table: TableResource, account: Account) -> SetupStep:
-    place, summary = table.place, f"table {table.name}"
-    if account.look(place, "dynamodb", "describe_table", TableName=table.name) is None:
+    address, summary = table.address, f"table {table.name}"
+    if account.look(address, "dynamodb", "describe_table", TableName=table.name) is None:
         key = table.key if table.sort is None else f"{table.key} and {table.sort}"
         return SetupStep(
             "create",
@@ -273,7 +275,7 @@ def _table(table: TableResource, account: Account) -> SetupStep:
             lambda: _call_store(table, "create_table"),
         )
     warnings = _call_store(table, "check")  # raises if its key is another
-    current = account.call(place, "dynamodb", "describe_time_to_live", TableName=table.name)["TimeToLiveDescription"]
+    current = account.call(address, "dynamodb", "describe_time_to_live", TableName=table.name)["TimeToLiveDescription"]
     if current.get("TimeToLiveStatus") in ("ENABLED", "ENABLING"):
         return SetupStep("keep", ": ".join([summary, *warnings]))
     setting = {"Enabled": True, "AttributeName": table.ttl}
@@ -281,7 +283,7 @@ def _table(table: TableResource, account: Account) -> SetupStep:
         "change",
         f"{summary}: time to live on {table.ttl}",
         lambda: account.call(
-            place, "dynamodb", "update_time_to_live", TableName=table.name, TimeToLiveSpecification=setting
+            address, "dynamodb", "update_time_to_live", TableName=table.name, TimeToLiveSpecification=setting
         ),
     )
 

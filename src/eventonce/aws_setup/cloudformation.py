@@ -176,7 +176,7 @@ def _arn(resource: Resource) -> Any:
         return _stream_arn(resource)
     if isinstance(resource, QueueResource) and foreign(resource):
         owner, _, name = resource.name.partition("/")
-        region = resource.place.options.get("region", "${AWS::Region}")
+        region = resource.address.options.get("region", "${AWS::Region}")
         return {"Fn::Sub": f"arn:${{AWS::Partition}}:sqs:{region}:{owner}:{name}"}
     if not isinstance(resource, TableResource) and foreign(resource):
         return resource.name
@@ -192,7 +192,7 @@ def _stream_arn(stream: StreamResource) -> Any:
     """
     if stream.name.startswith("arn:"):
         return stream.name
-    scope = f"{stream.place.options.get('region', '${AWS::Region}')}:${{AWS::AccountId}}"
+    scope = f"{stream.address.options.get('region', '${AWS::Region}')}:${{AWS::AccountId}}"
     if not stream.of_table:
         return {"Fn::Sub": f"arn:${{AWS::Partition}}:kinesis:{scope}:stream/{stream.name}"}
     table = f"arn:${{AWS::Partition}}:dynamodb:{scope}:table/{stream.name}"

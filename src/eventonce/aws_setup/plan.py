@@ -29,7 +29,7 @@ _QUEUE = re.compile(r"(\d{12}/)?([A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo)"
 class QueueResource(NamedTuple):
     """An SQS queue. An existing queue may have larger values than these."""
 
-    place: AwsUrl
+    address: AwsUrl
     purpose: str  # source, dead, undelivered, letters or sink
     visibility: int = _MIN_VISIBILITY  # seconds
     dead: "QueueResource | None" = None  # where SQS moves a message that was received too often
@@ -38,7 +38,7 @@ class QueueResource(NamedTuple):
 
     @property
     def name(self) -> str:
-        return self.place.name
+        return self.address.name
 
     @property
     def fifo(self) -> bool:
@@ -48,11 +48,11 @@ class QueueResource(NamedTuple):
 class Topic(NamedTuple):
     """An SNS topic."""
 
-    place: AwsUrl
+    address: AwsUrl
 
     @property
     def name(self) -> str:
-        return self.place.name
+        return self.address.name
 
     @property
     def fifo(self) -> bool:
@@ -62,7 +62,7 @@ class Topic(NamedTuple):
 class Bus(NamedTuple):
     """An EventBridge bus."""
 
-    place: AwsUrl
+    address: AwsUrl
     name: str
 
     @property
@@ -91,7 +91,7 @@ class EventRule(NamedTuple):
 class TableResource(NamedTuple):
     """A DynamoDB table."""
 
-    place: AwsUrl
+    address: AwsUrl
     url: str
     key: str
     sort: str | None
@@ -99,22 +99,22 @@ class TableResource(NamedTuple):
 
     @property
     def name(self) -> str:
-        return self.place.name
+        return self.address.name
 
 
 class StreamResource(NamedTuple):
     """A Kinesis stream, or the stream of a table's changes. Its owner creates it and chooses its shards."""
 
-    place: AwsUrl
+    address: AwsUrl
     purpose: str  # source or sink
 
     @property
     def name(self) -> str:
-        return self.place.name
+        return self.address.name
 
     @property
     def of_table(self) -> bool:
-        return self.place.scheme == "dynamodbstreams"
+        return self.address.scheme == "dynamodbstreams"
 
 
 Sink = QueueResource | Topic | Bus | StreamResource
@@ -126,7 +126,7 @@ class SetupPlan(NamedTuple):
     consumer: str
     queues: list[QueueResource]
     source: QueueResource | None
-    stream: StreamResource | None  # in place of it
+    stream: StreamResource | None  # instead of a queue
     letters: QueueResource | None  # where the worker writes dead letters
     sink: Sink | None
     rule: EventRule | None
@@ -140,10 +140,10 @@ class SetupPlan(NamedTuple):
         return [bus for name, bus in by_name.items() if name != "default" and not foreign(bus)]
 
     @property
-    def places(self) -> list[AwsUrl]:
+    def addresses(self) -> list[AwsUrl]:
         """The addresses of everything that the pipeline names."""
-        others = [each.place for each in (self.stream, self.sink, self.table) if each is not None]
-        return [queue.place for queue in self.queues] + others
+        others = [each.address for each in (self.stream, self.sink, self.table) if each is not None]
+        return [queue.address for queue in self.queues] + others
 
 
 def foreign(resource: Sink) -> bool:
@@ -170,19 +170,19 @@ def _distinct(queues: list[QueueResource]) -> list[QueueResource]:
     """Return each queue once. Raise `ConfigError` if one queue has two purposes."""
     by_address: dict[tuple[str, str], QueueResource] = {}
     for queue in queues:
-        other = by_address.setdefault((queue.name, str(queue.place.options)), queue)
+        other = by_address.setdefault((queue.name, str(queue.address.options)), queue)
         if other is not queue:
             both = f"{other.purpose} and {queue.purpose}"
-            raise queue.place.wrong(f"is the queue for {both}; give each of them a queue of its own")
+            raise queue.address.wrong(f"is the queue for {both}; give each of them a queue of its own")
     return list(by_address.values())
 
 
 def _source(settings: Settings, letters: QueueResource | None, *, function: bool) -> QueueResource | None:
     if not settings.source.startswith("sqs://"):
         return None
-    place = _queue_address(settings.source, "source")
-    if "/" in place.name:
-        return QueueResource(place, "source")
+    address = _queue_address(settings.source, "source")
+    if "/" in address.name:
+        return QueueResource(address, "source")
     # A message that is redelivered while its event runs would be busy. Lambda needs six times its own timeout.
     lease = math.ceil(duration(settings.lease) / 1000)
     visibility = max(lease, 6 * FUNCTION_TIMEOUT if function else _MIN_VISIBILITY)
@@ -190,19 +190,19 @@ def _source(settings: Settings, letters: QueueResource | None, *, function: bool
     # up receives too, so SQS must allow more of them, or it removes events that were never tried.
     receives = min(max(2 * settings.max_attempts, _MIN_RECEIVES), _MAX_RECEIVES)
     return QueueResource(
-        place,
+        address,
         "source",
         visibility=min(visibility, _MAX_VISIBILITY),
-        dead=_dead(place, letters),
+        dead=_dead(address, letters),
         receives=receives,
-        by_content=place.name.endswith(".fifo") and settings.aws is not None,
+        by_content=address.name.endswith(".fifo") and settings.aws is not None,
     )
 
 
 def _dead(source: AwsUrl, letters: QueueResource | None) -> QueueResource:
     """Return the pipeline's own queue of dead letters if it is of the kind that SQS requires, or else one beside it."""
     fifo = source.name.endswith(".fifo")
-    same_kind = letters is not None and letters.fifo == fifo and letters.place.options == source.options
+    same_kind = letters is not None and letters.fifo == fifo and letters.address.options == source.options
     if letters is not None and same_kind and not foreign(letters):
         return letters
     return QueueResource(_beside(source, "dead", ".fifo" if fifo else ""), "dead")
@@ -213,12 +213,12 @@ def _letters(settings: Settings) -> QueueResource | None:
     return QueueResource(_queue_address(url, "dead_letter"), "letters") if url.startswith("sqs://") else None
 
 
-def _beside(place: AwsUrl, purpose: str, suffix: str = "") -> AwsUrl:
-    name = f"{place.name.removesuffix('.fifo')}-{purpose}{suffix}"
+def _beside(address: AwsUrl, purpose: str, suffix: str = "") -> AwsUrl:
+    name = f"{address.name.removesuffix('.fifo')}-{purpose}{suffix}"
     if not _QUEUE.fullmatch(name):
-        raise place.wrong(f"its name is too long; {name} must be a name of at most 80 characters")
-    query = f"?{urlencode(place.options)}" if place.options else ""
-    return AwsUrl(f"sqs://{name}{query}", place.what)
+        raise address.wrong(f"its name is too long; {name} must be a name of at most 80 characters")
+    query = f"?{urlencode(address.options)}" if address.options else ""
+    return AwsUrl(f"sqs://{name}{query}", address.what)
 
 
 # --- the rule ---
@@ -231,10 +231,10 @@ def _rule(settings: Settings, aws: AwsSettings, source: QueueResource | None) ->
     AwsSettings(rule=name)  # raises if the consumer's name is not valid for a rule
     return EventRule(
         name,
-        Bus(source.place, aws.bus),
+        Bus(source.address, aws.bus),
         _pattern(settings.rule) if aws.pattern is None else aws.pattern,
         source,
-        QueueResource(_beside(source.place, "undelivered"), "undelivered"),
+        QueueResource(_beside(source.address, "undelivered"), "undelivered"),
         group=name,
     )
 
@@ -282,8 +282,8 @@ def _sink(settings: Settings) -> Sink | None:
     if url.startswith("sns://"):
         return Topic(_address(url, "sink"))
     if url.startswith("events://"):
-        place = _address(url, "sink")
-        return Bus(place, place.name)
+        address = _address(url, "sink")
+        return Bus(address, address.name)
     return None
 
 
@@ -303,10 +303,10 @@ def _table(settings: Settings) -> TableResource | None:
 
 
 def _queue_address(url: str, setting: str) -> AwsUrl:
-    place = _address(url, setting)
-    if not _QUEUE.fullmatch(place.name):
-        raise place.wrong("is not a queue name; use up to 80 letters, digits, - and _, and .fifo at the end")
-    return place
+    address = _address(url, setting)
+    if not _QUEUE.fullmatch(address.name):
+        raise address.wrong("is not a queue name; use up to 80 letters, digits, - and _, and .fifo at the end")
+    return address
 
 
 def _address(url: str, setting: str) -> AwsUrl:

@@ -51,9 +51,9 @@ def _check_feed(pipeline: str, plan: SetupPlan) -> None:
 
 
 def _check(pipeline: str, plan: SetupPlan) -> None:
-    if not plan.places:
+    if not plan.addresses:
         raise ConfigError(f'{pipeline}: names nothing of AWS; write a source such as "sqs://NAME"')
-    regions = sorted({region for place in plan.places if (region := place.options.get("region"))})
+    regions = sorted({region for address in plan.addresses if (region := address.options.get("region"))})
     if len(regions) > 1:
         raise ConfigError(
             f"{pipeline}: names the regions {' and '.join(regions)}, and a template is for one; write one"
