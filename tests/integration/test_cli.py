@@ -765,7 +765,7 @@ def test_a_run_that_is_stopped_gives_its_claims_back(
     # then it says so, nothing is left running, and what had taken effect is remembered
     assert process.returncode == code
     assert "Traceback" not in told
-    assert told.count("stopped; what was not finished has been given back") == 1
+    assert told.count("stopped; unfinished events were released") == 1
     finished = [each["id"] for each in effects()]
     assert "1" in finished
     assert "2" not in finished

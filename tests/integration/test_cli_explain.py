@@ -103,7 +103,7 @@ def test_why_it_was_dropped(folder: Path, explain: Callable[..., Finished]) -> N
     assert rows["remembered"].startswith("done, attempts 1, done at 20")
     assert rows["first"].startswith("copy  id a, time 2026-01-01T00:00:00+00:00, fingerprint ")
     assert rows["now"].startswith("duplicate: it was done at 20")
-    assert rows["now"].endswith("the window is not over; but this copy says something else")
+    assert rows["now"].endswith("the window has not expired; the content of this copy differs")
     assert rows["forget"] == f"eventonce forget -c pipeline.toml {rows['key']}: the next copy runs again"
     assert rows["redrive"].startswith(
         f"eventonce redrive -c pipeline.toml --with-key {rows['key']}: a dead letter of it would be dropped"
@@ -127,9 +127,9 @@ def test_the_same_for_machines(folder: Path, explain: Callable[..., Finished]) -
 def test_what_is_new(explain: Callable[..., Finished]) -> None:
     found = told(explain("--json", given=event("elsewhere")))
 
-    assert (found["rule"], found["now"], found["because"]) == ("id", "processed", "nothing is remembered of it")
-    assert found["why"] == "no rule matches, so it is known by its own id"
-    assert found["forget"] == "nothing is remembered, so there is nothing to forget"
+    assert (found["rule"], found["now"], found["because"]) == ("id", "processed", "it has no record")
+    assert found["why"] == "no rule matches, so its own id is the key"
+    assert found["forget"] == "it has no record, so there is nothing to forget"
 
 
 def test_versions(folder: Path, explain: Callable[..., Finished]) -> None:
@@ -225,7 +225,7 @@ def test_what_an_event_says_does_not_reach_the_terminal_raw(explain: Callable[..
 
     assert "\x1b" not in done.stdout
     assert [line for line in done.stdout.splitlines() if line.strip().startswith("now")] == [
-        "  now         processed: nothing is remembered of it"
+        "  now         processed: it has no record"
     ]
 
 

@@ -135,7 +135,7 @@ def test_letters_are_redriven_and_what_became_of_each_is_told(cli: Command, tmp_
     failed = cli("redrive", name, "--yes", BROKEN="1")
     assert failed.returncode == 1
     assert "in.jsonl:1: failed: no luck with a" in failed.stderr
-    assert failed.stderr.splitlines()[-1] == "2 of 2 tried: 2 failed; 2 letters are left"
+    assert failed.stderr.splitlines()[-1] == "2 of 2 tried: 2 failed; 2 letters remain"
 
     again = cli("redrive", name, "--yes", "--json")
     each, counts = reported(again)
@@ -299,7 +299,7 @@ def test_letters_in_other_hands_are_counted(cli: Command, tmp_path: Path, minist
     queue.client.receive_message(QueueUrl=queue.url, MaxNumberOfMessages=1, VisibilityTimeout=600)
     plan = cli("redrive", pipeline(tmp_path), "--from", queue.place, "--dry-run").stdout
     assert "; 1 match, 1 to redrive" in plan
-    assert "       1  more, in other hands or left by a redrive that was killed: look again later" in plan
+    assert "       1  more, hidden by another process or by a redrive that was killed: look again later" in plan
 
 
 def test_a_large_letter_is_packed(cli: Command, tmp_path: Path, ministack: Ministack) -> None:

@@ -170,7 +170,7 @@ def test_key_tells_what_a_source_cannot_read_and_reads_no_queue(folder: Path) ->
     assert (done.returncode, "the gzip data is damaged" in done.stdout) == (1, True)
     done = run(folder, "key", "sqs://orders")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "give them in a file or on stdin" in done.stderr
+    assert "read events from a file or stdin" in done.stderr
 
 
 def test_check_of_a_good_file(folder: Path) -> None:
@@ -261,13 +261,13 @@ def test_samples_that_are_no_events_are_told(folder: Path) -> None:
     assert "eventonce: --samples: samples.jsonl:2: is not JSON" in done.stderr
     (folder / "samples.jsonl").write_text("broken\n")
     done = run(folder, "check", "pipeline.toml", "--samples", "samples.jsonl")
-    assert (done.returncode, "--samples: there is no event in them" in done.stderr) == (2, True)
+    assert (done.returncode, "--samples: no event was found" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("events", "told"),
     [
-        ("[{ a = 1 }, 3]", "event 2 is a number, not an event; write it as a table, or as JSON in a text"),
+        ("[{ a = 1 }, 3]", "event 2 is a number, not an event; write it as a table, or as JSON in a string"),
         ("[{ b = 1 }, { a = 1 }]", "event 1 has no detail.a"),
         ("[{ a = 2026-01-01 }, { a = 1 }]", "event 1 holds a date, which JSON has no form for; write times in quotes"),
     ],
@@ -298,7 +298,7 @@ def test_a_full_stdout_is_told_in_one_sentence(folder: Path, words: list[str]) -
             check=False,
         )
     assert done.returncode == 2
-    assert done.stderr == "eventonce: stdout: No space left on device; mend that and run again\n"
+    assert done.stderr == "eventonce: stdout: No space left on device; fix this and run again\n"
 
 
 def test_check_warns_of_headers_that_the_signature_does_not_cover(

@@ -93,7 +93,7 @@ def test_every_line_of_a_json_log_is_json(start: Start) -> None:
         f"listening on {place}",
         "duplicate",
         "rejected",
-        "stopping when what is in hand is done; a second signal stops at once",
+        "finishing events in progress; a second signal stops at once",
     ]
     assert (lines[-1]["events"], lines[-1]["dead_lettered"]) == (3, 1)
 

@@ -223,7 +223,7 @@ def test_a_right_that_came_while_the_plan_was_read_stays(
     )
     try:
         assert asking.stderr is not None
-        assert asking.stderr.read(len("Do it?")) == b"Do it?"
+        assert asking.stderr.read(len("Apply this plan?")) == b"Apply this plan?"
         policy = json.dumps({"Version": "2012-10-17", "Statement": [{"Sid": "theirs", "Effect": "Deny"}]})
         url = aws("sqs").get_queue_url(QueueName="orders")["QueueUrl"]
         aws("sqs").set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
@@ -323,7 +323,7 @@ def test_a_terminal_is_asked(
     os.close(ours)
     os.close(theirs)
     assert done.returncode == code
-    assert b"Do it?" in done.stderr
+    assert b"Apply this plan?" in done.stderr
     assert len(aws("sqs").list_queues().get("QueueUrls", [])) == made
 
 
@@ -343,7 +343,7 @@ def test_a_pipeline_without_aws_needs_nothing(cli: Command, tmp_path: Path) -> N
     assert (done.returncode, done.stdout) == (0, "nothing to do\n")
     printed = cli("template", "pipeline.toml")
     assert (printed.returncode, printed.stdout) == (2, "")
-    assert "names nothing of AWS" in printed.stderr
+    assert "names no AWS resource" in printed.stderr
 
 
 def test_streams_must_be_there_and_are_kept(cli: Command, tmp_path: Path, aws: Callable[[str], Any]) -> None:

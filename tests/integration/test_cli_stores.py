@@ -193,7 +193,7 @@ def test_check_finds_a_wrong_option_of_a_store(cli: Command, tmp_path: Path) -> 
 
 def test_events_run_without_a_store_where_the_pipeline_says_so(cli: Command, tmp_path: Path) -> None:
     place = f"redis://127.0.0.1:{free_port()}"
-    (tmp_path / "pipeline.toml").write_text(f'store = "{place}"\nstore_trouble = "process"\nlease = "0.2s"\n')
+    (tmp_path / "pipeline.toml").write_text(f'store = "{place}"\non_store_error = "process"\nlease = "0.2s"\n')
     done = cli("run", "pipeline.toml")
     assert done.returncode == 0
     assert done.stdout.count("\n") == 2  # the third is a copy in the same batch

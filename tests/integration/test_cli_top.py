@@ -119,7 +119,7 @@ def test_somebody_else(body: bytes) -> None:
         )
 
     assert done.returncode == 2
-    assert "does not answer like a worker of eventonce" in done.stderr
+    assert "does not answer like an eventonce worker" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -138,5 +138,5 @@ def test_where_a_worker_is(worker: str, url: str) -> None:
 
 @pytest.mark.parametrize("worker", ["host", "host:", "host:x", "file:///etc/passwd", ""])
 def test_where_no_worker_is(worker: str) -> None:
-    with pytest.raises(ConfigError, match="is no worker"):
+    with pytest.raises(ConfigError, match="is not a worker address"):
         address(worker)

@@ -22,10 +22,10 @@ class Monitoring:
     Pass `hooks` to the engine, and call `start` when there is one. `store` is the URL of its store.
     """
 
-    def __init__(self, consumer: str, store: str, *, listening: bool, logging: bool, tracing: bool) -> None:
+    def __init__(self, consumer: str, store: str, *, listening: bool, log_events: bool, tracing: bool) -> None:
         self._status = Status(consumer)
         self._metrics = _metrics(store) if listening else None
-        self.hooks: list[Hook] = [LogHook()] if logging else []
+        self.hooks: list[Hook] = [LogHook()] if log_events else []
         if listening:
             self.hooks.append(self._status)
         if self._metrics is not None:
