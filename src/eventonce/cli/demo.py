@@ -25,7 +25,7 @@ def demo(orders: int, keep: Path | None, *, on_aws: bool) -> None:
     """Show a tour of about ten seconds: duplicates in, one effect each out.
 
     The tour makes a stream of orders with copies of every kind, runs real worker processes on SQLite, kills one of
-    them half-way, and counts the charges that were traffic. With --aws it runs on AWS and takes about a minute.
+    them half-way, and counts the charges that were made. With --aws it runs on AWS and takes about a minute.
 
     \b
       eventonce demo
