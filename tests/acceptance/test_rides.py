@@ -19,7 +19,7 @@ WELL = "Every completed ride was charged once, and the read model shows every ri
 
 
 def ride(*options: str, example: Path = EXAMPLE) -> tuple[int, str]:
-    """Run the example; it kills what it started when it is terminated, so it is never just killed itself."""
+    """Run the example. It is terminated and never killed, so that it can stop its own processes."""
     command = [sys.executable, str(example / "run.py"), "--rides", "12", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
@@ -71,11 +71,11 @@ def test_its_pipelines_are_good_examples(pipeline: str, tmp_path: Path) -> None:
 
 
 def sql(file: str, statement: str) -> Callable[[Path], object]:
-    def act(folder: Path) -> None:
+    def execute(folder: Path) -> None:
         with closing(sqlite3.connect(folder / file)) as connection, connection:
             assert connection.execute(statement).rowcount != 0
 
-    return act
+    return execute
 
 
 A_CHARGE = "(SELECT min(rowid) FROM charges)"
@@ -120,11 +120,11 @@ def check(folder: Path) -> tuple[int, str]:
 def test_the_check_notices(wrong: str, ridden: tuple[Path, str], tmp_path: Path) -> None:
     folder = shutil.copytree(ridden[0], tmp_path / "run")
     assert check(folder)[0] == 0
-    spoil, said = WRONG[wrong]
-    spoil(folder)
+    spoil_results, problem = WRONG[wrong]
+    spoil_results(folder)
     code, printed = check(folder)
     assert code == 1
-    assert said in printed
+    assert problem in printed
 
 
 def test_a_careless_consumer_is_found_out(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_the_patterns_of_a_preset_fit_into_a_rule(preset: str) -> None:
     assert planned(use=[preset], aws={}).rule is not None
 
 
-def test_a_pattern_of_its_own_counts_more() -> None:
+def test_an_explicit_pattern_overrides_the_rules() -> None:
     rule = planned(rule=[{"name": "all"}], aws={"pattern": {"source": ["x"]}, "rule": "r", "bus": "b"}).rule
     assert rule is not None
     assert (rule.pattern, rule.name, rule.bus.name) == ({"source": ["x"]}, "r", "b")
@@ -204,7 +204,7 @@ def test_what_is_more_generous_is_left_alone() -> None:
     )
 
 
-def test_what_is_too_little_is_raised() -> None:
+def test_values_that_are_too_low_are_raised() -> None:
     has = {**in_desired_attributes(), "VisibilityTimeout": "30", "MessageRetentionPeriod": "345600"}
     assert changes(has, in_desired_attributes()) == {"VisibilityTimeout": "60", "MessageRetentionPeriod": "1209600"}
 
@@ -326,7 +326,7 @@ def test_the_role_allows_what_is_needed_and_no_more() -> None:
 
 
 def grants(text: str) -> dict[str, list[str]]:
-    """What a role allows, by the resource as the template names it."""
+    """Return the actions that a role allows, by the resource in the template."""
     (role,) = resources(text, "AWS::IAM::Role")
     statements = role["Policies"][0]["PolicyDocument"]["Statement"]
     return {json.dumps(each["Resource"]): each["Action"] for each in statements}
@@ -384,7 +384,7 @@ def test_a_function_answers_for_each_event_of_its_batch() -> None:
 
 
 def checked(program: str, *args: str) -> None:
-    """Have a tool look at what was written; where it is not installed, a skip on a laptop and a failure in CI."""
+    """Check the output with a tool. If it is not installed, skip on a laptop and fail in CI."""
     need(program)
     done = subprocess.run([program, *args], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -407,7 +407,7 @@ def test_terraform_would_write_it_so(tmp_path: Path) -> None:
     checked("terraform", "fmt", "-check", "-diff", str(tmp_path))
 
 
-def test_terraform_refers_only_to_what_is_there() -> None:
+def test_terraform_refers_only_to_what_exists() -> None:
     for table in PIPELINES.values():
         text = terraform(planned(**table))
         made = set(re.findall(r'^(?:resource|data) "(aws_\w+)" "(\w+)"', text, re.MULTILINE))
@@ -451,7 +451,7 @@ Services = tuple[Account, dict[str, Stubber]]
 
 @pytest.fixture
 def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
-    """An account whose services answer as they are told."""
+    """An account whose services give prepared answers."""
     stubs: dict[str, Stubber] = {}
 
     def client(self: AwsUrl, service: str) -> Any:
@@ -493,7 +493,7 @@ def test_a_partner_that_has_set_up_nothing(account: Services) -> None:
         list(look(plan, made))
 
 
-def test_a_target_that_is_there_stays(account: Services) -> None:
+def test_an_existing_target_stays(account: Services) -> None:
     made, stubs = account
     plan = planned(source=PLACE.url, rule=[ORDERS], aws={"rule": "r"})._replace(queues=[])
     identity = {"Account": "123456789012", "Arn": "arn:aws:iam::123456789012:x"}

@@ -17,16 +17,16 @@ def test_a_line_now_and_then_with_the_time_left(
     now = iter([0.0, *[59.0] * 9, *[600.0] * 9])
     monkeypatch.setattr("eventonce.cli.progress.time.monotonic", lambda: next(now))
 
-    shown = Progress(Half())
+    progress = Progress(Half())
     for _ in range(9):
-        shown.step(5)
+        progress.step(5)
     assert capsys.readouterr().err == ""
-    shown.step(5)
+    progress.step(5)
 
     assert capsys.readouterr().err == "50 %, 50 events, about 10 min left\n"
 
 
-def test_nothing_where_the_size_is_not_known(
+def test_nothing_is_shown_if_the_size_is_unknown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Pipe:

@@ -29,7 +29,7 @@ from eventonce.webhook import Webhook
 from tests.unit.test_formats_written import by_both
 from tests.unit.test_pattern import BROAD
 from tests.unit.test_presets import again
-from tests.unit.test_webhook_app import tell
+from tests.unit.test_webhook_app import send_event
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -439,7 +439,7 @@ def event_of(document: dict[str, Any]) -> Event:
     seen: list[Event] = []
     with Once("memory:", rules=Rule(name="content", key="content")) as once, closing(Webhook(once, seen.append)) as app:
         headers = {name.replace("-", "_"): value for name, value in document["headers"].items()}
-        assert tell(app, document["body"], **headers).status == 200
+        assert send_event(app, document["body"], **headers).status == 200
     return seen[0]
 
 

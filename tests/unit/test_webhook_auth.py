@@ -19,7 +19,7 @@ from eventonce.requests.refusal import RequestRefused
 from eventonce.testing import ManualClock
 from eventonce.webhook import Auth, Bearer, Hmac, Stripe, Webhook, github, shopify
 from eventonce.webhook.address import read_url
-from tests.unit.test_webhook_app import Told, ask
+from tests.unit.test_webhook_app import Reply, ask
 
 BODY = b'{"n": 1}'
 NOW = 1_800_000_000
@@ -155,7 +155,7 @@ class Hook:
         self._app = Webhook(Once("memory:", **settings), self.ran.append, auth=auth)
         self.made.append(self._app)
 
-    def told(self, body: bytes, headers: dict[str, str], **more: str) -> Told:
+    def told(self, body: bytes, headers: dict[str, str], **more: str) -> Reply:
         given = {name.replace("-", "_"): value for name, value in {**headers, **more}.items()}
         return asyncio.run(ask(self._app, body, **given))
 

@@ -43,7 +43,7 @@ _MAX_WARNINGS = 20
     "box_url",
     help="Location of the dead letters: a file, sqs://QUEUE, or a database.  [default: dead_letter]",
 )
-@click.option("--sink", help="Sink, if another one than that of the pipeline.")
+@click.option("--sink", help="Sink to use instead of the pipeline's.")
 @click.option("--reason", help="Only letters whose reason contains this text.")
 @click.option("--rule", help="Only letters of this rule.")
 @click.option("--since", help="Only letters written within this time, such as 2h.")
