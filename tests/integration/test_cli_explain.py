@@ -103,7 +103,7 @@ def test_why_it_was_dropped(folder: Path, explain: Callable[..., Finished]) -> N
     assert rows["remembered"].startswith("done, attempts 1, done at 20")
     assert rows["first"].startswith("copy  id a, time 2026-01-01T00:00:00+00:00, fingerprint ")
     assert rows["now"].startswith("duplicate: it was done at 20")
-    assert rows["now"].endswith("the window has not expired; the content of this copy differs")
+    assert rows["now"].endswith("the window has not expired, but the content of this copy differs")
     assert rows["forget"] == f"eventonce forget -c pipeline.toml {rows['key']}: the next copy runs again"
     assert rows["redrive"].startswith(
         f"eventonce redrive -c pipeline.toml --with-key {rows['key']}: a dead letter of it would be dropped"
@@ -163,7 +163,7 @@ def test_what_failed(folder: Path, explain: Callable[..., Finished]) -> None:
 
     assert (once_failed["now"], once_failed["because"]) == (
         "processed",
-        "it is not done yet; this would be attempt 2",
+        "it is not done yet, and this would be attempt 2",
     )
     assert (given_up["now"], given_up["because"]) == (
         "failed",

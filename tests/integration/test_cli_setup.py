@@ -280,7 +280,7 @@ def test_a_rule_that_feeds_others_keeps_its_pattern(cli: Command, tmp_path: Path
     done = cli("setup", "refunds.toml", "--yes")
     assert (done.returncode, done.stdout) == (2, "")
     assert "rule eventonce-billing on bus shop has another pattern and also feeds orders" in done.stderr
-    assert "give this pipeline a rule of its own in [aws], such as rule =" in done.stderr
+    assert "use another rule for this pipeline in [aws], such as rule =" in done.stderr
     assert aws("events").describe_rule(Name="eventonce-billing", EventBusName="shop")["EventPattern"] == before
 
 

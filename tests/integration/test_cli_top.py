@@ -94,7 +94,7 @@ def test_a_worker_that_is_not_running() -> None:
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("eventonce: http://127.0.0.1:1/status.json: ")
-    assert "is a worker running with --listen?" in done.stderr
+    assert "check that a worker runs with --listen" in done.stderr
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"consumer": 7}'])

@@ -201,7 +201,7 @@ def _refuse_shared(rule: EventRule, summary: str, targets: Sequence[Target], acc
     if others:
         raise ConfigError(
             f"aws: {summary} has another pattern and also feeds {', '.join(others)}, which would lose its events; "
-            f'give this pipeline a rule of its own in [aws], such as rule = "{rule.name[:40]}-{rule.target.name[:20]}"'
+            f'use another rule for this pipeline in [aws], such as rule = "{rule.name[:40]}-{rule.target.name[:20]}"'
         )
 
 

@@ -173,7 +173,7 @@ def _distinct(queues: list[QueueResource]) -> list[QueueResource]:
         other = by_address.setdefault((queue.name, str(queue.address.options)), queue)
         if other is not queue:
             both = f"{other.purpose} and {queue.purpose}"
-            raise queue.address.wrong(f"is the queue for {both}; give each of them a queue of its own")
+            raise queue.address.wrong(f"is the queue for {both}; use a queue for each of them")
     return list(by_address.values())
 
 

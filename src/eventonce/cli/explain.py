@@ -25,7 +25,7 @@ from eventonce.sources import FileSource
 from eventonce.wire import rulebook
 
 _MAX_PART = 160  # characters
-_DROPPED_AGAIN = "a dead letter of it would be dropped as well; with --reprocess it runs once more"
+_DROPPED_AGAIN = "a dead letter of it would be dropped as well, but --reprocess runs it once more"
 _REDRIVE = {
     OutcomeKind.PROCESSED: "a dead letter of it runs",
     OutcomeKind.FAILED: "a dead letter of it gets one more attempt, however many were used up",
@@ -37,9 +37,9 @@ _REDRIVE = {
 }
 _FORGET = {
     "unknown": "it has no record, so there is nothing to forget",
-    "running": "takes the claim from the run in progress, which then cannot be recorded; the next copy runs again",
-    "abandoned": "forgets the run whose worker stopped; the next copy starts with attempt 1",
-    "failed": "forgets the failed attempts; the next copy starts with attempt 1",
+    "running": "takes the claim from the run in progress, which then cannot be recorded, and the next copy runs again",
+    "abandoned": "forgets the run whose worker stopped, and the next copy starts with attempt 1",
+    "failed": "forgets the failed attempts, and the next copy starts with attempt 1",
     "done": "the next copy runs again",
 }
 _NEXT = {
@@ -154,14 +154,14 @@ def _remembered(once: Once, rulebook: Rulebook, event: Event) -> tuple[Key, Reco
 def _because(outcome: Outcome, record: Record | None) -> str:
     if outcome.kind is OutcomeKind.DUPLICATE and outcome.first is not None:
         reason = f"it was done at {outcome.first.at.isoformat(timespec='seconds')}, and the window has not expired"
-        return f"{reason}; the content of this copy differs" if outcome.first.differs else reason
+        return f"{reason}, but the content of this copy differs" if outcome.first.differs else reason
     if outcome.kind is not OutcomeKind.PROCESSED:
         return describe(outcome.error)
     if record is None:
         return "it has no record"
     if record.done_at and not record.tries:
         return f"its version is higher than {record.version}, which was done"
-    return f"it is not done yet; this would be attempt {outcome.attempt}"
+    return f"it is not done yet, and this would be attempt {outcome.attempt}"
 
 
 def _remedies(key: Key, record: Record | None, now: OutcomeKind, options: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ import click
 import eventonce
 from eventonce.errors import EventOnceError
 
-VERBS = {  # in groups; each verb is a module of its own, imported when it is used
+VERBS = {  # in groups. Each verb is a module of its own, imported when it is used.
     "Run": {
         "demo": "See it work: duplicates in, one effect each.",
         "run": "Run events through a handler or into a sink, each once.",

@@ -208,4 +208,4 @@ class _Watcher:
         if self._warnings <= _MAX_WARNINGS:
             self.progress.say(f"{letter.place}: {outcome.kind}: {one_line(describe(outcome.error))}")
         elif self._warnings == _MAX_WARNINGS + 1:
-            self.progress.say("more of these are not shown; the remaining letters have them all")
+            self.progress.say("further failures are not shown (all of them are in the remaining letters)")

@@ -191,7 +191,7 @@ class _Watcher:
         if self._warnings <= _MAX_WARNINGS:
             self._progress.say(f"{delivery.location}: {outcome.kind}: {describe(outcome.error)}")
         elif self._warnings == _MAX_WARNINGS + 1:
-            self._progress.say("more of these are not shown; the dead letters have them all")
+            self._progress.say("further failures are not shown (all of them are in the dead letters)")
 
 
 def _close(counts: OutcomeCounts, dead_letters: str, *, as_json: bool) -> None:

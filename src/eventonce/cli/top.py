@@ -75,7 +75,7 @@ def _fetch(url: str) -> Snapshot:
     except msgspec.DecodeError:
         raise SourceError(f"{url}: does not answer like an eventonce worker; check the address") from None
     except (OSError, HTTPException) as error:
-        raise SourceError(f"{url}: {error}; is a worker running with --listen?") from None
+        raise SourceError(f"{url}: {error}; check that a worker runs with --listen") from None
 
 
 def table(now: Snapshot, before: Snapshot | None) -> str:
