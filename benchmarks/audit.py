@@ -1,10 +1,10 @@
-"""What an audit costs: against keying the same file in one process, side by side in one run.
+"""The cost of an audit beside keying the same file in one process, both in one run.
 
     python -m benchmarks.audit [EVENTS]
 
-The audit also takes each event's content and id, counts, and remembers; with several processes it shares that out.
-Rounds are interleaved, and the best round of each counts. Beside the time by the clock stands that of the busiest
-process: what the clock would show if nothing else ran on the machine.
+The audit also takes each event's content and id, counts, and remembers. Several processes share that work. Rounds are
+interleaved, and the best round of each counts. Beside the time by the clock is that of the busiest process: what the
+clock would show if nothing else ran on the machine.
 """
 
 import os
@@ -21,7 +21,7 @@ from eventonce.event.formats import read_event
 from eventonce.rules import Rulebook, identity
 from eventonce.rules.rule import Rule
 from eventonce.sources.file import FileSource
-from eventonce.traffic import recorded as traffic
+from eventonce.traffic.archive import Archive
 from eventonce.traffic.audit import audit
 
 EVENTS = int(sys.argv[1]) if len(sys.argv) > 1 else 120_000
@@ -33,12 +33,12 @@ RULES = {
 }
 
 
-def plain(file: str, book: Rulebook) -> None:
+def plain(file: str, rulebook: Rulebook) -> None:
     """Read and key every event."""
     source = FileSource(file)
     while deliveries := source.receive(500):
         for delivery in deliveries:
-            book.key(read_event(delivery.body))
+            rulebook.key(read_event(delivery.body))
     source.close()
 
 
@@ -52,12 +52,12 @@ class Cost(NamedTuple):
         return Cost(min(self.clock, other.clock), min(self.busiest, other.busiest))
 
 
-def cost(act: Callable[[], object], processes: int = 1) -> Cost:
-    """What it takes; the processes besides this one are taken to share their part evenly."""
-    begin, own, others = time.perf_counter(), used(resource.RUSAGE_SELF), used(resource.RUSAGE_CHILDREN)
-    act()
+def cost(function: Callable[[], object], processes: int = 1) -> Cost:
+    """Return the cost of a call. The other processes are taken to share their part evenly."""
+    start, own, others = time.perf_counter(), used(resource.RUSAGE_SELF), used(resource.RUSAGE_CHILDREN)
+    function()
     theirs = (used(resource.RUSAGE_CHILDREN) - others) / max(1, processes - 1)
-    return Cost(time.perf_counter() - begin, max(used(resource.RUSAGE_SELF) - own, theirs))
+    return Cost(time.perf_counter() - start, max(used(resource.RUSAGE_SELF) - own, theirs))
 
 
 def used(whose: int) -> float:
@@ -66,14 +66,14 @@ def used(whose: int) -> float:
 
 
 def measure(file: str, rules: list[Rule], counts: Sequence[int]) -> tuple[Cost, dict[int, Cost]]:
-    """What it takes to key the file, and to audit it in so many processes."""
-    book = Rulebook("bench", rules, identity("14d", "retry"))
+    """Return the cost to key the file, and to audit it in each number of processes."""
+    rulebook = Rulebook("bench", rules, identity("14d", "retry"))
     keyed, audited = Cost(), dict.fromkeys(counts, Cost())
     for _ in range(ROUNDS):
-        keyed = keyed.least(cost(lambda: plain(file, book)))
+        keyed = keyed.least(cost(lambda: plain(file, rulebook)))
         for count in counts:
-            took = cost(lambda count=count: audit(traffic.Traffic([file]), book, processes=count), count)  # type: ignore[misc]
-            audited[count] = audited[count].least(took)
+            spent = cost(lambda count=count: audit(Archive([file]), rulebook, processes=count), count)  # type: ignore[misc]
+            audited[count] = audited[count].least(spent)
     return keyed, audited
 
 
@@ -85,11 +85,11 @@ def main() -> None:
         Path(file).write_bytes(b"\n".join(events + events[: EVENTS // 6]) + b"\n")
         for name, rules in RULES.items():
             keyed, audited = measure(file, rules, (1, os.cpu_count() or 1))
-            told = [f"{name:14} keying {EVENTS / keyed.clock:9,.0f}/s"]
-            for count, took in audited.items():
-                times = f"{keyed.clock / took.clock:.2f} x keying ({keyed.busiest / took.busiest:.2f} x undisturbed)"
-                told.append(f"audit in {count}: {EVENTS / took.clock:9,.0f}/s, {times}")
-            print("   ".join(told))  # noqa: T201
+            columns = [f"{name:14} keying {EVENTS / keyed.clock:9,.0f}/s"]
+            for count, spent in audited.items():
+                times = f"{keyed.clock / spent.clock:.2f} x keying ({keyed.busiest / spent.busiest:.2f} x undisturbed)"
+                columns.append(f"audit in {count}: {EVENTS / spent.clock:9,.0f}/s, {times}")
+            print("   ".join(columns))  # noqa: T201
 
 
 if __name__ == "__main__":

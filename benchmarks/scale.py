@@ -1,8 +1,8 @@
-"""What an archive costs past one process: CPU seconds of the whole process tree, against the key function alone.
+"""The cost of an archive past one process: CPU seconds of the whole process tree, beside the key function alone.
 
     python -m benchmarks.scale [--events N] [--gzip] [--rule id|field|content] [--spark PYTHON]
 
-Each candidate is a process of its own over the same files, in the same run; what it starts is counted with it, and so
+Each candidate is a process of its own over the same files, in the same run. What it starts is counted with it, and so
 is the memory of all of them together. With `--spark`, a Python that has PySpark also does it on `local[2]`.
 """
 
@@ -58,7 +58,7 @@ def line(number: int) -> bytes:
 
 
 def make(folder: Path, events: int, files: int, *, packed: bool) -> int:
-    """An archive in which every sixth event is a copy; its size in bytes before packing."""
+    """Write an archive in which every sixth event is a copy. Return its size in bytes before packing."""
     size = 0
     for number in range(files):
         own = range(number * events // files, (number + 1) * events // files)
@@ -100,10 +100,10 @@ class Watch(threading.Thread):
 
 def _seconds(pid: int) -> float | None:
     try:
-        told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _below(pid: int) -> list[int]:
@@ -114,30 +114,30 @@ def _below(pid: int) -> list[int]:
                 parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-    found = [pid]
-    for each in found:
-        found += [child for child, parent in parents.items() if parent == each]
-    return found[1:]
+    pids = [pid]
+    for each in pids:
+        pids += [child for child, parent in parents.items() if parent == each]
+    return pids[1:]
 
 
 def _pss(pid: int) -> int:
     try:
-        told = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
         return 0
-    return next((int(line.split()[1]) * 1024 for line in told.splitlines() if line.startswith("Pss:")), 0)
+    return next((int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("Pss:")), 0)
 
 
 def measure(command: list[str]) -> tuple[float, float, int]:
     """CPU seconds of all processes, seconds that passed, and the most memory at one time."""
     watch = Watch()
     watch.start()
-    before, begin = _cpu(), time.monotonic()
+    before, start = _cpu(), time.monotonic()
     done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603  # our own
     if done.returncode:
         raise SystemExit(done.stdout + done.stderr)
     _reap()
-    passed = time.monotonic() - begin
+    passed = time.monotonic() - start
     watch.end()
     return max(_cpu() - before, watch.cpu), passed, watch.memory
 
@@ -164,33 +164,33 @@ def main() -> None:
     parser.add_argument("--rule", choices=RULES, default="content")
     parser.add_argument("--spark", metavar="PYTHON")
     parser.add_argument("--work", help="where to put the archive")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     ctypes.CDLL(None).prctl(_SUBREAPER, 1)
-    with tempfile.TemporaryDirectory(dir=asked.work) as work:
+    with tempfile.TemporaryDirectory(dir=options.work) as work:
         folder = Path(work) / "archive"
         folder.mkdir()
-        size = make(folder, asked.events, asked.files, packed=asked.gzip)
-        print(f"{asked.events:,} events, {size / 1e9:.2f} GB, {asked.rule}{', gzip' if asked.gzip else ''}")  # noqa: T201
-        _table(asked, Path(work), folder)
+        size = make(folder, options.events, options.files, packed=options.gzip)
+        print(f"{options.events:,} events, {size / 1e9:.2f} GB, {options.rule}{', gzip' if options.gzip else ''}")  # noqa: T201
+        _table(options, Path(work), folder)
 
 
-def _table(asked: argparse.Namespace, work: Path, folder: Path) -> None:
+def _table(options: argparse.Namespace, work: Path, folder: Path) -> None:
     rules, out = work / "pipeline.toml", work / "out"
-    rules.write_text(RULES[asked.rule])
-    engines = {"duckdb": sys.executable} | ({"local[2]": asked.spark} if asked.spark else {})
+    rules.write_text(RULES[options.rule])
+    engines = {"duckdb": sys.executable} | ({"local[2]": options.spark} if options.spark else {})
     candidates = {"keys alone": [sys.executable, "-c", KEYING, str(rules), str(folder)]}
     for engine, python in engines.items():
-        said = [python, "-m", "eventonce", "{}", "-c", str(rules), "--engine", engine, str(folder)]
-        candidates[f"{engine} audit"] = [each.format("audit") for each in said]
-        candidates[f"{engine} copy"] = [each.format("dedupe") for each in said] + [str(out)]
+        command = [python, "-m", "eventonce", "{}", "-c", str(rules), "--engine", engine, str(folder)]
+        candidates[f"{engine} audit"] = [each.format("audit") for each in command]
+        candidates[f"{engine} copy"] = [each.format("dedupe") for each in command] + [str(out)]
     alone = 0.0
     for name, command in candidates.items():
-        cpu, passed, most = measure(command)
+        cpu, passed, memory = measure(command)
         alone = alone or cpu
         shutil.rmtree(out, ignore_errors=True)
         print(  # noqa: T201
-            f"  {name:16} {cpu / asked.events * 1e6:6.1f} us CPU/event  {cpu / alone:5.2f} x keys"
-            f"  {passed:7.1f} s  {most / 2**20:7.0f} MiB",
+            f"  {name:16} {cpu / options.events * 1e6:6.1f} us CPU/event  {cpu / alone:5.2f} x keys"
+            f"  {passed:7.1f} s  {memory / 2**20:7.0f} MiB",
             flush=True,
         )
 

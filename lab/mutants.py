@@ -10,15 +10,18 @@ from msgspec import structs
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.claims.protocol import Answer, Busy, Claim, Done, Finish, Record, Release, Stale, Token, Want, Won
-from eventonce.engine import Once
+from eventonce.engine import Once, endings
+from eventonce.engine.handler import Handler
+from eventonce.engine.jobs import Chain, Effect, Ended, Job
+from eventonce.engine.keeper import OpenClaims
+from eventonce.engine.order import Order
+from eventonce.engine.results import Results
+from eventonce.engine.steps import Batch
 from eventonce.errors import StoreError
 from eventonce.event import Delivery
 from eventonce.event.keys import Key
-from eventonce.job import Job
-from eventonce.keeper import Batch
 from eventonce.ports import Swept
 from eventonce.stores.memory import MemoryStore
-from eventonce.work import Work
 from eventonce.worker import Worker
 from lab.simulation import LEASE, Kit, StoreClock, TaskKeeper
 from lab.store import TransactionalMemory
@@ -249,17 +252,17 @@ class _Unsuspecting(MemoryStore):
 class _NoHeartbeat(TaskKeeper):
     """Leases end, however alive their owner is."""
 
-    def _extend(self, batches: list[Batch]) -> None:
+    def _extend(self, batches: list[OpenClaims]) -> None:
         """Nothing is extended."""
 
 
 class _DeafHeartbeat(TaskKeeper):
     """Sends heartbeats, and does not hear that the claim is another's."""
 
-    def _extend(self, batches: list[Batch]) -> None:
+    def _extend(self, batches: list[OpenClaims]) -> None:
         super()._extend(batches)
-        for hold in (hold for batch in batches for hold in batch.due(NEVER)):
-            hold.until = self._clock.steady() + LEASE
+        for claim in (claim for claims in batches for claim in claims.due(NEVER)):
+            claim.until = self._clock.steady() + LEASE
 
 
 class _CommitsAtTheEnd(TaskKeeper):
@@ -270,33 +273,64 @@ class _CommitsAtTheEnd(TaskKeeper):
             super()._try(what, step)
 
 
+class _FencedBatch(Batch):
+    def _end(self, effect: Effect, results: Results, error: StoreError | None) -> Ended:
+        super()._end(effect, results, error)
+        return endings.processed(effect)
+
+
 class _FencedIsDone(Once):
     """Does not look at what the store says to a commit."""
 
-    def _conclude(self, batch: Batch, job: Job, trouble: StoreError | None, attempts: int) -> None:
-        super()._conclude(batch, job, trouble, attempts)
-        if job.error is None:
-            job.end(OutcomeKind.PROCESSED)
+    batch_type = _FencedBatch
+
+
+class _CopiesOrder(Order):
+    def _ends_by_another(self, job: Job, leader: Job | None) -> bool:
+        if (first := self._first_of(job)) is None:
+            return super()._ends_by_another(job, leader)
+        self._end(Ended(job, structs.replace(first.outcome, kind=OutcomeKind.DUPLICATE)))
+        return True
+
+
+class _CopiesBatch(Batch):
+    order_type = _CopiesOrder
 
 
 class _CopiesAreDone(Once):
     """Copies in a batch are duplicates, whatever became of the first."""
 
-    def _follow(self, copy: Job, leader: Job) -> None:
-        copy.end(OutcomeKind.DUPLICATE)
+    batch_type = _CopiesBatch
+
+
+class _OvertakingOrder(Order):
+    def _free(self) -> list[Job]:
+        free = super()._free()
+        some_wait = self._suspects and self._busy and not free
+        return [job for job in self._waiting if job not in self._busy][:1] if some_wait else free
+
+
+class _OvertakingBatch(Batch):
+    order_type = _OvertakingOrder
+
+
+class _Overtakes(Once):
+    """What waits behind a busy one runs as soon as a suspect before both has ended well."""
+
+    batch_type = _OvertakingBatch
 
 
 class _PressesOn(Once):
     """A failure does not stop its group."""
 
-    def _work(self, handler: Any) -> Work:
-        return _Lanes(handler, 1, 1)
+    def prepare(self, handler: Any) -> Handler:
+        return handler if isinstance(handler, Handler) else _WholeChains(handler, 1)
 
 
-class _Lanes(Work):
-    def _perform_lane(self, batch: Batch, lane: list[Job]) -> None:
-        for job in lane:
-            self._perform(batch, job)
+class _WholeChains(Handler):
+    def run_chain(self, results: Results, chain: Chain) -> None:
+        for runnable in chain:
+            super().run_chain(results, [runnable])
 
 
 def _store(kind: Any) -> Kit:
@@ -325,6 +359,7 @@ MUTANTS = {
     "a fenced commit taken for done": Kit(once=_FencedIsDone),
     "copies of a failure taken for done": Kit(once=_CopiesAreDone),
     "a group that goes on behind a failure": Kit(once=_PressesOn),
+    "a group that goes on behind a busy one": Kit(once=_Overtakes),
     "a sweep of what is still needed": _store(_SweepsAll),
     "a window without end": _store(_WindowNeverEnds),
     "a window that ends early": _store(_WindowEndsEarly),

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from eventonce.claims.protocol import Claim
-from eventonce.context import Context
+from eventonce.claims.protocol import Claim, Want
 from eventonce.dead_letters.writing import Dead
 from eventonce.engine import Once
+from eventonce.engine.context import Context
+from eventonce.engine.keeper import Keeper
 from eventonce.event import Event
 from eventonce.event.keys import Key
-from eventonce.keeper import Keeper
 from eventonce.ports import Store
 from eventonce.rules.rule import Rule
 from eventonce.stores.memory import MemoryStore
@@ -73,7 +73,7 @@ class TaskKeeper(Keeper):
         self._world = world
         self._task: Task | None = None
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         if self._task is None or self._task.dead:
             self._task = self._world.start(self._world.process, self._keep)
 
@@ -176,6 +176,7 @@ class Simulation:
         self._busy_wait = choices.below(2) * LEASE // 2
         self._born = 0
         self._lines: list[tuple[SimulatedProcess, Line]] = []
+        self._had_earlier_workers = choices.rarely(15)
         self._workers = 1 + choices.below(3)
         for _ in range(self._workers):
             self._spawn()
@@ -197,6 +198,17 @@ class Simulation:
 
     # --- the cast ---
 
+    def _claim_earlier(self) -> None:
+        """Claim some events for workers that died in company. Some leases have expired, and others last a while."""
+        for event in self._scene.events:
+            lease = (0, 1, LEASE)[self._choices.below(3)]
+            if lease:
+                token = f"dead {event.id}".encode()
+                wants = [Want(self._scene.keys[event.id][0][0], _LONG * 1000, self._scene.version(event), shared=True)]
+                answers = self._store.claim(wants, token, lease)
+                self._model.claimed(wants, token, lease, answers, self._world.now)
+                self._model.died({token})
+
     def _spawn(self, after: int = 0) -> None:
         self._born += 1
         process = SimulatedProcess(f"worker {self._born}")
@@ -206,6 +218,9 @@ class Simulation:
     def _live(self, process: SimulatedProcess) -> None:
         """A process, with one thread of work or two."""
         line_of = TransactionalLine if self._kit.transactional else Line
+        if self._had_earlier_workers:
+            self._had_earlier_workers = False
+            self._claim_earlier()
         line = line_of(self._world, process, self._store, self._model, LEASE)
         self._lines.append((process, line))
         try:
@@ -229,7 +244,7 @@ class Simulation:
             max_attempts=ATTEMPTS,
             clock=clock,
         )
-        once._keeper = self._kit.keeper(self._world, line, clock)
+        once._engine.keeper = self._kit.keeper(self._world, line, clock)
         worker = self._kit.worker(
             once, _Watched(self), self._handler(book), _DeadLetters(self), batch=self._batch, endless=True, clock=clock
         )

@@ -1,4 +1,4 @@
-"""Events that are copies of each other in every way, and rules that judge them."""
+"""Events that are copies of each other in every way, and rules that decide on them."""
 
 import random
 
@@ -24,17 +24,17 @@ COPIES = {
 
 
 def copy(chance: random.Random) -> bytes:
-    """One with or without a time, near the others of its order or not, and equal to them or not."""
+    """Return an event with or without a time, near the others of its order or not, and equal to them or not."""
     order = chance.randrange(500)
     day, minute = order % 3 and chance.choice((1, 1, 1, 2, 30)), chance.choice((0, 0, 7, 59))
-    said: dict[str, object] = {
+    fields: dict[str, object] = {
         "id": str(order if order % 5 else chance.randrange(10**6)),
         "source": f"s{order % 4}",
         "detail-type": "t",
         "detail": {"order": order, "version": 1 if order % 7 else chance.randrange(3)},
     }
     if order % 3 or chance.random() < 0.2 * (order % 2):
-        said["time"] = f"2026-01-{day or 1:02}T09:{minute:02}:00Z"
+        fields["time"] = f"2026-01-{day or 1:02}T09:{minute:02}:00Z"
     if chance.random() < 0.05:
-        said["replay-name"] = "r"
-    return msgspec.json.encode(said)
+        fields["replay-name"] = "r"
+    return msgspec.json.encode(fields)

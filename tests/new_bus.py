@@ -4,10 +4,10 @@ import threading
 import uuid
 from collections import deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from eventonce.clock import Clock, SystemClock
+from eventonce.closing import Closing
 from tests import cbor
 
 ARN = "arn:aws:events:us-east-1:123456789012:event-busv2/orders/abcdefghijklmnopqrstuvwxy"
@@ -19,7 +19,7 @@ _ERRORS = {
 }  # fmt: skip
 
 
-class NewBus:
+class NewBus(Closing):
     """Takes events and drops a deduplication id that its group had within five minutes, by its clock.
 
     `trouble` is what happens to the next calls: the name of an error for the whole call, "lost" for an answer that does
@@ -71,14 +71,6 @@ class NewBus:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _wrong(path: str, asked: Any) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from eventonce.clients.aws import client
-from eventonce.context import Context
+from eventonce.engine.context import Context
 from lab.torture.history import now
 
 _TABLE = "torture_effects"

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from eventonce.clock import SystemClock
-from eventonce.context import Context
 from eventonce.dead_letters import open_dead_letters
 from eventonce.engine import Once
+from eventonce.engine.context import Context
 from eventonce.event import Delivery, Event
 from eventonce.ports import Source
 from eventonce.sources import open_source

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eventonce.claims.outcome import Action, Outcome, OutcomeKind
-    from eventonce.context import Context
     from eventonce.engine import Once
+    from eventonce.engine.context import Context
     from eventonce.errors import (
         ConfigError,
         EventBusy,
@@ -55,7 +55,7 @@ _MODULES = {
     "Once": "engine",
     "Rule": "rules.rule",
     "open_store": "stores",
-    "Context": "context",
+    "Context": "engine.context",
     "Event": "event",
     "Action": "claims.outcome",
     "OutcomeKind": "claims.outcome",

@@ -10,6 +10,7 @@ EventOnceError
 ├── SourceError              a way in cannot be read                     exit 2
 ├── SinkError                a way out cannot be written                 exit 2
 │   ├── SinkDown             it did not answer at all: no fault of the event
+│   │   └── SinkUnusable     nothing can be sent until someone acts
 │   └── LettersNotKept       a place for dead letters can never take some of them, and has kept the others
 ├── EventRejected            this event can never be processed
 ├── EventBusy                another worker is running this event now
@@ -95,6 +96,10 @@ class SinkError(EventOnceError):
 
 class SinkDown(SinkError):
     """The sink did not answer, whatever it was sent."""
+
+
+class SinkUnusable(SinkDown):
+    """Nothing can be sent until someone acts."""
 
 
 class LettersNotKept(SinkError):

@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Forkable(Protocol):
-    """Something that is told of a fork."""
+    """Something that acts before and after a fork. Internal."""
 
     def before_fork(self) -> None: ...
     def after_fork(self, *, in_child: bool) -> None: ...

@@ -11,7 +11,8 @@ import msgspec
 
 from eventonce.clock import duration
 from eventonce.dead_letters import open_dead_letters
-from eventonce.engine import Once, lease_of
+from eventonce.engine import Once
+from eventonce.engine.once import lease_of
 from eventonce.errors import ConfigError, StoreError
 from eventonce.ports import Hook, Sink
 from eventonce.rules import Rulebook, identity, read_all

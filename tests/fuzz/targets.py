@@ -20,7 +20,7 @@ from eventonce.claims.outcome import OutcomeKind
 from eventonce.cli.main import cli
 from eventonce.clock import duration
 from eventonce.dead_letters import open_dead_letters
-from eventonce.dead_letters.letter import read_letter
+from eventonce.dead_letters.letter import letter_deliveries, read_letter
 from eventonce.errors import ConfigError, EventOnceError, EventRejected
 from eventonce.event import Event
 from eventonce.event.formats import Carried, gateway, read_binary, read_event, read_events, read_message
@@ -195,9 +195,9 @@ def notice(data: bytes) -> None:
 def letter(data: bytes) -> None:
     """A letter that is damaged says so; any other can be run."""
     found = read_letter(data)
-    deliveries = [] if found.trouble else found.deliveries()
+    events = [] if found.trouble else letter_deliveries(found)
     with Once("memory:") as once:
-        assert len(once.run(deliveries, lambda event: None)) == len(deliveries)
+        assert len(once.run(events, lambda event: None)) == len(events)
 
 
 def engine(data: bytes) -> None:

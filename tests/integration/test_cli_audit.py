@@ -25,11 +25,11 @@ key = ["detail.order"]
 
 @pytest.fixture
 def audit(tmp_path: Path) -> Command:
-    """Runs `eventonce audit` in a folder of its own."""
+    """Return a function that runs `eventonce audit` in its own folder."""
 
-    def run(*args: str, given: bytes = b"") -> Finished:
+    def run(*args: str, stdin: bytes = b"") -> Finished:
         command = [sys.executable, "-m", "eventonce", "audit", *args]
-        done = subprocess.run(command, check=False, cwd=tmp_path, input=given, capture_output=True, timeout=120)
+        done = subprocess.run(command, check=False, cwd=tmp_path, input=stdin, capture_output=True, timeout=120)
         return Finished(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
     return run
@@ -71,15 +71,15 @@ def test_the_table(audit: Command, recorded: Path) -> None:
 def test_json_is_one_document(audit: Command, recorded: Path) -> None:
     done = audit("-c", "pipeline.toml", "--json", "traffic.jsonl")
 
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     assert (done.returncode, done.stderr, len(done.stdout.splitlines())) == (0, "", 1)
-    (group,) = told["groups"]
+    (group,) = report["groups"]
     assert (group["counts"]["duplicates"], group["counts"]["late"], group["counts"]["suspicious"]) == (2, 1, 1)
     assert [each["window"] for each in group["between"]["windows"]] == ["2h", "2h", "2h"]
     assert group["rules"] == [{"rule": "orders", "window": "1h", "events": 6}]
 
 
-def test_without_a_pipeline_events_are_told_apart_by_id_and_key_says_otherwise(audit: Command, recorded: Path) -> None:
+def test_without_a_pipeline_the_key_is_the_id_unless_key_is_given(audit: Command, recorded: Path) -> None:
     by_id, by_content = (
         json.loads(audit("--json", *options, "traffic.jsonl").stdout)["totals"]
         for options in ([], ["--key", "content"])
@@ -102,12 +102,12 @@ def test_html_is_written_beside_the_table(audit: Command, recorded: Path) -> Non
 @pytest.mark.parametrize("args", [[], ["-"]])
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_stdin(audit: Command, args: list[str], pack: Callable[[bytes], bytes]) -> None:
-    done = audit("--json", *args, given=pack(TRAFFIC))
+    done = audit("--json", *args, stdin=pack(TRAFFIC))
 
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     assert done.returncode == 0
-    assert (told["totals"]["events"], told["totals"]["duplicates"]) == (6, 2)
-    assert "a pipe cannot be read twice" in told["notes"][0]
+    assert (report["totals"]["events"], report["totals"]["duplicates"]) == (6, 2)
+    assert "a pipe cannot be read twice" in report["notes"][0]
 
 
 def test_a_folder_and_a_file_and_stdin_together(audit: Command, tmp_path: Path) -> None:
@@ -116,10 +116,10 @@ def test_a_folder_and_a_file_and_stdin_together(audit: Command, tmp_path: Path) 
     (tmp_path / "archive" / "02.gz").write_bytes(gzip.compress(lines(event(1, 1))))
     (tmp_path / "more.jsonl").write_bytes(lines(event(2, 2)))
 
-    told = json.loads(audit("--json", "archive", "more.jsonl", "-", given=lines(event(9))).stdout)
+    report = json.loads(audit("--json", "archive", "more.jsonl", "-", stdin=lines(event(9))).stdout)
 
-    assert told["inputs"] == {"files": 4, "documents": 5, "unreadable": []}
-    assert (told["totals"]["events"], told["totals"]["duplicates"]) == (5, 2)
+    assert report["inputs"] == {"files": 4, "documents": 5, "unreadable": []}
+    assert (report["totals"]["events"], report["totals"]["duplicates"]) == (5, 2)
 
 
 def test_empty_input(audit: Command) -> None:
@@ -128,7 +128,7 @@ def test_empty_input(audit: Command) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "No events in 1 file.\n", "")
 
 
-def test_what_cannot_be_read_is_named_and_exits_1(audit: Command, recorded: Path) -> None:
+def test_an_unreadable_file_is_named_and_exits_1(audit: Command, recorded: Path) -> None:
     done = audit("nowhere.jsonl", "traffic.jsonl")
 
     assert done.returncode == 1
@@ -137,42 +137,42 @@ def test_what_cannot_be_read_is_named_and_exits_1(audit: Command, recorded: Path
 
 
 def test_rejected_lines_exit_1(audit: Command) -> None:
-    done = audit("--json", given=TRAFFIC + b"{broken\n" + TRAFFIC)
+    done = audit("--json", stdin=TRAFFIC + b"{broken\n" + TRAFFIC)
 
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     assert done.returncode == 1
-    assert (told["totals"]["events"], told["totals"]["rejected"]) == (13, 1)
-    assert told["no_events"][0]["place"] == "stdin:7"
+    assert (report["totals"]["events"], report["totals"]["rejected"]) == (13, 1)
+    assert report["no_events"][0]["place"] == "stdin:7"
 
 
 def test_hostile_words_do_not_reach_the_terminal(audit: Command) -> None:
-    done = audit(given=lines(event(1, source="\x1b[31mred\x07")))
+    done = audit(stdin=lines(event(1, source="\x1b[31mred\x07")))
 
     assert "\x1b" not in done.stdout
     assert "\\x1b[31mred\\x07" in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["-c", "missing.toml", "traffic.jsonl"], "missing.toml: cannot be read"),
         (["--key", "size", "traffic.jsonl"], "'size' is not one of"),
         (["-c", "pipeline.toml", "--key", "id", "traffic.jsonl"], "leave --key out"),
-        (["--html", "no/such/page.html", "traffic.jsonl"], "is no folder that can be written to"),
+        (["--html", "no/such/page.html", "traffic.jsonl"], "cannot write to no/such"),
         (["--html", "traffic.jsonl", "traffic.jsonl"], "is the traffic itself"),
         (["--html", ".", "traffic.jsonl"], "is a directory"),
         (["nowhere.jsonl", "nor/here"], "nowhere.jsonl, nor/here: no such file or folder"),
     ],
 )
-def test_wrong_options_exit_2(audit: Command, recorded: Path, args: list[str], said: str) -> None:
+def test_wrong_options_exit_2(audit: Command, recorded: Path, args: list[str], message: str) -> None:
     done = audit(*args)
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert message in done.stderr
     assert (recorded / "traffic.jsonl").read_bytes() == TRAFFIC
 
 
-def test_a_closed_stdin_is_told(tmp_path: Path) -> None:
+def test_a_closed_stdin_is_an_error(tmp_path: Path) -> None:
     command = f'exec "{sys.executable}" -m eventonce audit - <&-'
     done = subprocess.run(["/bin/sh", "-c", command], check=False, cwd=tmp_path, capture_output=True, text=True)
 

@@ -24,7 +24,7 @@ EVENTONCE = [sys.executable, "-m", "eventonce"]
 
 @pytest.fixture
 def eventonce(tmp_path: Path) -> Command:
-    """Runs `eventonce` in a folder of its own."""
+    """Return a function that runs `eventonce` in its own folder."""
 
     def run(*args: str, limit: int | None = None) -> Finished:
         limited = f"ulimit -f {limit}; " if limit else ""  # blocks of 1024 bytes that a file may have
@@ -47,16 +47,16 @@ def recorded(tmp_path: Path) -> Path:
     return folder
 
 
-def told(done: Finished) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+def output(done: Finished) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(done.stdout)
+    return fields
 
 
 def events(folder: Path) -> bytes:
     return b"".join(each.read_bytes() for each in sorted((folder / "events").rglob("*")) if each.is_file())
 
 
-def test_a_copy(eventonce: Command, recorded: Path, tmp_path: Path) -> None:
+def test_duplicates_are_dropped(eventonce: Command, recorded: Path, tmp_path: Path) -> None:
     done = eventonce("dedupe", "in", "out")
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -65,19 +65,19 @@ def test_a_copy(eventonce: Command, recorded: Path, tmp_path: Path) -> None:
     assert {each.name for each in tmp_path.iterdir()} == {"in", "out"}
 
 
-def test_rules_and_json_and_what_is_rejected_exits_1(eventonce: Command, tmp_path: Path) -> None:
+def test_rules_and_json_and_a_rejected_event_exits_1(eventonce: Command, tmp_path: Path) -> None:
     (tmp_path / "pipeline.toml").write_text('[[rule]]\nname = "n"\nkey = ["detail.n"]\n')
     (tmp_path / "in.jsonl").write_bytes(b'{"id": "1", "n": 1}\n{"id": "2", "n": 1}\n{"id": "3"}\n')
 
     done = eventonce("dedupe", "-c", "pipeline.toml", "--json", "in.jsonl", "out")
 
     assert (done.returncode, done.stderr) == (1, "")
-    counts = told(done)
+    counts = output(done)
     assert (counts["kept"], counts["duplicates"], counts["rejected"]) == (1, 1, 1)
     assert "has no detail.n" in (tmp_path / "out" / "rejected" / "in.jsonl.jsonl").read_text()
 
 
-def test_a_killed_copy_leaves_no_output_and_the_same_command_goes_on(
+def test_a_killed_run_leaves_no_output_and_the_same_command_resumes(
     eventonce: Command, recorded: Path, tmp_path: Path
 ) -> None:
     for _ in range(20):
@@ -99,7 +99,7 @@ def test_a_killed_copy_leaves_no_output_and_the_same_command_goes_on(
     assert {each.name for each in tmp_path.iterdir()} == {"in", "out"}
 
 
-def test_a_disk_that_is_full_leaves_nothing_half(eventonce: Command, recorded: Path, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_no_incomplete_file(eventonce: Command, recorded: Path, tmp_path: Path) -> None:
     # A bound on the size of files has the same effect on a write as a full disk, and needs no disk of its own.
     (recorded / "large.jsonl").write_bytes(lines(*range(100_000, 108_000)))
 
@@ -119,26 +119,28 @@ def test_a_disk_that_is_full_leaves_nothing_half(eventonce: Command, recorded: P
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
-        (["in", "there"], "is there already; name another folder, or say --overwrite"),
+        (["in", "there"], "already exists; choose another folder, or use --overwrite"),
         (["nowhere", "out"], "nowhere: no such file or folder"),
         (["-", "out"], "stdin cannot be"),
-        (["in", "no/such/out"], "is no folder; make it first"),
+        (["in", "no/such/out"], "no such folder; create it first"),
         (["in", "in/out"], "inside each other"),
         (["--format", "csv", "in", "out"], "'csv' is not one of"),
-        (["--engine", "hive", "in", "out"], "'hive' is none; use memory, duckdb"),
-        (["--engine", "memory", "in", "out"], "made by duckdb or by Spark"),
+        (["--engine", "hive", "in", "out"], "unknown engine 'hive'; use memory, duckdb"),
+        (["--engine", "memory", "in", "out"], "dropped by duckdb or by Spark"),
         (["in"], "Missing argument"),
     ],
 )
-def test_wrong_options_exit_2(eventonce: Command, recorded: Path, tmp_path: Path, args: list[str], said: str) -> None:
+def test_wrong_options_exit_2(
+    eventonce: Command, recorded: Path, tmp_path: Path, args: list[str], message: str
+) -> None:
     (tmp_path / "there").mkdir()
 
     done = eventonce("dedupe", *args)
 
     assert done.returncode == 2, done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
     assert {each.name for each in tmp_path.iterdir()} == {"in", "there"}
 
 
@@ -149,22 +151,22 @@ def test_overwrite(eventonce: Command, recorded: Path, tmp_path: Path) -> None:
     assert events(tmp_path / "out") == lines(*range(6500))
 
 
-def test_the_audit_tells_the_same_on_every_engine(eventonce: Command, recorded: Path) -> None:
+def test_the_audit_has_the_same_result_on_every_engine(eventonce: Command, recorded: Path) -> None:
     in_memory, on_duckdb = (eventonce("audit", "--json", "--engine", engine, "in") for engine in ("memory", "duckdb"))
 
     assert (in_memory.returncode, on_duckdb.returncode, on_duckdb.stderr) == (0, 0, "")
     assert in_memory.stdout == on_duckdb.stdout
-    assert told(on_duckdb)["totals"]["duplicates"] == 2500
+    assert output(on_duckdb)["totals"]["duplicates"] == 2500
 
 
-def test_a_pipe_is_for_memory_alone(eventonce: Command) -> None:
+def test_a_pipe_is_read_in_memory_only(eventonce: Command) -> None:
     done = eventonce("audit", "--engine", "duckdb", "-")
 
     assert done.returncode == 2
-    assert "a pipe is none; write it to a file first" in done.stderr
+    assert "duckdb cannot read a pipe; write it to a file first" in done.stderr
 
 
-def test_a_bar_with_the_time_left_on_a_terminal(recorded: Path, tmp_path: Path) -> None:
+def test_a_bar_with_the_remaining_time_on_a_terminal(recorded: Path, tmp_path: Path) -> None:
     (recorded / "more.gz").write_bytes(gzip.compress(lines(*range(10_000, 30_000))))
     ours, theirs = pty.openpty()
     command = [*EVENTONCE, "dedupe", "in", "out"]

@@ -484,10 +484,10 @@ def test_a_function_on_a_stream_is_not_left_unfed(cli: Command, tmp_path: Path) 
 def test_terraform_and_the_role_of_a_function(cli: Command) -> None:
     worker = cli("template", "pipeline.toml", "--format", "terraform")
     assert (worker.returncode, worker.stderr) == (0, "")
-    assert 'resource "aws_iam_role" "worker"' in worker.stdout
-    function = cli("template", "pipeline.toml", "--format", "terraform", "--lambda")
-    assert "lambda.amazonaws.com" in function.stdout
-    assert "visibility_timeout_seconds = 180" in function.stdout
+    assert "worker" in json.loads(worker.stdout)["resource"]["aws_iam_role"]
+    function = json.loads(cli("template", "pipeline.toml", "--format", "terraform", "--lambda").stdout)["resource"]
+    assert "lambda.amazonaws.com" in function["aws_iam_role"]["function"]["assume_role_policy"]
+    assert function["aws_sqs_queue"]["source"]["visibility_timeout_seconds"] == 180
 
 
 # --- send ---

@@ -1,4 +1,4 @@
-"""A stream that is killed: reads a folder file by file, and writes what is unique. `python job.py IN OUT CHECKPOINT`"""
+"""A stream to be killed: reads a folder file by file, and writes unique rows. `python job.py IN OUT CHECKPOINT`"""
 
 import sys
 
@@ -8,7 +8,7 @@ from eventonce.rules import Rulebook, identity
 from eventonce.traffic.spark.stream import dedup_stream, watch
 
 if __name__ == "__main__":
-    given, out, checkpoint = sys.argv[1:]
+    folder, out, checkpoint = sys.argv[1:]
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.sql.shuffle.partitions", "2")
@@ -17,7 +17,7 @@ if __name__ == "__main__":
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
-    frame = session.readStream.option("maxFilesPerTrigger", 1).text(given)
+    frame = session.readStream.option("maxFilesPerTrigger", 1).text(folder)
     unique = dedup_stream(frame, Rulebook("c", [], identity("14d", "retry")))
     writer = unique.select("value").writeStream.format("text").option("checkpointLocation", checkpoint)
     watch(writer.trigger(availableNow=True).start(out))

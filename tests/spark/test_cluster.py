@@ -1,4 +1,4 @@
-"""A standalone cluster: a master and two workers as processes, of which one is killed in the middle of a copy."""
+"""A standalone cluster: a master and two workers as processes. One is killed in the middle of a deduplication."""
 
 import gzip
 import json
@@ -25,9 +25,9 @@ FILES, LINES = 40, 1500
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port: int = server.getsockname()[1]
         return port
 
 
@@ -51,8 +51,8 @@ class Cluster:
         return started
 
     def worker(self) -> subprocess.Popen[bytes]:
-        place = str(self.folder / f"work-{len(self._running)}")
-        args = ("--cores", "1", "--memory", "1g", "--work-dir", place, "--webui-port", "0", self.url)
+        work_folder = str(self.folder / f"work-{len(self._running)}")
+        args = ("--cores", "1", "--memory", "1g", "--work-dir", work_folder, "--webui-port", "0", self.url)
         return self.start("Worker", *args)
 
     def wait_for_workers(self, count: int) -> None:
@@ -84,7 +84,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def record(folder: Path) -> None:
-    """Files whose events overlap, so that copies are in other files than their firsts; and some lines that are none."""
+    """Write files whose events overlap, so that copies are in other files than their firsts, and some broken lines."""
     folder.mkdir()
     for number in range(FILES):
         own = range(number * 1000, number * 1000 + LINES)
@@ -103,7 +103,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
-def test_a_worker_is_killed_and_the_copy_is_the_same_to_the_byte(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_worker_is_killed_and_the_output_is_the_same_to_the_byte(cluster: Cluster, tmp_path: Path) -> None:
     record(tmp_path / "in")
     here = subprocess.run(
         [*EVENTONCE, "dedupe", "--json", "in", "here"], check=False, cwd=tmp_path, capture_output=True
@@ -141,7 +141,7 @@ def test_an_audit_is_the_same_as_on_one_machine(tmp_path: Path) -> None:
     assert json.loads(there.stdout)["totals"]["duplicates"] == 500 * (FILES - 1)
 
 
-def test_an_audit_judges_all_copies_as_one_machine_does(tmp_path: Path) -> None:
+def test_an_audit_decides_on_all_copies_as_one_machine_does(tmp_path: Path) -> None:
     chance = random.Random(5)
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.jsonl").write_bytes(b"\n".join(copy(chance) for _ in range(1000)))
@@ -151,7 +151,7 @@ def test_an_audit_judges_all_copies_as_one_machine_does(tmp_path: Path) -> None:
         '[[rule]]\nname = "s"\nmatch = { source = ["s3"] }\nkey = ["detail.order"]\nwindow = "1h"\nrefresh = true\n'
         '[[rule]]\nname = "ever"\nkey = ["detail.order"]\nwindow = "36500d"\n'
     )
-    told = [
+    outputs = [
         subprocess.run(
             [*EVENTONCE, "audit", "-c", "pipeline.toml", "--json", "--engine", engine, "a.jsonl", "b.jsonl", "c.jsonl"],
             check=False, cwd=tmp_path, capture_output=True, env=environment(),
@@ -159,8 +159,8 @@ def test_an_audit_judges_all_copies_as_one_machine_does(tmp_path: Path) -> None:
         for engine in ("memory", "local[2]")
     ]  # fmt: skip
 
-    assert told[1].stdout == told[0].stdout, told[1].stderr.decode()
-    totals = json.loads(told[1].stdout)["totals"]
+    assert outputs[1].stdout == outputs[0].stdout, outputs[1].stderr.decode()
+    totals = json.loads(outputs[1].stdout)["totals"]
     assert min(totals[each] for each in ("duplicates", "stale", "late", "suspicious", "replayed")) > 20
 
 
@@ -179,7 +179,7 @@ def test_workers_with_another_python_are_refused_in_one_sentence(tmp_path: Path,
     refused = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, env=environment)
 
     assert (refused.returncode, refused.stdout) == (2, "")
-    told = refused.stderr.splitlines()[-1]
-    assert "the Python of the workers is not that of the driver and cannot make keys" in told
-    assert f"No module named '{without}" in told
-    assert "PYSPARK_PYTHON" in told
+    message = refused.stderr.splitlines()[-1]
+    assert "the Python of the workers is not that of the driver and cannot make keys" in message
+    assert f"No module named '{without}" in message
+    assert "PYSPARK_PYTHON" in message

@@ -18,15 +18,15 @@ from eventonce.rules import Rulebook, identity
 from eventonce.rules.rule import Rule
 from eventonce.traffic import recipe
 from eventonce.traffic import spark as on_spark
+from eventonce.traffic.archive import Archive
 from eventonce.traffic.audit import audit
 from eventonce.traffic.recipe import Recipe, check_workers
-from eventonce.traffic.recorded import Traffic
 from eventonce.traffic.report import AuditReport
 from eventonce.traffic.spark.stream import dedup_stream, watch
 from tests.copied_traffic import COPIES, copy
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
-BOOK = Rulebook(
+RULES = Rulebook(
     "c",
     [
         Rule(name="v", match={"source": ["s1", "s2"]}, key=["detail.order"], version="detail.version", window="2d"),
@@ -93,7 +93,7 @@ def pipeline(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_a_copy_is_the_same_to_the_byte(server: str, archive: Path, pipeline: str, tmp_path: Path) -> None:
+def test_the_output_is_the_same_to_the_byte(server: str, archive: Path, pipeline: str, tmp_path: Path) -> None:
     here = eventonce("dedupe", "-c", pipeline, "--json", str(archive), str(tmp_path / "here"))
     there = eventonce("dedupe", "-c", pipeline, "--json", "--engine", server, str(archive), str(tmp_path / "there"))
 
@@ -113,26 +113,26 @@ def test_an_audit_is_the_same(server: str, archive: Path, pipeline: str) -> None
 
 
 @pytest.mark.parametrize("engine", ["sc://127.0.0.1:1", "sc://127.0.0.1:many"])
-def test_a_server_that_is_not_there_is_told_at_once(archive: Path, engine: str) -> None:
-    told = eventonce("audit", "--engine", engine, str(archive))
-    assert told.returncode == 2
-    assert f"--engine: {engine}: cannot be reached: " in told.stderr
-    assert "is the server running there?" in told.stderr
+def test_an_unreachable_server_is_an_error_at_once(archive: Path, engine: str) -> None:
+    done = eventonce("audit", "--engine", engine, str(archive))
+    assert done.returncode == 2
+    assert f"--engine: {engine}: cannot be reached: " in done.stderr
+    assert "check that the server is running" in done.stderr
 
 
 def test_a_spark_without_java_names_the_remedy(monkeypatch: pytest.MonkeyPatch, archive: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     done = eventonce("audit", "--engine", "local[1]", str(archive))
     assert done.returncode == 2
-    assert "--engine: local[1]: no session: " in done.stderr
-    assert "is Java 17 there" in done.stderr
+    assert "--engine: local[1]: cannot open a session: " in done.stderr
+    assert "install Java 17" in done.stderr
 
 
-def test_an_output_that_is_there_is_refused_before_spark_is_asked(tmp_path: Path, archive: Path) -> None:
+def test_an_existing_output_is_refused_before_a_session_is_opened(tmp_path: Path, archive: Path) -> None:
     done = eventonce("dedupe", "--engine", "sc://127.0.0.1:1", str(archive), str(tmp_path))
 
     assert done.returncode == 2
-    assert "is there already" in done.stderr
+    assert "already exists" in done.stderr
 
 
 # --- DataFrames ---
@@ -140,10 +140,10 @@ def test_an_output_that_is_there_is_refused_before_spark_is_asked(tmp_path: Path
 
 def documents(folder: Path) -> list[str]:
     """The documents of the archive, in its order."""
-    return [delivery.body.decode() for _, delivery, position in Traffic([str(folder)]) if not position & 0xFFFFFF]
+    return [delivery.body.decode() for _, delivery, position in Archive([str(folder)]) if not position & 0xFFFFFF]
 
 
-def test_with_key_has_the_keys_of_everywhere_else(spark: Any) -> None:
+def test_with_key_has_the_same_keys_as_everywhere_else(spark: Any) -> None:
     lines = [
         '{"id": "1"}', '{"id": "2", "n": 9007199254740993}', '{"id": "3", "n": 1e2}', '{"id": "4", "n": -0.0}',
     ]  # fmt: skip
@@ -162,12 +162,12 @@ def test_malformed_lines_do_not_share_a_key(spark: Any) -> None:
     frame = spark.createDataFrame([(line,) for line in lines], "value string")
 
     keyed = on_spark.with_key(frame, BY_ID)
-    copied = on_spark.copy(frame, BY_ID)
+    result = on_spark.dedupe(frame, BY_ID)
 
     assert keyed.where("NOT ok").count() == 3
     assert keyed.where("NOT ok AND reason IS NOT NULL AND key IS NULL").count() == 3
-    assert [row.value for row in copied.kept.collect()] == ['{"id": "1"}']
-    assert sorted(str(row.value) for row in copied.rejected.collect()) == ["None", "{broken", "{broken too"]
+    assert [row.value for row in result.kept.collect()] == ['{"id": "1"}']
+    assert sorted(str(row.value) for row in result.rejected.collect()) == ["None", "{broken", "{broken too"]
 
 
 def test_of_several_copies_the_first_by_the_order_is_kept(spark: Any) -> None:
@@ -179,57 +179,58 @@ def test_of_several_copies_the_first_by_the_order_is_kept(spark: Any) -> None:
     ]
     frame = spark.createDataFrame(rows, "n long, name string, body string").repartition(3)
 
-    kept = on_spark.copy(frame, BY_ID, column="body", order="n").kept
+    first = on_spark.dedupe(frame, BY_ID, column="body", order="n").kept
 
-    assert {row.name for row in kept.collect()} == {"first", "other"}
-    assert kept.columns == ["n", "name", "body"]
+    assert {row.name for row in first.collect()} == {"first", "other"}
+    assert first.columns == ["n", "name", "body"]
 
 
-def test_a_line_that_carries_several_is_taken_apart_where_needed(spark: Any) -> None:
+def test_a_line_with_several_events_is_split_if_needed(spark: Any) -> None:
     records = [{"messageId": "m", "eventSource": "aws:sqs", "body": f'{{"id": "{number}"}}'} for number in (1, 2, 2)]
     frame = spark.createDataFrame([(json.dumps({"Records": records}),), ('{"id": "1"}',)], "value string")
 
-    assert sorted(row.value for row in on_spark.copy(frame, BY_ID).kept.collect()) == ['{"id": "1"}', '{"id": "2"}']
+    assert sorted(row.value for row in on_spark.dedupe(frame, BY_ID).kept.collect()) == ['{"id": "1"}', '{"id": "2"}']
 
 
 def test_an_audit_of_a_frame_has_the_figures_of_the_files(spark: Any, archive: Path) -> None:
     lines = documents(archive)
     frame = spark.createDataFrame(list(enumerate(lines)), "n long, value string").repartition(4)
 
-    told = on_spark.audit(frame, BOOK, order="n")
+    report = on_spark.audit(frame, RULES, order="n")
 
-    expected = audit(Traffic([str(archive)]), BOOK)
+    expected = audit(Archive([str(archive)]), RULES)
     assert expected.totals.late > 100
-    assert told.totals == expected.totals
-    assert figures(told) == figures(expected)
+    assert report.totals == expected.totals
+    assert figures(report) == figures(expected)
 
 
 @pytest.mark.parametrize("rules", COPIES.values(), ids=COPIES)
-def test_an_audit_judges_all_copies_as_one_machine_does(spark: Any, tmp_path: Path, rules: list[Rule]) -> None:
-    chance, book = random.Random(str(rules)), Rulebook("c", rules, identity("3d", "retry"))
+def test_an_audit_decides_on_all_copies_as_one_machine_does(spark: Any, tmp_path: Path, rules: list[Rule]) -> None:
+    chance, rulebook = random.Random(str(rules)), Rulebook("c", rules, identity("3d", "retry"))
     lines = [copy(chance) for _ in range(1200)]
     (tmp_path / "traffic.jsonl").write_bytes(b"\n".join(lines))
     frame = spark.createDataFrame([(n, line.decode()) for n, line in enumerate(lines)], "n long, value string")
 
-    told = on_spark.audit(frame.repartition(3), book, order="n")
+    report = on_spark.audit(frame.repartition(3), rulebook, order="n")
 
-    expected = audit(Traffic([str(tmp_path)]), book)
+    expected = audit(Archive([str(tmp_path)]), rulebook)
     assert expected.totals.duplicates > 100
-    assert told.totals == expected.totals
-    assert figures(told) == figures(expected)
+    assert report.totals == expected.totals
+    assert figures(report) == figures(expected)
 
 
 @pytest.mark.parametrize(
-    ("column", "order", "said"), [("body", None, "has no column 'body'; it has value"), ("value", "n", "no column 'n'")]
+    ("column", "order", "message"),
+    [("body", None, "has no column 'body'; it has value"), ("value", "n", "no column 'n'")],
 )
-def test_a_column_that_is_not_there(spark: Any, column: str, order: str | None, said: str) -> None:
+def test_a_missing_column(spark: Any, column: str, order: str | None, message: str) -> None:
     frame = spark.createDataFrame([("{}",)], "value string")
 
-    with pytest.raises(ConfigError, match=said):
-        on_spark.copy(frame, BY_ID, column=column, order=order)
+    with pytest.raises(ConfigError, match=message):
+        on_spark.dedupe(frame, BY_ID, column=column, order=order)
 
 
-def test_a_column_that_is_in_the_way(spark: Any) -> None:
+def test_a_column_that_exists_already(spark: Any) -> None:
     with pytest.raises(ConfigError, match="has a column 'key' already"):
         on_spark.with_key(spark.createDataFrame([("{}", "k")], "value string, key string"), BY_ID)
 
@@ -254,27 +255,27 @@ def test_the_example_in_the_docs(spark: Any, tmp_path: Path, monkeypatch: pytest
 # --- workers ---
 
 
-def test_workers_that_can_make_keys_are_let_in(spark: Any) -> None:
+def test_workers_that_can_make_keys_are_accepted(spark: Any) -> None:
     check_workers(spark)
 
 
-def test_a_worker_that_makes_other_keys_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = Recipe.of(BY_ID)
-    assert given.book().definition == BY_ID.definition
+def test_a_worker_that_makes_other_keys_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Recipe.of(BY_ID)
+    assert made.rulebook().definition == BY_ID.definition
     monkeypatch.setattr(recipe, "_LINES", (b'{"id": "another library"}',))
 
     with pytest.raises(ConfigError, match=r"makes other keys than the driver: it has eventonce .* and msgspec"):
-        given.book()
+        made.rulebook()
 
 
-def test_the_keys_that_workers_are_held_to_are_pinned() -> None:
+def test_the_keys_that_workers_must_make_are_pinned() -> None:
     assert recipe.golden() == "39809431239ec356cb838948d1b538b02aca88e76ff1942b9ca106a9c4d8f71f"
 
 
 # --- streams: what is refused before a stream begins ---
 
 
-def test_a_stream_refuses_the_events_own_time_unless_told(spark: Any) -> None:
+def test_a_stream_refuses_the_events_own_time_without_event_time(spark: Any) -> None:
     frame = spark.createDataFrame([("{}",)], "value string")
 
     with pytest.raises(ConfigError, match="is the event's own time: an event that is sent late would be dropped"):
@@ -282,18 +283,18 @@ def test_a_stream_refuses_the_events_own_time_unless_told(spark: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "said"),
+    ("rule", "message"),
     [
-        (Rule(name="r", key=["detail.n"], version="detail.v"), "knows no versions and no sliding windows"),
-        (Rule(name="r", refresh=True), "knows no versions and no sliding windows"),
+        (Rule(name="r", key=["detail.n"], version="detail.v"), "has neither versions nor sliding windows"),
+        (Rule(name="r", refresh=True), "has neither versions nor sliding windows"),
         (Rule(name="r", window="1h"), "the rules have several windows, and a stream has one"),
     ],
 )
-def test_a_stream_refuses_rules_that_it_cannot_keep(spark: Any, rule: Rule, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_stream_refuses_rules_that_it_cannot_apply(spark: Any, rule: Rule, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         dedup_stream(spark.createDataFrame([("{}",)], "value string"), Rulebook("c", [rule], identity("1d", "retry")))
 
 
-def test_a_watch_needs_a_place_for_what_it_sets_aside() -> None:
+def test_a_watch_needs_a_file_for_late_rows() -> None:
     with pytest.raises(ConfigError, match='late = "aside" needs a file'):
         watch(None, late="aside")

@@ -24,7 +24,7 @@ FILES = 12
 
 
 def committed(out: Path) -> list[str]:
-    """The lines of the files that the sink has committed; one that was being written when the job died is none."""
+    """Return the lines of the files that the sink has committed, without a file that the job left incomplete."""
     paths: set[str] = set()
     for log in (out / "_spark_metadata").glob("[0-9]*"):
         paths.update(json.loads(line)["path"].removeprefix("file://") for line in log.read_text().splitlines()[1:])
@@ -35,15 +35,15 @@ def batches(out: Path) -> int:
     return len(list((out / "_spark_metadata").glob("[0-9]*")))
 
 
-def test_a_stream_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
-    given, out = tmp_path / "in", tmp_path / "out"
-    given.mkdir()
+def test_a_killed_stream_resumes_where_it_was(tmp_path: Path) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
     for number in range(FILES):  # half of each file was in the one before; and some have no key
         ids = range(number * 50, number * 50 + 100)
         broken = f"{{broken {number}\n" * 2
-        (given / f"{number:02}").write_text("".join(f'{{"id": "{each}"}}\n' for each in ids) + broken)
-        os.utime(given / f"{number:02}", (number + 1, number + 1))
-    command = [sys.executable, str(JOB), str(given), str(out), str(tmp_path / "checkpoint")]
+        (folder / f"{number:02}").write_text("".join(f'{{"id": "{each}"}}\n' for each in ids) + broken)
+        os.utime(folder / f"{number:02}", (number + 1, number + 1))
+    command = [sys.executable, str(JOB), str(folder), str(out), str(tmp_path / "checkpoint")]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
 
     killed_at = []
@@ -58,9 +58,9 @@ def test_a_stream_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
 
     assert 2 <= killed_at[0] <= killed_at[1] < FILES, killed_at
     assert done.returncode == 0, done.stderr
-    found = Counter(committed(out))
+    lines = Counter(committed(out))
     once = {f'{{"id": "{each}"}}': 1 for each in range((FILES - 1) * 50 + 100)}
-    assert found == {**once, **{f"{{broken {number}": 2 for number in range(FILES)}}
+    assert lines == {**once, **{f"{{broken {number}": 2 for number in range(FILES)}}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 def late_query(spark: SparkSession, folder: Path) -> Any:
-    """The second file has an arrival time of long before; its only row is unique."""
+    """Start a stream whose third file has an old arrival time. Its only row is unique."""
     (folder / "in").mkdir()
     for number, day in enumerate((20, 21, 1, 22)):
         file = folder / "in" / str(number)
@@ -101,9 +101,9 @@ def test_late_rows_stop_the_stream(spark: SparkSession, tmp_path: Path) -> None:
 def test_late_rows_are_set_aside(spark: SparkSession, tmp_path: Path) -> None:
     watch(late_query(spark, tmp_path), late="aside", aside=tmp_path / "late.jsonl")
 
-    (told,) = [json.loads(line) for line in (tmp_path / "late.jsonl").read_text().splitlines()]
-    assert (told["batch"], told["rows"]) == (2, 1)
-    assert told["from"] != told["to"]
+    (late,) = [json.loads(line) for line in (tmp_path / "late.jsonl").read_text().splitlines()]
+    assert (late["batch"], late["rows"]) == (2, 1)
+    assert late["from"] != late["to"]
     assert {json.loads(line)["id"] for line in committed(tmp_path / "out")} == {"0", "1", "3"}
 
 

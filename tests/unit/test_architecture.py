@@ -13,7 +13,7 @@ import eventonce
 SRC = Path(eventonce.__file__).parent
 # From the ground up. A room may import rooms below it, and inside itself; rooms of one floor do not know each other.
 FLOORS = [
-    {"errors", "forks", "backoff"},
+    {"errors", "forks", "backoff", "closing"},
     {"clock", "files"},
     {"event", "clients"},
     {"rules"},
@@ -22,10 +22,7 @@ FLOORS = [
     {"auth", "observe"},
     {"stores", "sources", "sinks"},
     {"dead_letters"},
-    {"keeper", "flow", "aws_lambda"},
-    {"context"},
-    {"job"},
-    {"work"},
+    {"aws_lambda"},
     {"engine"},
     {"wire", "webhook", "testing"},
     {"lint", "aws_setup"},
@@ -107,6 +104,24 @@ def modules(file: Path) -> set[str]:
             inner = {f"{base}.{alias.name}".lstrip(".") for alias in node.names} & known
             found |= inner or {base}
     return found
+
+
+# Contracts between the parts of one room, and what the ground needs. What others may write is in ports.py.
+INTERNAL = {
+    "ChangeListener", "Clock", "Closing", "CloudEvent", "Documents", "EmbeddedStore", "Engine", "EventPublisher",
+    "Forkable", "Home", "Output", "OutboxFeed", "OutboxTable", "Step", "Stream",
+}  # fmt: skip
+
+
+def test_all_contracts_that_others_may_write_are_on_one_page() -> None:
+    elsewhere = {
+        node.name
+        for file, own in files().items()
+        if own not in ("ports", "testing")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef) and {"Protocol", "ABC"} & {ast.unparse(base) for base in node.bases}
+    }
+    assert elsewhere == INTERNAL
 
 
 def test_the_front_door_is_what_it_says() -> None:

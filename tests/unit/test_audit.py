@@ -24,13 +24,22 @@ from eventonce.event.keys import canonical
 from eventonce.event.stamp import stamped
 from eventonce.rules import Rulebook
 from eventonce.rules.rule import Rule
-from eventonce.traffic import file_ranges as pieces
-from eventonce.traffic import fingerprint
+from eventonce.traffic import file_ranges, fingerprint
+from eventonce.traffic.archive import Archive, RecordedEvent, time_ms
 from eventonce.traffic.audit import audit
 from eventonce.traffic.content import of_content
+from eventonce.traffic.count import AuditCount, DecisionColumns
 from eventonce.traffic.gap_histogram import DAY, EDGES, HOUR, MINUTE, SECOND, Gaps, readable
-from eventonce.traffic.ledger import NO_VERSION, AuditColumns, AuditDecision, AuditLedger, Decision, Index, Known
-from eventonce.traffic.recorded import RecordedEvent, Traffic, read
+from eventonce.traffic.ledger import (
+    NEW,
+    NO_VERSION,
+    AuditColumns,
+    AuditDecision,
+    AuditLedger,
+    Decision,
+    FingerprintSet,
+    Index,
+)
 from eventonce.traffic.report import AuditReport, Counts, TypeReport
 from eventonce.traffic.report_html import html
 from eventonce.traffic.report_text import printable, text
@@ -41,7 +50,7 @@ CONTENT = Rule(name="content", key="content", ignore=["sent"])
 
 
 def event(number: int = 1, at: float | None = 0, /, **fields: Any) -> dict[str, Any]:
-    """An EventBridge event; `at` is in seconds, and None leaves its time out."""
+    """Return an EventBridge event. `at` is its time in seconds. With None it has no time."""
     own = {"id": f"id-{number}", "source": "shop", "detail-type": "Order", "detail": {"order": number, "sum": 5}}
     time = {} if at is None else {"time": (START + timedelta(seconds=at)).isoformat()}
     return {**own, **time, **fields}
@@ -51,7 +60,7 @@ def lines(*documents: Any) -> bytes:
     return b"".join(json.dumps(each).encode() + b"\n" for each in documents)
 
 
-def book(*rules: Rule, window: str = "14d") -> Rulebook:
+def rulebook(*rules: Rule, window: str = "14d") -> Rulebook:
     return Rulebook("test", rules, Rule(name="id", window=window))
 
 
@@ -60,9 +69,9 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "traffic.jsonl"
 
 
-def report_on(file: Path, documents: Iterable[Any], *rules: Rule, **given: Any) -> AuditReport:
+def report_on(file: Path, documents: Iterable[Any], *rules: Rule, **settings: Any) -> AuditReport:
     file.write_bytes(lines(*documents))
-    return audit(Traffic([str(file)]), book(*rules, **given))
+    return audit(Archive([str(file)]), rulebook(*rules, **settings))
 
 
 def only(report: AuditReport) -> TypeReport:
@@ -104,7 +113,7 @@ def test_what_id_and_content_both_would_have_found(file: Path) -> None:
     assert counts == Counts(events=3, distinct=3, id_and_content=2)
 
 
-def test_old_keys_are_not_looked_at_and_that_is_said(file: Path) -> None:
+def test_old_keys_are_not_looked_at_and_a_note_says_so(file: Path) -> None:
     new = Rule(name="new", key=["detail.order", "detail.sum"], replaces={"name": "old", "key": ["detail.order"]})
     traffic = [event(1), event(1, detail={"order": 1, "sum": 6})]
     report = report_on(file, traffic, new)
@@ -113,14 +122,14 @@ def test_old_keys_are_not_looked_at_and_that_is_said(file: Path) -> None:
     assert report_on(file, traffic, msgspec.structs.replace(new, replaces=None)).notes == []
 
 
-def test_an_event_that_a_run_takes_for_too_large_is_rejected_and_a_long_list_is_not(file: Path) -> None:
+def test_an_event_too_large_for_a_run_is_rejected_and_a_long_list_is_not(file: Path) -> None:
     large = event(1, detail={"text": "x" * 5_000_000})
     report = report_on(file, [large, [event(number, text="x" * 50_000) for number in range(100)], "text"])
     assert (report.totals.distinct, report.totals.rejected) == (100, 2)
     assert [reason.reason.partition(",")[0] for reason in report.no_events] == ["has 5", "is a string"]
 
 
-def test_an_id_is_looked_for_across_rules(file: Path) -> None:
+def test_copies_by_id_are_found_across_rules(file: Path) -> None:
     low = Rule(name="low", key="id", match={"detail": {"sum": [{"numeric": ["<", 10]}]}})
 
     counts = only(report_on(file, [event(1), event(1, detail={"order": 1, "sum": 50})], low)).counts
@@ -197,17 +206,17 @@ def test_an_audit_says_what_a_run_does(file: Path, rules: list[Rule]) -> None:
     )
 
 
-def test_sources_beyond_the_thousandth_are_one_group(file: Path) -> None:
+def test_sources_beyond_the_thousandth_are_counted_as_one_type(file: Path) -> None:
     report = report_on(file, [event(number, source=f"s{number}") for number in range(1010)])
 
     assert len(report.groups) == 1001
     assert (report.groups[0].source, report.groups[0].counts.events) == ("(others)", 10)
 
 
-def test_nothing_in_is_a_report_of_nothing(file: Path) -> None:
+def test_without_events_the_report_is_empty(file: Path) -> None:
     report = report_on(file, [])
 
-    assert (report.totals, report.groups, report.notes, report.good) == (Counts(), [], [], True)
+    assert (report.totals, report.groups, report.notes, report.complete) == (Counts(), [], [], True)
     assert text(report) == "No events in 1 file.\n"
     assert "No events in 1 file." in html(report)
 
@@ -215,7 +224,7 @@ def test_nothing_in_is_a_report_of_nothing(file: Path) -> None:
 # --- replays and versions ---
 
 
-def test_a_replay_that_may_run_again_is_not_told_as_missed(file: Path) -> None:
+def test_a_replay_that_may_run_again_is_not_counted_as_missed(file: Path) -> None:
     rule = Rule(name="again", key="id", replay="reprocess")
 
     counts = only(report_on(file, [event(1), event(1, **{"replay-name": "r1"})], rule)).counts
@@ -277,7 +286,7 @@ def test_the_same_version_with_another_content_is_suspicious(file: Path) -> None
 # --- suspicious drops ---
 
 
-def test_suspicious_drops_tell_their_fields_and_places(file: Path) -> None:
+def test_suspicious_drops_have_their_fields_and_places(file: Path) -> None:
     traffic = [
         event(1, detail={"order": 1, "sum": 5, "to": {"post-code": "1", "lines": ["a", "b"]}}),
         event(2),
@@ -311,7 +320,7 @@ def test_what_a_rule_ignores_and_how_numbers_are_spelled_is_not_suspicious(file:
     envelope = b'{"id":"a","source":"s","detail-type":"t","detail":%s}\n'
     file.write_bytes(b"".join(envelope % body for body in bodies))
 
-    group = only(audit(Traffic([str(file)]), book(ORDERS)))
+    group = only(audit(Archive([str(file)]), rulebook(ORDERS)))
 
     assert group.counts == Counts(events=3, distinct=1, duplicates=2)
 
@@ -334,14 +343,14 @@ def test_copies_inside_one_document_are_told_apart(file: Path) -> None:
     assert group.suspicious.examples[0].fields == ["detail.sum"]
 
 
-def test_a_pipe_cannot_be_looked_at_twice_and_that_is_said(tmp_path: Path) -> None:
+def test_a_pipe_is_read_once_and_a_note_says_what_is_missing(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     if not (child := os.fork()):
         pipe.write_bytes(lines(event(1), event(1, detail={"order": 1, "sum": 6})))
         os._exit(0)
 
-    report = audit(Traffic([str(pipe)]), book(ORDERS))
+    report = audit(Archive([str(pipe)]), rulebook(ORDERS))
     os.waitpid(child, 0)
 
     assert only(report).suspicious.events == 1
@@ -361,19 +370,19 @@ def test_events_without_a_key_are_rejected_with_the_reason(file: Path) -> None:
     assert group.counts == Counts(events=3, distinct=1, rejected=2)
     assert [(each.events, each.place) for each in group.rejected] == [(2, f"{file}:2")]
     assert "has no detail.order" in group.rejected[0].reason
-    assert not report.good
+    assert not report.complete
 
 
-def test_what_is_no_event_is_counted_with_its_reason(file: Path) -> None:
+def test_a_document_without_an_event_is_counted_with_its_reason(file: Path) -> None:
     file.write_bytes(lines(event(1)) + b'{"a": tru}\n' + b'{"b": trux}\n' + b"nonsense\n" + lines(event(2)))
 
-    report = audit(Traffic([str(file)]), book())
+    report = audit(Archive([str(file)]), rulebook())
 
     assert report.totals == Counts(events=5, distinct=2, rejected=3)
     assert sum(each.events for each in report.no_events) == 3
     assert report.no_events[0].place == f"{file}:2"
     assert f"(first: {file}:2)" in text(report)
-    assert not report.good
+    assert not report.complete
 
 
 def test_reasons_that_differ_in_numbers_count_as_one_and_are_not_kept_without_end(file: Path) -> None:
@@ -419,7 +428,7 @@ def test_the_histogram_goes_from_a_millisecond_to_thirty_days_and_beyond(file: P
     assert all(bar.up_to is None or duration(bar.up_to) == bar.up_to_ms for bar in histogram)
 
 
-def test_a_window_counts_from_the_first_copy_and_begins_anew_when_one_ran_again(file: Path) -> None:
+def test_a_window_counts_from_the_first_copy_and_restarts_when_one_runs_again(file: Path) -> None:
     hours = [0, 20, 30, 40, 60]  # with a window of a day: run, dropped, run again, dropped, run again
 
     group = only(report_on(file, [event(1, 3600 * hour) for hour in hours], ORDERS))
@@ -444,7 +453,7 @@ def test_copies_out_of_order_have_gaps_all_the_same(file: Path) -> None:
     assert group.between.longest_ms == MINUTE
 
 
-def test_copies_without_a_time_are_counted_and_their_gap_is_said_to_be_unknown(file: Path) -> None:
+def test_copies_without_a_time_are_counted_and_their_gap_is_unknown(file: Path) -> None:
     report = report_on(file, [event(1, None), event(1, None), event(2, 0), event(2, None), event(2, 5)], ORDERS)
 
     group = only(report)
@@ -453,7 +462,7 @@ def test_copies_without_a_time_are_counted_and_their_gap_is_said_to_be_unknown(f
     assert any("unknown" in note for note in report.notes)
 
 
-def test_no_time_at_all_gives_no_window(file: Path) -> None:
+def test_without_times_there_is_no_window(file: Path) -> None:
     report = report_on(file, [event(1, None), event(1, None)])
 
     assert (report.between.windows, report.between.longest_ms) == ([], None)
@@ -485,10 +494,10 @@ def test_a_share_is_found_to_within_two_percent(given_gaps: list[int], share: in
         gaps.add(gap)
 
     exact = sorted(given_gaps)[-(-len(given_gaps) * share // 1000) - 1]
-    found = gaps.within(share)
+    window = gaps.within(share)
 
-    assert found is not None
-    assert exact <= found <= exact * 1.016
+    assert window is not None
+    assert exact <= window <= exact * 1.016
     assert gaps.within(1000) == gaps.longest == max(given_gaps)
     assert sum(gaps.bars) == len(given_gaps)
 
@@ -504,6 +513,29 @@ def test_merged_gaps_are_as_if_counted_together(some: list[int], more: list[int]
 
     assert (merged.known, merged.bars, merged.longest) == (both.known, both.bars, both.longest)
     assert [merged.within(share) for share in (500, 990)] == [both.within(share) for share in (500, 990)]
+
+
+DECISIONS = st.builds(
+    AuditDecision,
+    st.sampled_from(Decision).filter(lambda kind: kind is not Decision.NEW),
+    st.none() | st.integers(0, 40 * DAY),
+    st.none() | st.integers(0, 99),
+)
+EVENTS = st.lists(st.tuples(st.just(NEW) | DECISIONS, st.booleans(), st.booleans(), st.integers(0, 1)), max_size=150)
+
+
+@given(EVENTS, st.integers(0, 150))
+def test_merged_counts_are_as_if_counted_together(events: list[tuple[Any, ...]], cut: int) -> None:
+    one, other, both = AuditCount.on_worker([7]), AuditCount.on_worker([7]), AuditCount.on_worker([7])
+    numbered = [(7, *event, 100 + position) for position, event in enumerate(events)]
+
+    for count, part in ((one, numbered[cut:]), (other, numbered[:cut]), (both, numbered)):
+        if part:
+            count.add({7: count.numbered(7)}, DecisionColumns(*zip(*part, strict=True)))
+    one.merge(other.packed())
+
+    assert one.numbered(7).earliest_pairs() == both.numbered(7).earliest_pairs()
+    assert msgspec.structs.replace(one.numbered(7), pairs=[]) == msgspec.structs.replace(both.numbered(7), pairs=[])
 
 
 @given(st.integers(0, 3000 * DAY))
@@ -522,9 +554,9 @@ def test_readable_examples(gap: int, window: str) -> None:
     assert format_duration(readable(gap)) == window
 
 
-@pytest.mark.parametrize(("millis", "told"), [(0, "0ms"), (5_400_000, "1h30m"), (14 * DAY, "14d"), (1500, "1s500ms")])
-def test_durations_are_spelled_as_rules_take_them(millis: int, told: str) -> None:
-    assert format_duration(millis) == told
+@pytest.mark.parametrize(("millis", "text"), [(0, "0ms"), (5_400_000, "1h30m"), (14 * DAY, "14d"), (1500, "1s500ms")])
+def test_durations_are_spelled_as_rules_take_them(millis: int, text: str) -> None:
+    assert format_duration(millis) == text
 
 
 def test_each_gap_is_in_the_bar_it_ends_with() -> None:
@@ -558,34 +590,34 @@ def test_the_index_grows() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 50).map(lambda n: n << 12))))
-def test_what_is_known_is_a_set_without_zero(batches: list[list[int]]) -> None:
-    known, model = Known(), set[int]()
+def test_a_fingerprint_set_is_a_set_without_zero(batches: list[list[int]]) -> None:
+    fingerprints, model = FingerprintSet(), set[int]()
 
     for batch in batches:
         expected = [each in model or (bool(each) and each in batch[:at]) for at, each in enumerate(batch)]
-        assert known.all_seen(batch) == expected
+        assert fingerprints.add_all(batch) == expected
         model |= {*batch} - {0}
 
 
-def test_what_is_known_grows() -> None:
+def test_a_fingerprint_set_grows() -> None:
     many = [number * 0x9E3779B97F4A7C15 % 2**64 for number in range(1, 50_000)]
-    known = Known()
+    fingerprints = FingerprintSet()
 
-    assert not any(known.all_seen([*many, *[0] * 50_000]))
-    assert all(known.all_seen(many))
+    assert not any(fingerprints.add_all([*many, *[0] * 50_000]))
+    assert all(fingerprints.add_all(many))
 
 
 def test_a_copy_that_ran_again_is_what_later_copies_are_compared_with() -> None:
-    ledger = AuditLedger(book(ORDERS).all)
+    ledger = AuditLedger(rulebook(ORDERS).all)
 
-    def take(content: int, time: int, position: int) -> AuditDecision:
-        return ledger.take(AuditColumns([0], [1], [NO_VERSION], [content], [time], [position]))[0]
+    def decide(content: int, time: int, position: int) -> AuditDecision:
+        return ledger.decide(AuditColumns([0], [1], [NO_VERSION], [content], [time], [position]))[0]
 
-    assert take(7, 0, 1) == AuditDecision(Decision.NEW)
-    assert take(8, 5, 2) == AuditDecision(Decision.DUPLICATE, 5, 1)
-    assert take(8, 2 * DAY, 3) == AuditDecision(Decision.LATE, 2 * DAY)
-    assert take(8, 2 * DAY + 1, 4) == AuditDecision(Decision.DUPLICATE, 2 * DAY + 1)
-    assert take(7, 2 * DAY + 2, 5) == AuditDecision(Decision.DUPLICATE, 2 * DAY + 2, 3)
+    assert decide(7, 0, 1) == AuditDecision(Decision.NEW)
+    assert decide(8, 5, 2) == AuditDecision(Decision.DUPLICATE, 5, 1)
+    assert decide(8, 2 * DAY, 3) == AuditDecision(Decision.LATE, 2 * DAY)
+    assert decide(8, 2 * DAY + 1, 4) == AuditDecision(Decision.DUPLICATE, 2 * DAY + 1)
+    assert decide(7, 2 * DAY + 2, 5) == AuditDecision(Decision.DUPLICATE, 2 * DAY + 2, 3)
     assert len(ledger) == 1
 
 
@@ -594,7 +626,7 @@ def test_a_copy_that_ran_again_is_what_later_copies_are_compared_with() -> None:
 
 def test_content_without_a_canonical_form_stops_nothing() -> None:
     odd = Event(id="1", data={"a": "\ud800"})
-    keyed = book().key(odd)
+    keyed = rulebook().key(odd)
 
     assert fingerprint.of_content(keyed, odd) == fingerprint.of_content(keyed, Event(id="2", data={"a": {1, 2}}))
 
@@ -609,7 +641,7 @@ DATA = st.recursive(
 
 
 def respelt(value: Any) -> Any:
-    """The same, with other numbers and names in another order."""
+    """Return the same value, with other numbers and names in another order."""
     if isinstance(value, dict):
         return {name: respelt(item) for name, item in reversed(value.items())}
     if isinstance(value, list):
@@ -621,7 +653,7 @@ def respelt(value: Any) -> Any:
 
 @given(DATA, DATA)
 def test_contents_are_the_same_where_their_canonical_forms_are(one: Any, other: Any) -> None:
-    rule = book().find(Event(data=1))
+    rule = rulebook().find(Event(data=1))
 
     for more in (other, respelt(one)):
         prints = {of_content(rule, Event(data=data), bytearray()) for data in (one, more)}
@@ -630,7 +662,7 @@ def test_contents_are_the_same_where_their_canonical_forms_are(one: Any, other: 
 
 @given(st.integers(0, 2**64), st.sampled_from([1, -1]), st.text(alphabet="\u02c0x\0", max_size=9))
 def test_a_float_that_equals_an_integer_has_its_content(size: int, sign: int, before: str) -> None:
-    rule, whole = book().find(Event(data=1)), float(sign * size)
+    rule, whole = rulebook().find(Event(data=1)), float(sign * size)
     texts = [f'["{before}", {number}]'.encode() for number in (repr(whole), int(canonical(whole)), size + 0.5)]
 
     events = (Event(data=json.loads(text, strict=False), raw=text) for text in texts)
@@ -642,14 +674,14 @@ def test_a_float_that_equals_an_integer_has_its_content(size: int, sign: int, be
 
 @pytest.mark.parametrize("odd", [{"a": "\ud800"}, {"a": 10**30}])
 def test_a_content_that_has_no_short_form_has_a_fingerprint(odd: Any) -> None:
-    keyed = book().key(Event(id="1", data=odd))
+    keyed = rulebook().key(Event(id="1", data=odd))
 
     assert of_content(keyed.rule, Event(data=odd), bytearray()) == fingerprint.of_content(keyed, Event(data=odd))
 
 
 def published(name: str, **fields: Any) -> Event:
-    """An event as a publisher sends it: under a new id each time, with its own in a stamp."""
-    return stamped(Event(id=name, data={}, **fields), "given", 1)
+    """Return an event as a publisher sends it: under a new id each time, with its own in a stamp."""
+    return stamped(Event(id=name, data={}, **fields), "own", 1)
 
 
 @pytest.mark.parametrize(
@@ -672,18 +704,18 @@ def published(name: str, **fields: Any) -> Event:
         (published("1", form="eventbridge"), Event(id="1", form="eventbridge", data={}), 0),
         (published("1", form="eventbridge"), published("1", form="eventbridge", source="b"), 0),
         (published("1", form="cloudevents"), published("2", form="cloudevents", type="b"), 1),
-        (published("1"), Event(id="given", data={}), 1),
+        (published("1"), Event(id="own", data={}), 1),
     ],
 )
 def test_ids_identify_as_a_rule_by_id_does(one: Event, other: Event, same: int) -> None:
-    rule = book().find(one)
+    rule = rulebook().find(one)
 
     assert (fingerprint.of_id(one) == fingerprint.of_id(other)) is bool(same)
     assert (rule.key(one).key == rule.key(other).key) is bool(same)
 
 
 @pytest.mark.parametrize("odd", [Event(data=1), Event(id="{}", attributes={"id": {}}, data=1)])
-def test_no_id_is_no_fingerprint(odd: Event) -> None:
+def test_an_event_without_an_id_has_no_fingerprint(odd: Event) -> None:
     assert fingerprint.of_id(odd) is None
 
 
@@ -691,17 +723,17 @@ def test_no_id_is_no_fingerprint(odd: Event) -> None:
 
 
 def ids(traffic: Iterable[RecordedEvent]) -> list[str]:
-    return [seen.event.id if isinstance(seen.event, Event) else "rejected" for seen in traffic]
+    return [each.event.id if isinstance(each.event, Event) else "rejected" for each in traffic]
 
 
 def test_several_documents_in_a_line_are_as_many_events(file: Path) -> None:
     documents = [event(1), event(2), event(1, 5), event(3, text="} {")]
-    told = report_on(file, documents, ORDERS)
+    expected = report_on(file, documents, ORDERS)
     rows = [json.dumps(each) for each in documents]
     for written in ("\n".join((rows[0] + " " + rows[1], *rows[2:])), rows[0] + "".join(rows[1:]) + "\n"):
         file.write_text(written)
-        again = audit(Traffic([str(file)]), book(ORDERS))
-        assert (again.totals, again.inputs) == (told.totals, told.inputs)
+        report = audit(Archive([str(file)]), rulebook(ORDERS))
+        assert (report.totals, report.inputs) == (expected.totals, expected.inputs)
 
 
 def test_lines_documents_without_newlines_and_gzip(tmp_path: Path) -> None:
@@ -714,7 +746,7 @@ def test_lines_documents_without_newlines_and_gzip(tmp_path: Path) -> None:
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
 
-    assert ids(read([str(tmp_path / name) for name in files])) == [f"id-{number}" for number in range(1, 8)]
+    assert ids(Archive([str(tmp_path / name) for name in files])) == [f"id-{number}" for number in range(1, 8)]
 
 
 def test_a_folder_is_read_to_its_depth_and_in_order(tmp_path: Path) -> None:
@@ -725,10 +757,10 @@ def test_a_folder_is_read_to_its_depth_and_in_order(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     os.mkfifo(tmp_path / "pipe")
 
-    traffic = Traffic([str(tmp_path)])
+    traffic = Archive([str(tmp_path)])
 
     assert ids(traffic) == ["id-7", "id-2", "id-1", "id-0", "id-3"]
-    assert traffic.files == 5
+    assert len(traffic.files) == 5
     assert traffic.unreadable == {}
 
 
@@ -736,25 +768,25 @@ def test_a_file_is_read_once_however_often_it_is_given(tmp_path: Path, file: Pat
     file.write_bytes(lines(event(1)))
     (tmp_path / "link.json").symlink_to(file)
 
-    assert ids(read([str(file), str(tmp_path), str(tmp_path / "." / file.name)])) == ["id-1"]
+    assert ids(Archive([str(file), str(tmp_path), str(tmp_path / "." / file.name)])) == ["id-1"]
 
 
-def test_what_cannot_be_read_is_named_and_the_rest_goes_on(tmp_path: Path, file: Path) -> None:
+def test_an_unreadable_file_is_named_and_the_others_are_read(tmp_path: Path, file: Path) -> None:
     file.write_bytes(lines(event(1)))
     (tmp_path / "empty").mkdir()
     (tmp_path / "wide.json").write_bytes("{}".encode("utf-16"))
     missing, empty, wide = (str(tmp_path / name) for name in ("missing.json", "empty", "wide.json"))
 
-    traffic = Traffic([missing, empty, wide, str(file)])
-    report = audit(traffic, book())
+    traffic = Archive([missing, empty, wide, str(file)])
+    report = audit(traffic, rulebook())
 
     assert report.totals == Counts(events=1, distinct=1)
     assert [each.path for each in report.inputs.unreadable] == [empty, missing, wide]
-    told = {each.path: each.reason for each in report.inputs.unreadable}
-    assert told[missing].startswith("cannot be read: No such file")
-    assert told[empty].startswith("is a folder without traffic")
-    assert told[wide].startswith("is UTF-16")
-    assert not report.good
+    reasons = {each.path: each.reason for each in report.inputs.unreadable}
+    assert reasons[missing].startswith("cannot be read: No such file")
+    assert reasons[empty].startswith("is a folder without traffic")
+    assert reasons[wide].startswith("is UTF-16")
+    assert not report.complete
     assert f"not read: {missing}: cannot be read" in text(report)
     assert missing in html(report)
 
@@ -763,51 +795,51 @@ def test_damaged_gzip_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     bad = tmp_path / "bad.gz"
     bad.write_bytes(gzip.compress(lines(*(event(n, detail={"x": os.urandom(99).hex()}) for n in range(500))))[:-500])
 
-    report = audit(Traffic([str(bad)]), book())
+    report = audit(Archive([str(bad)]), rulebook())
 
     assert report.totals.distinct > 400
     assert any("gzip data is damaged" in each.reason for each in report.no_events)
-    assert not report.good
+    assert not report.complete
 
 
-def test_a_position_finds_its_event_again(file: Path) -> None:
+def test_an_event_is_read_again_by_its_position(file: Path) -> None:
     file.write_bytes(lines([event(1), event(2)], event(3), [event(4), event(5), event(6)], event(7)))
-    traffic = Traffic([str(file)])
+    traffic = Archive([str(file)])
     seen = list(traffic)
 
-    again = list(traffic.again({seen[1].position, seen[4].position}))
+    again = list(traffic.reread({seen[1].position, seen[4].position}))
 
     assert ids(again) == ["id-2", "id-5"]
-    assert [each.place for each in again] == [f"{file}:1", f"{file}:3"]
-    assert list(traffic.again(set())) == []
+    assert [each.location for each in again] == [f"{file}:1", f"{file}:3"]
+    assert list(traffic.reread(set())) == []
     assert [each.position for each in seen] == sorted({each.position for each in seen})
 
 
-def test_seen_tells_its_time_and_place(file: Path) -> None:
+def test_a_recorded_event_has_its_time_and_location(file: Path) -> None:
     file.write_bytes(lines(event(1, 1.5), event(2, None)) + b"nonsense\n")
 
-    one, two, none = read([str(file)])
+    one, two, none = Archive([str(file)])
 
-    assert (one.time, two.time, none.time) == (round(START.timestamp() * 1000) + 1500, None, None)
+    assert isinstance(one.event, Event)
+    assert isinstance(two.event, Event)
+    assert (time_ms(one.event), time_ms(two.event)) == (round(START.timestamp() * 1000) + 1500, None)
     assert isinstance(none.event, EventRejected)
-    assert none.place == f"{file}:3"
+    assert none.location == f"{file}:3"
 
 
-def test_how_far_it_is(tmp_path: Path) -> None:
+def test_the_position_grows_with_the_bytes_read(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_bytes(lines(event(1)))
-    steps: list[int] = []
-    traffic = Traffic([str(tmp_path)], lambda: steps.append(traffic.position))
+    traffic = Archive([str(tmp_path)])
     size = len(lines(event(1)))
 
     assert (traffic.size, traffic.position) == (2 * size, 0)
-    assert len(list(traffic)) == 2
-    assert steps == [size, 2 * size]
+    assert [traffic.position for _ in traffic] == [size, 2 * size]
     assert (traffic.position, traffic.documents) == (2 * size, 2)
-    assert Traffic(["-"]).size is None
+    assert Archive(["-"]).size is None
 
 
-# --- the forms of a report ---
+# --- the formats of a report ---
 
 HOSTILE = '<script>alert("1")</script>&\x1b[2J\u202e'
 
@@ -887,7 +919,7 @@ def test_the_table_is_aligned_and_leaves_out_what_is_zero(file: Path) -> None:
     assert "rejected  " not in made
 
 
-def test_long_tables_are_cut_and_say_so(file: Path) -> None:
+def test_long_tables_are_cut_and_a_line_says_so(file: Path) -> None:
     sources = [f"{n}" * 60 for n in range(10)] + [f"s{n}" for n in range(45)]
     made = text(
         report_on(file, [each for s in sources for each in (event(1, source=s), event(1, 5, source=s))], ORDERS)
@@ -923,12 +955,12 @@ def shape_of(value: Any) -> Any:
 
 
 def test_the_json_form_is_stable(hostile: AuditReport) -> None:
-    told = json.loads(msgspec.json.encode(hostile))
-    (group,) = told["groups"]
+    fields = json.loads(msgspec.json.encode(hostile))
+    (group,) = fields["groups"]
 
-    assert shape_of(told) == SHAPE
+    assert shape_of(fields) == SHAPE
     assert shape_of(group) == GROUP
-    assert list(told["totals"]) == [
+    assert list(fields["totals"]) == [
         *("events", "distinct", "duplicates", "stale", "late", "only_id", "only_content", "id_and_content"),
         *("suspicious", "rejected", "replayed"),
     ]
@@ -944,9 +976,9 @@ def test_several_processes_find_the_same(tmp_path: Path) -> None:
     lines = [json.dumps({"id": str(number % 700), "source": "s", "n": number % 300}) for number in range(1000)]
     file = tmp_path / "traffic.jsonl"
     file.write_text("\n".join([*lines, "broken", '{"no": "id"}']) + "\n")
-    rules = book(Rule(name="n", match={"source": ["s"]}, key=["n"]))
+    rules = rulebook(Rule(name="n", match={"source": ["s"]}, key=["n"]))
 
-    alone, together = (audit(Traffic([str(file)]), rules, processes=count) for count in (1, 2))
+    alone, together = (audit(Archive([str(file)]), rules, processes=count) for count in (1, 2))
 
     assert alone.totals.duplicates == 700
     assert alone == together
@@ -955,7 +987,7 @@ def test_several_processes_find_the_same(tmp_path: Path) -> None:
 def test_several_processes_find_the_same_in_many_pieces_and_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pieces, "SIZE", 2000)
+    monkeypatch.setattr(file_ranges, "SIZE", 2000)
     chance = random.Random(5)
     traffic: list[Any] = []
     for number in range(3000):
@@ -967,9 +999,9 @@ def test_several_processes_find_the_same_in_many_pieces_and_files(
     names = ["a.jsonl", "b.jsonl.gz", "c.jsonl", "missing.jsonl"]
     for name, part in zip(names, (traffic[::3], traffic[1::3], traffic[2::3]), strict=False):
         (tmp_path / name).write_bytes(gzip.compress(lines(*part)) if name.endswith("gz") else lines(*part))
-    rules = book(Rule(name="orders", key=["detail.order"], version="detail.v", window="20m"))
+    rules = rulebook(Rule(name="orders", key=["detail.order"], version="detail.v", window="20m"))
 
-    alone, together = (audit(Traffic([str(tmp_path / each) for each in names]), rules, processes=n) for n in (1, 3))
+    alone, together = (audit(Archive([str(tmp_path / each) for each in names]), rules, processes=n) for n in (1, 3))
 
     assert alone == together
     assert alone.inputs.documents == len(traffic)

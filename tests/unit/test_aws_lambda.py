@@ -386,6 +386,38 @@ def test_a_tombstone_is_an_event_under_every_rule_and_the_batch_goes_on(value: A
     assert seen == ["1", f"k{value}", "2", f"k{value}"]
 
 
+CLOUDEVENT_HEADERS = {"ce_specversion": "1.0", "ce_id": "c-1", "ce_source": "/shop", "ce_type": "order"}
+
+
+@pytest.mark.parametrize("missing", [None, "ce_id", "ce_source", "ce_type"])
+@pytest.mark.parametrize("rule", TOMBSTONE_RULES)
+def test_a_tombstone_with_headers_of_a_cloudevent_stops_no_partition(rule: str, missing: str | None) -> None:
+    event = kafka(1, None, 2)
+    headers = [{name: list(value.encode())} for name, value in CLOUDEVENT_HEADERS.items() if name != missing]
+    event["records"]["o-0"][1]["headers"] = headers
+    seen: list[Any] = []
+    with Once("memory:", rules=TOMBSTONE_RULES[rule] or (), consumer="billing") as once:
+        handler = once.aws_lambda(lambda event: seen.append(event.data and event.data["n"]))
+        for _ in range(2):
+            assert handler(event, None) is None
+    assert seen == ["1", None, "2"]
+
+
+def test_a_tombstone_that_is_a_cloudevent_is_known_by_its_own_name() -> None:
+    first, retry, other = kafka(None), kafka(None, first=11), kafka(None, first=12)
+    for number, event in (("c-1", first), ("c-1", retry), ("c-2", other)):
+        given = {**CLOUDEVENT_HEADERS, "ce_id": number, "ce_subject": "o-7", "ce_count": "3"}
+        event["records"]["o-0"][0]["headers"] = [{name: list(value.encode())} for name, value in given.items()]
+    rules = [Rule(name="content", key="content"), Rule(name="subject", key=["subject"], version="count")]
+    for rule, count in zip(rules, (2, 1), strict=True):
+        seen: list[str] = []
+        with Once("memory:", rules=rule, consumer="billing") as once:
+            handler = once.aws_lambda(lambda event, seen=seen: seen.append(event.id))
+            for event in (first, retry, other):
+                handler(event, None)
+        assert seen == ["c-1", "c-2"][:count]
+
+
 @pytest.mark.parametrize("source", ["aws:kafka", "SelfManagedKafka"])
 def test_nothing_of_a_partition_runs_after_a_record_that_failed(function: Function, source: str) -> None:
     function.fails.add("2")

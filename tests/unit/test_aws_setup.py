@@ -1,6 +1,7 @@
 """What a pipeline needs of AWS: the plan, what is changed about what is there, templates, and errors in our words."""
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -15,7 +16,6 @@ from eventonce import ConfigError
 from eventonce.aws_setup.account import Account
 from eventonce.aws_setup.apply import look
 from eventonce.aws_setup.cloudformation import cloudformation, sam
-from eventonce.aws_setup.hcl import Block, Reference, block, encoded
 from eventonce.aws_setup.plan import Bus, QueueResource, SetupPlan, Topic, make_plan
 from eventonce.aws_setup.queue import changes, desired_attributes
 from eventonce.aws_setup.terraform import terraform
@@ -273,7 +273,7 @@ def test_each_rule_has_a_statement_of_its_own(write: Callable[[SetupPlan], str])
 @pytest.mark.parametrize("names", [("shop.eu", "shop-eu"), ("Shop", "shop"), ("shop.eu", "shopeu")])
 def test_each_bus_is_made(write: Callable[[SetupPlan], str], names: tuple[str, str]) -> None:
     made = write(planned(sink=f"events://{names[0]}", rule=[ORDERS], aws={"bus": names[1]}))
-    labels = re.findall(r'"(Bus\w+)": |resource "aws_cloudwatch_event_bus" "(\w+)"', made)
+    labels = re.findall(r'"(Bus\w+|bus_\w+)": ', made)
     assert len(set(labels)) == 2
 
 
@@ -399,48 +399,107 @@ def test_cfn_lint_finds_nothing(tmp_path: Path) -> None:
     checked("cfn-lint", *map(str, tmp_path.iterdir()))
 
 
-def test_terraform_would_write_it_so(tmp_path: Path) -> None:
-    for name, table in PIPELINES.items():
-        (tmp_path / f"{name}-worker.tf").write_text(terraform(planned(**table)) + "\n")
-        function = planned(**table, function=True)
-        (tmp_path / f"{name}-function.tf").write_text(terraform(function, function=True) + "\n")
-    checked("terraform", "fmt", "-check", "-diff", str(tmp_path))
+def configuration(table: dict[str, Any], *, function: bool = False) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(terraform(planned(**table, function=function), function=function))
+    return document
 
 
-def test_terraform_refers_only_to_what_exists() -> None:
-    for table in PIPELINES.values():
-        text = terraform(planned(**table))
-        made = set(re.findall(r'^(?:resource|data) "(aws_\w+)" "(\w+)"', text, re.MULTILINE))
-        used = set(re.findall(r"(aws_\w+)\.(\w+)\.", text))
-        assert used
-        assert used <= made
+def evaluated(template: str) -> Any:
+    """Return the document that Terraform makes of a template in which expressions stand for themselves."""
+    return json.loads(template.replace("$${", "${").replace("%%{", "%{"))
 
 
-def test_hcl() -> None:
-    body = {
-        "a": 1,
-        "longer": "${x}",
-        "many": encoded({"a-b": True, "c": [Reference("d.e"), "f"]}),
-        "nested": [Block(g="h"), Block(i="j")],
+@pytest.mark.parametrize("name", PIPELINES)
+def test_terraform_refers_only_to_what_exists(name: str) -> None:
+    document = configuration(PIPELINES[name])
+    made = {
+        f"{prefix}{kind}.{label}"
+        for prefix, blocks in (("", document.get("resource", {})), ("data.", document.get("data", {})))
+        for kind, labels in blocks.items()
+        for label in labels
     }
-    assert block("resource", "k", "l", body=body).splitlines() == [
-        'resource "k" "l" {',
-        "  a      = 1",
-        '  longer = "$${x}"',
-        "  many = jsonencode({",
-        '    "a-b" = true',
-        '    c     = [d.e, "f"]',
-        "  })",
-        "",
-        "  nested {",
-        '    g = "h"',
-        "  }",
-        "",
-        "  nested {",
-        '    i = "j"',
-        "  }",
-        "}",
+    used = set(re.findall(r"[^$]\$\{((?:data\.)?aws_\w+\.\w+)\.\w+\}", json.dumps(document)))
+    assert used
+    assert used <= made
+
+
+# A type of CloudFormation with its name, the same of Terraform.
+SAME_TYPES = {
+    "AWS::SQS::Queue": ("QueueName", "aws_sqs_queue"),
+    "AWS::SNS::Topic": ("TopicName", "aws_sns_topic"),
+    "AWS::Events::EventBus": ("Name", "aws_cloudwatch_event_bus"),
+    "AWS::Events::Rule": ("Name", "aws_cloudwatch_event_rule"),
+    "AWS::DynamoDB::Table": ("TableName", "aws_dynamodb_table"),
+}
+
+
+@pytest.mark.parametrize("function", [False, True])
+@pytest.mark.parametrize("name", PIPELINES)
+def test_terraform_makes_what_cloudformation_makes(name: str, *, function: bool) -> None:
+    text = cloudformation(planned(**PIPELINES[name], function=function), function=function)
+    made = configuration(PIPELINES[name], function=function)["resource"]
+    for kind, (named, ours) in SAME_TYPES.items():
+        assert [each[named] for each in resources(text, kind)] == [each["name"] for each in made.get(ours, {}).values()]
+    for theirs, ours in zip(resources(text, "AWS::SQS::Queue"), made.get("aws_sqs_queue", {}).values(), strict=True):
+        assert theirs["VisibilityTimeout"] == ours["visibility_timeout_seconds"]
+        assert theirs["MessageRetentionPeriod"] == ours["message_retention_seconds"]
+        assert ("RedrivePolicy" in theirs) == ("redrive_policy" in ours)
+    (role,), (allowed,) = resources(text, "AWS::IAM::Role"), made["aws_iam_role_policy"].values()
+    statements = role["Policies"][0]["PolicyDocument"]["Statement"]
+    assert [each["Action"] for each in evaluated(allowed["policy"])["Statement"]] == [
+        each["Action"] for each in statements
     ]
+
+
+def test_terraform_admits_the_rule_alone() -> None:
+    policies = configuration(FULL)["resource"]["aws_sqs_queue_policy"]
+    assert set(policies) == {"source", "undelivered"}
+    for label, each in policies.items():
+        assert each["queue_url"] == f"${{aws_sqs_queue.{label}.url}}"
+        (statement,) = evaluated(each["policy"])["Statement"]
+        assert statement["Resource"] == f"${{aws_sqs_queue.{label}.arn}}"
+        assert statement["Condition"]["ArnEquals"]["aws:SourceArn"] == "${aws_cloudwatch_event_rule.rule.arn}"
+
+
+STRANGE: dict[str, Any] = {"detail": {"a.b${x}": ["${c}", "%{d}", "$${e}", 'é"\\n']}}
+
+
+def test_plain_text_is_escaped_for_terraform() -> None:
+    rules = configuration({"aws": {"rule": "r", "pattern": STRANGE}})["resource"]["aws_cloudwatch_event_rule"]
+    assert not re.search(r"(?<!\$)\$\{|(?<!%)%\{", rules["rule"]["event_pattern"])
+    assert evaluated(rules["rule"]["event_pattern"]) == STRANGE
+
+
+def with_terraform(folder: Path, *args: str) -> str:
+    """Run Terraform, which needs no network as long as there is no provider to install."""
+    need("terraform")
+    environment = {**os.environ, "CHECKPOINT_DISABLE": "1"}
+    done = subprocess.run(
+        ["terraform", f"-chdir={folder}", *args], env=environment, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_terraform_reads_plain_text_as_it_is(tmp_path: Path) -> None:
+    rules = configuration({"aws": {"rule": "r", "pattern": STRANGE}})["resource"]["aws_cloudwatch_event_rule"]
+    outputs = {"output": {"pattern": {"value": rules["rule"]["event_pattern"]}}}
+    (tmp_path / "main.tf.json").write_text(json.dumps(outputs))
+    with_terraform(tmp_path, "apply", "-auto-approve")
+    assert json.loads(json.loads(with_terraform(tmp_path, "output", "-json"))["pattern"]["value"]) == STRANGE
+
+
+def test_terraform_reads_every_configuration(tmp_path: Path) -> None:
+    modules: dict[str, Any] = {}
+    for name, table in PIPELINES.items():
+        for function in (False, True):
+            module = f"{name}-{'function' if function else 'worker'}"
+            (tmp_path / module).mkdir()
+            text = terraform(planned(**table, function=function), function=function)
+            (tmp_path / module / "eventonce.tf.json").write_text(text)
+            modules[module] = {"source": f"./{module}"}
+    (tmp_path / "main.tf.json").write_text(json.dumps({"module": modules}))
+    with_terraform(tmp_path, "get")
 
 
 # --- errors ---

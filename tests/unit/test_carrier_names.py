@@ -1,16 +1,19 @@
 """Ids that carriers give: no sender can write one, and the same record has the same one by every door."""
 
+import asyncio
 import json
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from eventonce import Event, EventRejected, Once, Rule
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.dead_letters import open_dead_letters
+from eventonce.dead_letters.letter import letter_deliveries
 from eventonce.event import Delivery
 from eventonce.event.formats import read_events
 from eventonce.event.reading import apart
@@ -19,6 +22,7 @@ from eventonce.outbox.row import make_row
 from eventonce.redrive import open_box
 from eventonce.requests.reading import deliveries
 from eventonce.rules import Rulebook, identity
+from eventonce.webhook import Webhook
 
 QUEUE = "arn:aws:sqs:eu-west-1:111122223333:orders"
 TOPIC = "arn:aws:sns:eu-west-1:111122223333:orders"
@@ -167,6 +171,18 @@ def test_one_record_has_one_name_by_each_way() -> None:
     assert key(self_managed(BARE, "b-2:9092,b-1:9092")) == key(self_managed(BARE))
 
 
+def test_an_empty_record_of_kinesis_is_an_event_by_every_door(once: Once, ran: list[str]) -> None:
+    (record,) = apart(
+        Delivery(b"", {"source": "kinesis://orders", "arn": STREAM, "message": "shardId-0:7"}, handle="h")
+    )
+    assert record.event is not None
+    assert (record.event.data, key(record.event)) == ("", key({"Records": [kinesis("")]}))
+    handler = once.aws_lambda(lambda event: ran.append(event.id))
+    for _ in range(2):
+        assert handler({"Records": [kinesis("")]}) == {"batchItemFailures": []}
+    assert ran == ["shardId-0:7"]
+
+
 @pytest.mark.parametrize("scheme", ["sqs", "kinesis"])
 def test_the_worker_and_a_function_know_a_record_by_one_key(scheme: str) -> None:
     arn, name, document = {
@@ -240,10 +256,10 @@ def test_a_dead_letter_keeps_the_name(tmp_path: Path) -> None:
     open_dead_letters(url).write([(each, failed) for each in dead], 0)
     letters = list(open_box(url).letters())
     assert [letter.event_id for letter in letters] == ["m-1", "m-1/1", "m-1/2", "m-1"]
-    again = [delivery.event for letter in letters for delivery in letter.deliveries()]
+    again = [delivery.event for letter in letters for delivery in letter_deliveries(letter)]
     assert [each and key(each) for each in again] == [each.event and key(each.event) for each in dead]
-    assert letters[0].told["named_by"] == [QUEUE]
-    assert "named_by" not in letters[3].told
+    assert letters[0].fields["named_by"] == [QUEUE]
+    assert "named_by" not in letters[3].fields
 
 
 def test_people_see_the_name_and_its_carrier() -> None:
@@ -292,3 +308,100 @@ def test_a_publisher_makes_no_identity_that_a_sender_could_write() -> None:
     assert identities.of(named) == identities.of(read(kafka(BARE))) != "orders-0-16"
     assert identities.of(named) != identities.of(read(kafka(BARE, arn=f"{CLUSTER}-2")))
     assert make_row(named, None, None, None).identity == identities.of(named)
+
+
+TABLE = "arn:aws:dynamodb:eu-west-1:111122223333:table/orders/stream/2026-01-05T09:00:00.000"
+
+
+def change(arn: str | None = TABLE, name: str = "c4ca4238") -> dict[str, Any]:
+    record = {"eventID": name, "eventName": "INSERT", "eventSource": "aws:dynamodb", "eventSourceARN": arn}
+    return {**record, "dynamodb": {"Keys": {"k": {"S": "1"}}, "SequenceNumber": "1"}}
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_a_change_of_a_table_is_named_by_its_stream(rules: str) -> None:
+    genuine = read({"Records": [change()]})
+    assert (genuine.id, genuine.source, genuine.type, genuine.named_by) == ("c4ca4238", "orders", "INSERT", (TABLE,))
+    own = {"source": "orders", "type": "INSERT", "id": "c4ca4238"}
+    body = json.dumps(change())
+    named_like_a_queue = {**change(QUEUE, "m-1"), "eventName": ""}
+    others: list[Any] = [
+        {"Records": [sqs(json.dumps(own))]},
+        own,
+        {"Records": [change(TABLE.replace("eu-west-1", "us-east-1"))]},
+        {"Records": [change(None)]},
+        *(made(body) for made in MESSAGES.values()),
+    ]
+    assert key(genuine, rules) == key([change()], rules) == key(change(), rules)
+    assert key(genuine, rules) not in [key(other, rules) for other in others]
+    assert key({"Records": [sqs(json.dumps(named_like_a_queue))]}) != key({"Records": [sqs(BARE)]})
+
+
+def test_a_change_runs_whatever_was_sent_ahead_of_it(once: Once, ran: list[str]) -> None:
+    handler = once.aws_lambda(lambda event: ran.append(event.source))
+    forged = {"source": "orders", "type": "INSERT", "id": "c4ca4238"}
+    for document in (sqs(json.dumps(forged)), sqs(json.dumps(change()))):
+        handler({"Records": [document]})
+    for arn in (TABLE, TABLE.replace("eu-west-1", "us-east-1"), TABLE):
+        handler({"Records": [change(arn)]})
+    assert ran == ["orders"] * 4
+
+
+# What looks like an event without data, and is its sender's word.
+HOLLOW: dict[str, Any] = {
+    "a record of Kafka": {"eventSource": "aws:kafka", "topic": "t", "partition": 0, "offset": 7},
+    "records of Kafka": {
+        "eventSource": "aws:kafka",
+        "records": {"t-0": [{"topic": "t", "partition": 0, "offset": 7, "value": None}]},
+    },
+    "an item of a pipe": [{"eventSource": "SelfManagedKafka", "topic": "t", "partition": 0, "offset": 7}],
+    "the new bus": {"Data": None, "SystemMetadata": {}},
+    "the new bus, with an id": {"Data": None, "SystemMetadata": {"aws:EventId": "b-1"}},
+}
+HEADER_RULE = Rule(name="requests", key=['headers."idempotency-key"'])
+PATH_RULE = Rule(name="orders", key=["detail.orderId"], version="detail.version")
+MESSAGES: dict[str, Callable[[str], Any]] = {
+    "SQS": lambda body: {"Records": [sqs(body)]},
+    "SNS": lambda body: {"Records": [sns_record(body)]},
+    "Kinesis": lambda body: {"Records": [kinesis(body)]},
+    "Kafka": kafka,
+    "a pipe of SQS": lambda body: [sqs(body)],
+}
+
+
+@pytest.mark.parametrize("body", HOLLOW.values(), ids=HOLLOW)
+@pytest.mark.parametrize("rule", [HEADER_RULE, PATH_RULE], ids=["header", "path"])
+def test_a_request_without_data_gets_past_no_rule(body: Any, rule: Rule) -> None:
+    ran: list[Event] = []
+    with Once("memory:", consumer="billing", rules=[rule]) as once:
+        assert once.aws_lambda(ran.append)(request(json.dumps(body)))["statusCode"] == 400
+        webhook = Webhook(once, ran.append)
+        assert asyncio.run(post(webhook, body)) == 400
+        webhook.close()
+    assert ran == []
+
+
+async def post(webhook: Webhook, body: Any) -> int:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(webhook), base_url="http://host") as client:
+        return (await client.post("/", json=body)).status_code
+
+
+@pytest.mark.parametrize("body", HOLLOW.values(), ids=HOLLOW)
+@pytest.mark.parametrize("made", MESSAGES.values(), ids=MESSAGES)
+def test_a_message_without_data_gets_past_no_rule(body: Any, made: Callable[[str], Any]) -> None:
+    found = Rulebook("billing", [PATH_RULE], identity("14d", "retry"))
+    with pytest.raises(EventRejected, match=r"has no detail\.orderId"):
+        found.key(read(made(json.dumps(body))))
+    (delivery,) = apart(Delivery(json.dumps(body).encode(), {"source": "sqs://q", "message": "m"}, handle="h"))
+    assert delivery.event is not None
+    with pytest.raises(EventRejected, match=r"has no detail\.orderId"):
+        found.key(delivery.event)
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_what_kafka_itself_brings_without_a_value_is_known_by_its_record(value: Any) -> None:
+    found = Rulebook("billing", [PATH_RULE], identity("14d", "retry"))
+    document = kafka("", timestamp=1)
+    document["records"]["orders-0"][0]["value"] = value
+    item = {"eventSource": "aws:kafka", "eventSourceArn": CLUSTER, **document["records"]["orders-0"][0]}
+    assert found.key(read(document)) == found.key(read([item]))

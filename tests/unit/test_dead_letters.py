@@ -12,7 +12,7 @@ from eventonce import Once, Rule
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.clock import moment
 from eventonce.dead_letters import open_dead_letters
-from eventonce.dead_letters.letter import read_letter
+from eventonce.dead_letters.letter import after_failure, letter_deliveries, read_letter
 from eventonce.dead_letters.queue_sink import DeadQueue, packed
 from eventonce.dead_letters.undelivered import read_undelivered
 from eventonce.dead_letters.writing import letter
@@ -89,14 +89,14 @@ def test_an_event_has_the_key_it_had_however_it_came(came: list[Delivery]) -> No
     ]
     with Once("memory:", rules=rules) as once:
         for delivery in came:
-            (again,) = read_back(letter(delivery, FAILED, NOW)).deliveries()
+            (again,) = letter_deliveries(read_back(letter(delivery, FAILED, NOW)))
             assert once.key(again.event or again.body) == once.key(delivery.event or delivery.body)
 
 
 def test_headers_of_a_damaged_letter_are_left_out() -> None:
     (came,) = deliveries(GITHUB, b'{"n": 1}', 10_000, "http")
     for damaged in (7, ["x-github-event"], {"x-github-event": 7, "x-github-delivery": ["d-1"]}):
-        (again,) = read_back({**letter(came, FAILED, NOW), "headers": damaged}).deliveries()
+        (again,) = letter_deliveries(read_back({**letter(came, FAILED, NOW), "headers": damaged}))
         assert again.event is not None
         assert "headers" not in again.event.attributes
 
@@ -124,15 +124,15 @@ def test_what_is_no_letter_says_so_and_cannot_be_redriven(raw: bytes) -> None:
 def test_a_letter_keeps_its_name_when_it_fails_again() -> None:
     first = read_back(letter(*dead(), NOW))
     worse = Outcome(kind=OutcomeKind.FAILED, error=KeyError("x"), key=Key(bytes(16)), rule="orders", attempt=6)
-    second = read_back(dict(first.again(worse, NOW + 1).told))
-    assert (second.id, second.mark, second.body) == (first.id, first.mark, first.body)
+    second = read_back(dict(after_failure(first, worse, NOW + 1).fields))
+    assert (second.id, second.replay_name, second.body) == (first.id, first.replay_name, first.body)
     assert (second.attempts, second.reason, second.where) == (6, "'x'", first.where)
 
 
 def test_what_could_not_be_read_was_no_attempt() -> None:
     first = read_back(letter(*dead(), NOW))
-    again = first.again(Outcome(kind=OutcomeKind.REJECTED, error=EventRejected("is not JSON")), NOW)
-    assert again.told["attempts"] == 5
+    again = after_failure(first, Outcome(kind=OutcomeKind.REJECTED, error=EventRejected("is not JSON")), NOW)
+    assert again.fields["attempts"] == 5
 
 
 # --- what AWS puts into such queues ---
@@ -202,7 +202,7 @@ def test_what_a_sender_says_of_a_message_that_sqs_has_moved_does_not_count(name:
 
 
 def test_such_a_message_is_read_with_its_own_id_where_the_event_has_none() -> None:
-    (delivery,) = undelivered(b'{"n": 1}').deliveries()
+    (delivery,) = letter_deliveries(undelivered(b'{"n": 1}'))
     assert delivery.event is not None
     assert delivery.event.id == "m-1"
 
@@ -269,7 +269,7 @@ def test_letters_in_a_table(tmp_path: Path) -> None:
     one, two = box.letters()
     assert (one.body, two.body, one.reason) == (EVENT, b"\xff", "no money")
 
-    box.keep([one.again(FAILED, NOW)])
+    box.keep([after_failure(one, FAILED, NOW)])
     box.remove([two])
     box.remove([two])
     (left,) = open_box(url).letters()
@@ -282,7 +282,7 @@ def test_a_letter_that_is_gone_is_not_kept_again(tmp_path: Path) -> None:
     box = open_box(url)
     (found,) = box.letters()
     box.remove([found])
-    box.keep([found.again(FAILED, NOW)])
+    box.keep([after_failure(found, FAILED, NOW)])
     assert list(box.letters()) == []
 
 

@@ -6,6 +6,7 @@ import functools
 import gc
 import math
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from types import MappingProxyType
+from types import CodeType, MappingProxyType
 from typing import Any
 
 import msgspec
@@ -51,7 +52,7 @@ from eventonce.stores import open_store
 from eventonce.stores.memory import MemoryStore
 from eventonce.stores.sqlite import SQLiteStore
 from eventonce.testing import ManualClock
-from tests.interrupts import Interrupt
+from tests.interrupts import Interrupt, in_the_engine
 from tests.until import until
 
 from .conftest import Bench, Faulty
@@ -118,6 +119,18 @@ def test_more_than_one_batch(bench: Bench) -> None:
     assert kinds(bench.once().run(iter(events), ok)).count("processed") == 700
 
 
+def test_run_is_for_def_and_arun_for_async_def(bench: Bench) -> None:
+    async def later(event: Event) -> None: ...
+
+    once = bench.once()
+    with pytest.raises(ConfigError, match=re.escape("the handler is async def; use await once.arun(events, handler)")):
+        once.run([A], later)
+    for handler in (ok, once.prepare(ok)):
+        with pytest.raises(ConfigError, match=re.escape("the handler is not async def; use once.run(events, handler)")):
+            asyncio.run(once.arun([A], handler))  # type: ignore[arg-type]
+    assert kinds(asyncio.run(once.arun([A], once.prepare(later)))) == ["processed"]
+
+
 def test_many_async(bench: Bench) -> None:
     at_once = most = 0
 
@@ -130,7 +143,7 @@ def test_many_async(bench: Bench) -> None:
         return str(event.id)
 
     events = [{"id": str(number)} for number in range(30)]
-    outcomes = asyncio.run(bench.once(concurrency=7).run(events, handle))
+    outcomes = asyncio.run(bench.once(concurrency=7).arun(events, handle))
     assert [outcome.result for outcome in outcomes] == [event["id"] for event in events]
     assert most == 7
 
@@ -182,13 +195,13 @@ def test_an_async_method_is_async(bench: Bench) -> None:
     async def spy(event: Event, ctx: Context) -> None:
         calls.append(await Callme().amethod(event, ctx=ctx))
 
-    asyncio.run(bench.once().run([A], spy))
+    asyncio.run(bench.once().arun([A], spy))
     assert calls == [1]
 
 
 def test_what_cannot_be_called_is_refused(bench: Bench) -> None:
     with pytest.raises(ConfigError, match="pass a function"):
-        bench.once().run([A], 42)  # type: ignore[call-overload]
+        bench.once().run([A], 42)  # type: ignore[arg-type]
 
 
 def three(event: Event, ctx: Context, more: int) -> None:
@@ -388,7 +401,7 @@ def test_an_interrupt_anywhere_behind_an_async_handler_strands_nothing(bench: Be
             interrupt.armed = event.id == two
 
         with interrupt, suppress(stop):
-            asyncio.run(once.run(events, handle))
+            asyncio.run(once.arun(events, handle))
             assert not interrupt.raised
         raised = interrupt.raised
         first, _, third = once.peek([once.key(event) for event in (one, two, three)])
@@ -397,6 +410,29 @@ def test_an_interrupt_anywhere_behind_an_async_handler_strands_nothing(bench: Be
         assert (third is None) == raised
         assert "busy" not in kinds(once.run(events, ok))
     gc.collect()
+    assert nth > 10
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, GeneratorExit])
+def test_an_interrupt_anywhere_behind_a_plain_handler_strands_nothing(bench: Bench, stop: type[BaseException]) -> None:
+    def where(code: CodeType) -> bool:
+        return in_the_engine(code) and not code.co_filename.endswith("keeper.py")  # it holds locks that others need
+
+    nth, raised = 0, True
+    while raised:
+        nth += 1
+        interrupt, event, once = Interrupt(nth, stop, where), {"id": str(nth)}, bench.once()
+
+        def handle(event: Event, interrupt: Interrupt = interrupt) -> None:
+            interrupt.armed = True
+
+        with interrupt, suppress(stop):
+            once(handle)(event)
+            assert not interrupt.raised
+        raised = interrupt.raised
+        (record,) = once.peek([once.key(event)])
+        assert record is None or record.done_at
+        assert kinds(once.run([event], ok)) == ["processed" if record is None else "duplicate"]
     assert nth > 10
 
 
@@ -466,7 +502,7 @@ def test_a_cancelled_run_gives_back_its_claims(bench: Bench, slow: str) -> None:
             await asyncio.sleep(60)
 
     async def main() -> None:
-        task = asyncio.ensure_future(once.run([A, B], handle))
+        task = asyncio.ensure_future(once.arun([A, B], handle))
         await asyncio.to_thread(store.reached.wait)
         task.cancel()
         await turns_of_the_loop()  # it has heard of that, and waits for the store
@@ -491,7 +527,7 @@ def test_a_cancelled_batch_commits_what_was_done_and_gives_back_the_rest(bench: 
                 at_b.set()
                 await asyncio.Event().wait()
 
-        task = asyncio.ensure_future(once.run([A, B, {"id": "c"}], handle))
+        task = asyncio.ensure_future(once.arun([A, B, {"id": "c"}], handle))
         await at_b.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -506,7 +542,7 @@ def test_a_handler_that_ends_cancelled_by_itself_has_failed(bench: Bench) -> Non
         if event.id == "a":
             raise asyncio.CancelledError
 
-    assert kinds(asyncio.run(bench.once().run([A, B], handle))) == ["failed", "processed"]
+    assert kinds(asyncio.run(bench.once().arun([A, B], handle))) == ["failed", "processed"]
 
 
 # --- lease and heartbeat ---
@@ -595,7 +631,7 @@ def test_a_slow_async_handler_keeps_its_claim(bench: Bench) -> None:
             await seen.wait()
             ctx.check()
 
-        running = asyncio.ensure_future(once.run([A], handle))
+        running = asyncio.ensure_future(once.arun([A], handle))
         await long.wait()
         meanwhile = await asyncio.to_thread(other.run, [A], ok)
         seen.set()
@@ -762,6 +798,24 @@ def test_one_version_cannot_make_all_later_ones_stale(bench: Bench, version: Any
     assert (found[0].rule, found[0].key) == ("r", found[1].key)
     assert "which no clock gives before" in str(found[0].error)
     assert "give rule 'r' another version_ahead" in str(found[0].error)
+
+
+@pytest.mark.parametrize("version", ["9999-12-31T00:00:00Z", "9999-12-31T23:59:59-23:59", "2026-01-31"])
+def test_a_text_that_is_a_time_cannot_be_ahead_of_the_clock_where_versions_are_counts(
+    bench: Bench, version: str
+) -> None:
+    once = bench.once(key=["id"], version="v", version_ahead=100, clock=ManualClock())
+    assert kinds(once.run([{"id": "x", "v": version}, {"id": "x", "v": 6}], ok)) == ["rejected", "processed"]
+    snowflake = {"id": "y", "v": 2**62}
+    assert kinds(once.run([snowflake], ok)) == ["processed"]
+
+
+def test_what_a_forged_first_count_does(bench: Bench) -> None:
+    """As docs/rules.md says: there is nothing to compare it with."""
+    once = bench.once(key=["id"], version="v", version_ahead=100, clock=ManualClock())
+    for name, forged, outcome in (("high", 10**6, "stale"), ("low", 0, "rejected")):
+        found = once.run([{"id": name, "v": forged}, {"id": name, "v": 500}], ok)
+        assert kinds(found) == ["processed", outcome]
 
 
 def test_a_number_cannot_be_far_ahead_of_times_that_others_write_as_text(bench: Bench) -> None:
@@ -1046,7 +1100,7 @@ def test_a_transaction_is_not_for_async_handlers(bench: Bench) -> None:
     async def handle(event: Event, ctx: Context) -> None:
         ctx.tx.execute("SELECT 1")
 
-    (outcome,) = asyncio.run(bench.once(bench.url).run([A], handle))
+    (outcome,) = asyncio.run(bench.once(bench.url).arun([A], handle))
     assert isinstance(outcome.error, ConfigError)
     assert "def instead of async def" in str(outcome.error)
 
@@ -1068,8 +1122,8 @@ def test_a_transaction_without_a_claim_is_refused(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        ({"consumer": ""}, "consumer: '' is no name"),
-        ({"consumer": 5}, "consumer: 5 is no name"),
+        ({"consumer": ""}, "consumer: '' is not a non-empty string"),
+        ({"consumer": 5}, "consumer: 5 is not a non-empty string"),
         ({"rules": {"name": "orders"}}, "rules: {'name': 'orders'} is no rule; give Rule"),
         ({"rules": [{"name": "orders"}]}, "is no rule; give Rule"),
         ({"rules": None}, "rules: None is no rule"),
@@ -1160,7 +1214,7 @@ def test_a_handler_writes_into_a_copy_of_its_own(bench: Bench, make: Callable[[]
 
     for _ in range(2):
         found = (
-            once.run([given, given], handle) if how == "def" else asyncio.run(once.run([given, given], handle_async))
+            once.run([given, given], handle) if how == "def" else asyncio.run(once.arun([given, given], handle_async))
         )
         assert kinds(found) in (["processed", "duplicate"], ["duplicate", "duplicate"])
     assert len(ran) == 1
@@ -1297,12 +1351,12 @@ class _Awaitable:
 _UNRUN: dict[str, tuple[Callable[[], Any], str]] = {
     "Future of a thread": (concurrent.futures.Future, "Future, which may not be done yet; wait for it"),
     "Future of a cluster": (type("Future", (), {"add_done_callback": print}), "Future, which may not be done yet"),
-    "coroutine": (_coroutine, "coroutine, which nobody runs; write the handler with async def"),
-    "awaitable": (_Awaitable, "_Awaitable, which nobody runs; write the handler with async def"),
-    "generator": (lambda: (each for each in "ab"), "generator, which nobody runs; go through it"),
-    "async generator": (_async_generator, "async_generator, which nobody runs; go through it"),
-    "map": (lambda: map(str, "ab"), "map, which nobody runs; go through it"),
-    "filter": (lambda: filter(str, "ab"), "filter, which nobody runs; go through it"),
+    "coroutine": (_coroutine, "coroutine, which is never awaited; write the handler with async def"),
+    "awaitable": (_Awaitable, "_Awaitable, which is never awaited; write the handler with async def"),
+    "generator": (lambda: (each for each in "ab"), "generator, which never runs; iterate over it"),
+    "async generator": (_async_generator, "async_generator, which never runs; iterate over it"),
+    "map": (lambda: map(str, "ab"), "map, which never runs; iterate over it"),
+    "filter": (lambda: filter(str, "ab"), "filter, which never runs; iterate over it"),
 }
 _INSIDE: dict[str, Callable[[Any], Any]] = {
     "itself": lambda made: made,
@@ -1321,7 +1375,7 @@ def test_what_has_not_run_is_not_done(
         return inside(make())
 
     once = bench.once(max_attempts=5)
-    for (outcome,) in (once.run([A], lambda event: inside(make())), asyncio.run(once.run([A], handle_async))):
+    for (outcome,) in (once.run([A], lambda event: inside(make())), asyncio.run(once.arun([A], handle_async))):
         assert outcome.kind is OutcomeKind.FAILED
         assert isinstance(outcome.error, ConfigError)
         assert str(outcome.error).startswith(f"the handler returned an object of type {said}")
@@ -1333,7 +1387,7 @@ def test_a_task_of_asyncio_is_not_done(bench: Bench) -> None:
         async def handle(event: Event) -> Any:
             return asyncio.ensure_future(asyncio.sleep(0))
 
-        outcomes: list[Outcome] = await bench.once().run([A], handle)
+        outcomes: list[Outcome] = await bench.once().arun([A], handle)
         return outcomes
 
     (outcome,) = asyncio.run(main())
@@ -1505,7 +1559,7 @@ def test_a_child_does_not_keep_its_parents_claims_alive(bench: Bench, store: str
     def handle(event: Event) -> None:
         child = os.fork()
         if not child:
-            os._exit(len(once._keeper._batches) + bool(once._keeper._thread))
+            os._exit(len(once._engine.keeper._batches) + bool(once._engine.keeper._thread))
         beats.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
     assert kinds(once.run([A], handle)) == ["processed"]
@@ -1641,7 +1695,7 @@ def test_a_second_handler_needs_a_consumer_of_its_own(bench: Bench) -> None:
     once = bench.once()
     once(ok)
     once(ok)
-    with pytest.raises(ConfigError, match=r"decorates .*ok already, and .*fail would only get"):
+    with pytest.raises(ConfigError, match=r"decorates .*ok already, and .*fail would split"):
         once(fail)
 
 

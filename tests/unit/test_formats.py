@@ -190,7 +190,7 @@ def test_what_cannot_be_unpacked_is_rejected(body: bytes, reason: str) -> None:
 # --- the new bus ---
 
 METADATA = {  # as EventBridge writes it for PutEvents and for an event source
-    "aws:EventId": "bus-1",
+    "aws:EventId": EVENTBRIDGE["id"],
     "aws:Source": EVENTBRIDGE["source"],
     "aws:DetailType": EVENTBRIDGE["detail-type"],
     "aws:DeliveryType": "LIVE",
@@ -247,6 +247,23 @@ def test_an_envelope_that_the_new_bus_does_not_confirm_reaches_no_other_event_by
     assert BOOK.key(read_event(other)).key != BOOK.key(event).key
 
 
+@pytest.mark.parametrize("number", ["x-1", 7, ["e-1"]])
+def test_an_id_that_is_not_the_buss_own_reaches_no_event_of_another_source(number: Any) -> None:
+    """Its sender may publish as evil.app, and names the event that it wants to have dropped."""
+    system = {**METADATA, "aws:Source": "evil.app", "aws:EventId": number}
+    forged = read_event({"Data": {**EVENTBRIDGE, "source": "evil.app"}, "SystemMetadata": system})
+    genuine = read_event({"Data": EVENTBRIDGE, "SystemMetadata": METADATA})
+    assert (forged.id, forged.source, forged.form, forged.replay) == (genuine.id, "evil.app", "plain", None)
+    assert BOOK.key(forged).key != BOOK.key(genuine).key
+    assert BOOK.key(read_event(forged.line())).key == BOOK.key(forged).key
+
+
+def test_metadata_without_an_id_confirms_by_the_source() -> None:
+    without = {name: value for name, value in METADATA.items() if name != "aws:EventId"}
+    event = read_event({"Data": EVENTBRIDGE, "SystemMetadata": without})
+    assert BOOK.key(event).key == BOOK.key(read_event(EVENTBRIDGE)).key
+
+
 def test_an_id_in_data_does_not_stand_for_one_of_the_new_bus() -> None:
     event = read_event({"Data": {"id": "e-1"}, "SystemMetadata": {"aws:DeliveryType": "LIVE"}})
     assert event.id == "e-1"
@@ -290,7 +307,7 @@ def test_a_cloudevent_on_the_new_bus_stays_one() -> None:
 )
 def test_without_an_inner_envelope_the_bus_says_what_it_is(data: Any, read: Any) -> None:
     event = read_event({"Data": data, "SystemMetadata": METADATA})
-    assert (event.form, event.id, event.source) == ("eventbridge", "bus-1", METADATA["aws:Source"])
+    assert (event.form, event.id, event.source) == ("eventbridge", METADATA["aws:EventId"], METADATA["aws:Source"])
     assert event.type == METADATA["aws:DetailType"]
     assert event.data == read
     again = read_event(event.line())

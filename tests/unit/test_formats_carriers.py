@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eventonce import Event, EventRejected
-from eventonce.event.formats import Carried, read_carried, read_events, read_message, unpack
+from eventonce.event.formats import Carried, read_events, read_message, unpack
 
 EVENT = {"id": "e-1", "source": "shop", "detail-type": "Order Placed", "detail": {"orderId": "o-1"}}
 CLOUDEVENT = {"specversion": "1.0", "id": "c-1", "source": "/shop", "type": "order.placed", "data": {"orderId": "o-1"}}
@@ -130,7 +130,7 @@ def test_each_carrier_is_known(document: object, found: list[tuple[str, str]]) -
         ({"Records": [kinesis(data="not base64!")]}, "has data that is not base64"),
         ({"Records": [kinesis(data="\u20ac")]}, "has data that is not base64"),
         ({"Records": [kinesis(data=["x"])]}, "has data that is not base64"),
-        ({"Records": [kinesis(data="")]}, "has no data"),
+        ({"Records": [kinesis(data=None)]}, "has no data"),
         ({"Records": [{"eventSource": "aws:kinesis"}]}, "has no data"),
         ({"Records": [change(dynamodb=None)]}, "has no dynamodb object"),
         ({"invocationId": "i", "records": [{"recordId": "1"}]}, "has no data"),
@@ -427,12 +427,12 @@ def test_bodies_that_are_no_documents() -> None:
     assert str(read_events("text")[0]).startswith("is not JSON")
 
 
-def test_one_of_what_was_unpacked() -> None:
-    assert read_carried(Carried("hello", "sqs", "m-1")).id == "m-1"
-    with pytest.raises(EventRejected, match=r"^in the SQS message: has no body$"):
-        read_carried(unpack({"Records": [sqs(None)]})[0])
-    with pytest.raises(EventRejected, match="carries 2 events, not one"):
-        read_carried(Carried("[{}, {}]", "sqs", "m-1"))
+def test_a_message_may_be_bare_text_and_must_have_a_body() -> None:
+    (event,) = read_message(Carried("hello", "sqs", "m-1"))
+    assert isinstance(event, Event)
+    assert (event.id, event.data) == ("m-1", "hello")
+    (rejected,) = read_message(unpack({"Records": [sqs(None)]})[0])
+    assert str(rejected) == "in the SQS message: has no body"
 
 
 def test_a_message_holds_so_many_events_and_no_more() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from eventonce import Once, Rule
 from eventonce.claims.outcome import OutcomeKind
-from eventonce.claims.protocol import Want
+from eventonce.claims.protocol import Answer, Token, Want
+from eventonce.errors import StorePartly
 from eventonce.event import Delivery, Event
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
@@ -73,9 +74,40 @@ def test_nothing_runs_behind_a_failure_and_other_groups_go_on(bench: Bench) -> N
     assert [each for each in handler.ran if each[0] == "a"] == ["a1", "a2", "a2", "a3", "a4"]
 
 
+def test_what_runs_without_a_claim_overtakes_nothing_of_its_group(bench: Bench) -> None:
+    class Partly(MemoryStore):
+        """A store with several servers, of which one does not answer for the keys of some events."""
+
+        def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+            answers = super().claim(wants, token, lease)
+            if silent.isdisjoint(want.key for want in wants):
+                return answers
+            pairs = zip(wants, answers, strict=True)
+            raise StorePartly("no answer", [None if want.key in silent else answer for want, answer in pairs])
+
+    handler, once = Handler(), bench.once(Partly(), on_store_error="process")
+    silent = {once.key({"id": name}) for name in ("a2", "b1", "b3")}
+    found = once.run(deliver("a1 a2 a3 b1 b2 b3"), handler)
+    assert kinds(found) == ["processed", "busy", "busy", "processed", "processed", "busy"]
+    assert handler.ran == ["b1", "a1", "b2"]
+
+
+@pytest.mark.parametrize("busy_wait", ["0s", "50ms"])
+def test_nothing_runs_behind_a_busy_one_when_a_suspect_before_it_has_run(bench: Bench, busy_wait: str) -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock=clock)
+    handler, once = Handler(), bench.once(store, clock=clock, busy_wait=busy_wait)
+    first, second = (once.key({"id": name}) for name in ("a1", "a2"))
+    store.claim([Want(first, 10_000, shared=True)], b"dead", 1)
+    store.claim([Want(second, 10_000)], b"another", 10_000)
+    clock.sleep(10)
+    assert kinds(once.run(deliver("a1 a2 a3"), handler)) == ["processed", "busy", "busy"]
+    assert handler.ran == ["a1"]
+
+
 def test_async_handlers_keep_the_order_of_a_group(bench: Bench) -> None:
     handler, once = Handler("b2"), bench.once()
-    found = asyncio.run(once.run(deliver("a1 a2 a3 b1 b2 b3"), handler.later))
+    found = asyncio.run(once.arun(deliver("a1 a2 a3 b1 b2 b3"), handler.later))
     assert kinds(found) == ["processed"] * 3 + ["processed", "failed", "busy"]
     assert [each for each in handler.ran if each[0] == "a"] == ["a1", "a2", "a3"]
 

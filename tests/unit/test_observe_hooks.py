@@ -117,7 +117,7 @@ def test_async_handlers_are_seen_to_their_end(bench: Bench) -> None:
         await asyncio.sleep(0)
         ended.append(len(notes.runs))
 
-    asyncio.run(bench.once(hooks=[notes]).run([{"id": "a"}], handle))
+    asyncio.run(bench.once(hooks=[notes]).arun([{"id": "a"}], handle))
 
     assert ended == [0]
     assert notes.runs == [(["a"], None)]

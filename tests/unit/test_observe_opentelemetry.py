@@ -74,7 +74,7 @@ def test_async_runs_have_a_span_each(bench: Bench) -> None:
     async def handle(event: Event) -> None:
         await asyncio.sleep(0)
 
-    asyncio.run(bench.once(hooks=[traces.hook]).run([traced("a"), traced("b"), {"id": "c"}], handle))
+    asyncio.run(bench.once(hooks=[traces.hook]).arun([traced("a"), traced("b"), {"id": "c"}], handle))
 
     assert sorted(ids(span) == (TRACE, SPAN) for span in traces.spans()) == [False, True, True]
 

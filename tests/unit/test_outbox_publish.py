@@ -5,7 +5,7 @@ import math
 import subprocess
 import sys
 from collections import UserDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import pairwise
@@ -17,13 +17,15 @@ from botocore.exceptions import ReadTimeoutError
 from botocore.stub import Stubber
 
 from eventonce import Once, Rule
-from eventonce.dead_letters.letter import read_letter
+from eventonce.dead_letters.letter import letter_deliveries, read_letter
 from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError
 from eventonce.event import Event
 from eventonce.event.formats import read_event
 from eventonce.event.stamp import identity_of
 from eventonce.outbox import Message, Publisher, PublishKind, PublishResult
+from eventonce.outbox.plain import PlainPublisher
 from eventonce.outbox.publisher import MAX_ATTEMPTS
+from eventonce.ports import BatchEntry, BatchRefused, CallLimits, EntryAccepted, EntryRefusal, Sendable
 from eventonce.testing.clock import ManualClock
 
 NEW_BUS = "arn:aws:events:eu-west-1:123456789012:event-busv2/orders/abcdefghijklmnopqrstuvwxy"
@@ -476,7 +478,7 @@ def test_nothing_overtakes_a_failed_one_of_its_group(scripted: Any) -> None:
     assert [messages(queue, call) for call in range(3)] == [[0, 1], [3], [0]]
     assert (found[2].attempts, str(found[2].error)) == (
         0,
-        "was held back, because an event of its group before it could not be sent",
+        "was not sent: an earlier event in its group failed",
     )
 
 
@@ -528,7 +530,7 @@ def test_a_dead_letter_that_cannot_be_kept_leaves_its_event_with_the_caller(scri
     assert isinstance(refused.error, SinkError)
     assert "InvalidMessageContents" in str(refused.error)
     assert "its dead letter could not be kept" in str(refused.error)
-    assert "held back" in str(behind.error)
+    assert "an earlier event in its group failed" in str(behind.error)
 
 
 def test_a_dead_letter_brings_its_event_back_under_its_identity(scripted: Any, tmp_path: Path) -> None:
@@ -536,7 +538,7 @@ def test_a_dead_letter_brings_its_event_back_under_its_identity(scripted: Any, t
     bus = scripted(dead_letter=str(dead))
     bus.says("MalformedDetail")
     bus.send(Message(order(1), identity="mine"))
-    (delivery,) = read_letter(dead.read_bytes().strip()).deliveries()
+    (delivery,) = letter_deliveries(read_letter(dead.read_bytes().strip()))
 
     assert identity_of(read_event(delivery.body)) == "mine"
 
@@ -658,6 +660,92 @@ def test_nothing_to_send(scripted: Any) -> None:
 def test_one_event_without_a_list_is_told(events: Any) -> None:
     with Publisher(BUS) as publisher, pytest.raises(ConfigError, match="put the one event into a list"):
         publisher.send(events)
+
+
+# --- a carrier of one's own ---
+
+
+class Board:
+    """A carrier written from the page of contracts alone. It has room for two entries and is busy at first."""
+
+    label = "board"
+    limits = CallLimits(entries=2, together=10_000, alone=10_000)
+
+    def __init__(self) -> None:
+        self.calls: list[list[dict[str, Any]]] = []
+        self.closed = False
+
+    def ready(self) -> None:
+        """There is nothing to find out."""
+
+    def entry(self, item: Sendable) -> BatchEntry:
+        line = item.next_event().line()
+        return BatchEntry({"line": json.loads(line), "key": item.key}, len(line), item.group)
+
+    def put(self, entries: Sequence[BatchEntry]) -> list[EntryAccepted | EntryRefusal]:
+        self.calls.append([entry.body for entry in entries])
+        if len(self.calls) == 1:
+            raise BatchRefused(EntryRefusal("busy", "come back later"))
+        return [
+            EntryRefusal("ugly", "no") if entry.body["line"]["detail"]["order"] == 2 else EntryAccepted("pin")
+            for entry in entries
+        ]
+
+    def judge(self, refusal: EntryRefusal) -> EventRejected | SinkError:
+        return SinkDown(refusal.message) if refusal.code == "busy" else self.rejected(refusal)
+
+    def rejected(self, refusal: EntryRefusal) -> EventRejected:
+        return EventRejected(refusal.message)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_carrier_of_one_s_own() -> None:
+    board = Board()
+    with Publisher(board, clock=ManualClock()) as publisher:
+        results = publisher.send([Message(order(1), group="a"), Message(order(3), group="a"), Message(order(2))])
+
+    assert kinds(results) == ["published", "published", "refused"]
+    assert [each.id for each in results] == ["pin", "pin", None]
+    assert all(len({entry["key"] for entry in call}) == len(call) for call in board.calls)
+    assert board.closed
+
+
+class Shelf:
+    """A sink that keeps the orders it gets, except for some."""
+
+    def __init__(self, errors: dict[int, Exception]) -> None:
+        self.sent: list[list[int]] = []
+        self._errors = errors
+
+    def send(self, events: Sequence[Event], idempotency_keys: Sequence[str]) -> list[Exception | None]:
+        orders = [event.data["order"] for event in events]
+        self.sent.append(orders)
+        return [self._errors.get(number) for number in orders]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "sent"),
+    [
+        (None, ["published"] * 4, [[1, 9], [2], [3]]),
+        (EventRejected("torn"), ["published", "refused", "published", "published"], [[1, 9], [2], [3]]),
+        (SinkError("full"), ["published", "failed", "failed", "published"], [[1, 9], [2]]),
+        (OSError("odd"), ["published", "failed", "failed", "published"], [[1, 9], [2]]),
+    ],
+)
+def test_any_sink_keeps_the_order_of_a_group(error: Exception | None, expected: list[str], sent: list[Any]) -> None:
+    shelf = Shelf({} if error is None else {2: error})
+    outgoing = [Message(read_event(json.dumps(order(number))), f"e-{number}", "a") for number in (1, 2, 3)]
+    results = PlainPublisher(shelf).send([*outgoing, Message(read_event(json.dumps(order(9))), "e-9")])
+
+    assert kinds(results) == expected
+    assert shelf.sent == sent
+    if error is not None:
+        assert str(results[1].error) == str(error)
 
 
 # --- opening ---

@@ -210,7 +210,7 @@ def test_again_tells_the_handler_its_mark(morgue: Morgue) -> None:
     morgue.die(*events("a"))
     (letter,) = morgue.left()
     assert morgue.redrive(lambda event: marks.append(event.replay), reprocess=True)
-    assert marks == [letter.mark]
+    assert marks == [letter.replay_name]
 
 
 def test_again_with_rules_of_their_own(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Rounds against a carrier that does whatever it likes: every parcel is answered, and no group is overtaken."""
+"""Batches against a carrier that does whatever it likes: every job is answered, and no group is overtaken."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,25 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventonce.errors import EventRejected, SinkDown, SinkError
+from eventonce.errors import EventRejected, SinkDown, SinkError, SinkUnusable
 from eventonce.event import Event
 from eventonce.outbox.message import Message
-from eventonce.outbox.publish_jobs import Publishing, StampedParcel
-from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken
-from eventonce.sinks.rounds import Rounds, Spoilt
-from eventonce.sinks.tries import Hopeless
+from eventonce.outbox.publish_jobs import Publishing, PublishJob
+from eventonce.ports import BatchEntry, BatchRefused, CallLimits, EntryAccepted, EntryRefusal, Sendable
+from eventonce.sinks.batching import BatchSender, SendJob
 from eventonce.testing.clock import ManualClock
 
-TRIES = 4
+MAX_ATTEMPTS = 4
 ANSWERS = ["taken", "taken", "taken", "again", "throttled", "rejected"]
-CALLS = ["answered"] * 6 + ["down", "lost", "spoilt", "hopeless"]
+CALLS = ["answered"] * 6 + ["down", "lost", "refused", "unusable"]
 
 
 class Wild:
     """Answers by chance."""
 
-    where, tries = "wild://", 1
-    limits = Limits(3, 100, 100)
+    label = "wild://"
+    limits = CallLimits(3, 100, 100)
 
     def __init__(self, draw: Any) -> None:
         self._draw = draw
@@ -36,14 +35,15 @@ class Wild:
         if self._draw(st.integers(0, 9)) == 9:
             raise SinkDown("not ready")
 
-    def entry(self, parcel: Parcel) -> Entry:
-        written = parcel.written()
-        if written.data["number"] % 11 == 10:
+    def entry(self, item: Sendable) -> BatchEntry:
+        assert isinstance(item, SendJob)
+        event = item.next_event()
+        if event.data["number"] % 11 == 10:
             raise EventRejected("cannot be written")
-        stamp = written.data.get("_eventonce", {"attempt": parcel.attempts + 1})
-        return Entry({"number": written.data["number"], "attempt": stamp["attempt"]}, 1, parcel.group)
+        stamp = event.data.get("_eventonce", {"attempt": item.attempts + 1})
+        return BatchEntry({"number": event.data["number"], "attempt": stamp["attempt"]}, 1, item.group)
 
-    def put(self, entries: Sequence[Entry]) -> list[Taken | Refusal]:
+    def put(self, entries: Sequence[BatchEntry]) -> list[EntryAccepted | EntryRefusal]:
         assert 0 < len(entries) <= self.limits.entries
         assert len({entry.group for entry in entries if entry.group}) == sum(1 for entry in entries if entry.group)
         self.sent += [(entry.body["number"], entry.body["attempt"]) for entry in entries]
@@ -52,24 +52,24 @@ class Wild:
             self.taken |= {entry.body["number"] for entry in entries}
         if call in ("down", "lost"):
             raise SinkDown("did not answer")
-        if call == "hopeless":
-            raise Hopeless("denied")
-        if call == "spoilt":
-            raise Spoilt(Refusal("again", ""))
+        if call == "unusable":
+            raise SinkUnusable("denied")
+        if call == "refused":
+            raise BatchRefused(EntryRefusal("again", ""))
         return [self._answer(entry) for entry in entries]
 
-    def _answer(self, entry: Entry) -> Taken | Refusal:
+    def _answer(self, entry: BatchEntry) -> EntryAccepted | EntryRefusal:
         answer = self._draw(st.sampled_from(ANSWERS))
         if answer != "taken":
-            return Refusal(answer, "")
+            return EntryRefusal(answer, "")
         self.taken.add(entry.body["number"])
-        return Taken("id")
+        return EntryAccepted("id")
 
-    def judge(self, refusal: Refusal) -> EventRejected | SinkError:
+    def judge(self, refusal: EntryRefusal) -> EventRejected | SinkError:
         kinds: dict[str, EventRejected | SinkError] = {"again": SinkError(), "throttled": SinkDown()}
         return kinds.get(refusal.code, EventRejected())
 
-    def rejected(self, refusal: Refusal) -> EventRejected:
+    def rejected(self, refusal: EntryRefusal) -> EventRejected:
         return EventRejected()
 
     def close(self) -> None:
@@ -80,30 +80,34 @@ class Wild:
 @given(data=st.data(), groups=st.lists(st.sampled_from([None, "a", "b", "c"]), max_size=25))
 def test_whatever_a_carrier_does(patient: bool, data: Any, groups: list[str | None]) -> None:
     carrier = Wild(data.draw)
-    parcels: list[Parcel] = []
+    jobs: list[SendJob] = []
     for number, group in enumerate(groups):
         event = Event(data={"number": number}, source="s", type="t")
-        stamped = StampedParcel(Message(event, group=group), event, f"e-{number}")
-        parcels.append(stamped if patient else Parcel(event, "k", group))
-    rounds = Publishing(carrier, ManualClock(), TRIES, None) if patient else Rounds(carrier, ManualClock(), TRIES)
-    rounds.run(parcels)
+        stamped = PublishJob(Message(event, group=group), event, f"e-{number}")
+        jobs.append(stamped if patient else SendJob(event, "k", group))
+    sender = (
+        Publishing(carrier, ManualClock(), MAX_ATTEMPTS, None)
+        if patient
+        else BatchSender(carrier, ManualClock(), MAX_ATTEMPTS)
+    )
+    sender.run(jobs)
 
-    assert all(parcel.answer is not None for parcel in parcels)
-    for number, parcel in enumerate(parcels):
+    assert all(job.result is not None for job in jobs)
+    for number, job in enumerate(jobs):
         attempts = [attempt for sent, attempt in carrier.sent if sent == number]
-        assert attempts == list(range(1, parcel.attempts + 1))
-        assert parcel.attempts <= TRIES + 1  # one more where its call had to be taken apart
-        if isinstance(parcel.answer, Taken):
+        assert attempts == list(range(1, job.attempts + 1))
+        assert job.attempts <= MAX_ATTEMPTS + 1  # one more where its call had to be taken apart
+        if isinstance(job.result, EntryAccepted):
             assert number in carrier.taken
-        elif parcel.attempts == 0:
+        elif job.attempts == 0:
             assert number not in carrier.taken
     for group in ("a", "b", "c"):
-        _check_order(group, parcels, [number for number, _ in carrier.sent])
+        _check_order(group, jobs, [number for number, _ in carrier.sent])
 
 
-def _check_order(group: str, parcels: list[Parcel], sent: list[int]) -> None:
+def _check_order(group: str, jobs: list[SendJob], sent: list[int]) -> None:
     """Once one of a group is sent, none before it is sent any more; and none behind one that failed is."""
-    mine = [number for number in sent if parcels[number].group == group]
+    mine = [number for number in sent if jobs[number].group == group]
     assert mine == sorted(mine)
-    failed = [n for n, parcel in enumerate(parcels) if parcel.group == group and isinstance(parcel.answer, SinkError)]
+    failed = [n for n, job in enumerate(jobs) if job.group == group and isinstance(job.result, SinkError)]
     assert not failed or max(mine, default=-1) <= failed[0]

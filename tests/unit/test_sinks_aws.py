@@ -14,17 +14,17 @@ import pytest
 from botocore.exceptions import EndpointConnectionError, NoCredentialsError, ReadTimeoutError
 from botocore.stub import Stubber
 
+from eventonce.clients import aws
 from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError
 from eventonce.event import Event
 from eventonce.event.formats import read_event
+from eventonce.ports import BatchEntry, CallLimits, EntryAccepted
 from eventonce.sinks import open_sink
-from eventonce.sinks.entries import EntrySink
+from eventonce.sinks.aws_batch import AwsBatchSink
+from eventonce.sinks.batching import MAX_ATTEMPTS, SendJob, SendQueue
 from eventonce.sinks.events import ClassicSink, NewBusSink
-from eventonce.sinks.lanes import Lanes
-from eventonce.sinks.parcel import Entry, Limits, Parcel, Taken
 from eventonce.sinks.sns import SnsSink
 from eventonce.sinks.sqs import SqsSink
-from eventonce.sinks.tries import TRIES
 from eventonce.testing.clock import ManualClock
 
 QUEUE_URL = "https://sqs.us-east-1.amazonaws.com/123456789012/orders"
@@ -35,7 +35,7 @@ NEW_BUS = "arn:aws:events:eu-west-1:123456789012:event-busv2/orders/abcdefghijkl
 class Stubbed:
     """A sink whose client answers by script."""
 
-    def __init__(self, sink: EntrySink) -> None:
+    def __init__(self, sink: AwsBatchSink) -> None:
         self.sink = sink
         self.stub = Stubber(sink.client())
         self.stub.activate()
@@ -64,7 +64,7 @@ class Stubbed:
 
 @pytest.fixture
 def stubbed() -> Iterator[Any]:
-    made: list[EntrySink] = []
+    made: list[AwsBatchSink] = []
 
     def make(kind: Any, url: str, *, ready: bool = True) -> Stubbed:
         made.append(kind(url, ManualClock()))
@@ -103,34 +103,57 @@ def put(*codes: str | None) -> dict[str, Any]:
     return {"FailedEntryCount": sum(code is not None for code in codes), "Entries": entries}
 
 
+# --- the table of errors ---
+
+
+def test_each_code_has_one_meaning() -> None:
+    assert sum(map(len, aws._ERRORS.values())) == len(aws._KINDS)
+    assert all(aws.error_kind(code) is kind for code, kind in aws._KINDS.items())
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("AWS.SimpleQueueService.NonExistentQueue", aws.ErrorKind.MISSING),
+        ("ResourceNotFoundException", aws.ErrorKind.MISSING),
+        ("ThrottlingException", aws.ErrorKind.THROTTLED),
+        ("KMS.AccessDeniedException", aws.ErrorKind.DENIED),
+        ("InternalError", None),
+        ("", None),
+    ],
+)
+def test_a_code_is_known_in_every_spelling(code: str, kind: aws.ErrorKind | None) -> None:
+    assert aws.error_kind(code) is kind
+
+
 # --- packing ---
 
 
-def sizes(*entries: Entry) -> list[list[int]]:
+def sizes(*entries: BatchEntry) -> list[list[int]]:
     """The calls that such entries make, where each gets through."""
-    parcels = [Parcel(Event(data={}), "k") for _ in entries]
-    for parcel, entry in zip(parcels, entries, strict=True):
-        parcel.entry = entry
-    lanes, calls = Lanes(parcels), []
-    while call := lanes.take(Limits(3, 10, 100)):
-        calls.append([parcel.entry.size for parcel in call])
-        for parcel in call:
-            parcel.answer = Taken("id")
-            lanes.settle(parcel)
+    jobs = [SendJob(Event(data={}), "k") for _ in entries]
+    for job, entry in zip(jobs, entries, strict=True):
+        job.entry = entry
+    queue, calls = SendQueue(jobs), []
+    while call := queue.next_call(CallLimits(3, 10, 100)):
+        calls.append([job.entry.size for job in call])
+        for job in call:
+            job.result = EntryAccepted("id")
+            queue.settle(job)
     return calls
 
 
 def test_a_call_holds_so_many_entries_and_bytes() -> None:
     assert sizes() == []
-    assert sizes(*[Entry({}, 1)] * 7) == [[1, 1, 1], [1, 1, 1], [1]]
-    assert sizes(Entry({}, 6), Entry({}, 4), Entry({}, 5), Entry({}, 6)) == [[6, 4], [5], [6]]
-    assert sizes(Entry({}, 1), Entry({}, 50), Entry({}, 1)) == [[1], [50], [1]]
+    assert sizes(*[BatchEntry({}, 1)] * 7) == [[1, 1, 1], [1, 1, 1], [1]]
+    assert sizes(BatchEntry({}, 6), BatchEntry({}, 4), BatchEntry({}, 5), BatchEntry({}, 6)) == [[6, 4], [5], [6]]
+    assert sizes(BatchEntry({}, 1), BatchEntry({}, 50), BatchEntry({}, 1)) == [[1], [50], [1]]
 
 
 def test_no_call_holds_two_of_a_group_and_groups_do_not_wait_for_each_other() -> None:
-    a, b = Entry({}, 1, "a"), Entry({}, 2, "b")
+    a, b = BatchEntry({}, 1, "a"), BatchEntry({}, 2, "b")
     assert sizes(a, b, a, a, b) == [[1, 2], [1, 2], [1]]
-    assert sizes(a, a, a, b, b, b, Entry({}, 3)) == [[1, 2, 3], [1, 2], [1, 2]]
+    assert sizes(a, a, a, b, b, b, BatchEntry({}, 3)) == [[1, 2, 3], [1, 2], [1, 2]]
 
 
 # --- SQS ---
@@ -218,7 +241,7 @@ def test_what_was_refused_for_now_is_sent_again_and_only_that(stubbed: Any) -> N
 def test_what_is_refused_again_and_again_is_an_answer(stubbed: Any) -> None:
     queue = stubbed(SqsSink, "sqs://orders?region=us-east-1")
     queue.stub.add_response("send_message_batch", taken(0, failed={1: "InternalError"}))
-    for _ in range(TRIES - 1):
+    for _ in range(MAX_ATTEMPTS - 1):
         queue.stub.add_response("send_message_batch", taken(failed={0: "InternalError"}))
     first, second = queue.send(events(2))
 
@@ -281,13 +304,13 @@ def test_order_is_kept_in_a_group_that_is_stuck(stubbed: Any) -> None:
     queue = stubbed(SqsSink, "sqs://orders.fifo?region=us-east-1&group=detail.customer")
     queue.stub.add_response("send_message_batch", taken(1, failed={0: "InternalError"}))
     queue.stub.add_response("send_message_batch", taken(0))
-    for _ in range(TRIES - 1):
+    for _ in range(MAX_ATTEMPTS - 1):
         queue.stub.add_response("send_message_batch", taken(failed={0: "InternalError"}))
     stuck, other, behind, after = queue.send([event(customer=each) for each in "abab"])
 
     assert (other, after) == (None, None)
     assert "InternalError" in str(stuck)
-    assert str(behind) == "was held back, because an event of its group before it could not be sent"
+    assert str(behind) == "was not sent: an earlier event in its group failed"
 
 
 def test_a_rejected_event_does_not_hold_its_group_back(stubbed: Any) -> None:
@@ -328,7 +351,7 @@ def test_trouble_that_passes_is_an_answer_for_all_that_is_left(stubbed: Any, cod
 @pytest.mark.parametrize(("code", "kind"), [("ThrottlingException", SinkDown), ("InternalFailure", SinkError)])
 def test_an_entry_that_is_throttled_is_not_to_blame(stubbed: Any, code: str, kind: type) -> None:
     bus = stubbed(ClassicSink, "events://default?region=us-east-1&source=shop&detail-type=Order")
-    for _ in range(TRIES):
+    for _ in range(MAX_ATTEMPTS):
         bus.stub.add_response("put_events", put(code))
     (answer,) = bus.send(events(1))
 
@@ -617,7 +640,7 @@ def test_one_entry_that_a_new_bus_cannot_read_is_found(stubbed: Any) -> None:
     ],
 )
 def test_sinks_are_opened_by_url_and_connect_to_nothing(
-    url: str, kind: type[EntrySink], monkeypatch: pytest.MonkeyPatch
+    url: str, kind: type[AwsBatchSink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
     sink = open_sink(url)

@@ -13,8 +13,8 @@ from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError
 from eventonce.event import Event
 from eventonce.event.formats import read_event
 from eventonce.sinks import open_sink
+from eventonce.sinks.batching import MAX_ATTEMPTS
 from eventonce.sinks.http import HttpSink
-from eventonce.sinks.tries import TRIES
 from eventonce.testing.clock import ManualClock
 from tests.unit.conftest import Bench
 
@@ -264,7 +264,7 @@ def test_it_is_given_up_after_some_tries(sink: HttpSink, receiver: Receiver) -> 
 
     assert type(error) is SinkError
     assert str(error) == f"{receiver.url} answered 500: come back"
-    assert len(receiver.requests) == TRIES
+    assert len(receiver.requests) == MAX_ATTEMPTS
 
 
 def test_an_answer_that_is_lost_is_asked_for_again(sink: HttpSink, receiver: Receiver) -> None:
@@ -375,7 +375,7 @@ def test_a_receiver_that_hangs_is_not_waited_for(receiver: Receiver, opened: Cal
 
     assert type(error) is SinkError
     assert str(error) == f"{receiver.url} did not answer (ReadTimeout); trying again later may help"
-    assert [request.headers["idempotency-key"] for request in receiver.requests] == ["key-0"] * TRIES
+    assert [request.headers["idempotency-key"] for request in receiver.requests] == ["key-0"] * MAX_ATTEMPTS
 
 
 def test_a_receiver_that_hangs_does_not_get_all_of_a_batch(
@@ -409,7 +409,7 @@ def test_nobody_listens(receiver: Receiver, opened: Callable[[str], HttpSink], c
 
     assert type(error) is SinkDown
     assert "did not answer (ConnectError)" in str(error)
-    assert len(clock.slept) == TRIES - 1
+    assert len(clock.slept) == MAX_ATTEMPTS - 1
 
 
 def test_an_endless_answer_is_read_to_a_bound_only(sink: HttpSink, receiver: Receiver) -> None:
@@ -468,7 +468,7 @@ def test_every_event_arrives_once(bench: Bench, sink: HttpSink, receiver: Receiv
 def test_a_failed_event_carries_the_same_key_when_it_comes_again(
     bench: Bench, sink: HttpSink, receiver: Receiver
 ) -> None:
-    receiver.answers = [*[Answer(500)] * TRIES, Answer(200)]
+    receiver.answers = [*[Answer(500)] * MAX_ATTEMPTS, Answer(200)]
     once = bench.once()
 
     assert [once.run([{"id": "1"}], sink)[0].kind for _ in range(3)] == [

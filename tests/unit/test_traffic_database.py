@@ -1,4 +1,4 @@
-"""The audit of an archive of any size: the figures of `eventonce audit`, to the last one."""
+"""The audit of an archive of any size has exactly the figures of the audit in memory."""
 
 import random
 from pathlib import Path
@@ -11,109 +11,122 @@ import pytest
 from eventonce.errors import EventOnceError, MissingDriver
 from eventonce.rules import Rulebook, identity
 from eventonce.rules.rule import Rule
-from eventonce.traffic import archive as parts
-from eventonce.traffic import file_ranges as pieces
+from eventonce.traffic import archive as archives
+from eventonce.traffic import file_ranges
 from eventonce.traffic.archive import Archive
 from eventonce.traffic.audit import audit as audit_in_memory
 from eventonce.traffic.database_audit import audit
 from eventonce.traffic.drivers import need
 from eventonce.traffic.fold import EngineColumns, Fold
 from eventonce.traffic.ledger import Decision
-from eventonce.traffic.recorded import Traffic
 from tests.copied_traffic import BOOKS, COPIES, copy
 
 
-def book(rules: list[Rule]) -> Rulebook:
+def rulebook(rules: list[Rule]) -> Rulebook:
     return Rulebook("c", rules, identity("3d", "retry"))
 
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files in many parts, as only large ones have them."""
-    monkeypatch.setattr(pieces, "SIZE", 5_000)
-    monkeypatch.setattr(parts, "SIZE", 20_000)
+    """Cut files into many parts, as only large ones are."""
+    monkeypatch.setattr(file_ranges, "SIZE", 5_000)
+    monkeypatch.setattr(archives, "PART_SIZE", 20_000)
 
 
 @pytest.mark.parametrize("rules", BOOKS.values(), ids=BOOKS)
 def test_the_same_report_as_in_memory(archive: Path, small_parts: None, rules: list[Rule]) -> None:
-    expected = audit_in_memory(Traffic([str(archive)]), book(rules))
+    expected = audit_in_memory(Archive([str(archive)]), rulebook(rules))
     recorded = Archive([str(archive)])
-    told = audit(recorded, book(rules), processes=1)
+    report = audit(recorded, rulebook(rules), processes=1)
 
     assert len(recorded.parts) > 10
     assert expected.totals.duplicates > 300
     assert expected.totals.rejected > 10
     assert expected.totals.suspicious > 0
-    assert msgspec.to_builtins(told) == msgspec.to_builtins(expected)
+    assert msgspec.to_builtins(report) == msgspec.to_builtins(expected)
 
 
 @pytest.mark.parametrize("rules", COPIES.values(), ids=COPIES)
-def test_copies_that_a_query_judges_and_those_that_it_does_not(tmp_path: Path, rules: list[Rule]) -> None:
-    """With and without times, near and far, in order and not, equal and not, alone and among others of their key."""
+def test_copies_that_a_query_decides_on_and_those_that_it_does_not(tmp_path: Path, rules: list[Rule]) -> None:
+    """Copies with and without times, near and far, in order and not, equal and not, alone and among others."""
     chance = random.Random(len(rules) + sum(map(ord, str(rules))))
     for file in range(3):
         (tmp_path / f"{file}.jsonl").write_bytes(b"\n".join(copy(chance) for _ in range(400)))
 
-    expected = audit_in_memory(Traffic([str(tmp_path)]), book(rules))
-    told = audit(Archive([str(tmp_path)]), book(rules), processes=1)
+    expected = audit_in_memory(Archive([str(tmp_path)]), rulebook(rules))
+    report = audit(Archive([str(tmp_path)]), rulebook(rules), processes=1)
 
     assert expected.totals.duplicates > 100
-    assert msgspec.to_builtins(told) == msgspec.to_builtins(expected)
+    assert msgspec.to_builtins(report) == msgspec.to_builtins(expected)
 
 
 def test_in_several_processes(archive: Path) -> None:
     rules = BOOKS["by a field"]
     steps: list[int] = []
-    told = audit(Archive([str(archive)]), book(rules), steps.append, processes=2)
+    report = audit(Archive([str(archive)]), rulebook(rules), steps.append, processes=2)
 
-    assert told == audit_in_memory(Traffic([str(archive)]), book(rules))
-    assert sum(steps) == told.totals.events
+    assert report == audit_in_memory(Archive([str(archive)]), rulebook(rules))
+    assert sum(steps) == report.totals.events
 
 
-def test_more_sources_than_are_told_apart(tmp_path: Path, small_parts: None) -> None:
+def test_more_sources_than_are_counted_apart(tmp_path: Path, small_parts: None) -> None:
     lines = [b'{"id": "%d", "source": "s%d", "detail-type": "t", "detail": {}}\n' % (n % 900, n) for n in range(1300)]
     (tmp_path / "traffic.jsonl").write_bytes(b"".join(lines))
 
-    told = audit(Archive([str(tmp_path)]), book([]), processes=1)
+    report = audit(Archive([str(tmp_path)]), rulebook([]), processes=1)
 
-    assert len(told.groups) == 1001
-    assert msgspec.to_builtins(told) == msgspec.to_builtins(audit_in_memory(Traffic([str(tmp_path)]), book([])))
+    assert len(report.groups) == 1001
+    assert msgspec.to_builtins(report) == msgspec.to_builtins(audit_in_memory(Archive([str(tmp_path)]), rulebook([])))
 
 
 def test_parquet_is_read_as_its_lines_are(tmp_path: Path) -> None:
     lines = ['{"id": "1"}', '{"id": "2"}', None, '{"id": "1"}', "{broken"]
     pq.write_table(pa.table({"n": range(5), "body": pa.array(lines)}), tmp_path / "a.parquet")
 
-    in_memory, on_duckdb = (act(Archive([str(tmp_path)]), book([]), processes=1) for act in (audit_in_memory, audit))
+    in_memory, on_duckdb = (
+        engine(Archive([str(tmp_path)]), rulebook([]), processes=1) for engine in (audit_in_memory, audit)
+    )
 
     assert msgspec.to_builtins(in_memory) == msgspec.to_builtins(on_duckdb)
     assert (on_duckdb.totals.distinct, on_duckdb.totals.duplicates, on_duckdb.totals.rejected) == (2, 1, 2)
     assert on_duckdb.no_events[0].place == f"{tmp_path / 'a.parquet'}:3"
 
 
+def test_suspicious_drops_after_a_parquet_file_are_compared_with_their_firsts(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"body": ['{"id": "1"}', '{"id": "2"}']}), tmp_path / "a.parquet")
+    (tmp_path / "b.jsonl").write_bytes(b'{"id": "7", "n": 1}\n{"id": "8"}\n{"id": "7", "n": 2}\n')
+
+    reports = [engine(Archive([str(tmp_path)]), rulebook([]), processes=1) for engine in (audit_in_memory, audit)]
+
+    for report in reports:
+        ((example,),) = [group.suspicious.examples for group in report.groups]
+        assert (example.first, example.copy) == (f"{tmp_path / 'b.jsonl'}:1", f"{tmp_path / 'b.jsonl'}:3")
+        assert example.fields == ["detail.n"]
+
+
 @pytest.mark.parametrize(
-    ("column", "said"),
+    ("column", "message"),
     [(None, "which column holds the events is not clear; name one with --column"), ("x", "has no column 'x'")],
 )
-def test_a_column_that_is_not_clear(tmp_path: Path, column: str | None, said: str) -> None:
+def test_a_column_that_is_not_clear(tmp_path: Path, column: str | None, message: str) -> None:
     pq.write_table(pa.table({"one": ["a"], "other": ["b"]}), tmp_path / "a.parquet")
     (tmp_path / "b.parquet").write_bytes(b"PAR1 and no more")
     (tmp_path / "c.jsonl").write_bytes(b'{"id": "1"}\n')
 
-    told = audit(Archive([str(tmp_path)], column), book([]), processes=1)
+    report = audit(Archive([str(tmp_path)], column), rulebook([]), processes=1)
 
-    reasons = {Path(each.path).name: each.reason for each in told.inputs.unreadable}
-    assert said in reasons["a.parquet"]
-    assert "is no readable Parquet" in reasons["b.parquet"]
-    assert told.totals.distinct == 1
+    reasons = {Path(each.path).name: each.reason for each in report.inputs.unreadable}
+    assert message in reasons["a.parquet"]
+    assert "is not a readable Parquet file" in reasons["b.parquet"]
+    assert report.totals.distinct == 1
 
 
-def test_no_traffic_at_all(tmp_path: Path) -> None:
+def test_an_archive_without_events(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").touch()
 
-    told = audit(Archive([str(tmp_path)]), book([]), processes=1)
+    report = audit(Archive([str(tmp_path)]), rulebook([]), processes=1)
 
-    assert (told.totals.events, told.inputs.files) == (0, 1)
+    assert (report.totals.events, report.inputs.files) == (0, 1)
 
 
 def rows(*places: tuple[bytes, int]) -> EngineColumns:
@@ -122,12 +135,12 @@ def rows(*places: tuple[bytes, int]) -> EngineColumns:
     return EngineColumns(keys, orders, nothing, [None] * len(keys), nothing, nothing, orders)
 
 
-def test_a_fold_goes_on_where_a_batch_has_cut_a_key() -> None:
-    fold = Fold(book([]))
-    first = fold.take(rows((b"a", 1), (b"b", 1), (b"b", 2)))
-    second = fold.take(rows((b"b", 3), (b"c", 1)))
+def test_a_fold_resumes_where_a_batch_has_cut_a_key() -> None:
+    fold = Fold(rulebook([]))
+    first = fold.decide(rows((b"a", 1), (b"b", 1), (b"b", 2)))
+    second = fold.decide(rows((b"b", 3), (b"c", 1)))
 
-    assert [each.verdict for each in first + second] == [
+    assert [each.kind for each in first + second] == [
         Decision.NEW, Decision.NEW, Decision.DUPLICATE, Decision.DUPLICATE, Decision.NEW
     ]  # fmt: skip
 
@@ -135,11 +148,11 @@ def test_a_fold_goes_on_where_a_batch_has_cut_a_key() -> None:
 @pytest.mark.parametrize("last", [(b"a", 2), (b"b", 1)])
 def test_a_fold_refuses_what_is_out_of_order(last: tuple[bytes, int]) -> None:
     with pytest.raises(EventOnceError, match="out of order"):
-        Fold(book([])).take(rows((b"a", 1), (b"b", 1), last))
-    fold = Fold(book([]))
-    fold.take(rows((b"a", 1), (b"b", 1)))
+        Fold(rulebook([])).decide(rows((b"a", 1), (b"b", 1), last))
+    fold = Fold(rulebook([]))
+    fold.decide(rows((b"a", 1), (b"b", 1)))
     with pytest.raises(EventOnceError, match="out of order"):
-        fold.take(rows(last))
+        fold.decide(rows(last))
 
 
 def test_a_missing_engine_names_its_extra() -> None:

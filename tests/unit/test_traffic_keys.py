@@ -1,4 +1,4 @@
-"""The contract with every engine: lines in, keys out, and keys that no upgrade may move."""
+"""The contract with every engine: lines in, keys out, and keys that no upgrade may change."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from eventonce.rules import Rulebook, identity
 from eventonce.rules.rule import Rule
 from eventonce.traffic import keys_arrow
 
-BOOK = Rulebook(
+RULES = Rulebook(
     "golden",
     [
         Rule(name="orders", match={"source": ["shop"]}, key=["detail.order"], version="detail.version"),
@@ -78,9 +78,9 @@ GOLDEN = [
 
 def test_the_same_key_as_everywhere_else() -> None:
     lines = [sensor('{"a": 1}'), '{"id": "7"}', ORDER]
-    table = keys_arrow(pa.array(lines), BOOK)
+    table = keys_arrow(pa.array(lines), RULES)
 
-    assert table["key"].to_pylist() == [BOOK.key(read_event(line)).key for line in lines]
+    assert table["key"].to_pylist() == [RULES.key(read_event(line)).key for line in lines]
     assert table["ok"].to_pylist() == [True, True, True]
     assert table["reason"].null_count == 3
     assert table["line"].to_pylist() == [0, 1, 2]
@@ -88,7 +88,7 @@ def test_the_same_key_as_everywhere_else() -> None:
 
 def test_rule_version_and_time() -> None:
     line = ORDER.replace('"id"', '"time": "2026-01-01T00:00:00.5Z", "id"')
-    (row,) = keys_arrow([line], BOOK).to_pylist()
+    (row,) = keys_arrow([line], RULES).to_pylist()
 
     assert (row["rule"], row["version"], row["time"].isoformat()) == ("orders", 2, "2026-01-01T00:00:00.500000+00:00")
 
@@ -97,14 +97,14 @@ def test_rule_version_and_time() -> None:
 def test_any_column_of_text_or_bytes(kind: pa.DataType) -> None:
     lines = pa.array(['{"id": "1"}'], pa.string()).cast(kind)
 
-    assert keys_arrow(pa.chunked_array([lines]), BOOK)["key"].to_pylist() == [BOOK.key(read_event('{"id": "1"}')).key]
+    assert keys_arrow(pa.chunked_array([lines]), RULES)["key"].to_pylist() == [RULES.key(read_event('{"id": "1"}')).key]
 
 
 def test_a_line_that_carries_several_events_has_a_row_for_each() -> None:
     carried = json.dumps(
         {"Records": [{"messageId": str(n), "eventSource": "aws:sqs", "body": '{"id": "%d"}' % n} for n in (1, 2)]}  # noqa: UP031
     )
-    table = keys_arrow([carried, '{"id": "2"}'], BOOK)
+    table = keys_arrow([carried, '{"id": "2"}'], RULES)
 
     assert table["line"].to_pylist() == [0, 0, 1]
     keys = table["key"].to_pylist()
@@ -113,7 +113,7 @@ def test_a_line_that_carries_several_events_has_a_row_for_each() -> None:
 
 def test_what_is_malformed_has_a_reason_and_shares_no_key_with_others() -> None:
     lines = ["{broken", None, "[1]", '{"id": ""}', '{"id": "8", "source": "shop", "detail-type": "t", "detail": {}}']
-    table = keys_arrow(pa.array(lines), BOOK)
+    table = keys_arrow(pa.array(lines), RULES)
 
     assert table["ok"].to_pylist() == [False] * 5
     assert table["key"].null_count == 5
@@ -122,7 +122,7 @@ def test_what_is_malformed_has_a_reason_and_shares_no_key_with_others() -> None:
 
 
 def test_no_lines() -> None:
-    table = keys_arrow(pa.array([], pa.string()), BOOK)
+    table = keys_arrow(pa.array([], pa.string()), RULES)
 
     assert table.num_rows == 0
     assert table.schema.field("key").type == pa.binary(16)
@@ -132,7 +132,7 @@ def test_rules_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "pipeline.toml"
     file.write_text('consumer = "golden"\n')
 
-    assert keys_arrow(['{"id": "1"}'], file)["key"].to_pylist() == [BOOK.key(read_event('{"id": "1"}')).key]
+    assert keys_arrow(['{"id": "1"}'], file)["key"].to_pylist() == [RULES.key(read_event('{"id": "1"}')).key]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_rules_from_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_the_spelling_of_a_value_does_not_matter_and_its_value_does(same: list[str], other: str) -> None:
-    keys = keys_arrow([sensor(detail) for detail in [*same, other]], BOOK)["key"].to_pylist()
+    keys = keys_arrow([sensor(detail) for detail in [*same, other]], RULES)["key"].to_pylist()
 
     assert len(set(keys[:-1])) == 1
     assert keys[-1] != keys[0]
@@ -157,8 +157,8 @@ def test_the_spelling_of_a_value_does_not_matter_and_its_value_does(same: list[s
 @pytest.mark.parametrize(("line", "key"), GOLDEN)
 def test_golden_keys(line: str, key: str) -> None:
     try:
-        told = BOOK.key(read_event(line)).key.hex()
+        result = RULES.key(read_event(line)).key.hex()
     except EventRejected as error:
-        told = str(error)
-    assert told == key
-    assert [each and each.hex() for each in keys_arrow([line], BOOK)["key"].to_pylist()] == [key]
+        result = str(error)
+    assert result == key
+    assert [each and each.hex() for each in keys_arrow([line], RULES)["key"].to_pylist()] == [key]

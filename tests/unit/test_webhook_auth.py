@@ -1,6 +1,7 @@
 """Who may send: signatures right, wrong, missing and replayed; and what a URL says of it."""
 
 import asyncio
+import gzip
 import hashlib
 import hmac
 import json
@@ -280,6 +281,40 @@ def test_headers_that_say_how_to_read_a_body_change_nothing(make: Make, headers:
     hook, body = Hook(make("s-1")), b'{"id": "e-1"}'
     told = [hook.told(body, headers(body)).body, hook.told(body, headers(body), content_type=kind).body]
     assert told == [{"outcome": "processed"}, {"outcome": "duplicate"}]
+
+
+BARE = [
+    b'"ping"',
+    b"123",
+    b"null",
+    b"hello",
+    b"[]",
+    b"",
+    gzip.compress(b"hello", mtime=0),
+    b"\xf3\x89\x9a\xc2",
+    b'\xef\xbb\xbf"x"',
+]
+SIGNED: dict[str, tuple[Make, Headers]] = {
+    **BODY_SIGNERS,
+    "hmac with a time": (generic, lambda body: underscored(of_hmac("s-1", body))),
+    "stripe": (stripe, lambda body: underscored(of_stripe("s-1", body))),
+}
+
+
+def underscored(headers: dict[str, str]) -> dict[str, str]:
+    return {name.replace("-", "_"): value for name, value in headers.items()}
+
+
+@pytest.mark.parametrize("body", BARE)
+@pytest.mark.parametrize(("make", "headers"), SIGNED.values(), ids=SIGNED)
+def test_no_type_that_is_not_signed_makes_an_event_of_a_body(make: Make, headers: Headers, body: bytes) -> None:
+    hook = Hook(make("s-1"))
+    for kind in ("application/json", "text/plain", "text/plain; charset=utf-8", "", "application/octet-stream"):
+        assert hook.told(body, headers(body), content_type=kind).status == 400
+    assert hook.ran == []
+    open_to_all = Hook(Bearer("t"))
+    given = {"authorization": "Bearer t", "content_type": "text/plain", "idempotency_key": "k"}
+    assert open_to_all.told(b"hello", {}, **given).status == 200  # who has the token vouches for the type as well
 
 
 def test_who_has_the_token_writes_the_headers_too() -> None:

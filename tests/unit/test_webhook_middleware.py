@@ -21,6 +21,7 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
+from eventonce.errors import ConfigError
 from eventonce.stores.memory import MemoryStore
 from eventonce.webhook import IdempotencyMiddleware
 from eventonce.webhook.asgi import Receive, Scope, Send
@@ -153,6 +154,25 @@ SENDERS: dict[str, tuple[str, str]] = {
     "certificate of Envoy": ("X-Forwarded-Client-Cert", "Hash=b"),
     "certificate of a load balancer": ("X-Amzn-Mtls-Clientcert", "b"),
     "certificate of a load balancer that checks it": ("X-Amzn-Mtls-Clientcert-Leaf", "b"),
+    "subject of a load balancer": ("X-Amzn-Mtls-Clientcert-Subject", "CN=b"),
+    "certificate of Traefik": ("X-Forwarded-Tls-Client-Cert", "b"),
+    "subject of Traefik": ("X-Forwarded-Tls-Client-Cert-Info", "b"),
+    "certificate of ingress-nginx": ("Ssl-Client-Cert", "b"),
+    "subject of ingress-nginx": ("Ssl-Client-Subject-Dn", "CN=b"),
+    "certificate of nginx": ("X-Ssl-Client-Cert", "b"),
+    "fingerprint of HAProxy": ("X-Ssl-Client-Sha1", "b"),
+    "certificate of a proxy": ("X-Client-Cert", "b"),
+    "certificate of Azure": ("X-ARR-ClientCert", "b"),
+    "token for a proxy": ("Proxy-Authorization", "Basic b"),
+    "token of a service": ("X-Auth-Token", "b"),
+    "user of a proxy": ("X-Forwarded-User", "b"),
+    "user of oauth2-proxy": ("X-Auth-Request-Email", "b@tenant.example"),
+    "claims of a load balancer": ("X-Amzn-Oidc-Data", "b"),
+    "user of a load balancer": ("X-Amzn-Oidc-Identity", "b"),
+    "user of Azure": ("X-Ms-Client-Principal-Id", "b"),
+    "user of Google": ("X-Goog-Authenticated-User-Id", "b"),
+    "user of Cloudflare": ("Cf-Access-Jwt-Assertion", "b"),
+    "consumer of Kong": ("X-Consumer-Id", "b"),
 }
 
 
@@ -177,6 +197,12 @@ def test_all_headers_that_name_a_sender_count(shop: Shop, client: Client) -> Non
             for each in senders
         ]
         assert numbers == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("name", ["X-Ssl-Session-Id", "X-Ssl-Cipher", "X-Request-Id", "X-Forwarded-For"])
+def test_what_changes_with_each_connection_makes_no_other_sender(name: str, client: Client) -> None:
+    answers = [client.post("/charge", headers={**KEY, name: value}) for value in ("a", "b")]
+    assert [answer.json()["charge"] for answer in answers] == [1, 1]
 
 
 def test_a_sender_is_the_same_in_other_spellings(shop: Shop, client: Client) -> None:
@@ -224,6 +250,15 @@ def test_callers_have_keys_of_their_own(shop: Shop) -> None:
     answers = [client.post("/charge", headers={**KEY, "X-User": user, "Authorization": user}) for user in users]
     refreshed = client.post("/charge", headers={**KEY, "X-User": "ann", "Authorization": "new token"})
     assert [answer.json()["charge"] for answer in (*answers, refreshed)] == [1, 2, 1, 1]
+
+
+@pytest.mark.parametrize("caller", [None, "", " ", 0, b"ann"])
+def test_a_caller_without_a_name_shares_no_keys(caller: Any, shop: Shop) -> None:
+    client = Client(shop.app(caller=lambda scope: caller))
+    with pytest.raises(ConfigError, match=r"^caller: .* is not a non-empty string"):
+        client.post("/charge", headers=KEY)
+    assert shop.charges == []
+    assert client.post("/charge").status_code == 201
 
 
 @pytest.mark.parametrize("key", [None, "", '""', "x" * 256])

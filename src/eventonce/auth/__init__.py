@@ -1,8 +1,8 @@
 """Who may send a request: tokens, and signatures as GitHub, Stripe, Shopify, SNS and others make them."""
 
 from eventonce.auth.caution import cautions
-from eventonce.auth.signers import Auth, Bearer, Hmac, Signer, Stripe, github, shopify
+from eventonce.auth.signers import Bearer, Hmac, Signer, Stripe, github, shopify
 from eventonce.auth.sns import Sns
-from eventonce.requests.reading import Admitted
+from eventonce.ports import Admitted, Auth
 
 __all__ = ["Admitted", "Auth", "Bearer", "Hmac", "Signer", "Sns", "Stripe", "cautions", "github", "shopify"]

@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from eventonce.auth.signers import Auth, Hmac
+from eventonce.auth.signers import Hmac
 from eventonce.event.formats.headers import READABLE
+from eventonce.ports import Auth
 from eventonce.rules.rule import Rule
 
 _LOOKED_AT = re.compile(r"""(?<![\w."\]])headers\.(?:"([^"]+)"|([A-Za-z_]\w*))""")

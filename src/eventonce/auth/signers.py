@@ -8,30 +8,20 @@ import hmac
 from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import ConfigError
 from eventonce.event.formats.cloudevents import recognises_headers
 from eventonce.event.formats.headers import NAMING, READABLE
-from eventonce.requests.reading import Admitted
+from eventonce.ports import Admitted
+from eventonce.requests.reading import as_json
 from eventonce.requests.refusal import RequestRefused
 
 TOLERANCE = "5m"  # how old a signature with a time may be, as Stripe's own libraries have it
 CONTENT = ("content-type", "content-encoding")  # how a body is to be read
 _MOST = 16  # signatures in one header that are looked at
 _BINARY = "ce-*"  # the attributes of a CloudEvent in binary mode
-
-
-class Auth(Protocol):
-    """Decides who may send, and what of a request is theirs."""
-
-    async def admit(self, headers: Mapping[str, str], body: bytes) -> Admitted | str:
-        """Return what may be read, or a word for one without an event; raise `RequestRefused` for a stranger.
-
-        The names of headers are in small letters.
-        """
-        ...
 
 
 class Signer:
@@ -107,7 +97,8 @@ class Hmac(Signer):
         for name in NAMING:
             if name in headers and not self.trusts(name):
                 self._refuse_name(name)
-        return Admitted({name: headers[name] for name in headers if name in CONTENT or self.trusts(name)}, body)
+        read = {name: headers[name] for name in headers if name in CONTENT or self.trusts(name)}
+        return Admitted(as_json(read), body)
 
     def _refuse_name(self, name: str) -> None:
         raise RequestRefused(
@@ -193,7 +184,7 @@ class Stripe(Signer):
             raise unauthorized("there is no signature in the header stripe-signature")
         self._freshness.check(time)
         check(self._secrets, time.encode("latin-1") + b"." + body, [_hex(value) for value in found])
-        return Admitted(only(CONTENT, headers), body)  # the id is in the signed body, and no header renames it
+        return Admitted(as_json(only(CONTENT, headers)), body)  # the id is in the signed body, and no header renames it
 
 
 class Bearer(Signer):

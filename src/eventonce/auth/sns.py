@@ -18,7 +18,7 @@ from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import ConfigError, MissingDriver
 from eventonce.event.formats.text import from_base64
 from eventonce.event.paths import read_time
-from eventonce.requests.reading import Admitted
+from eventonce.ports import Admitted
 from eventonce.requests.refusal import RequestRefused
 
 if TYPE_CHECKING:

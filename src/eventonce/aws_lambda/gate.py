@@ -8,7 +8,8 @@ from eventonce.clock import Clock
 from eventonce.errors import EventRejected
 from eventonce.event.formats import gateway
 from eventonce.event.formats.headers import IDEMPOTENCY_KEY
-from eventonce.requests.reading import Admitted, idempotency_key
+from eventonce.ports import Admitted
+from eventonce.requests.reading import idempotency_key
 from eventonce.requests.refusal import Refusals, RequestRefused
 from eventonce.rules.rule import Rule
 

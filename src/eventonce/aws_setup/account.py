@@ -2,22 +2,8 @@
 
 from typing import Any
 
-from eventonce.clients.aws import AwsUrl
+from eventonce.clients.aws import AwsUrl, ErrorKind, error_kind
 from eventonce.errors import ConfigError, EventOnceError
-
-_ABSENT = {
-    "AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist", "ResourceNotFoundException", "NotFound",
-    "NotFoundException",
-}  # fmt: skip
-_DELETED = {"AWS.SimpleQueueService.QueueDeletedRecently", "QueueDeletedRecently"}
-_DENIED = {
-    "AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException",
-    "UnauthorizedOperation",
-}  # fmt: skip
-_CREDENTIALS = {
-    "ExpiredToken", "ExpiredTokenException", "IncompleteSignature", "InvalidClientTokenId", "InvalidSignatureException",
-    "MissingAuthenticationToken", "SignatureDoesNotMatch", "UnrecognizedClientException",
-}  # fmt: skip
 
 
 class Account:
@@ -69,7 +55,7 @@ class Account:
             response: dict[str, Any] = getattr(client, operation)(**arguments)
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", ""))
-            if code in _ABSENT:
+            if error_kind(code) is ErrorKind.MISSING:
                 return None
             action = f"{service}:{client.meta.method_to_api_mapping[operation]}"
             raise _service_error(
@@ -100,15 +86,16 @@ def _open_client(address: AwsUrl, service: str) -> Any:
 
 
 def _service_error(action: str, code: str, message: str, subject: str) -> EventOnceError:
-    if code in _DENIED:
+    kind = error_kind(code)
+    if kind is ErrorKind.DENIED:
         return ConfigError(
             f"{action} is not allowed on {subject} ({message}); allow it for this user or role, and run this again"
         )
-    if code in _CREDENTIALS:
+    if kind in (ErrorKind.CREDENTIALS, ErrorKind.EXPIRED):
         return ConfigError(
             f"{action}: AWS does not accept the credentials ({code}); check them, the profile and the region"
         )
-    if code in _DELETED:
+    if kind is ErrorKind.DELETED:
         return EventOnceError(f"{subject} was just deleted, and SQS keeps its name for a while; run this again in 60 s")
     return EventOnceError(f"{action} failed on {subject} ({code}: {message}); fix this and run again")
 

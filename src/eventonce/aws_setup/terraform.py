@@ -1,8 +1,9 @@
-"""What a pipeline needs, as Terraform, laid out as `terraform fmt` would."""
+"""What a pipeline needs, as Terraform in its JSON syntax, for a file whose name ends in `.tf.json`."""
 
+import json
+from collections.abc import Iterator
 from typing import Any
 
-from eventonce.aws_setup.hcl import Block, Reference, block, encoded
 from eventonce.aws_setup.plan import (
     RETENTION,
     RETRY,
@@ -18,23 +19,42 @@ from eventonce.aws_setup.plan import (
 from eventonce.aws_setup.queue import admission
 from eventonce.aws_setup.role import Resource, policy, trust
 
+_LOG_DAYS = 30
+_Block = tuple[str, dict[str, Any]]  # its address, such as resource.aws_sqs_queue.source, and its arguments
+
 
 def terraform(plan: SetupPlan, *, function: bool = False) -> str:
-    """Resources, with the role of a worker, or of a function."""
-    blocks = [_queue(queue) for queue in plan.queues]
-    blocks += [_bus(bus) for bus in plan.buses]
+    """Return a configuration with the role of a worker, or of a function."""
+    blocks: dict[str, Any] = {}
+    for address, body in (*_common(plan), *(_function_role(plan) if function else _worker_role(plan))):
+        *parents, label = address.split(".")
+        inner = blocks
+        for name in parents:
+            inner = inner.setdefault(name, {})
+        inner[label] = body
+    return json.dumps(_escape(blocks), indent=2)
+
+
+def _common(plan: SetupPlan) -> Iterator[_Block]:
+    """Everything but who uses it."""
+    yield from map(_queue, plan.queues)
+    for bus in plan.buses:
+        source = {"event_source_name": bus.name} if bus.partner else {}
+        yield f"resource.{_address(bus)}", {"name": bus.name, **source}
     if isinstance(plan.sink, Topic) and not foreign(plan.sink):
-        blocks.append(_resource(plan.sink, {"name": plan.sink.name, "fifo_topic": plan.sink.fifo}))
+        yield f"resource.{_address(plan.sink)}", {"name": plan.sink.name, "fifo_topic": plan.sink.fifo}
     if isinstance(plan.sink, Bus) and plan.sink.name == "default":
-        blocks.append(block("data", "aws_cloudwatch_event_bus", "default", body={"name": "default"}))
-    blocks += [_looked_up(each) for each in (plan.stream, plan.sink) if isinstance(each, StreamResource)]
-    blocks += _rule(plan.rule, plan) if plan.rule is not None else []
-    blocks += [_table(plan.table)] if plan.table is not None else []
-    blocks += _function_role(plan) if function else _worker_role(plan)
-    return "\n".join(filter(None, blocks)).rstrip("\n")
+        yield "data.aws_cloudwatch_event_bus.default", {"name": "default"}
+    for stream in (plan.stream, plan.sink):
+        if isinstance(stream, StreamResource) and not stream.name.startswith("arn:"):
+            yield _stream_address(stream), {"name": stream.name}
+    if plan.rule is not None:
+        yield from _rule(plan.rule, plan)
+    if plan.table is not None:
+        yield _table(plan.table)
 
 
-def _queue(queue: QueueResource) -> str:
+def _queue(queue: QueueResource) -> _Block:
     body: dict[str, Any] = {
         "name": queue.name,
         "message_retention_seconds": RETENTION,
@@ -46,99 +66,75 @@ def _queue(queue: QueueResource) -> str:
         body["content_based_deduplication"] = True
     if queue.dead is not None:
         redrive = {"deadLetterTargetArn": _arn(queue.dead), "maxReceiveCount": queue.receives}
-        body["redrive_policy"] = encoded(redrive)
-    return _resource(queue, body)
+        body["redrive_policy"] = _json(redrive)
+    return f"resource.{_address(queue)}", body
 
 
-def _looked_up(stream: StreamResource) -> str:
-    """A stream that someone else made, or nothing where its name says it all."""
-    if stream.name.startswith("arn:"):
-        return ""
-    kind = "aws_dynamodb_table" if stream.of_table else "aws_kinesis_stream"
-    return block("data", kind, stream.purpose, body={"name": stream.name})
-
-
-def _bus(bus: Bus) -> str:
-    return _resource(bus, {"name": bus.name} | ({"event_source_name": bus.name} if bus.partner else {}))
-
-
-def _rule(rule: EventRule, plan: SetupPlan) -> list[str]:
-    bus = Reference(f"{_label(rule.bus)}.name") if rule.bus in plan.buses else rule.bus.name
-    target = {
-        "rule": Reference("aws_cloudwatch_event_rule.rule.name"),
+def _rule(rule: EventRule, plan: SetupPlan) -> Iterator[_Block]:
+    bus = _reference(f"{_address(rule.bus)}.name") if rule.bus in plan.buses else rule.bus.name
+    pattern = {"name": rule.name, "event_bus_name": bus, "event_pattern": _json(rule.pattern)}
+    yield "resource.aws_cloudwatch_event_rule.rule", pattern
+    target: dict[str, Any] = {
+        "rule": _reference("aws_cloudwatch_event_rule.rule.name"),
         "event_bus_name": bus,
         "target_id": "eventonce",
         "arn": _arn(rule.target),
-        "retry_policy": Block(
-            maximum_event_age_in_seconds=RETRY["MaximumEventAgeInSeconds"],
-            maximum_retry_attempts=RETRY["MaximumRetryAttempts"],
-        ),
-        "dead_letter_config": Block(arn=_arn(rule.undelivered)),
+        "retry_policy": {
+            "maximum_event_age_in_seconds": RETRY["MaximumEventAgeInSeconds"],
+            "maximum_retry_attempts": RETRY["MaximumRetryAttempts"],
+        },
+        "dead_letter_config": {"arn": _arn(rule.undelivered)},
     }
     if rule.target.fifo:
-        target["sqs_target"] = Block(message_group_id=rule.group)
-    named = {"name": rule.name, "event_bus_name": bus, "event_pattern": encoded(rule.pattern)}
-    return [
-        block("resource", "aws_cloudwatch_event_rule", "rule", body=named),
-        block("resource", "aws_cloudwatch_event_target", "queue", body=target),
-        *(_queue_policy(queue, rule) for queue in (rule.target, rule.undelivered)),
-    ]
+        target["sqs_target"] = {"message_group_id": rule.group}
+    yield "resource.aws_cloudwatch_event_target.queue", target
+    for queue in (rule.target, rule.undelivered):
+        admits = admission(rule, _arn(queue), _reference("aws_cloudwatch_event_rule.rule.arn"))
+        document = _json({"Version": "2012-10-17", "Statement": [admits]})
+        body = {"queue_url": _reference(f"{_address(queue)}.url"), "policy": document}
+        yield f"resource.aws_sqs_queue_policy.{queue.purpose}", body
 
 
-def _queue_policy(queue: QueueResource, rule: EventRule) -> str:
-    admits = admission(rule, _arn(queue), Reference("aws_cloudwatch_event_rule.rule.arn"))
-    body = {
-        "queue_url": Reference(f"{_label(queue)}.url"),
-        "policy": encoded({"Version": "2012-10-17", "Statement": [admits]}),
-    }
-    return block("resource", "aws_sqs_queue_policy", queue.purpose, body=body)
-
-
-def _table(table: TableResource) -> str:
+def _table(table: TableResource) -> _Block:
     keys = [name for name in (table.key, table.sort) if name]
-    body = {"name": table.name, "billing_mode": "PAY_PER_REQUEST"}
-    body |= dict(zip(("hash_key", "range_key"), keys, strict=False))
-    attributes = [Block(name=name, type="S") for name in keys]
-    return _resource(table, {**body, "attribute": attributes, "ttl": Block(attribute_name=table.ttl, enabled=True)})
+    body = {
+        "name": table.name,
+        "billing_mode": "PAY_PER_REQUEST",
+        **dict(zip(("hash_key", "range_key"), keys, strict=False)),
+        "attribute": [{"name": name, "type": "S"} for name in keys],
+        "ttl": {"attribute_name": table.ttl, "enabled": True},
+    }
+    return f"resource.{_address(table)}", body
 
 
 # --- who uses it ---
 
 
-def _worker_role(plan: SetupPlan) -> list[str]:
-    variable = {
-        "description": "What the worker runs on",
-        "type": Reference("string"),
-        "default": "ecs-tasks.amazonaws.com",
-    }
-    return [
-        block("variable", "worker_service", body=variable),
-        *_role(plan, "worker", Reference("var.worker_service")),
-    ]
+def _worker_role(plan: SetupPlan) -> Iterator[_Block]:
+    parameter = {"type": "string", "default": "ecs-tasks.amazonaws.com"}
+    yield "variable.worker_service", {"description": "What the worker runs on", **parameter}
+    yield from _role(plan, "worker", _reference("var.worker_service"))
 
 
-def _function_role(plan: SetupPlan) -> list[str]:
-    group = {"name_prefix": "/aws/lambda/eventonce-", "retention_in_days": 30}
-    streams = Reference('"${aws_cloudwatch_log_group.function.arn}:*"')
-    return [
-        block("resource", "aws_cloudwatch_log_group", "function", body=group),
-        *_role(plan, "function", "lambda.amazonaws.com", streams),
-    ]
+def _function_role(plan: SetupPlan) -> Iterator[_Block]:
+    group = {"name_prefix": "/aws/lambda/eventonce-", "retention_in_days": _LOG_DAYS}
+    yield "resource.aws_cloudwatch_log_group.function", group
+    streams = _Template(_reference("aws_cloudwatch_log_group.function.arn") + ":*")
+    yield from _role(plan, "function", "lambda.amazonaws.com", streams)
 
 
-def _role(plan: SetupPlan, name: str, service: Any, logs: Any = None) -> list[str]:
-    role = {"name_prefix": "eventonce-", "assume_role_policy": encoded(trust(service, worker=logs is None))}
-    allowed = {"role": Reference(f"aws_iam_role.{name}.id"), "policy": encoded(policy(plan, _arn, logs))}
-    return [
-        block("resource", "aws_iam_role", name, body=role),
-        block("resource", "aws_iam_role_policy", name, body=allowed),
-        block("output", f"{name}_role", body={"value": Reference(f"aws_iam_role.{name}.arn")}),
-    ]
+def _role(plan: SetupPlan, name: str, service: str, logs: str | None = None) -> Iterator[_Block]:
+    role = f"aws_iam_role.{name}"
+    trusted = _json(trust(service, worker=logs is None))
+    yield f"resource.{role}", {"name_prefix": "eventonce-", "assume_role_policy": trusted}
+    allowed = _json(policy(plan, _arn, logs))
+    yield f"resource.aws_iam_role_policy.{name}", {"role": _reference(f"{role}.id"), "policy": allowed}
+    yield f"output.{name}_role", {"value": _reference(f"{role}.arn")}
 
 
 # --- names ---
 
-_KINDS = {
+_TYPES = {
     QueueResource: "aws_sqs_queue",
     Topic: "aws_sns_topic",
     Bus: "aws_cloudwatch_event_bus",
@@ -146,21 +142,21 @@ _KINDS = {
 }
 
 
-def _resource(resource: Resource, body: dict[str, Any]) -> str:
-    kind, _, name = _label(resource).partition(".")
-    return block("resource", kind, name, body=body)
-
-
-def _label(resource: Resource) -> str:
-    """How others refer to something."""
-    name = (
+def _address(resource: Resource) -> str:
+    """Return how expressions refer to a resource."""
+    label = (
         resource.purpose
         if isinstance(resource, QueueResource)
         else type(resource).__name__.removesuffix("Resource").lower()
     )
     if isinstance(resource, Bus):
-        name = "partner" if resource.partner else f"bus_{resource.label}"
-    return f"{_KINDS[type(resource)]}.{name}"
+        label = "partner" if resource.partner else f"bus_{resource.label}"
+    return f"{_TYPES[type(resource)]}.{label}"
+
+
+def _stream_address(stream: StreamResource) -> str:
+    """Return how expressions refer to a stream, which is someone else's resource."""
+    return f"data.{'aws_dynamodb_table' if stream.of_table else 'aws_kinesis_stream'}.{stream.purpose}"
 
 
 def _arn(resource: Resource) -> Any:
@@ -172,13 +168,43 @@ def _arn(resource: Resource) -> Any:
     if not isinstance(resource, TableResource) and foreign(resource):
         return resource.name
     if isinstance(resource, Bus) and resource.name == "default":
-        return Reference("data.aws_cloudwatch_event_bus.default.arn")
-    return Reference(f"{_label(resource)}.arn")
+        return _reference("data.aws_cloudwatch_event_bus.default.arn")
+    return _reference(f"{_address(resource)}.arn")
 
 
 def _stream_arn(stream: StreamResource) -> Any:
     if stream.name.startswith("arn:"):
         return stream.name
+    address = _stream_address(stream)
     if not stream.of_table:
-        return Reference(f"data.aws_kinesis_stream.{stream.purpose}.arn")
-    return [Reference(f"data.aws_dynamodb_table.{stream.purpose}.{name}") for name in ("arn", "stream_arn")]
+        return _reference(f"{address}.arn")
+    return [_reference(f"{address}.{name}") for name in ("arn", "stream_arn")]
+
+
+# --- strings, each of which is a template in this syntax ---
+
+
+class _Template(str):
+    """A string in which `${...}` is an expression."""
+
+    __slots__ = ()
+
+
+def _reference(expression: str) -> _Template:
+    return _Template(f"${{{expression}}}")
+
+
+def _json(document: Any) -> _Template:
+    """Return an argument that is a document in JSON. References are replaced inside its text."""
+    return _Template(json.dumps(_escape(document), separators=(",", ":")))
+
+
+def _escape(value: Any) -> Any:
+    """Return the value with every string written so that Terraform reads plain text as it is."""
+    if isinstance(value, dict):
+        return {_escape(name): _escape(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_escape(item) for item in value]
+    if isinstance(value, str) and not isinstance(value, _Template):
+        return value.replace("${", "$${").replace("%{", "%%{")
+    return value

@@ -10,8 +10,8 @@ from eventonce.cli.progress import Progress
 from eventonce.clock import duration
 from eventonce.errors import EventRejected, describe
 from eventonce.traffic.advise import advise_on
+from eventonce.traffic.archive import Archive, RecordedEvent
 from eventonce.traffic.proposal import Totals, as_json, toml
-from eventonce.traffic.recorded import RecordedEvent, Traffic
 from eventonce.traffic.sample import Sample
 
 _MOST_COMPLAINTS = 5
@@ -20,15 +20,19 @@ _FROM_SQS = b"eceiptHandle"  # however the recorder spelled its first letter
 
 @click.command()
 @click.argument("traffic", nargs=-1)
-@click.option("--horizon", metavar="DURATION", help="How late a copy can be, where you know it: 14d behind SQS.")
+@click.option("--horizon", metavar="DURATION", help="How late a copy can be, if you know it: 14d behind SQS.")
 @click.option("--json", "in_json", is_flag=True, help="Print one JSON document in place of the rule file.")
 def advise(traffic: tuple[str, ...], horizon: str | None, *, in_json: bool) -> None:
     """Propose rules from recorded traffic: what identifies an event, what to ignore, and the window.
 
-    TRAFFIC is files, folders or - for stdin: JSON lines or JSON documents one behind the other, gzip or not, in any
+    TRAFFIC is files, folders or - for stdin: JSON lines or concatenated JSON documents, gzip or not, in any
     carrier's shape. The proposal is a rule file with the evidence in comments: how sure each rule is, what it was
-    tried on, and what to ask the producer. Where the traffic is too little or leaves a doubt, the rule is the safe
-    one, the event's id, and says why. Exit 1 when there was no event to learn from.
+    tried on, and what to ask the producer.
+
+    Events with one id are copies. So are events that are equal but for a time of sending or a token that no other
+    event has, if they share an id, are rare and come soon. Values count, names do not. If the traffic is too little
+    or leaves a doubt, the rule is the safe one, the event's id, and says why. Exit 1 if there was no event to learn
+    from.
 
     \b
       eventonce advise traffic.jsonl > pipeline.toml
@@ -37,7 +41,7 @@ def advise(traffic: tuple[str, ...], horizon: str | None, *, in_json: bool) -> N
     """
     if horizon is not None:
         duration(horizon, "--horizon")
-    recorded = Traffic(_paths(traffic))
+    recorded = Archive(_paths(traffic), parquet=False)
     with Progress(recorded) as progress:
         reading = _Reading(progress)
         reading.all(recorded)
@@ -58,7 +62,7 @@ def _paths(traffic: Sequence[str]) -> Sequence[str]:
 
 
 class _Reading:
-    """Takes the sample, and says what could not be read."""
+    """Takes the sample, and reports what could not be read."""
 
     def __init__(self, progress: Progress) -> None:
         self.sample = Sample()
@@ -83,7 +87,7 @@ class _Reading:
             self.events += 1
         except EventRejected as error:
             self.rejected += 1
-            self._complain(f"{seen.place}: rejected: {describe(error)}")
+            self._complain(f"{seen.location}: rejected: {describe(error)}")
 
     def _complain(self, line: str) -> None:
         if self.rejected <= _MOST_COMPLAINTS:

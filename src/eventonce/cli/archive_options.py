@@ -9,32 +9,32 @@ from eventonce.cli.options import Command
 from eventonce.errors import ConfigError
 from eventonce.traffic.archive import Archive
 
-LARGE = 1 << 30  # bytes of traffic beyond which DuckDB counts, where it is installed
+LARGE = 1 << 30  # bytes of traffic beyond which DuckDB counts, if it is installed
 _SPARK = ("spark://", "local[", "sc://", "yarn", "k8s://")
 
 
 def engine_options(command: Command) -> Command:
-    """What reads the archive, and where in a Parquet file the events are."""
-    column = click.option("--column", help="Of Parquet files: the column that holds the events as JSON.")
+    """Add the options for the engine, and for the column of a Parquet file."""
+    column = click.option("--column", help="Parquet column with the events as JSON.")
     engine = click.option(
         "--engine",
         metavar="ENGINE",
-        callback=_known,
+        callback=_valid,
         help="memory, duckdb, or Spark: spark://HOST:PORT, local[*], or sc://HOST of Spark Connect.",
     )
     return engine(column(command))
 
 
-def _known(context: click.Context, option: click.Parameter, value: Any) -> Any:
+def _valid(context: click.Context, option: click.Parameter, value: Any) -> Any:
     if value is None or value in ("memory", "duckdb") or value.startswith(_SPARK):
         return value
-    raise click.BadParameter(f"{value!r} is none; use memory, duckdb, spark://HOST:PORT, local[*] or sc://HOST")
+    raise click.BadParameter(f"unknown engine {value!r}; use memory, duckdb, spark://HOST:PORT, local[*] or sc://HOST")
 
 
-def choose(engine: str | None, archive: Archive) -> str:
-    """The engine that was named, or the one that suits the archive."""
-    if engine not in (None, "memory") and not archive.lasting:
-        raise ConfigError(f"--engine: {engine} reads files, and a pipe is none; write it to a file first")
+def choose_engine(engine: str | None, archive: Archive) -> str:
+    """Return the engine that was named, or the one that suits the archive."""
+    if engine not in (None, "memory") and not archive.repeatable:
+        raise ConfigError(f"--engine: {engine} cannot read a pipe; write it to a file first")
     if engine is not None:
         return engine
     large = (archive.size or 0) > LARGE

@@ -15,7 +15,7 @@ from eventonce.event.formats import read_event
 from eventonce.event.formats.text import kind_of
 from eventonce.lint import Case, Finding, Lint
 from eventonce.rules import Keyed, Rulebook
-from eventonce.traffic.recorded import Traffic
+from eventonce.traffic.archive import Archive
 from eventonce.webhook.address import read_url
 
 _DATE = re.compile(r"holds a (datetime|date|time),")  # types of TOML that JSON lacks
@@ -55,13 +55,13 @@ def check(pipeline: str, samples: tuple[str, ...], *, as_json: bool) -> None:
 
 def _events(samples: tuple[str, ...]) -> list[Event]:
     """Return the sample events. Those that cannot be read are reported on stderr."""
-    recorded = Traffic(samples)
+    recorded = Archive(samples, parquet=False)
     events = []
     for sample in recorded:
         if isinstance(sample.event, Event):
             events.append(sample.event)
         else:
-            click.echo(f"eventonce: --samples: {sample.place}: {sample.event}", err=True)
+            click.echo(f"eventonce: --samples: {sample.location}: {sample.event}", err=True)
     for path, reason in recorded.unreadable.items():
         raise ConfigError(f"--samples: {path}: {reason}")
     if not events:

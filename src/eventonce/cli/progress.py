@@ -3,37 +3,30 @@
 import sys
 import time
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import click
 
-_EVERY = 0.1  # seconds between two drawings
-_SAID_EVERY = 60.0  # seconds between two lines, where there is no terminal
+from eventonce.ports import Measured
 
-
-class Measured(Protocol):
-    """Something that is read and knows how far it is."""
-
-    @property
-    def size(self) -> int | None: ...
-    @property
-    def position(self) -> int: ...
+_DRAW_SECONDS = 0.1  # between two drawings
+_LINE_SECONDS = 60.0  # between two lines, without a terminal
 
 
 class Progress:
-    """How far a file has been read; on a pipe, how many events have come."""
+    """How far a file has been read. On a pipe, how many events have come."""
 
-    def __init__(self, source: Measured) -> None:
-        self._source = source
+    def __init__(self, source: object) -> None:
+        self._measured = source if isinstance(source, Measured) else None
         self._events = 0
         self._drawn_at = 0.0
-        self._began_at = self._said_at = time.monotonic()
-        self._shown = sys.stderr.isatty()
+        self._started_at = self._line_at = time.monotonic()
+        self._on_terminal = sys.stderr.isatty()
         self._bar: Any = None
 
     def __enter__(self) -> Self:
-        if self._shown and self._source.size:
-            self._bar = click.progressbar(length=self._source.size, label="events", file=sys.stderr)
+        if self._on_terminal and self._size:
+            self._bar = click.progressbar(length=self._size, label="events", file=sys.stderr)
             self._bar.__enter__()
         return self
 
@@ -42,41 +35,49 @@ class Progress:
     ) -> None:
         self.done()
 
+    @property
+    def _size(self) -> int | None:
+        return self._measured.size if self._measured is not None else None
+
+    @property
+    def _position(self) -> int:
+        return self._measured.position if self._measured is not None else 0
+
     def step(self, events: int = 1) -> None:
-        """So many more events have ended."""
+        """Count events that are done, and show them from time to time."""
         self._events += events
-        if self._shown and time.monotonic() - self._drawn_at > _EVERY:
+        if self._on_terminal and time.monotonic() - self._drawn_at > _DRAW_SECONDS:
             self._drawn_at = time.monotonic()
             self._draw()
-        elif self._source.size and not self._shown and time.monotonic() - self._said_at > _SAID_EVERY:
-            self._said_at = time.monotonic()
-            self._tell(self._source.size)
+        elif self._size and not self._on_terminal and time.monotonic() - self._line_at > _LINE_SECONDS:
+            self._line_at = time.monotonic()
+            self._print_line(self._size)
 
     def say(self, line: str) -> None:
-        """A line for the reader."""
-        if self._shown:
+        """Print a line."""
+        if self._on_terminal:
             click.echo("\r\033[K", nl=False, err=True)
         click.echo(line, err=True)
 
     def done(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
-            self._bar.update(self._source.position - self._bar.pos)
+            self._bar.update(self._position - self._bar.pos)
             self._bar.__exit__(None, None, None)
             self._bar = None
-        elif self._shown and self._events:
+        elif self._on_terminal and self._events:
             click.echo("\r\033[K", nl=False, err=True)
-        self._shown = False
+        self._on_terminal = False
 
-    def _tell(self, size: int) -> None:
-        """How far it is and how long it will take, for who reads a log."""
-        done = max(1, self._source.position)
-        left = (time.monotonic() - self._began_at) * (size - done) / done
-        self.say(f"{100 * done // size} %, {self._events:,} events, about {max(1, round(left / 60))} min left")
+    def _print_line(self, size: int) -> None:
+        """Print for a log how far it is, and how long it will take."""
+        done = max(1, self._position)
+        remaining = (time.monotonic() - self._started_at) * (size - done) / done
+        self.say(f"{100 * done // size} %, {self._events:,} events, about {max(1, round(remaining / 60))} min left")
 
     def _draw(self) -> None:
         if self._bar is not None:
             self._bar.label = f"{self._events:,} events"
-            self._bar.update(self._source.position - self._bar.pos)
+            self._bar.update(self._position - self._bar.pos)
         else:
             click.echo(f"\r\033[K{self._events:,} events", nl=False, err=True)

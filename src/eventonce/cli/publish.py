@@ -14,7 +14,7 @@ from eventonce.errors import ConfigError, describe
 from eventonce.event import Event
 from eventonce.outbox import Publisher, PublishKind, PublishResult
 from eventonce.outbox.publisher import MAX_ATTEMPTS
-from eventonce.traffic.recorded import RecordedEvent, Traffic
+from eventonce.traffic.archive import Archive, RecordedEvent
 from eventonce.wire import load
 
 _BATCH = 500
@@ -53,7 +53,7 @@ def publish(
     with ExitStack() as stack:
         publisher = Publisher(url, rules=rules, dead_letter=dead_letter, max_attempts=max_attempts)
         stack.callback(publisher.close)
-        recorded = Traffic([events])
+        recorded = Archive([events], parquet=False)
         progress = stack.enter_context(Progress(recorded))
         stack.callback(_close, counts)
         stack.callback(progress.done)
@@ -82,9 +82,11 @@ def _tell(
 ) -> None:
     if as_json:
         told = {name: getattr(found, name) for name in ("kind", "identity", "id", "attempts", "code")}
-        click.echo(msgspec.json.encode({**told, "error": found.error and describe(found.error), "place": seen.place}))
+        click.echo(
+            msgspec.json.encode({**told, "error": found.error and describe(found.error), "place": seen.location})
+        )
     elif not found.ok and _not_sent(counts) <= _MOST_COMPLAINTS:
-        progress.say(f"{seen.place}: {found.kind}: {describe(found.error)}")
+        progress.say(f"{seen.location}: {found.kind}: {describe(found.error)}")
     elif not found.ok and _not_sent(counts) == _MOST_COMPLAINTS + 1:
         progress.say("more of these are not shown")
 

@@ -19,8 +19,8 @@ from eventonce.observe.text import one_line
 from eventonce.ports import Sink
 from eventonce.redrive import (
     DONE,
-    Box,
     DeadLetter,
+    DeadLetterBox,
     LetterFilter,
     Redrive,
     RedrivePlan,
@@ -133,7 +133,7 @@ def _list(letters: Sequence[DeadLetter]) -> None:
         click.echo(json.dumps({name: value for name, value in fields.items() if value is not None}))
 
 
-def _show(box: Box, selection: RedrivePlan, *, on_stderr: bool) -> None:
+def _show(box: DeadLetterBox, selection: RedrivePlan, *, on_stderr: bool) -> None:
     """Show the plan, on stderr if events may go to stdout."""
     letters = f"{selection.found:,} dead letter{'s' if selection.found != 1 else ''} in {box.name}"
     lines = [f"{letters}; {selection.matching:,} match, {len(selection.letters):,} to redrive"]
@@ -153,7 +153,13 @@ def _show(box: Box, selection: RedrivePlan, *, on_stderr: bool) -> None:
 
 
 def _redrive(
-    stack: ExitStack, settings: Settings, box: Box, letters: Sequence[DeadLetter], *, reprocess: bool, as_json: bool
+    stack: ExitStack,
+    settings: Settings,
+    box: DeadLetterBox,
+    letters: Sequence[DeadLetter],
+    *,
+    reprocess: bool,
+    as_json: bool,
 ) -> bool:
     handler = open_sink(settings.sink)
     if isinstance(handler, Sink):

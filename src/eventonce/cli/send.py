@@ -18,7 +18,7 @@ from eventonce.event import Event
 from eventonce.event.formats import read_event
 from eventonce.ports import Sink
 from eventonce.sinks import open_sink
-from eventonce.traffic.recorded import Traffic
+from eventonce.traffic.archive import Archive
 
 _BATCH = 100
 _MAX_WARNINGS = 5
@@ -71,10 +71,10 @@ def _open(url: str) -> Sink:
 def _read(events: str) -> list[Event]:
     if events == "-" and (sys.stdin is None or sys.stdin.isatty()):
         raise click.UsageError("name a file of events, or pass them on stdin")
-    recorded, read = Traffic([events]), []
+    recorded, read = Archive([events], parquet=False), []
     for item in recorded:
         if not isinstance(item.event, Event):
-            raise ConfigError(f"{item.place}: {describe(item.event)}")
+            raise ConfigError(f"{item.location}: {describe(item.event)}")
         read.append(item.event)
     for path, reason in recorded.unreadable.items():
         raise ConfigError(f"{path}: {reason}")

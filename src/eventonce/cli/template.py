@@ -17,7 +17,7 @@ from eventonce.wire import load
     type=click.Choice(["cloudformation", "sam", "terraform"]),
     default="cloudformation",
     show_default=True,
-    help="Template language. CloudFormation and SAM are written as JSON.",
+    help="Template language. All are written as JSON: name a Terraform file NAME.tf.json.",
 )
 @click.option(
     "--lambda", "function", is_flag=True, help="Print the role of a function, not of a worker. SAM implies it."
@@ -32,7 +32,7 @@ def template(pipeline: str, language: str, *, function: bool) -> None:
     \b
       eventonce template pipeline.toml > stack.json
       eventonce template pipeline.toml --format sam > template.json
-      eventonce template pipeline.toml --format terraform --lambda > eventonce.tf
+      eventonce template pipeline.toml --format terraform --lambda > eventonce.tf.json
     """
     function = function or language == "sam"
     plan = make_plan(load(pipeline), function=function)

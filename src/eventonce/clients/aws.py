@@ -1,6 +1,7 @@
-"""Clients of AWS, made on use: with the usual environment and profiles, and what a URL says beside them."""
+"""Clients of AWS, made on use: with the usual environment and profiles, and what a URL says beside them. Its errors."""
 
 import os
+from enum import Enum, auto
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -97,3 +98,53 @@ def is_away(error: Exception) -> bool:
         return unanswered and not isinstance(error, exceptions.SSLError)
     said, status = code(error), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return status >= 500 or "Throttl" in said or "ThroughputExceeded" in said or said in _SLOW_DOWN
+
+
+class ErrorKind(Enum):
+    """What an error of AWS means for the caller."""
+
+    THROTTLED = auto()  # passes: the service has too much to do
+    EXPIRED = auto()  # passes where the credentials are renewed
+    CREDENTIALS = auto()  # they are missing or wrong
+    DENIED = auto()  # they do not allow it
+    MISSING = auto()  # the resource does not exist
+    DELETED = auto()  # the resource was deleted a moment ago, and its name is not free yet
+    UNUSABLE = auto()  # the account, the resource or its encryption key is in a state or of a kind that forbids it
+    TOO_LARGE = auto()
+    INVALID = auto()  # what was sent is refused, whoever sends it
+
+
+# One table for the services that say these in their own spellings: in their plain form, as `error_kind` reads them.
+_ERRORS = {
+    ErrorKind.THROTTLED: (
+        "kmsthrottled", "kmsthrottling", "provisionedthroughputexceeded", "requestlimitexceeded", "requestthrottled",
+        "requesttimeout", "slowdown", "throttled", "throttling", "toomanyrequests",
+    ),
+    ErrorKind.EXPIRED: ("expiredtoken", "requestexpired"),
+    ErrorKind.CREDENTIALS: (
+        "incompletesignature", "invalidclienttokenid", "invalidsecurity", "invalidsignature",
+        "missingauthenticationtoken", "signaturedoesnotmatch", "unrecognizedclient",
+    ),
+    ErrorKind.DENIED: ("accessdenied", "authorizationerror", "kmsaccessdenied", "unauthorizedoperation"),
+    ErrorKind.MISSING: ("nonexistentqueue", "notfound", "queuedoesnotexist", "resourcenotfound"),
+    ErrorKind.DELETED: ("queuedeletedrecently",),
+    ErrorKind.UNUSABLE: (
+        "invalidaccountid", "invalidaddress", "invalidstate", "kmsdisabled", "kmsinvalidkeyusage", "kmsinvalidstate",
+        "kmsnotfound", "kmsoptinrequired", "optinrequired", "unsupportedoperation",
+    ),
+    ErrorKind.TOO_LARGE: ("413", "batchrequesttoolong", "requestentitytoolarge", "requesttoolong"),
+    ErrorKind.INVALID: (
+        "invalidargument", "invalidinput", "invalidmessagecontents", "invalidparameter", "invalidparametervalue",
+        "malformeddetail", "notauthorizedfordetailtype", "notauthorizedforsource", "parametervalueinvalid",
+        "paramvalidation", "redactionfailure", "validation", "validationerror",
+    ),
+}  # fmt: skip
+_KINDS = {code: kind for kind, codes in _ERRORS.items() for code in codes}
+
+
+def error_kind(error_code: str) -> ErrorKind | None:
+    """Return what a code means, or None for one that the table lacks.
+
+    Services differ in a name before a dot, in the ending and in capital letters.
+    """
+    return _KINDS.get(error_code.rpartition(".")[2].removesuffix("Exception").lower())

@@ -5,10 +5,11 @@ from typing import cast
 
 from eventonce.clients.drivers import from_extra
 from eventonce.dead_letters.file_sink import DeadFile
-from eventonce.dead_letters.writing import DeadLetters, keep
+from eventonce.dead_letters.writing import keep
 from eventonce.errors import ConfigError
+from eventonce.ports import DeadLetters
 
-__all__ = ["DeadLetters", "keep", "open_dead_letters"]
+__all__ = ["keep", "open_dead_letters"]
 
 # The module of each scheme, whose `open_url(url)` opens the place; and the extra that brings its driver.
 _MODULES = {

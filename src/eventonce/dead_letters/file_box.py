@@ -13,8 +13,9 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from eventonce.dead_letters.letter import DeadLetter, from_told, read_letter, without_body
+from eventonce.dead_letters.letter import from_fields, read_letter, without_body
 from eventonce.errors import SourceError
+from eventonce.ports import DeadLetter
 from eventonce.sinks.append import AppendFile
 
 
@@ -38,7 +39,7 @@ class FileBox:
         self._note([{"letter": letter.id, "redriven": True} for letter in letters])
 
     def keep(self, letters: Sequence[DeadLetter]) -> None:
-        self._note([without_body(letter.told) for letter in letters if letter.told])
+        self._note([without_body(letter.fields) for letter in letters if letter.fields])
 
     def close(self) -> None:
         with suppress(SourceError), self._opened() as file:
@@ -53,7 +54,7 @@ class FileBox:
             letter = read_letter(line.rstrip(b"\n"))
             note = noted.get(letter.id, {})
             if not note.get("redriven"):
-                yield from_told({**letter.told, **note}, letter.id) if note else letter
+                yield from_fields({**letter.fields, **note}, letter.id) if note else letter
 
     def _note(self, notes: list[dict[str, Any]]) -> None:
         if notes:

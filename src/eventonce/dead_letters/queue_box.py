@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from eventonce.dead_letters.letter import MOST, DeadLetter, read_letter
+from eventonce.dead_letters.letter import MOST, read_letter
 from eventonce.dead_letters.undelivered import read_undelivered
 from eventonce.dead_letters.writing import OUTCOME
 from eventonce.event import Delivery
+from eventonce.ports import DeadLetter
 from eventonce.sources.sqs import MOVED_FROM, SqsSource
 
 if TYPE_CHECKING:
@@ -43,14 +44,14 @@ class QueueBox:
 
     def keep(self, letters: Sequence[DeadLetter]) -> None:
         """Send them anew and delete what they were. Killed between the two there are two, of which one is a copy."""
-        ours = [letter for letter in letters if letter.told]
+        ours = [letter for letter in letters if letter.fields]
         if not ours:
             return
         if self._sink is None:
             from eventonce.dead_letters.queue_sink import DeadQueue  # which needs its driver
 
             self._sink = DeadQueue(self._source.plain_url)
-        self._sink.send([letter.told for letter in ours])
+        self._sink.send([letter.fields for letter in ours])
         self.remove(ours)
 
     def close(self) -> None:

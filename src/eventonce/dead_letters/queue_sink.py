@@ -11,7 +11,7 @@ import msgspec
 from eventonce.dead_letters.writing import OUTCOME, RULE, Dead, letter
 from eventonce.errors import EventRejected, LettersNotKept, SinkError
 from eventonce.event import Event
-from eventonce.sinks.parcel import Entry, Parcel
+from eventonce.ports import BatchEntry, Sendable
 from eventonce.sinks.sqs import SqsSink
 
 _ROOM = 1024  # bytes of a message that are left for its attributes
@@ -23,7 +23,7 @@ class DeadQueue:
 
     def __init__(self, url: str) -> None:
         self._sink = _Letters(url)
-        self.name = self._sink.where
+        self.name = self._sink.label
 
     def write(self, dead: Dead, now: int) -> None:
         """Keep these; SQS has them when this returns."""
@@ -74,14 +74,14 @@ class DeadQueue:
 class _Letters(SqsSink):
     what = "dead_letter"
 
-    def _entry(self, event: Event, parcel: Parcel) -> Entry:
+    def _entry(self, event: Event, item: Sendable) -> BatchEntry:
         given = {OUTCOME: event.data["outcome"], RULE: event.data["rule"]}
         named = {name: {"DataType": "String", "StringValue": _plain(value)} for name, value in given.items() if value}
         size = len(event.raw) + sum(len(name + "String" + each["StringValue"]) for name, each in named.items())
         # A group of its own for each: dead letters keep no order.
-        names = ("MessageDeduplicationId", "MessageGroupId") if self.where.endswith(".fifo") else ()
-        order = dict.fromkeys(names, parcel.key)
-        return Entry({"MessageBody": event.raw.decode(), "MessageAttributes": named, **order}, size)
+        names = ("MessageDeduplicationId", "MessageGroupId") if self.label.endswith(".fifo") else ()
+        order = dict.fromkeys(names, item.key)
+        return BatchEntry({"MessageBody": event.raw.decode(), "MessageAttributes": named, **order}, size)
 
 
 def packed(told: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from eventonce.dead_letters import open_dead_letters
-from eventonce.dead_letters.letter import DeadLetter, read_letter
+from eventonce.dead_letters.letter import read_letter
 from eventonce.dead_letters.table_sink import DeadTable
 from eventonce.errors import SourceError
+from eventonce.ports import DeadLetter
 
 _PAGE = 500
 
@@ -38,7 +39,9 @@ class TableBox:
         self._table.remove([letter.handle for letter in letters])
 
     def keep(self, letters: Sequence[DeadLetter]) -> None:
-        self._table.replace([(letter.handle, msgspec.json.encode(letter.told)) for letter in letters if letter.told])
+        self._table.replace(
+            [(letter.handle, msgspec.json.encode(letter.fields)) for letter in letters if letter.fields]
+        )
 
     def close(self) -> None:
         self._table.close()

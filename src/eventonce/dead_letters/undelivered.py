@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 
 from eventonce.clock import moment
-from eventonce.dead_letters.letter import DeadLetter
 from eventonce.dead_letters.writing import OUTCOME
 from eventonce.event import Delivery
 from eventonce.event.decoding import decode
+from eventonce.ports import DeadLetter
 from eventonce.sources.sqs import MOVED_FROM
 
 _UNSURE = (

@@ -3,28 +3,17 @@
 import logging
 from base64 import b64encode
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from eventonce.claims.outcome import Outcome
 from eventonce.clock import moment
 from eventonce.errors import LettersNotKept, describe
 from eventonce.event import Delivery, Event
+from eventonce.ports import DeadLetters
 
 OUTCOME, RULE = "eventonce-outcome", "eventonce-rule"  # attributes of a message, to tell letters apart unread
 Dead = Sequence[tuple[Delivery, Outcome]]
 _log = logging.getLogger("eventonce")
-
-
-class DeadLetters(Protocol):
-    """A place for dead letters. What is written is kept for good when `write` returns; else it raises `SinkError`.
-
-    Where some letters can never be kept there, such as those that are too large, it raises `LettersNotKept`.
-    """
-
-    @property
-    def name(self) -> str: ...
-    def write(self, dead: Dead, now: int) -> None: ...
-    def close(self) -> None: ...
 
 
 def keep(place: DeadLetters, dead: Dead, now: int) -> Dead:

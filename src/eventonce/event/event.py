@@ -34,6 +34,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     raw: bytes = b""
     named_by: tuple[str, ...] = ()
     form: Literal["eventbridge", "cloudevents", "plain"] = "plain"  # the envelope it came in
+    tombstone: bool = False  # Kafka itself brought it, without a value
     plain_numbers: bool = False  # it is known that all integers in it have 64 bits, and other numbers are below 1e15
 
     def document(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def apart(delivery: Delivery) -> Sequence[Delivery]:
     """The deliveries in a delivery: one for each event that its document carries."""
     if delivery.event is not None or delivery.unreadable is not None:
         return [delivery]
-    if delivery.handle is not None:
+    if delivery.handle is not None and "message" in delivery.origin:
         return _message(delivery)
     if not _may_carry(delivery.body):
         return [delivery]

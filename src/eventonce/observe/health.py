@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
+from eventonce.closing import Closing
 from eventonce.errors import ConfigError, describe
 from eventonce.observe.status import Status
 from eventonce.observe.text import one_line
@@ -34,7 +35,7 @@ def listen_address(text: str) -> tuple[str, int]:
     return host.strip("[]") or LOOPBACK, int(port)
 
 
-class Health:
+class Health(Closing):
     """A small server on a thread: `/healthz`, `/readyz`, `/status.json` and, if there are any, `/metrics`.
 
     The worker is ready if the store answered recently. Without a recent call, `probe` makes one.
@@ -71,12 +72,6 @@ class Health:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _readyz(self) -> Page:
         problem = None if self._status.answered_within(_RECENT) else self._problem()

@@ -37,6 +37,7 @@ class RelayDecision:
         self.dead = list(broken)
         self.done = [dead.row for dead in self.dead]
         self.back: list[Back] = []
+        self.sent = bool(answered)
         self.counts: Counter[str] = Counter({"refused": len(self.done)} if self.done else {})
         self._most = most
         stuck: set[str] = set()

@@ -27,7 +27,7 @@ SWEPT = 1000  # rows that are removed at a time
 
 
 class OutboxFeed(Protocol):
-    """A relay's way to the rows of an outbox.
+    """A relay's way to the rows of an outbox. Internal: an outbox is opened by URL.
 
     What was taken is held until it is settled, and nobody else has rows of the same group meanwhile. Where the outbox
     does not answer, a `StoreError` says so.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from eventonce.clock import Clock, SystemClock
+from eventonce.closing import Closing
 from eventonce.errors import ConfigError, MissingDriver
 from eventonce.outbox.identity import Identities
 from eventonce.outbox.row import make_row
@@ -24,7 +24,7 @@ _TABLES = {
 _FORMS = "postgresql://HOST/DATABASE, sqlite:///FILE or dynamodb://TABLE"
 
 
-class Outbox:
+class Outbox(Closing):
     """`outbox.add(connection, event)` in the transaction of your own change: both are committed, or neither.
 
     The URL names the database of that change. Nothing is connected to for `add`, which uses your connection only.
@@ -83,14 +83,6 @@ class Outbox:
     def close(self) -> None:
         """Close what is open to the database."""
         self.table.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _open(url: str, clock: Clock) -> Any:

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
-from eventonce.errors import EventRejected, SinkDown, SinkError
+from eventonce.errors import EventRejected, SinkError, describe
 from eventonce.event.stamp import stamped
 from eventonce.outbox.message import Message
 from eventonce.outbox.publish_result import PublishKind, PublishResult
-from eventonce.ports import Sink
+from eventonce.ports import BatchEntry, CallLimits, EntryAccepted, Sink
+from eventonce.sinks.batching import SendJob, SendQueue
 
-_BEHIND = "was held back, because an event of its group before it could not be sent"
+_ALL_THAT_MAY_GO = CallLimits(2**31, 2**31, 2**31)
 
 
 class PlainPublisher:
@@ -18,48 +19,46 @@ class PlainPublisher:
         self._sink = sink
 
     def send(self, events: Sequence[Message]) -> list[PublishResult]:
-        """What became of each. Of one group, what is behind an event that failed is not sent."""
-        answers: dict[int, Exception | None] = {}
-        stuck: set[str | None] = set()
-        for wave in _waves(events):
-            free = [number for number in wave if events[number].group not in stuck]
-            answers |= dict.fromkeys(wave, SinkDown(_BEHIND)) | dict(zip(free, self._sent(events, free), strict=True))
-            stuck |= {events[number].group for number in free if _failed(answers[number])} - {None}
-        return [_published(each, answers[number]) for number, each in enumerate(events)]
+        """Return what became of each. Of one group, nothing is sent behind an event that failed."""
+        jobs = [_job(outgoing) for outgoing in events]
+        queue = SendQueue(jobs)
+        while call := queue.next_call(_ALL_THAT_MAY_GO):
+            for job, error in zip(call, self._send(call), strict=True):
+                job.result = _result(error)
+                queue.settle(job)
+        return [_published(outgoing, job) for outgoing, job in zip(events, jobs, strict=True)]
 
-    def _sent(self, events: Sequence[Message], numbers: Sequence[int]) -> Sequence[Exception | None]:
-        chosen = [events[number] for number in numbers]
-        identities = [each.identity or "" for each in chosen]
+    def _send(self, call: Sequence[SendJob]) -> Sequence[Exception | None]:
         try:
-            return self._sink.send(
-                [stamped(each.event, each.identity or "", each.attempts + 1) for each in chosen], identities
-            )
+            return self._sink.send([job.event for job in call], [job.key for job in call])
         except SinkError as error:
-            return [error] * len(chosen)
+            return [error] * len(call)
 
     def close(self) -> None:
         self._sink.close()
 
 
-def _waves(events: Sequence[Message]) -> list[list[int]]:
-    """Which events go together: the first of each group, then the second, and so on."""
-    waves: list[list[int]] = []
-    seen: dict[str, int] = {}
-    for number, each in enumerate(events):
-        place = 0 if each.group is None else seen.get(each.group, 0)
-        if each.group is not None:
-            seen[each.group] = place + 1
-        if place == len(waves):
-            waves.append([])
-        waves[place].append(number)
-    return waves
+def _job(outgoing: Message) -> SendJob:
+    identity = outgoing.identity or ""
+    job = SendJob(stamped(outgoing.event, identity, outgoing.attempts + 1), identity)
+    job.entry = BatchEntry({}, 0, outgoing.group)
+    return job
 
 
-def _failed(answer: Exception | None) -> bool:
-    return answer is not None and not isinstance(answer, EventRejected)
+def _result(error: Exception | None) -> EntryAccepted | EventRejected | SinkError:
+    if error is None:
+        return EntryAccepted(None)
+    if isinstance(error, EventRejected | SinkError):
+        return error
+    failed = SinkError(describe(error))
+    failed.__cause__ = error
+    return failed
 
 
-def _published(outgoing: Message, answer: Exception | None) -> PublishResult:
-    kind = PublishKind.FAILED if _failed(answer) else PublishKind.PUBLISHED if answer is None else PublishKind.REFUSED
+def _published(outgoing: Message, job: SendJob) -> PublishResult:
     attempts = outgoing.attempts + 1
-    return PublishResult(kind=kind, identity=outgoing.identity or "", attempts=attempts, error=answer)
+    identity = outgoing.identity or ""
+    if not isinstance(job.result, Exception):
+        return PublishResult(kind=PublishKind.PUBLISHED, identity=identity, attempts=attempts)
+    kind = PublishKind.REFUSED if isinstance(job.result, EventRejected) else PublishKind.FAILED
+    return PublishResult(kind=kind, identity=identity, attempts=attempts, error=job.result)

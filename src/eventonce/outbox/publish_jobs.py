@@ -1,24 +1,22 @@
-"""Parcels of a publisher: stamped anew at every attempt, and kept as dead letters where they are refused."""
+"""Jobs of a publisher: stamped anew at every attempt, and kept as dead letters where they are refused."""
 
 from collections.abc import Sequence
 from typing import Any, Self
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.clock import Clock
-from eventonce.dead_letters import DeadLetters
-from eventonce.errors import EventRejected, SinkError
+from eventonce.errors import EventRejected, SinkError, SinkUnusable
 from eventonce.event import Delivery, Event
 from eventonce.event.stamp import stamped
 from eventonce.outbox.identity import deduplication_id
 from eventonce.outbox.message import Message
 from eventonce.outbox.publish_result import PublishKind, PublishResult
 from eventonce.outbox.reading import kept
-from eventonce.sinks.parcel import Parcel, Refusal, Taken
-from eventonce.sinks.rounds import Carrier, Rounds
-from eventonce.sinks.tries import Hopeless
+from eventonce.ports import Carrier, DeadLetters, EntryAccepted, EntryRefusal
+from eventonce.sinks.batching import BatchSender, SendJob
 
 
-class StampedParcel(Parcel):
+class PublishJob(SendJob):
     """One event under its identity."""
 
     __slots__ = ("_readable", "identity", "outgoing")
@@ -33,9 +31,9 @@ class StampedParcel(Parcel):
     def unreadable(cls, outgoing: Message, why: EventRejected) -> Self:
         """One that will not be sent."""
         identity = outgoing.identity if isinstance(outgoing.identity, str) else ""
-        parcel = cls(outgoing, Event(data=None), identity)
-        parcel.answer, parcel._readable = why, False
-        return parcel
+        job = cls(outgoing, Event(data=None), identity)
+        job.result, job._readable = why, False
+        return job
 
     @property
     def key(self) -> str:
@@ -46,22 +44,22 @@ class StampedParcel(Parcel):
         """How often it was sent, from the very first time."""
         return self.outgoing.attempts + self.attempts
 
-    def written(self) -> Event:
+    def next_event(self) -> Event:
         return stamped(self.event, self.identity, self.sent + 1)
 
     def published(self) -> PublishResult:
         """What became of it."""
         told: dict[str, Any] = {"identity": self.identity, "attempts": self.sent}
-        if isinstance(self.answer, Taken):
-            kind = PublishKind.DEDUPLICATED if self.answer.repeated else PublishKind.PUBLISHED
-            return PublishResult(kind=kind, id=self.answer.id, **told)
-        kind = PublishKind.REFUSED if isinstance(self.answer, EventRejected) else PublishKind.FAILED
-        return PublishResult(kind=kind, code=_code(self.answer), error=self.answer, **told)
+        if isinstance(self.result, EntryAccepted):
+            kind = PublishKind.DEDUPLICATED if self.result.repeated else PublishKind.PUBLISHED
+            return PublishResult(kind=kind, id=self.result.id, **told)
+        kind = PublishKind.REFUSED if isinstance(self.result, EventRejected) else PublishKind.FAILED
+        return PublishResult(kind=kind, code=_code(self.result), error=self.result, **told)
 
     def letter(self, where: str) -> tuple[Delivery, Outcome]:
         """It as a dead letter; the stamp is in its body, so that it comes back under the same identity."""
-        found = {"source": "publish", "sink": where, "identity": self.identity, "code": _code(self.answer)}
-        error = self.answer if isinstance(self.answer, Exception) else None
+        found = {"source": "publish", "sink": where, "identity": self.identity, "code": _code(self.result)}
+        error = self.result if isinstance(self.result, Exception) else None
         outcome = Outcome(kind=OutcomeKind.REJECTED, error=error, attempt=self.sent)
         return Delivery(self._body(), {name: value for name, value in found.items() if value}), outcome
 
@@ -75,30 +73,30 @@ class StampedParcel(Parcel):
         return kept(self.outgoing.event)
 
 
-class Publishing(Rounds):
-    """Rounds of a publisher: trouble that passes is waited out, and what is refused becomes a dead letter."""
+class Publishing(BatchSender):
+    """Sends for a publisher: trouble that passes is waited out, and what is refused becomes a dead letter."""
 
     patient = True
 
-    def __init__(self, carrier: Carrier, clock: Clock, tries: int, dead_letters: DeadLetters | None) -> None:
-        super().__init__(carrier, clock, tries)
-        self._where = carrier.where
+    def __init__(self, carrier: Carrier, clock: Clock, max_attempts: int, dead_letters: DeadLetters | None) -> None:
+        super().__init__(carrier, clock, max_attempts)
+        self._where = carrier.label
         self._dead_letters = dead_letters
 
-    def _judged(self, refusal: Refusal) -> EventRejected | SinkError:
+    def _judged(self, refusal: EntryRefusal) -> EventRejected | SinkError:
         error = super()._judged(refusal)
-        return self._carrier.rejected(refusal) if isinstance(error, Hopeless) else error
+        return self._carrier.rejected(refusal) if isinstance(error, SinkUnusable) else error
 
-    def _refused(self, parcels: Sequence[Parcel]) -> None:
-        if self._dead_letters is None or not parcels:
+    def _refused(self, jobs: Sequence[SendJob]) -> None:
+        if self._dead_letters is None or not jobs:
             return
-        letters = [parcel.letter(self._where) for parcel in parcels if isinstance(parcel, StampedParcel)]
+        letters = [job.letter(self._where) for job in jobs if isinstance(job, PublishJob)]
         try:
             self._dead_letters.write(letters, self._clock.utc())
         except SinkError as error:
-            for parcel in parcels:
-                parcel.answer = SinkError(f"{parcel.answer}; and its dead letter could not be kept: {error}")
+            for job in jobs:
+                job.result = SinkError(f"{job.result}; and its dead letter could not be kept: {error}")
 
 
-def _code(answer: object) -> str | None:
-    return getattr(answer, "code", None)
+def _code(result: object) -> str | None:
+    return getattr(result, "code", None)

@@ -2,19 +2,20 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from eventonce.clock import Clock, SystemClock
+from eventonce.closing import Closing
 from eventonce.dead_letters import open_dead_letters
 from eventonce.errors import ConfigError, EventRejected, describe
 from eventonce.event import Event
 from eventonce.event.formats.sdk import CloudEvent
 from eventonce.outbox.identity import Identities, given_identity
 from eventonce.outbox.message import Message
-from eventonce.outbox.publish_jobs import Publishing, StampedParcel
+from eventonce.outbox.publish_jobs import Publishing, PublishJob
 from eventonce.outbox.publish_result import PublishResult
 from eventonce.outbox.reading import read
+from eventonce.ports import Carrier
 from eventonce.rules import given_rules
 from eventonce.rules.rule import Rule
 from eventonce.sinks import open_carrier
@@ -22,16 +23,17 @@ from eventonce.sinks import open_carrier
 MAX_ATTEMPTS = 15  # with the pauses between, between one and a half and three minutes
 
 
-class Publisher:
+class Publisher(Closing):
     """`Publisher("events://BUS").send(events)`: one `PublishResult` per event, in order. Threads may share it.
 
-    `url` is a sink's: `events://BUS` (by name, or a new bus by its ARN), `sns://TOPIC`, `sqs://QUEUE`. `rules` make the
-    identity of an event; `dead_letter` is where refused ones are kept. Nothing is connected to before the first event.
+    `to` is a sink's URL: `events://BUS` (by name, or a new bus by its ARN), `sns://TOPIC`, `sqs://QUEUE`; or a carrier
+    of your own, which the publisher closes. `rules` make the identity of an event; `dead_letter` is where refused ones
+    are kept. Nothing is connected to before the first event.
     """
 
     def __init__(
         self,
-        url: str,
+        to: str | Carrier,
         *,
         rules: Rule | Sequence[Rule] | str | Path | None = None,
         dead_letter: str | None = None,
@@ -43,7 +45,7 @@ class Publisher:
         self._identities = Identities(() if rules is None else given_rules(rules))
         self._clock = clock or SystemClock()
         self._tries = max_attempts
-        self._carrier = open_carrier(url)
+        self._carrier = open_carrier(to) if isinstance(to, str) else to
         self._dead_letters = None if dead_letter is None else open_dead_letters(dead_letter)
 
     def send(self, events: Iterable[Any]) -> list[PublishResult]:
@@ -54,9 +56,9 @@ class Publisher:
         """
         if isinstance(events, Event | Mapping | str | bytes | Message | CloudEvent):
             raise ConfigError("send takes a list of events; put the one event into a list")
-        parcels = [self._parcel(item if isinstance(item, Message) else Message(item)) for item in events]
-        Publishing(self._carrier, self._clock, self._tries, self._dead_letters).run(parcels)
-        return [parcel.published() for parcel in parcels]
+        jobs = [self._job(item if isinstance(item, Message) else Message(item)) for item in events]
+        Publishing(self._carrier, self._clock, self._tries, self._dead_letters).run(jobs)
+        return [job.published() for job in jobs]
 
     def close(self) -> None:
         """Close the connections and the place for dead letters."""
@@ -64,23 +66,15 @@ class Publisher:
         if self._dead_letters is not None:
             self._dead_letters.close()
 
-    def _parcel(self, outgoing: Message) -> StampedParcel:
+    def _job(self, outgoing: Message) -> PublishJob:
         try:
             event = read(outgoing.event)
             given = outgoing.identity
             identity = self._identities.of(event) if given is None else given_identity(given)
         except EventRejected as error:
-            return StampedParcel.unreadable(outgoing, error)
+            return PublishJob.unreadable(outgoing, error)
         except ConfigError:
             raise
         except Exception as error:  # whatever an event does to us, it is kept and the others go on
-            return StampedParcel.unreadable(outgoing, EventRejected(f"could not be read: {describe(error)}"))
-        return StampedParcel(outgoing, event, identity)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+            return PublishJob.unreadable(outgoing, EventRejected(f"could not be read: {describe(error)}"))
+        return PublishJob(outgoing, event, identity)

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from eventonce.clock import Clock, SystemClock, duration
-from eventonce.dead_letters import DeadLetters, open_dead_letters
+from eventonce.dead_letters import open_dead_letters
 from eventonce.errors import ConfigError
 from eventonce.observe.hooks import Hooks
-from eventonce.observe.outage import awaited
+from eventonce.observe.outage import Outage, awaited
 from eventonce.outbox.feed import OutboxFeed
 from eventonce.outbox.outbox import Outbox
-from eventonce.outbox.relay_loop import Desk, EventPublisher, Loop
+from eventonce.outbox.relay_loop import EventPublisher, Loop, RelaySettings, SharedPublisher
 from eventonce.outbox.table_feed import TableFeed
-from eventonce.ports import Hook
+from eventonce.ports import DeadLetters, Hook
 
 if TYPE_CHECKING:
     from eventonce.outbox.stream import Streamed
@@ -57,27 +57,19 @@ class Relay:
                 raise ConfigError(f"relay: {name}: {value} is below 1")
         self._outbox = outbox
         self._threads = threads
-        self._lease = _above_0(lease, "lease")
+        self._settings = RelaySettings(batch, _above_0(lease, "lease"), _above_0(poll, "poll"), max_attempts)
         self._keep = duration(keep, "relay: keep")
         self._store = store
+        self._hooks = Hooks(hooks)
         self._clock = clock or SystemClock()
         self._dead_letters = open_dead_letters(dead_letter) if isinstance(dead_letter, str) else dead_letter
-        self._desk = Desk(
-            publisher,
-            self._dead_letters,
-            Hooks(hooks),
-            self._clock,
-            batch=batch,
-            lease=self._lease,
-            poll=_above_0(poll, "poll"),
-            max_attempts=max_attempts,
-            outbox=outbox.table.name,
-        )
+        self._publisher = SharedPublisher(publisher, self._dead_letters, outbox.table.name, self._clock)
+        self._outage = Outage(outbox.table.name, self._clock)
 
     @property
     def counts(self) -> Counter[str]:
         """Events so far, by what became of them."""
-        return self._desk.counts
+        return self._publisher.counts
 
     def run(self, stop: threading.Event) -> None:
         """Publish until told to stop; what is in hand then is published and settled first.
@@ -109,7 +101,7 @@ class Relay:
     def aws_lambda(self) -> Callable[[Any, Any], dict[str, Any]]:
         """A handler for AWS Lambda on the stream of an outbox in DynamoDB."""
 
-        return self._streamed().handler(lambda feed: Loop(self._desk, feed).exhaust(_LAMBDA_TRIES))
+        return self._streamed().handler(lambda feed: self._loop(feed).exhaust(_LAMBDA_TRIES))
 
     def close(self) -> None:
         """Close the place for dead letters. The outbox and the publisher are the caller's."""
@@ -119,23 +111,36 @@ class Relay:
     def _loops(self, *, ends: bool) -> Iterator[list[Loop]]:
         feeds = self._feeds(ends=ends)
         try:
-            yield [Loop(self._desk, feed, keeps_house=number == 0) for number, feed in enumerate(feeds)]
+            yield [self._loop(feed, keeps_house=number == 0) for number, feed in enumerate(feeds)]
         finally:
             for feed in feeds:
                 feed.close()
+
+    def _loop(self, feed: OutboxFeed, *, keeps_house: bool = True) -> Loop:
+        return Loop(
+            feed,
+            self._publisher,
+            self._settings,
+            self._clock,
+            hooks=self._hooks,
+            outage=self._outage,
+            keeps_house=keeps_house,
+        )
 
     def _feeds(self, *, ends: bool) -> list[OutboxFeed]:
         if self._outbox.table.streamed:  # which is read in order
             streamed = self._streamed()
             return [streamed.leftovers() if ends else streamed.stream(self._store, self._clock)]
-        return [TableFeed(self._outbox.table, lease=self._lease, keep=self._keep) for _ in range(self._threads)]
+        return [
+            TableFeed(self._outbox.table, lease=self._settings.lease, keep=self._keep) for _ in range(self._threads)
+        ]
 
     def _streamed(self) -> "Streamed":
         if not self._outbox.table.streamed:
             raise ConfigError(f"relay: {self._outbox.table.name} has no stream; use run or drain")
         from eventonce.outbox.stream import Streamed
 
-        return Streamed(self._outbox.table, self._lease)
+        return Streamed(self._outbox.table, self._settings.lease)
 
 
 def _together(work: Callable[[Loop], None], loops: Sequence[Loop]) -> None:

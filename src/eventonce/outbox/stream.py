@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
@@ -14,6 +14,7 @@ from eventonce.event import Delivery
 from eventonce.outbox.dynamodb import DynamoDBTable, Key
 from eventonce.outbox.feed import Back, Backlog, OutboxFeed
 from eventonce.outbox.row import PendingRow
+from eventonce.ports import Source
 
 LEFT_BEHIND = 300_000  # milliseconds after which an item is read from the table, whatever the stream tells
 LOOK_EVERY = 60_000
@@ -26,15 +27,6 @@ class NewItem(NamedTuple):
 
     key: Key
     sequence: str
-
-
-class Source(Protocol):
-    """The stream, as a way in."""
-
-    def receive(self, limit: int) -> Sequence[Delivery]: ...
-    def ack(self, deliveries: Sequence[Delivery]) -> None: ...
-    def retry(self, delivery: Delivery, delay: int) -> None: ...
-    def close(self) -> None: ...
 
 
 class KeyFeed:

@@ -13,7 +13,7 @@ _log = logging.getLogger("eventonce")
 
 
 class ChangeListener(Protocol):
-    """Rings when something may have been added."""
+    """Rings when something may have been added. Internal."""
 
     def listen(self) -> bool: ...
     def wait(self, seconds: float, stop: threading.Event) -> None: ...
@@ -21,7 +21,7 @@ class ChangeListener(Protocol):
 
 
 class OutboxTable(Protocol):
-    """The rows of an outbox in a database that has SQL."""
+    """The rows of an outbox in a database that has SQL. Internal."""
 
     name: str
 

@@ -1,13 +1,13 @@
 """Redriving: dead letters are read back, chosen, and run through the pipeline again."""
 
-from eventonce.dead_letters.box import Box, open_box
-from eventonce.dead_letters.letter import DeadLetter
+from eventonce.dead_letters.box import open_box
+from eventonce.ports import DeadLetter, DeadLetterBox
 from eventonce.redrive.redrive import DONE, Redrive, redrive_settings
 from eventonce.redrive.selection import LetterFilter, LetterGroup, RedrivePlan, groups, plan
 
 __all__ = [
     "DONE",
-    "Box",
+    "DeadLetterBox",
     "LetterFilter",
     "LetterGroup",
     "DeadLetter",

@@ -6,20 +6,19 @@ letter is taken out only when its event is done, so a redrive that is killed is 
 store knows, and the letter goes without another run.
 """
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.clock import Clock, SystemClock
-from eventonce.dead_letters.box import Box
-from eventonce.dead_letters.letter import DeadLetter
+from eventonce.dead_letters.letter import after_failure, letter_deliveries
 from eventonce.engine import Once
 from eventonce.errors import EventRejected, StoreUnusable
 from eventonce.event import Delivery
 from eventonce.event.formats import read_event
-from eventonce.ports import Sink
+from eventonce.ports import DeadLetter, DeadLetterBox, Sink
 from eventonce.rules.rule import Rule
 from eventonce.wire import Settings
 
@@ -51,14 +50,14 @@ class Redrive:
         self,
         once: Once,
         handler: Sink | Callable[..., Any],
-        box: Box,
+        box: DeadLetterBox,
         *,
         reprocess: bool = False,
         watch: Watcher = lambda letter, outcome: None,
         clock: Clock | None = None,
     ) -> None:
         self._once = once
-        self._handler = handler
+        self._handler = once.prepare(handler)
         self._box = box
         self._reprocess = reprocess
         self._watch = watch
@@ -79,20 +78,23 @@ class Redrive:
 
     def _outcomes(self, letters: Sequence[DeadLetter], runner: "Runner") -> list[Outcome]:
         parts = [list(self._deliveries(letter)) for letter in letters]
-        found = cast(Any, self._once.run([each for part in parts for each in part], self._handler))
-        outcomes = found if isinstance(found, list) else runner.run(cast(Coroutine[Any, Any, list[Outcome]], found))
+        deliveries = [delivery for part in parts for delivery in part]
+        if self._handler.is_async:
+            outcomes = runner.run(self._once.arun(deliveries, self._handler))
+        else:
+            outcomes = self._once.run(deliveries, self._handler)
         left = iter(outcomes)
         return [_weightiest([next(left) for _ in part]) for part in parts]
 
     def _deliveries(self, letter: DeadLetter) -> Iterator[Delivery]:
-        for delivery in letter.deliveries():
-            yield _marked(delivery, letter.mark) if self._reprocess else delivery
+        for delivery in letter_deliveries(letter):
+            yield _replayed(delivery, letter.replay_name) if self._reprocess else delivery
 
     def _settle(self, letters: Sequence[DeadLetter], outcomes: Sequence[Outcome]) -> None:
         pairs = list(zip(letters, outcomes, strict=True))
         self._box.remove([letter for letter, outcome in pairs if outcome.kind in DONE])
         now = self._clock.utc()
-        self._box.keep([letter.again(outcome, now) for letter, outcome in pairs if outcome.kind in _TRIED])
+        self._box.keep([after_failure(letter, outcome, now) for letter, outcome in pairs if outcome.kind in _TRIED])
         for letter, outcome in pairs:
             self._watch(letter, outcome)
         for outcome in outcomes:
@@ -100,14 +102,14 @@ class Redrive:
                 raise outcome.error
 
 
-def _marked(delivery: Delivery, mark: str) -> Delivery:
+def _replayed(delivery: Delivery, name: str) -> Delivery:
     if delivery.unreadable is not None:
         return delivery
     try:
         event = read_event(delivery.event or delivery.body)
     except EventRejected:  # the engine says so
         return delivery
-    return structs.replace(delivery, event=structs.replace(event, replay=mark))
+    return structs.replace(delivery, event=structs.replace(event, replay=name))
 
 
 def _weightiest(outcomes: Sequence[Outcome]) -> Outcome:

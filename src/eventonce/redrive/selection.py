@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
-from eventonce.dead_letters.letter import MOST, DeadLetter
+from eventonce.dead_letters.letter import MOST
+from eventonce.ports import DeadLetter
 
 # What differs between two reasons that are one: names in quotes, numbers, ids.
 _VARIES = re.compile(r"'[^']*'|\"[^\"]*\"|\b[0-9a-fA-F][0-9a-fA-F-]{7,}\b|\d+")

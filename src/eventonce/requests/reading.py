@@ -1,7 +1,7 @@
 """From a request to its deliveries: CloudEvents in all modes, messages of SNS, EventBridge events, any JSON."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -11,7 +11,7 @@ from eventonce.event.formats import Carried, read_binary, read_message
 from eventonce.event.formats.carriers import sns_names
 from eventonce.event.formats.cloudevents import recognises_headers
 from eventonce.event.formats.headers import NAMING, name_in, named, of_request, readable, unquoted
-from eventonce.event.formats.text import content, kind_of, read_json, values_in
+from eventonce.event.formats.text import GZIP, content, kind_of, read_json, values_in
 from eventonce.requests.refusal import RequestRefused
 
 _LONGEST_KEY = 255  # characters
@@ -21,12 +21,14 @@ _ENCODINGS = ("", "identity", "gzip")
 _PERHAPS_JSON = ("", "text/plain", "application/octet-stream")  # SNS sends its JSON as text/plain
 
 
-class Admitted(NamedTuple):
-    """What may be read of a request: the headers and the body that its sender vouches for, and nothing else."""
+def as_json(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers with a type that admits JSON objects and lists alone, in place of one that admits any text.
 
-    headers: Mapping[str, str]
-    body: bytes
-    name: str = ""  # what the delivery is called where no header names it
+    Where the type is not signed it must not decide whether a body is an event.
+    """
+    if recognises_headers(headers) or _media(headers) not in _PERHAPS_JSON:
+        return dict(headers)
+    return {**headers, "content-type": "application/json"}
 
 
 def deliveries(headers: Mapping[str, str], body: bytes, max_bytes: int, source: str, name: str = "") -> list[Delivery]:
@@ -104,7 +106,8 @@ def _events(
     except EventRejected as error:
         return [error]
     name, origin = sns_names(headers)
-    return read_message(Carried(raw, "http", name, headers=shown, origin=origin), max_bytes, max_bytes)
+    unpacked = len(raw) if body[:2] == GZIP else 0
+    return read_message(Carried(raw, "http", name, headers=shown, origin=origin), max_bytes, max_bytes - unpacked)
 
 
 def _media(headers: Mapping[str, str]) -> str:

@@ -169,8 +169,9 @@ def read_version(value: Any, where: str, ahead: str | int | None = None) -> Vers
             f"{where} is {str(value)[:_LONGEST]!r}, which is no version; "
             "use a whole number below 2^63 or a time such as 2026-01-31T12:00:00Z"
         )
-    # No unit of time in use is smaller than nanoseconds, so a number below the present one proves nothing.
-    return Version(number, None if isinstance(ahead, int) else number // _MILLI)
+    # No unit of time in use is smaller than nanoseconds, so a number below the present one proves nothing. A text in
+    # ISO 8601 is a time also where others are counts.
+    return Version(number, None if isinstance(ahead, int) and time is None else number // _MILLI)
 
 
 def _whole(value: Any) -> int | None:

@@ -76,12 +76,13 @@ class CompiledRule:
 
     def key(self, event: Event) -> Keyed:
         """The event's key, or `EventRejected` where a part of it is missing."""
-        # First the key: a missing part of it says more than a missing version.
-        key = self._by_id(event) if _says_nothing(event) else self._key(event)
+        # First the key: a missing part of it says more than a missing version. A tombstone of Kafka that the rule
+        # has nothing to look at in is an event as well, since nothing of its partition runs before it is done.
+        key = self._by_id(event) if event.tombstone and self._is_hollow(event) else self._key(event)
         if self._version is None and self._old is None:
             return Keyed(self, key)
         old_key = None if self._old is None else self._old.key_if_any(event)
-        if self._version is None or _says_nothing(event):
+        if self._version is None or (event.tombstone and self._is_hollow(event)):
             return Keyed(self, key, None, old_key)
         version = self._version_of(event, self._version)
         return Keyed(self, key, version.number, old_key, version.since)
@@ -89,7 +90,7 @@ class CompiledRule:
     def key_if_any(self, event: Event) -> Key | None:
         """The event's key, if it has all parts of one."""
         try:
-            return self._by_id(event) if _says_nothing(event) else self._key(event)
+            return self._by_id(event) if event.tombstone and self._is_hollow(event) else self._key(event)
         except EventRejected:
             return None
 
@@ -104,18 +105,33 @@ class CompiledRule:
 
     def parts(self, event: Event) -> dict[str, Any]:
         """What makes the key, by name: for people."""
-        if self._paths and not _says_nothing(event):
+        hollow = event.tombstone and self._is_hollow(event)
+        if self._paths and not hollow:
             document = event.document()
             found = {text: get(document) for text, get in self._paths}
             if not any(map(_missing, found.values())):
                 return found | self._namer(event, found)
-        if (self.rule.otherwise if self._paths else self.rule.key) == "content" and not _says_nothing(event):
+        if (self.rule.otherwise if self._paths else self.rule.key) == "content" and not hollow:
             return {"source": event.source, "type": event.type, "content": self.stripped(event)}
         given = identity_of(event)
         if event.named_by and not given:
             return {"source": event.source, "type": event.type, "id": event.id, "named by": _shown(event)}
         identity = {"source": event.source, "type": event.type, "id": given or event.attributes.get("id", event.id)}
         return {name: identity[name] for name in _IDENTITY[_PUBLISHED[event.form] if given else event.form]}
+
+    def _is_hollow(self, event: Event) -> bool:
+        """Whether a tombstone of Kafka is without what the rule looks at; as a CloudEvent it may have that."""
+        if event.named_by or not self._paths:
+            return True
+        try:
+            document = event.document()
+            if any(_missing(get(document)) for _, get in self._paths):
+                return True
+            if self._version is not None:
+                self._version_of(event, self._version)
+        except EventRejected:
+            return True
+        return False
 
     def _by_content(self, event: Event) -> Key:
         return self._digest.content(event.source, event.type, self.content(event), self._replay(event))
@@ -167,11 +183,6 @@ class CompiledRule:
         if value is None:
             raise _without(text, document, f"which is the version of rule {self.name!r}")
         return read_version(value, text, self.rule.version_ahead)
-
-
-def _says_nothing(event: Event) -> bool:
-    """Whether it is a tombstone of Kafka: it has no data that a rule could look at, and each one is an event."""
-    return event.data is None and event.form == "plain" and bool(event.named_by)
 
 
 def _missing(value: Any) -> bool:

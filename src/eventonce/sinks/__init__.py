@@ -6,12 +6,11 @@ from typing import Any, cast
 
 from eventonce.clients.drivers import from_extra
 from eventonce.errors import ConfigError
-from eventonce.ports import Sink
+from eventonce.ports import Carrier, Sink
 from eventonce.sinks.file import FileSink
 from eventonce.sinks.function import load_function
-from eventonce.sinks.rounds import Carrier
 
-__all__ = ["Carrier", "open_carrier", "open_sink"]
+__all__ = ["open_carrier", "open_sink"]
 
 # The module of each scheme, whose `open_url(url)` opens the sink; and the extra that brings its driver.
 _MODULES = {
@@ -46,12 +45,13 @@ def open_sink(url: str) -> Sink | Callable[..., Any]:
 
 
 def open_carrier(url: str) -> Carrier:
-    """Open a service that takes several events in a call, for one who numbers every try: it makes each call once."""
+    """Open a service that takes several events in a call. It makes each call once, as a carrier does."""
     scheme, separator, _ = url.partition("://")
     if not separator or scheme not in _CARRIERS:
         raise ConfigError(f"publisher: {url!r:.60} is no place to publish to; use {_CARRIER_FORMS}")
-    carrier = cast(Carrier, _open_url(url, "publisher", *_MODULES[scheme]))
-    carrier.tries = 1
+    sink = cast(Any, _open_url(url, "publisher", *_MODULES[scheme]))
+    sink.tries = 1
+    carrier: Carrier = sink
     return carrier
 
 

@@ -11,21 +11,21 @@ from eventonce.clients.aws import AwsUrl
 from eventonce.clock import Clock
 from eventonce.errors import EventRejected, MissingDriver
 from eventonce.event import Event
-from eventonce.sinks.entries import MIB, EntrySink
-from eventonce.sinks.group import Group, group_name
-from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken, in_place
+from eventonce.ports import BatchEntry, CallLimits, EntryAccepted, EntryRefusal, Sendable
+from eventonce.sinks.aws_batch import MIB, AwsBatchSink
+from eventonce.sinks.aws_messages import GroupPath, group_name, results_in_order
 
 _RESERVED = "aws."  # how the sources of AWS and its partners begin, and nobody else's may
 _NEW = ":event-busv2/"
 _log = logging.getLogger("eventonce")
 
 
-def open_url(url: str) -> EntrySink:
+def open_url(url: str) -> AwsBatchSink:
     """`events://BUS` is Classic, by name or ARN; a new bus is known by its ARN, which is its only address."""
     return NewBusSink(url) if _NEW in url else ClassicSink(url)
 
 
-class _BusSink(EntrySink):
+class _BusSink(AwsBatchSink):
     def __init__(self, url: str, clock: Clock | None, *options: str) -> None:
         super().__init__(AwsUrl(url, "sink", "source", "detail-type", *options), clock)
         self._source = self.place.options.get("source", "")
@@ -33,7 +33,7 @@ class _BusSink(EntrySink):
         if self._source.startswith(_RESERVED):
             raise self.place.wrong(f"source={self._source} is reserved: choose one that does not begin with aws.")
 
-    def _entry(self, event: Event, parcel: Parcel) -> Entry:
+    def _entry(self, event: Event, item: Sendable) -> BatchEntry:
         own = "" if event.source.startswith(_RESERVED) else event.source
         body: dict[str, Any] = {
             "Source": self._named(own or self._source, "source of its own", "source"),
@@ -44,7 +44,7 @@ class _BusSink(EntrySink):
             body["Time"] = event.time
         if resources := _resources(event):
             body["Resources"] = resources
-        return Entry(body, _size(body))
+        return BatchEntry(body, _size(body))
 
     def _named(self, value: str, what: str, option: str) -> str:
         most = 128 if option == "detail-type" else 256
@@ -59,7 +59,7 @@ class ClassicSink(_BusSink):
     """A bus of the first kind. It knows no deduplication: where an answer is lost, an event may be there twice."""
 
     service = "events"
-    limits = Limits(10, 1_000_000, MIB)  # "less than 1 MB", and only AWS knows which
+    limits = CallLimits(10, 1_000_000, MIB)  # "less than 1 MB", and only AWS knows which
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         super().__init__(url, clock)
@@ -76,42 +76,42 @@ class ClassicSink(_BusSink):
             _log.warning(
                 "%s: this role may not events:DescribeEventBus, so nobody checks whether the bus is there; "
                 "EventBridge drops events for one that is not, and says nothing",
-                self.where,
+                self.label,
             )
 
-    def _put(self, bodies: list[dict[str, Any]]) -> list[Taken | Refusal]:
+    def _put(self, bodies: list[dict[str, Any]]) -> list[EntryAccepted | EntryRefusal]:
         entries = [{"EventBusName": self.place.name, **body} for body in bodies]
-        return _said(self.client().put_events(Entries=entries), len(bodies))
+        return _results(self.client().put_events(Entries=entries), len(bodies))
 
 
 class NewBusSink(_BusSink):
     """A bus of the second kind: it drops a repeated deduplication id for five minutes, and that is a success too."""
 
     service = "eventbridgev2"
-    limits = Limits(100, 1_000_000, MIB)
+    limits = CallLimits(100, 1_000_000, MIB)
     denies_together = True
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         super().__init__(url, clock, "group")
-        self._group = Group(self.place) if "group" in self.place.options else None
+        self._group = GroupPath(self.place) if "group" in self.place.options else None
         if self.service not in Session().get_available_services():
-            raise MissingDriver(f"{self.where}: needs a boto3 that knows {self.service}; pip install --upgrade boto3")
+            raise MissingDriver(f"{self.label}: needs a boto3 that knows {self.service}; pip install --upgrade boto3")
 
-    def _entry(self, event: Event, parcel: Parcel) -> Entry:
-        body, size, *_ = super()._entry(event, parcel)
-        group = group_name(parcel.group) if parcel.group else self._found(event)
+    def _entry(self, event: Event, item: Sendable) -> BatchEntry:
+        body, size, *_ = super()._entry(event, item)
+        group = group_name(item.group) if item.group else self._group_of(event)
         named = {"EventGroupId": group} if group else {}
-        return Entry({**body, "SystemMetadata": {"DeduplicationId": parcel.key, **named}}, size, group)
+        return BatchEntry({**body, "SystemMetadata": {"DeduplicationId": item.key, **named}}, size, group)
 
-    def _found(self, event: Event) -> str | None:
+    def _group_of(self, event: Event) -> str | None:
         return None if self._group is None else self._group.of(event)
 
-    def _put(self, bodies: list[dict[str, Any]]) -> list[Taken | Refusal]:
-        return _said(self.client().put_events(EventBusArn=self.place.name, Entries=bodies), len(bodies))
+    def _put(self, bodies: list[dict[str, Any]]) -> list[EntryAccepted | EntryRefusal]:
+        return _results(self.client().put_events(EventBusArn=self.place.name, Entries=bodies), len(bodies))
 
 
-def _said(answer: dict[str, Any], count: int) -> list[Taken | Refusal]:
-    return in_place(answer.get("Entries", []), count, "EventId")
+def _results(response: dict[str, Any], count: int) -> list[EntryAccepted | EntryRefusal]:
+    return results_in_order(response.get("Entries", []), count, "EventId")
 
 
 def _detail(event: Event) -> str:

@@ -12,9 +12,9 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
 import httpx
 
 from eventonce.clock import Clock, SystemClock, duration
-from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError
+from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError, SinkUnusable
 from eventonce.event import Event
-from eventonce.sinks.tries import TRIES, Answers, Hopeless, pause, told
+from eventonce.sinks.batching import MAX_ATTEMPTS, pause, raise_if_unusable
 
 _IN_FLIGHT = 8  # requests at a time
 _LONGEST_WAIT = 10_000  # that a receiver may ask for; a longer one is left to the engine
@@ -55,11 +55,11 @@ class HttpSink:
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         parts = _split(url)
-        self.where = _shown(url)
+        self.label = _shown(url)
         options = self._options(parts.fragment)
         self._timeout = duration(options.get("timeout", "10s"), "sink: timeout")
         if not self._timeout:
-            raise ConfigError(f"sink: {self.where}: timeout: 0 leaves no time to answer; write it like 10s")
+            raise ConfigError(f"sink: {self.label}: timeout: 0 leaves no time to answer; write it like 10s")
         self._token_env = options.get("token_env")
         self._header = options.get("header")
         self._target = urlunsplit(parts._replace(netloc=_host(parts), fragment=""))
@@ -74,7 +74,7 @@ class HttpSink:
             follow_redirects=False,
         )
 
-    def send(self, events: Sequence[Event], idempotency_keys: Sequence[str]) -> Answers:
+    def send(self, events: Sequence[Event], idempotency_keys: Sequence[str]) -> Sequence[Exception | None]:
         """Send each; raises `SinkError` where nothing can be sent until someone acts."""
         one_round = _Round(self._token())
         with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="eventonce-http") as pool:
@@ -82,7 +82,7 @@ class HttpSink:
                 pool.submit(self._deliver, event, key, one_round)
                 for event, key in zip(events, idempotency_keys, strict=True)
             ]
-        return told([future.result() for future in futures])
+        return raise_if_unusable([future.result() for future in futures])
 
     def close(self) -> None:
         self._client.close()
@@ -97,10 +97,10 @@ class HttpSink:
             return EventRejected(f"cannot be written as JSON: {error}")
         headers = {"Content-Type": _content_type(event), "Idempotency-Key": key, **self._authority(one_round.token)}
         end = self._request(body, headers, one_round.token)
-        for tried in range(1, TRIES):
+        for attempts in range(1, MAX_ATTEMPTS):
             if end.again is None or end.again > _LONGEST_WAIT:
                 break
-            self._clock.sleep(end.again + pause(tried))
+            self._clock.sleep(end.again + pause(attempts))
             end = self._request(body, headers, one_round.token)
         if end.for_all:
             one_round.trouble = end.error
@@ -111,7 +111,7 @@ class HttpSink:
             with self._client.stream("POST", self._target, content=body, headers=headers) as response:
                 return self._judge(response, self._read(response), token)
         except httpx.HTTPError as error:
-            why = f"{self.where} did not answer ({type(error).__name__}); trying again later may help"
+            why = f"{self.label} did not answer ({type(error).__name__}); trying again later may help"
             nobody_there = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             return _Try((SinkDown if nobody_there else SinkError)(why), 0, for_all=True)
 
@@ -131,16 +131,16 @@ class HttpSink:
         status = response.status_code
         if response.is_success:
             return _Try(None)
-        said = f"{self.where} answered {status}{self._excerpt(body, token)}"
+        said = f"{self.label} answered {status}{self._excerpt(body, token)}"
         if status in _LATER or status >= 500:
             return self._later(said, response.headers.get("retry-after"), SinkDown if status in _OVERRUN else SinkError)
         if status == 401:
-            return _hopeless(f"{said}; mend the credentials and run again, nothing is lost")
+            return _unusable(f"{said}; mend the credentials and run again, nothing is lost")
         if status >= 400:
             return _Try(EventRejected(said))
         there = _shown(response.headers.get("location", "nowhere"))
-        return _hopeless(
-            f"{self.where} answered {status} and points to {there}; redirects are not followed, so name "
+        return _unusable(
+            f"{self.label} answered {status} and points to {there}; redirects are not followed, so name "
             "the right place in the sink's URL"
         )
 
@@ -167,10 +167,12 @@ class HttpSink:
             return ""
         token = os.environ.get(self._token_env, "").strip()
         if not token:
-            raise Hopeless(f"{self.where}: the environment variable {self._token_env} is not set; set it and run again")
+            raise SinkUnusable(
+                f"{self.label}: the environment variable {self._token_env} is not set; set it and run again"
+            )
         if not _TEXT.fullmatch(token):
-            raise Hopeless(
-                f"{self.where}: the environment variable {self._token_env} holds what no header can carry, such as a "
+            raise SinkUnusable(
+                f"{self.label}: the environment variable {self._token_env} holds what no header can carry, such as a "
                 "line break or an accent; mend it and run again"
             )
         return token
@@ -192,12 +194,12 @@ class HttpSink:
         found = dict(parse_qsl(fragment, keep_blank_values=True))
         for name in found:
             if name not in _OPTIONS:
-                raise ConfigError(f"sink: {self.where}: #{name} is not known; it takes {', '.join(_OPTIONS)}")
+                raise ConfigError(f"sink: {self.label}: #{name} is not known; it takes {', '.join(_OPTIONS)}")
         if "header" in found and "token_env" not in found:
-            raise ConfigError(f"sink: {self.where}: header= needs token_env=, which names the variable with its value")
+            raise ConfigError(f"sink: {self.label}: header= needs token_env=, which names the variable with its value")
         header = found.get("header", "authorization")
         if not _NAME.fullmatch(header) or header.lower() in _OURS:
-            raise ConfigError(f"sink: {self.where}: header={header} is no name that a header for a token can have")
+            raise ConfigError(f"sink: {self.label}: header={header} is no name that a header for a token can have")
         return found
 
 
@@ -226,8 +228,8 @@ def _shown(url: str) -> str:
     return f"{scheme}{found}{host.rpartition('@')[2]}{slash}{path}"
 
 
-def _hopeless(why: str) -> _Try:
-    return _Try(Hopeless(why), for_all=True)
+def _unusable(why: str) -> _Try:
+    return _Try(SinkUnusable(why), for_all=True)
 
 
 def _content_type(event: Event) -> str:

@@ -9,20 +9,21 @@ from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.event.keys import canonical
 from eventonce.event.paths import getter
-from eventonce.sinks.entries import MIB, EntrySink
-from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken, in_place
+from eventonce.ports import BatchEntry, CallLimits, EntryAccepted, EntryRefusal, Sendable
+from eventonce.sinks.aws_batch import MIB, AwsBatchSink
+from eventonce.sinks.aws_messages import results_in_order
 
 _LONGEST = 256  # characters of a partition key
 
 
-class KinesisSink(EntrySink):
+class KinesisSink(AwsBatchSink):
     """`kinesis://STREAM`, by name or ARN. With `?partition=PATH`, events with the same value there keep their order.
 
     A stream knows no deduplication: where an answer is lost, an event may be there twice.
     """
 
     service = "kinesis"
-    limits = Limits(500, 10 * MIB, 10 * MIB)
+    limits = CallLimits(500, 10 * MIB, 10 * MIB)
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         super().__init__(AwsUrl(url, "sink", "partition"), clock)
@@ -31,18 +32,18 @@ class KinesisSink(EntrySink):
         self._path = self.place.options.get("partition")
         self._get = None if self._path is None else getter(self._path, "sink: partition")
 
-    def _entry(self, event: Event, parcel: Parcel) -> Entry:
+    def _entry(self, event: Event, item: Sendable) -> BatchEntry:
         data = event.line()
-        group = _short(parcel.group, self._path) if parcel.group else self._partition(event)
-        partition = group or parcel.key
-        return Entry({"Data": data, "PartitionKey": partition}, len(data) + len(partition.encode()), group)
+        group = _short(item.group, self._path) if item.group else self._partition(event)
+        partition = group or item.key
+        return BatchEntry({"Data": data, "PartitionKey": partition}, len(data) + len(partition.encode()), group)
 
     def _partition(self, event: Event) -> str | None:
         return None if self._get is None else _short(self._get(event.document()), self._path)
 
-    def _put(self, bodies: list[dict[str, Any]]) -> list[Taken | Refusal]:
-        said = self.client().put_records(Records=bodies, **self._stream).get("Records", [])
-        return in_place(said, len(bodies), "SequenceNumber")
+    def _put(self, bodies: list[dict[str, Any]]) -> list[EntryAccepted | EntryRefusal]:
+        items = self.client().put_records(Records=bodies, **self._stream).get("Records", [])
+        return results_in_order(items, len(bodies), "SequenceNumber")
 
 
 def _short(value: Any, path: str | None) -> str:

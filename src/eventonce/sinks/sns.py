@@ -5,20 +5,20 @@ from typing import Any
 from eventonce.clients.aws import AwsUrl
 from eventonce.clock import Clock
 from eventonce.event import Event
-from eventonce.sinks.entries import MIB, EntrySink
-from eventonce.sinks.message import Message, numbered, said
-from eventonce.sinks.parcel import Entry, Limits, Parcel, Refusal, Taken
+from eventonce.ports import BatchEntry, CallLimits, EntryAccepted, EntryRefusal, Sendable
+from eventonce.sinks.aws_batch import MIB, AwsBatchSink
+from eventonce.sinks.aws_messages import MessageFormat, results_by_id, with_ids
 
 
-class SnsSink(EntrySink):
+class SnsSink(AwsBatchSink):
     """`sns://TOPIC`, by name or ARN; a FIFO topic takes `?group=PATH`."""
 
     service = "sns"
-    limits = Limits(10, MIB // 4, MIB)  # a topic may be set to take more than a quarter
+    limits = CallLimits(10, MIB // 4, MIB)  # a topic may be set to take more than a quarter
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         super().__init__(AwsUrl(url, "sink", "group"), clock)
-        self._message = Message(self.place, "Message")
+        self._message = MessageFormat(self.place, "Message")
         self._arn = self.place.name
 
     def _prepare(self) -> None:
@@ -31,12 +31,12 @@ class SnsSink(EntrySink):
                 sts.close()
             self._arn = f"arn:{meta.partition}:sns:{meta.region_name}:{account}:{name}"
 
-    def _entry(self, event: Event, parcel: Parcel) -> Entry:
-        return self._message.entry(event, parcel)
+    def _entry(self, event: Event, item: Sendable) -> BatchEntry:
+        return self._message.entry(event, item)
 
-    def _put(self, bodies: list[dict[str, Any]]) -> list[Taken | Refusal]:
-        answer = self.client().publish_batch(TopicArn=self._arn, PublishBatchRequestEntries=numbered(bodies))
-        return said(answer, len(bodies))
+    def _put(self, bodies: list[dict[str, Any]]) -> list[EntryAccepted | EntryRefusal]:
+        response = self.client().publish_batch(TopicArn=self._arn, PublishBatchRequestEntries=with_ids(bodies))
+        return results_by_id(response, len(bodies))
 
 
 open_url = SnsSink

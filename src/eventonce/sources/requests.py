@@ -9,9 +9,6 @@ from eventonce.event import Delivery
 class Requests:
     """Where requests are awaited, as `http://HOST:PORT/path`. There is nothing to receive: `webhook/` serves them."""
 
-    size = None
-    position = 0
-
     def __init__(self, url: str) -> None:
         self.url = url
 

@@ -28,9 +28,6 @@ class ShardSource:
     after a handover is a duplicate.
     """
 
-    size = None
-    position = 0
-
     def __init__(
         self, stream: Stream, store: Store, consumer: str, *, wait: int, lease: int, clock: Clock | None = None
     ) -> None:

@@ -35,8 +35,6 @@ class SqsSource:
     What is received stays hidden until it is acked or retried. Threads may share it.
     """
 
-    size = None
-    position = 0
     # What is asked for beside the body: of SQS, and of the sender.
     system_attributes: Sequence[str] = ("ApproximateReceiveCount", "MessageGroupId", "SentTimestamp", MOVED_FROM, _XRAY)
     attributes: Sequence[str] = _TRACE

@@ -46,7 +46,10 @@ class Page(NamedTuple):
 
 
 class Stream(Protocol):
-    """A stream. Every call raises `StreamAway` where it is not answered. Threads may share it."""
+    """A stream of AWS. Internal: for another one write a `Source`.
+
+    Every call raises `StreamAway` where it is not answered. Threads may share it.
+    """
 
     name: str  # as in its URL
     arn: str  # as Lambda names it

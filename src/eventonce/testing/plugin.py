@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from eventonce.context import Handler
+from eventonce.engine.context import HandlerFunction
 from eventonce.testing.trial import SCENARIOS, Effects, Rules, try_handler
 
 
@@ -35,7 +35,7 @@ def once_trial(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., 
     url: str = request.config.getoption("--once-store") or f"sqlite:///{tmp_path / 'trial.db'}?shared=true"
 
     def try_once(
-        handler: Handler,
+        handler: HandlerFunction,
         event: object,
         *,
         effects: Effects,

@@ -4,8 +4,8 @@ import contextlib
 import socket
 import threading
 import time
-from types import TracebackType
-from typing import Self
+
+from eventonce.closing import Closing
 
 _CHUNK = 65_536
 
@@ -18,7 +18,7 @@ def free_port() -> int:
         return port
 
 
-class FaultProxy:
+class FaultProxy(Closing):
     """Listens on a free port for each port given, and passes everything on, until told otherwise.
 
     `cut_answers(n)`: for the next n answers, what was asked is done and the connection is cut in place of the answer.
@@ -126,14 +126,6 @@ class FaultProxy:
             listener.close()
         self.flow()
         self.cut_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _shut(each: socket.socket) -> None:

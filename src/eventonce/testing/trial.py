@@ -12,7 +12,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -22,8 +22,8 @@ from msgspec import structs
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.claims.protocol import Claim, Finish, Release
-from eventonce.context import Handler, is_async
 from eventonce.engine import Once
+from eventonce.engine.context import HandlerFunction, is_async
 from eventonce.errors import LeaseLost, StoreError, StoreUnusable
 from eventonce.event import Event
 from eventonce.event.formats import read_event
@@ -85,7 +85,7 @@ class Trial:
 
     def __init__(
         self,
-        handler: Handler,
+        handler: HandlerFunction,
         event: object,
         *,
         effects: Effects,
@@ -222,7 +222,7 @@ SCENARIOS: dict[str, Callable[[Trial], None]] = {
 
 
 def try_handler(
-    handler: Handler,
+    handler: HandlerFunction,
     event: object,
     *,
     effects: Effects,
@@ -313,7 +313,7 @@ def _crash() -> Iterator[None]:
         return
 
 
-def _after(handler: Any, act: Callable[[], object]) -> Handler:
+def _after(handler: Any, act: Callable[[], object]) -> HandlerFunction:
     """The handler, and then something more before it returns."""
 
     def called(*args: Any, **named: Any) -> Any:
@@ -329,7 +329,7 @@ def _after(handler: Any, act: Callable[[], object]) -> Handler:
     return _like(handler, called_async if is_async(handler) else called)
 
 
-def _failing(handler: Any) -> Handler:
+def _failing(handler: Any) -> HandlerFunction:
     def called(*args: Any, **named: Any) -> Any:
         raise RuntimeError("the trial let it fail before its effect")
 
@@ -339,14 +339,14 @@ def _failing(handler: Any) -> Handler:
     return _like(handler, called_async if is_async(handler) else called)
 
 
-def _like(handler: Any, chosen: Any) -> Handler:
+def _like(handler: Any, chosen: Any) -> HandlerFunction:
     chosen.__wrapped__ = handler  # whose arguments decide how it is called
-    return cast(Handler, chosen)
+    return cast(HandlerFunction, chosen)
 
 
-def _run(once: Once, events: Sequence[Event], handler: Handler) -> list[Outcome]:
-    found: Any = once.run(events, handler)
-    return found if isinstance(found, list) else asyncio.run(cast(Coroutine[Any, Any, list[Outcome]], found))
+def _run(once: Once, events: Sequence[Event], handler: HandlerFunction) -> list[Outcome]:
+    prepared = once.prepare(handler)
+    return asyncio.run(once.arun(events, prepared)) if prepared.is_async else once.run(events, prepared)
 
 
 def _in_threads(acts: Sequence[Callable[[], None]]) -> None:

@@ -1,4 +1,4 @@
-"""Past one process: the same keys on DuckDB, on Spark and on streams. Nothing is imported before it is used."""
+"""Recorded traffic: audits, deduplication, and the same keys on DuckDB and Spark. Imported on use."""
 
 from typing import TYPE_CHECKING, Any
 

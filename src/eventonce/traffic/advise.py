@@ -2,58 +2,53 @@
 
 For each source and type, in this order:
 
-1. `sample` keeps a bounded number of events, `fields` lays them out as a table.
-2. `copies` finds which events are one, from the same id over equal content to what differs in little or shares an id
-   that all else depends on, and so which fields differ between copies. What might be the same thing happening again
-   is not called a copy.
-3. Keys are tried, the best first: the id, if copies never come under another one; the fields that identify an event
-   (`identity`); the content without what differs between copies; content and time; and the id all the same.
-4. **Each key is put to the test on the sample, as a real rule.** A key that drops an event which is no copy, or cannot
-   be made, loses to any that does not; then the one that misses the fewest copies wins. What is still wrong with the
-   winner is said.
-5. The window is three times the longest gap seen between copies, and no shorter than a copy can be late by what is
-   known of the source.
+1. `sample` keeps a bounded number of events, and `table` lays out their fields.
+2. `copies` finds which events are one: they have one id, or they are equal but for what is made anew when an event is
+   sent, and by the rest of the traffic chance does not explain it. The fields that differ between copies are volatile.
+3. Keys are tried, the best first: the id, if copies never come under another one; an id in the data that tells all
+   distinct events apart; the content without what is volatile; content and time; and the id all the same.
+4. **Each key is put to the test on the sample, as a real rule.** A key that drops an event which is not a copy, or that
+   cannot be made, loses to any that does not; then the one that misses the fewest copies wins.
+5. The window is three times the longest gap between copies, and no shorter than a copy can be late by what is known of
+   the source.
 
 To drop an event is worse than to run one twice. So wherever the traffic leaves a doubt, the rule is the event's id.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from eventonce.clock import duration
+from eventonce.clock import duration, format_duration
 from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.event.paths import ITEM
+from eventonce.lint import horizon
 from eventonce.rules import Rulebook
 from eventonce.rules.rule import Rule
-from eventonce.traffic import names
+from eventonce.traffic.archive import time_ms
 from eventonce.traffic.copies import Copies, Record, find
-from eventonce.traffic.fields import Column, Table
-from eventonce.traffic.identity import Fields, choose
-from eventonce.traffic.judge import Moment
-from eventonce.traffic.lateness import ENOUGH, Lateness, lateness
+from eventonce.traffic.gap_histogram import DAY, readable
 from eventonce.traffic.sample import Sample, TypeSample
+from eventonce.traffic.table import Column, Table
 
 Confidence = Literal["high", "medium", "low"]
 
-_MANY = 100  # distinct events: fewer than 3 % of all clash where none of these did
+ENOUGH = 20  # events of a kind; nothing is learnt from fewer
+_SOME, _MANY = 50, 100  # distinct events: fewer than 6 and 3 % of all clash if none of these did
 _SOME_COPIES, _MANY_COPIES = 3, 10
-
-
-class Choice(NamedTuple):
-    """A way to key."""
-
-    key: str | tuple[str, ...]
-    ignore: tuple[str, ...] = ()
+_MAX_FIELDS = 3
+_SAFETY = 3
+_LONGEST = 365 * DAY  # whoever sends a copy after a year means something by it
 
 
 class Check(msgspec.Struct, frozen=True):
     """What a rule does to the sample."""
 
     dropped: int = 0
-    wrong: int = 0  # dropped, and no copies by all that was found
+    wrong: int = 0  # dropped, and not copies by all that is known
     missed: int = 0  # copies that it lets through
     rejected: int = 0  # events that it makes no key of
 
@@ -62,8 +57,20 @@ class Check(msgspec.Struct, frozen=True):
         return self.wrong + self.rejected, self.missed
 
 
+class Fields(NamedTuple):
+    """Fields that identify an event: copies agree on them, and no two distinct events do."""
+
+    columns: tuple[Column, ...]
+    tied: bool  # each would do alone
+    others: tuple[Column, ...] = ()  # which would do alone, too
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(column.path for column in self.columns)
+
+
 class Study(NamedTuple):
-    """All that was found out about one kind."""
+    """All that is known of one kind."""
 
     kind: TypeSample
     table: Table
@@ -76,6 +83,18 @@ class Study(NamedTuple):
     def little(self) -> bool:
         return len(self.table.rows) < ENOUGH
 
+    @property
+    def seen(self) -> int:
+        """Return how many copies the sample has."""
+        return self.copies.same_id + self.copies.new_id
+
+
+class Lateness(NamedTuple):
+    """The window, and the arithmetic behind it."""
+
+    window: str
+    why: str
+
 
 class Advice(NamedTuple):
     """A rule, and why."""
@@ -87,18 +106,11 @@ class Advice(NamedTuple):
     confidence: Confidence
 
 
-def advise(events: Iterable[Event], horizon: str | None = None) -> list[Advice]:
-    """Rules for these events."""
-    sample = Sample()
-    for event in events:
-        sample.add(event)
-    return advise_on(sample, horizon)
-
-
-def advise_on(sample: Sample, horizon: str | None = None) -> list[Advice]:
-    """Rules for the events of a sample, the kinds in the order of their names."""
-    taken: set[str] = set()
-    return [_advise(study(kind), _name(kind, taken), horizon) for _, kind in sorted(sample.kinds.items()) if any(kind)]
+def advise_on(sample: Sample, latest: str | None = None) -> list[Advice]:
+    """Propose rules for a sample, the kinds in the order of their names; `latest` is how late a copy can be."""
+    names: set[str] = set()
+    kinds = [kind for _, kind in sorted(sample.kinds.items()) if any(kind)]
+    return [_advise(study(kind), _name(kind, names), latest) for kind in kinds]
 
 
 def study(kind: TypeSample) -> Study:
@@ -110,73 +122,81 @@ def study(kind: TypeSample) -> Study:
         if table.full:
             break
         table.add(event)
-        records.append(Record(_vouched(event), _moment(event, len(records))))
+        # An id in plain data may be that of what the event is about.
+        own = event.form == "plain" and isinstance(event.data, dict) and "id" in event.data
+        records.append(Record("" if own else event.id, time_ms(event)))
         ids, times = ids and bool(event.id), times and event.time is not None
-    table.settle()
-    copies = find(table, records, kind.type)
-    return Study(kind, table, copies, choose(table, copies, f"{kind.source} {kind.type}"), ids, times)
+    copies = find(table, records)
+    return Study(kind, table, copies, _fields(table, copies), ids, times)
 
 
-def _vouched(event: Event) -> str:
-    """The id, if an envelope or a carrier gave it; one in the data may be that of what the event is about."""
-    own = event.form == "plain" and isinstance(event.data, dict) and "id" in event.data
-    return "" if own else event.id
-
-
-def _moment(event: Event, position: int) -> Moment:
-    return Moment(None if event.time is None else round(event.time.timestamp() * 1000), position)
-
-
-def _advise(found: Study, name: str, horizon: str | None) -> Advice:
-    rule, check = _best(found, Rule(name=name, match=_match(found.kind)))
-    late = lateness(found.copies.labels, found.kind, rule, None if horizon is None else duration(horizon, "horizon"))
+def _advise(about: Study, name: str, latest: str | None) -> Advice:
+    rule, check = _best(about, Rule(name=name, match=_match(about.kind)))
+    late = _lateness(about, rule, None if latest is None else duration(latest, "horizon"))
     return Advice(
-        msgspec.structs.replace(rule, window=late.window), found, check, late, _confidence(found, rule, check)
+        msgspec.structs.replace(rule, window=late.window), about, check, late, _confidence(about, rule, check)
     )
 
 
 # --- choosing ---
 
 
-def _choices(found: Study) -> Iterator[Choice]:
-    """Ways to key, the best first."""
-    if found.ids:
-        yield Choice("id")
-    # Fields are trusted where copies under new ids have shown that they hold, on enough events that none clashed.
-    enough = found.copies.new_id and not found.little and found.fields
-    if found.fields and enough and (found.fields.sure or (found.copies.distinct >= _MANY and not _may_change(found))):
-        yield Choice(tuple(found.fields.paths))
-    yield Choice("content", () if found.little else ignorable(found.copies.volatile.values()))
-    if found.times:
-        yield Choice(("detail", "time"))
+def _fields(table: Table, copies: Copies) -> Fields | None:
+    """Return the ids in the data that tell distinct events apart: tokens before numbers that rise."""
+    firsts = list(dict.fromkeys(copies.labels))
+    series = copies.series
+
+    def identifies(columns: Sequence[Column]) -> bool:
+        values: dict[tuple[bytes, ...], int] = {}
+        for row, label in zip(table.rows, copies.labels, strict=True):
+            if values.setdefault(tuple(row[column.number] for column in columns), label) != label:
+                return False
+        return len(values) == len(firsts)
+
+    minted = [each for each in table.columns if each.minted and each.present == len(table.rows)]
+    single = [each for each in minted if each.number not in copies.volatile and identifies([each])]
+    opaque = [each for each in single if each.opaque]
+    best = sorted(opaque or single, key=lambda each: (len(each.steps), each.path))[:_MAX_FIELDS]
+    if best:
+        others = tuple(each for each in single if each not in best)
+        return Fields(tuple(sorted(best, key=lambda each: each.path)), len(best) > 1, others[:_MAX_FIELDS])
+    return Fields(series, tied=False) if series and identifies(series) else None
 
 
-def _may_change(found: Study) -> bool:
-    """Whether the next change of a thing would be dropped, though none was in the sample."""
-    return names.of_change(found.kind.type) and found.fields is not None and not found.fields.series
+def _keys(about: Study) -> Iterator[tuple[str | tuple[str, ...], tuple[str, ...]]]:
+    """Yield keys, each with what it ignores, the best first."""
+    copies = about.copies
+    if about.ids:
+        yield "id", ()
+    # Fields are trusted if copies under new ids show that they last, on enough events of which none clashed.
+    if about.fields and copies.new_id and copies.distinct >= _MANY:
+        yield about.fields.paths, ()
+    yield "content", () if about.little else ignorable(copies.volatile.values())
+    if about.times:
+        yield ("detail", "time"), ()
 
 
 def ignorable(columns: Iterable[Column]) -> tuple[str, ...]:
-    """These fields as a rule's `ignore` names them; a list that is the whole data has no name there."""
-    inside = (column for column in columns if column.of_data and len(column.steps) > 1 and column.steps[1] != ITEM)
+    """Return these fields as a rule's `ignore` names them; a list that is the whole data has no name there."""
+    inside = (column for column in columns if column.steps[0] == "detail" and column.steps[1:2] not in ((), (ITEM,)))
     return tuple(sorted(column.path.removeprefix("detail.") for column in inside))
 
 
-def _best(found: Study, blank: Rule) -> tuple[Rule, Check]:
+def _best(about: Study, blank: Rule) -> tuple[Rule, Check]:
     best: tuple[Rule, Check] | None = None
-    for choice in _choices(found):
-        rule = msgspec.structs.replace(blank, key=choice.key, ignore=choice.ignore)
-        check = put_to_test(rule, found.kind, found.copies.labels)
+    for key, ignore in _keys(about):
+        rule = msgspec.structs.replace(blank, key=key, ignore=ignore)
+        check = put_to_test(rule, about.kind, about.copies.labels)
         if best is None or check.cost < best[1].cost:
             best = rule, check
         if check.cost == (0, 0):
             break
-    assert best is not None  # there is always a choice
+    assert best is not None  # there is always a key to try
     return best
 
 
 def put_to_test(rule: Rule, events: Iterable[Event], labels: Sequence[int]) -> Check:
-    """What the rule does to events of which equal labels are copies."""
+    """Return what the rule does to events of which equal labels are copies."""
     book = Rulebook("advise", [rule], Rule(name="no rule matched"))
     first: dict[bytes, int] = {}
     passed: set[int] = set()
@@ -198,14 +218,46 @@ def put_to_test(rule: Rule, events: Iterable[Event], labels: Sequence[int]) -> C
     return Check(dropped, wrong, missed, rejected)
 
 
-def _confidence(found: Study, rule: Rule, check: Check) -> Confidence:
-    copies = found.copies
-    seen = copies.same_id + copies.new_id
-    if found.little or not seen or check.cost != (0, 0) or seen < _SOME_COPIES:
+def _confidence(about: Study, rule: Rule, check: Check) -> Confidence:
+    copies = about.copies
+    thin = about.seen < _SOME_COPIES or (not copies.certain and copies.distinct < _SOME)
+    if about.little or thin or check.cost != (0, 0):
         return "low"
-    tied = found.fields is not None and found.fields.tied and not isinstance(rule.key, str)
-    sure = copies.anchored and not copies.doubtful and not copies.reused and not tied
-    return "high" if sure and seen >= _MANY_COPIES and copies.distinct >= _MANY else "medium"
+    tied = about.fields is not None and about.fields.tied and not isinstance(rule.key, str)
+    sure = copies.certain and not copies.doubtful and not copies.reused and not tied
+    return "high" if sure and about.seen >= _MANY_COPIES and copies.distinct >= _MANY else "medium"
+
+
+# --- the window ---
+
+
+def _lateness(about: Study, rule: Rule, latest: int | None) -> Lateness:
+    """Return how late a copy can come, by what is in the traffic, by the source, and by what the user knows."""
+    longest = 0 if about.little else _longest_gap(about)
+    if latest is not None:
+        floor, why = latest, f"copies can be {format_duration(latest)} late by --horizon"
+    elif about.kind.queued:
+        floor, why = 14 * DAY, "an SQS queue or its dead-letter queue keeps a message for up to 14d"
+    elif about.kind.source and (known := horizon(rule)) is not None:
+        floor, why = known.millis, known.why
+    else:
+        floor, why = DAY, "webhooks and rules are commonly retried for a day"
+    seen = min(readable(_SAFETY * longest), _LONGEST) if longest else 0
+    measured = "the times of copies do not show how late they came"
+    if longest:
+        safe = format_duration(_SAFETY * longest)
+        measured = f"the longest gap between copies is {format_duration(longest)}, times {_SAFETY} is {safe}"
+    return Lateness(format_duration(max(seen, floor)), f"{measured}; {why}, so no less than {format_duration(floor)}")
+
+
+def _longest_gap(about: Study) -> int:
+    """Return the longest time between two copies that follow each other, in milliseconds; 0 if none can be seen."""
+    times: dict[int, list[int]] = {}
+    for label, event in zip(about.copies.labels, about.kind, strict=False):
+        time = time_ms(event)
+        if time is not None:
+            times.setdefault(label, []).append(time)
+    return max((later - earlier for each in times.values() for earlier, later in pairwise(sorted(each))), default=0)
 
 
 # --- naming ---
@@ -216,15 +268,15 @@ def _match(kind: TypeSample) -> dict[str, Any]:
     return {"source": [kind.source] if kind.source else absent, "detail-type": [kind.type] if kind.type else absent}
 
 
-def _name(kind: TypeSample, taken: set[str]) -> str:
-    """A name for the rule that no other has."""
+def _name(kind: TypeSample, names: set[str]) -> str:
+    """Return a name for the rule that no other has."""
     own = _slug(kind.type) or _slug(kind.source) or "events"
-    tries = [own, f"{own}-{_slug(kind.source)}"] + [f"{own}-{number}" for number in range(2, len(taken) + 3)]
-    name = next(each for each in tries if each not in taken)
-    taken.add(name)
+    candidates = [own, f"{own}-{_slug(kind.source)}"] + [f"{own}-{number}" for number in range(2, len(names) + 3)]
+    name = next(each for each in candidates if each not in names)
+    names.add(name)
     return name
 
 
 def _slug(text: str) -> str:
-    kept = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in text.lower())
-    return "-".join(filter(None, kept.split("-")))[:60].strip("-")
+    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in text.lower())
+    return "-".join(filter(None, plain.split("-")))[:60].strip("-")

@@ -1,40 +1,62 @@
-"""Finding copies in a table of events, and the fields that differ between them.
+"""Finding the copies among recorded events, and the fields that differ between them.
 
-Four steps, from what is certain to what is likely:
+1. Events with one envelope id are copies, as EventBridge and CloudEvents promise. If they differ in more than what is
+   made anew when an event is sent, the id is used twice and proves nothing.
+2. What is **made anew** is a clock that shows the time of sending, or a token that no other event has. A field of any
+   other kind, such as a price, a counter or a status, says something: events that differ there are never copies.
+3. Events that are **equal but for what is made anew** are one event sent again, or the same thing happening again.
+   Two events do not show which. The traffic as a whole does: copies share an id that was made for the event and on
+   which all else depends; they are rare, come soon, and strike any event alike (`_doubt`).
 
-1. Events with the same envelope id are copies, as EventBridge and CloudEvents promise. A field that differs between
-   them belongs to the delivery. Where they differ in what they say, the id is used twice and proves nothing.
-2. Events with ids of their own and equal content (`judge` says whether they are copies or repeats).
-3. Events that differ in nothing but what `excuse` lets pass, judged the same way. Fields that differ between the
-   copies found here belong to the delivery, too.
-4. Where no anchor has settled it: events that agree on an id which all else depends on (`dependence`).
+To drop an event is worse than to run one twice, so "unclear" counts as "not copies".
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
-from eventonce.traffic import names
-from eventonce.traffic.dependence import Dependence, depend
-from eventonce.traffic.excuse import Excuses, belongs_to_delivery
-from eventonce.traffic.fields import Column, Table
-from eventonce.traffic.fresh import fresh_columns
-from eventonce.traffic.gap_histogram import MINUTE
-from eventonce.traffic.groups import agree, differing, grouped, only
-from eventonce.traffic.judge import MANY, Moment, Question, Verdict, judge, runs
-from eventonce.traffic.pace import in_step
-from eventonce.traffic.series import between, objection
+from eventonce.clock import format_duration
+from eventonce.traffic.gap_histogram import DAY, MINUTE, SECOND
+from eventonce.traffic.table import MOST, Column, Table
 
-_LOOK_BACK = 4  # neighbours in time that an event is compared with
-_OFTEN = 3
+Answer = Literal["copies", "repeats", "unclear"]
+Groups = list[list[int]]
+
+# What a sender does that sends an event again:
+_MANY = 4  # no more equal events than this, on average
+_RARE = 0.3  # of all events at most are repeated
+_SOON = 15 * MINUTE  # at the latest
+_BEAT = 10 * SECOND  # a longer distance is not always the same
+_SOONER = 4  # times as soon as the next event comes, if the events say little
+_FAR = 10  # times as late as nine of ten copies, and it is not a copy
+# What shows a pattern, and what may be chance:
+_STEADY, _BEATS = 0.2, 4  # the deviation of gaps as a share of their mean, and how many gaps show it
+_UNRELATED = 0.125  # of the recording or more lies between two events that have nothing to do with each other
+_CHANCE, _ALIKE = -4.0, 0.5  # the logarithm of one in ten thousand; a probability
+_FEW, _STATES = 20, 2  # values of a state, states in a key
+_DEVIATIONS, _LEAST = 4.5, 5  # from the share of all; events
+_EVENTS = 5  # about one thing, on average at most
 
 
 class Record(NamedTuple):
-    """One row of the table: its id, where the envelope vouches for it, and when it happened."""
+    """The id that a row's envelope vouches for, and its time in milliseconds."""
 
     id: str
-    moment: Moment
+    time: int | None
+
+
+class Likeness(NamedTuple):
+    """Events that are equal but for some fields, and what they are."""
+
+    answer: Answer
+    why: str
+    events: int
+    differing: tuple[Column, ...]
+    certain: bool = False  # they agree on when they happened
 
 
 @dataclass
@@ -44,232 +66,297 @@ class Copies:
     labels: list[int]  # by row: copies of one event have the same
     volatile: dict[int, Column] = field(default_factory=dict)  # what differs between copies
     same_id: int = 0  # copies with their first one's id
-    new_id: int = 0  # copies with an id of their own
-    between: int = 0  # copies that came after another event about the same thing
-    apart: int = 0  # events like others, but too far from them to be copies
     reused: int = 0  # events with the id of another one
-    exact: Verdict | None = None  # of equal content under several ids
-    near: Verdict | None = None  # of nearly equal content under several ids
-    equals: int = 0  # events that `exact` was about
-    nears: int = 0  # events that `near` was about
-    differing: dict[int, Column] = field(default_factory=dict)  # what `near` was about
+    apart: int = 0  # events like others, but too far from them to be copies
+    between: int = 0  # copies that came after another event about the same thing
+    likenesses: list[Likeness] = field(default_factory=list)
+    series: tuple[Column, ...] = ()  # an id of which there are several events, and the states that tell them apart
 
     @property
     def distinct(self) -> int:
         return len(set(self.labels))
 
     @property
-    def anchored(self) -> bool:
-        """Whether all that was found is beyond doubt."""
-        return all(verdict.anchored for verdict in (self.exact, self.near) if verdict and verdict.answer == "copies")
+    def new_id(self) -> int:
+        """Return how many copies have an id of their own."""
+        return len(self.labels) - self.distinct - self.same_id
 
     @property
-    def found(self) -> bool:
-        """Whether some with ids of their own were taken for copies."""
-        return any(verdict is not None and verdict.answer == "copies" for verdict in (self.exact, self.near))
+    def certain(self) -> bool:
+        """Return whether all copies are beyond doubt."""
+        return all(likeness.certain for likeness in self.likenesses if likeness.answer == "copies")
 
     @property
-    def settled(self) -> bool:
-        """Whether an anchor has told what are copies."""
-        return any(verdict is not None and verdict.anchored for verdict in (self.exact, self.near))
+    def doubtful(self) -> list[Likeness]:
+        """Return the likenesses that may be copies and are not taken for such."""
+        return [likeness for likeness in self.likenesses if likeness.answer == "unclear"]
 
-    @property
-    def doubtful(self) -> bool:
-        """Whether some equal events might be copies, and were not taken for such."""
-        return any(verdict is not None and verdict.answer == "unclear" for verdict in (self.exact, self.near))
-
-    def start_over(self) -> None:
-        """Forget what likeness told: something better is known."""
-        self.exact = self.near = None
-        self.apart = self.between = 0
+    def join(self, groups: Iterable[Sequence[int]]) -> None:
+        """Label the rows of each group as copies of one event."""
+        home = {self.labels[row]: self.labels[group[0]] for group in groups for row in group}
+        self.labels = [home.get(label, label) for label in self.labels]
 
 
-def find(table: Table, records: Sequence[Record], about: str) -> Copies:
-    """Find the copies; `about` is what the events are called."""
-    copies = Copies(labels=list(range(len(records))))
-    _by_id(table, records, copies)
-    rows = _firsts(copies.labels)
-    said = {column.number for column in table.columns if column.steps != ("time",)} - copies.volatile.keys()
-    _by_likeness(table, records, copies, _Tier(rows, said, about))
-    own = None if copies.settled else depend(table, rows, said, about)
-    if own is not None:
-        _settle(table, records, copies, _Tier(rows, said - own.excused, about, own.groups, near=True, own=own))
-    copies.new_id = len(records) - copies.distinct - copies.same_id
+def find(table: Table, records: Sequence[Record]) -> Copies:
+    """Find the copies."""
+    copies = Copies(list(range(len(records))))
+    by_id = [group for group in grouped(range(len(records)), lambda row: records[row].id or row) if len(group) > 1]
+    again = {row for group in by_id for row in group[1:]}
+    firsts = [row for row in range(len(records)) if row not in again]
+    known = [record.time for record in records if record.time is not None]
+    timed = len(known) == len(records) and 2 * len(set(known)) > len(firsts)
+    times = [time / 1000 for time in known] if timed else None
+    table.settle(firsts, None if times is None else [times[row] for row in firsts])
+    _same_id(table, by_id, copies)
+    _Search(table, _firsts(copies.labels), known if timed else None, copies).run()
     return copies
 
 
-# --- the same id ---
-
-
-def _by_id(table: Table, records: Sequence[Record], copies: Copies) -> None:
-    groups = [
-        (group, differing(table.rows, group))
-        for group in grouped(range(len(records)), lambda row: records[row].id or row)
-        if len(group) > 1
-    ]
-    counted = Counter(number for _, differ in groups for number in differ)
-    volatile = {number for number, count in counted.items() if _made_anew(table, number, count, len(groups))}
-    for group, differ in groups:
-        if differ <= volatile:
-            _join(copies.labels, [group])
+def _same_id(table: Table, groups: Groups, copies: Copies) -> None:
+    for group in groups:
+        differ = [table.columns[number] for number in _differing(table, group)]
+        if all(column.steps == ("time",) or column.clock or column.made_anew(group[0]) for column in differ):
+            copies.join([group])
             copies.same_id += len(group) - 1
-            copies.volatile |= {number: table.columns[number] for number in differ}
+            copies.volatile |= {column.number: column for column in differ}
         else:
             copies.reused += len(group) - 1
 
 
-def _made_anew(table: Table, number: int, groups: int, of: int) -> bool:
-    """Whether a field that differs under one id belongs to the delivery, and not to another event with that id."""
-    column = table.columns[number]
-    if belongs_to_delivery(column) or column.looks == "time":
-        return True
-    unique = column.known and not names.of_identity(column.name) and 10 * len(column.cells) >= 9 * len(table.rows)
-    return unique and (column.looks == "opaque" or (groups >= _OFTEN and 2 * groups >= of))
+class _Search:
+    """The search for copies under new ids, among rows of which each stands for one event."""
+
+    def __init__(self, table: Table, rows: Sequence[int], times: Sequence[int] | None, copies: Copies) -> None:
+        self._table = table
+        self._rows = rows
+        self._times = times
+        self._copies = copies
+        self._columns = table.columns
+        self._own_time = {column.number for column in table.columns if column.steps == ("time",)}
+        anew = {column.number for column in table.columns if any(map(column.made_anew, rows))}
+        self._says = [column for column in table.columns if column.number not in anew | self._own_time]
+        self._thing: Column | None = None
+        self._states: list[Column] = []
+
+    def run(self) -> None:
+        """Judge the events that agree on the time at which they happened, then those that are alike."""
+        exact = grouped(self._rows, lambda row: self._content(row, clocks=True))
+        heads = [group[0] for group in exact]
+        alike = grouped(heads, lambda row: self._content(row, clocks=False))
+        gaps = sorted(gap for group in exact for gap in self._gaps(group)) or [0]
+        fine = gaps[len(gaps) // 2] > SECOND  # if not, a clock of whole seconds shows nothing
+        clock = next((each for each in self._columns if self._tells_apart(each, heads) and (fine or each.fine)), None)
+        members = {group[0]: group for group in exact}
+        groups = alike if clock else [[row for head in group for row in members[head]] for group in alike]
+        self._find_thing(groups)
+        if clock is not None and any(len(group) > 1 for group in exact):
+            self._settle(exact, self._certain(exact, clock), certain=True)
+        if any(len(group) > 1 for group in groups):
+            self._settle(groups, self._judge(groups), certain=False)
+        if self._thing is not None and self._states:
+            self._series(groups, self._thing)
+
+    def _content(self, row: int, *, clocks: bool) -> frozenset[tuple[int, bytes | None]]:
+        """Return what the event in this row says, without what is made anew; clocks are left in if wanted."""
+        return frozenset(
+            (number, None if column.made_anew(row) and not (clocks and column.clock) else cell)
+            for number, cell in self._table.rows[row].items()
+            if number not in self._own_time and (column := self._columns[number])
+        )
+
+    def _tells_apart(self, column: Column, rows: Sequence[int]) -> bool:
+        cells = [self._table.rows[row].get(column.number) for row in rows]
+        times = None if self._times is None else [self._times[row] / 1000 for row in rows]
+        return column.number not in self._own_time and column.tells_apart(cells, times)
+
+    def _find_thing(self, groups: Groups) -> None:
+        """Find the id of what the events are about, and what differs between the events about one thing."""
+        whole = [column for column in self._says if column.minted and column.present == len(self._table.rows)]
+        often = [column for column in whole if _EVENTS * len(column.cells) >= len(groups)]
+        self._thing = max(often, key=lambda each: (len(each.cells), each.rising, -len(each.steps)), default=None)
+        numbers: set[int] = set()
+        for heads in self._by_thing(groups):
+            for one, other in pairwise(heads):
+                numbers |= {
+                    number for number, _ in self._content(one, clocks=False) ^ self._content(other, clocks=False)
+                }
+        self._states = [column for column in self._columns if column.number in numbers]
+
+    def _by_thing(self, groups: Groups) -> Groups:
+        heads = [group[0] for group in groups]
+        thing = self._thing
+        return [] if thing is None else grouped(heads, lambda row: self._table.rows[row][thing.number])
+
+    # --- what they are ---
+
+    def _settle(self, groups: Groups, judgement: tuple[Answer, str], *, certain: bool) -> None:
+        several = [group for group in groups if len(group) > 1]
+        numbers = {number for group in several for number in _differing(self._table, group)}
+        differing = tuple(column for column in self._columns if column.number in numbers)
+        answer, why = judgement
+        self._copies.likenesses.append(Likeness(answer, why, sum(map(len, several)), differing, certain))
+        if answer != "copies":
+            return
+        runs = [group if certain else run for group in several for run in self._runs(group, self._reach(several))]
+        self._copies.apart += 0 if certain else len(runs) - len(several)
+        self._copies.join(runs)
+        self._copies.volatile |= {column.number: column for column in differing}
+        self._copies.between += 0 if certain else self._between(groups)
+
+    def _certain(self, groups: Groups, clock: Column) -> tuple[Answer, str]:
+        if _mean_size(groups) > _MANY:
+            return "repeats", f"{_mean_size(groups):,.0f} events on average say the same"
+        return "copies", f"they agree on {clock.path}, which shows when each event happened"
+
+    def _judge(self, groups: Groups) -> tuple[Answer, str]:
+        several = [group for group in groups if len(group) > 1]
+        gaps = [self._gaps(group) for group in several]
+        every = sorted(gap for each in gaps for gap in each)
+        distance = f" ({format_duration(every[0])} to {format_duration(every[-1])})" if self._times else ""
+        if _mean_size(groups) > _MANY:
+            return "repeats", f"{_mean_size(groups):,.0f} events on average say the same"
+        if any(len(each) >= _BEATS and _is_steady(each) for each in gaps):
+            return "repeats", f"they come in a steady beat{distance}"
+        evidence = self._dependence(groups, len(every))
+        if evidence is None and statistics.median(every) > _UNRELATED * sum(self._gaps(self._rows)):
+            return "repeats", f"they are as far apart as unrelated events are{distance}"
+        doubt = self._doubt(groups, every, shown=evidence is not None)
+        if doubt is not None:
+            return "unclear", f"{doubt}{distance}"
+        return "copies", f"{evidence or 'they follow each other far sooner than any two events do'}{distance}"
+
+    def _dependence(self, groups: Groups, again: int) -> str | None:
+        """Return the evidence, if any, that all else depends on the id: by chance it would be equal far less often."""
+        if self._thing is None:
+            return None
+        rest = {column.number for column in self._says} - {self._thing.number, *(each.number for each in self._states)}
+        heads = [head for head, *_ in self._by_thing(groups)]
+        contents = Counter(
+            frozenset((number, cell) for number, cell in self._table.rows[head].items() if number in rest)
+            for head in heads
+        )
+        pairs = sum(count * (count - 1) for count in contents.values())
+        alike = max(pairs / max(1, len(heads) * (len(heads) - 1)), 1 / len(heads))
+        if alike > _ALIKE or again * math.log10(alike) > _CHANCE:
+            return None
+        own = " with ".join(column.path for column in (self._thing, *self._states))
+        return (
+            f"whenever {own} recurred ({again:,} times) they agreed on all else, "
+            f"as two others do in {alike:.1%} of all cases at most"
+        )
+
+    def _doubt(self, groups: Groups, gaps: Sequence[int], *, shown: bool) -> str | None:
+        """Return what speaks against copies: they are rare, come soon, and strike any event alike."""
+        thing = self._thing
+        if thing is None:
+            return "they have no id that looks as if it was made for the event"
+        if self._times is None and not (shown and thing.rising):
+            return "there are no times to compare"
+        late = 0 if self._times is None else gaps[int(MOST * (len(gaps) - 1))]
+        reach = DAY if shown and thing.rising else _SOON if shown else MINUTE
+        several = sum(len(group) > 1 for group in groups)
+        state = next((column.path for column in self._says if self._favours(column, groups)), None)
+        doubts = (
+            (late > reach, "they are too far apart for a sender that tries again"),
+            (state is not None, f"it depends on {state} whether an event is repeated"),
+            (2 * self._between(groups) > several, "other events about the same thing come in between"),
+            (
+                not shown and _SOONER * statistics.median(gaps) > statistics.median(self._gaps(self._rows)),
+                "they follow each other as any two events do",
+            ),
+            (late > _BEAT and len(gaps) >= _BEATS and _is_steady(gaps), "they all come at the same distance"),
+            (
+                several > _RARE * len(groups),
+                f"{several / len(groups):.0%} of all are repeated, too many for a sender that tries again",
+            ),
+        )
+        return next((doubt for holds, doubt in doubts if holds), None)
+
+    def _favours(self, column: Column, groups: Groups) -> bool:
+        """Return whether events in some states are repeated more often than others: copies strike any event alike."""
+        if not column.scalar or not 1 < len(column.cells) <= _FEW:
+            return False
+        cells = [self._table.rows[group[0]].get(column.number) for group in groups]
+        every, again = Counter(cells), Counter(cell for cell, group in zip(cells, groups, strict=True) if group[1:])
+        share = sum(again.values()) / len(groups)
+        for cell, count in every.items():
+            expected = count * share
+            if abs(again[cell] - expected) > max(_LEAST, _DEVIATIONS * math.sqrt(expected * (1 - share))):
+                return True
+        return False
+
+    def _between(self, groups: Groups) -> int:
+        """Return how many groups have another event about the same thing between their first and last."""
+        members = {group[0]: [self._at(row) for row in group] for group in groups}
+        count = 0
+        for heads in self._by_thing(groups) if self._states else ():
+            for place, head in enumerate(heads):
+                others = heads[max(0, place - _FEW) : place] + heads[place + 1 : place + _FEW]  # bounds the work
+                first, last = min(members[head]), max(members[head])
+                count += first < last and any(first < at < last for other in others for at in members[other])
+        return count
+
+    # --- distances ---
+
+    def _at(self, row: int) -> tuple[int, int]:
+        return (row if self._times is None else self._times[row], row)
+
+    def _gaps(self, group: Sequence[int]) -> list[int]:
+        return [later[0] - earlier[0] for earlier, later in pairwise(sorted(map(self._at, group)))]
+
+    def _reach(self, groups: Groups) -> float:
+        """Return how far from the one before a copy may be."""
+        gaps = sorted(gap for group in groups for gap in self._gaps(group))
+        return math.inf if self._times is None else max(_SOON, _FAR * gaps[int(MOST * (len(gaps) - 1))])
+
+    def _runs(self, group: Sequence[int], reach: float) -> Groups:
+        """Split a group where the next is too far to be a copy."""
+        ordered = sorted(group, key=self._at)
+        runs = [ordered[:1]]
+        for earlier, later in pairwise(ordered):
+            if self._at(later)[0] - self._at(earlier)[0] > reach:
+                runs.append([])
+            runs[-1].append(later)
+        return runs
+
+    # --- several events about one thing ---
+
+    def _series(self, groups: Groups, thing: Column) -> None:
+        """Record what tells the events about one thing apart, and doubt it if there are no copies besides."""
+        events = sum(len(heads) for heads in self._by_thing(groups) if len(heads) > 1)
+        simple = all(each.scalar and each.present == len(self._table.rows) for each in self._states)
+        if simple and len(self._states) <= _STATES and all(len(each.cells) <= _FEW for each in self._states):
+            self._copies.series = (thing, *self._states)
+        other = self._copies.new_id or self._copies.doubtful
+        if len(self._states) <= _STATES and not other and self._dependence(groups, events):
+            why = f"they have the same {thing.path}, and what differs may be what happened to it"
+            self._copies.likenesses.append(Likeness("unclear", why, events, tuple(self._states)))
 
 
-# --- ids of their own ---
-
-
-class _Tier(NamedTuple):
-    rows: Sequence[int]  # of which each stands for one event
-    said: set[int]  # what each group agrees on
-    about: str
-    groups: Sequence[Sequence[int]] = ()
-    fresh: Sequence[Column] = ()
-    near: bool = False
-    recurring: bool = False
-    own: Dependence | None = None
-
-    @property
-    def several(self) -> list[Sequence[int]]:
-        return [group for group in self.groups if len(group) > 1]
-
-
-def _by_likeness(table: Table, records: Sequence[Record], copies: Copies, tier: _Tier) -> None:
-    equal = grouped(tier.rows, lambda row: only(table.rows[row], tier.said))
-    heads = [group[0] for group in equal]
-    fresh = fresh_columns(table, heads, [records[row].moment for row in heads])
-    if not _settle(table, records, copies, tier._replace(groups=equal, fresh=fresh)):
-        return
-    excuses = Excuses((table.columns[number] for number in tier.said), len(tier.rows), fresh)
-    essential = {number for number in tier.said if number not in excuses}
-    alike = grouped(heads, lambda row: only(table.rows[row], essential))
-    near = [_near(table, records, excuses, group) for group in alike]
-    clusters = [cluster for each in near for cluster in each]
-    nearly = _Tier(heads, essential, tier.about, clusters, fresh, near=True, recurring=_recur(near))
-    _settle(table, records, copies, nearly)
-
-
-def _settle(table: Table, records: Sequence[Record], copies: Copies, tier: _Tier) -> bool:
-    """Judge the groups and join those that are copies; False where nothing more should be joined."""
-    if not tier.several:
-        return True
-    asked = _question(table, records, tier)
-    verdict = judge(asked)
-    if tier.own is not None and copies.found and verdict.answer != "copies":
-        return False  # likeness told more
-    if tier.own is not None:
-        copies.start_over()
-    _enter(table, copies, tier, verdict)
-    if verdict.answer == "copies":
-        _join_runs(copies, tier, runs(asked))
-        copies.between += 0 if asked.anchor else between(table, _moments(records), tier.groups, tier.said)
-    return verdict.answer == "copies"
-
-
-def _enter(table: Table, copies: Copies, tier: _Tier, verdict: Verdict) -> None:
-    """Take down what was found."""
-    numbers = {number for group in tier.several for number in differing(table.rows, group)}
-    columns = {number: table.columns[number] for number in numbers}
-    events = sum(map(len, tier.several))
-    if tier.near and columns:
-        copies.near, copies.nears, copies.differing = verdict, events, columns
-    else:
-        copies.exact, copies.equals = verdict, events
-    if verdict.answer == "copies":
-        copies.volatile |= columns
-
-
-def _join_runs(copies: Copies, tier: _Tier, split: Sequence[Sequence[Sequence[int]]]) -> None:
-    copies.apart += sum(len(each) - 1 for each in split)
-    placed = zip(tier.several, split, strict=True)
-    _join(copies.labels, [[group[place] for place in run] for group, each in placed for run in each])
-
-
-def _moments(records: Sequence[Record]) -> list[Moment]:
-    return [record.moment for record in records]
-
-
-def _question(table: Table, records: Sequence[Record], tier: _Tier) -> Question:
-    moments = _moments(records)
-    anchor = _anchor(table, tier)
-    return Question(
-        groups=[[moments[row] for row in group] for group in tier.several],
-        span=[moments[row] for row in tier.rows],
-        anchor=anchor,
-        within=MINUTE if tier.near and tier.own is None else 15 * MINUTE,
-        objection=None if anchor else _objection(table, moments, tier),
-        own=tier.own.told if tier.own else None,
-        sure=tier.own is not None and tier.own.sure,
-    )
-
-
-def _objection(table: Table, moments: Sequence[Moment], tier: _Tier) -> str | None:
-    if names.happens_again(tier.about) and tier.own is None:
-        return "events of this name happen again and again"
-    if tier.recurring:
-        return "events like these come at other times, too"
-    told = objection(table, moments, tier.groups, tier.said)
-    sure = tier.own is not None and tier.own.sure
-    if told is None and not sure and in_step(table, moments, tier.groups, tier.said):
-        return "they follow each other as any two events do"
-    return told
-
-
-def _anchor(table: Table, tier: _Tier) -> str | None:
-    """A field that is one event's own, and on which the members of each group agree."""
-    own = [column for column in table.columns if _is_own(column, table, len(tier.groups))]
-    groups = tier.several
-    if sum(map(len, groups)) > MANY * len(groups):  # so many share it that it rather is the id of a thing
-        own = [column for column in own if column.looks == "opaque"]
-    for column in [*tier.fresh, *own]:
-        if all(agree(table.rows, group, column.number) for group in groups):
-            return column.path
-    return None
-
-
-def _is_own(column: Column, table: Table, distinct: int) -> bool:
-    whole = column.known and column.of_data and column.present == len(table.rows)
-    return whole and column.of_event and len(column.cells) >= distinct
-
-
-def _near(table: Table, records: Sequence[Record], excuses: Excuses, group: Sequence[int]) -> list[list[int]]:
-    """Split a group that agrees on all that needs no excuse into what is excused; neighbours in time are compared."""
-    clusters: dict[int, list[int]] = {}
-    home: dict[int, int] = {}
-    ordered = sorted(group, key=lambda row: (records[row].moment.time or 0, row))
-    for place, row in enumerate(ordered):
-        before = ordered[max(0, place - _LOOK_BACK) : place]
-        like = next((each for each in reversed(before) if excuses.hold(table.rows[each], table.rows[row])), row)
-        home[row] = home.get(like, row)
-        clusters.setdefault(home[row], []).append(row)
-    return list(clusters.values())
-
-
-def _recur(alike: Sequence[Sequence[Sequence[int]]]) -> bool:
-    """Whether what was joined mostly has more of its like, not near enough: then being near means little."""
-    joined = [clusters for clusters in alike if any(len(cluster) > 1 for cluster in clusters)]
-    return 2 * sum(len(clusters) > 1 for clusters in joined) > len(joined)
-
-
-# --- tools ---
+def grouped(rows: Iterable[int], by: Callable[[int], Hashable]) -> Groups:
+    """Return the rows that are the same by this, in the order of their first ones."""
+    groups: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for row in rows:
+        groups[by(row)].append(row)
+    return list(groups.values())
 
 
 def _firsts(labels: Sequence[int]) -> list[int]:
     return [row for row, label in enumerate(labels) if row == label]
 
 
-def _join(labels: list[int], groups: Iterable[Sequence[int]]) -> None:
-    home = {labels[row]: labels[group[0]] for group in groups for row in group}
-    for row, label in enumerate(labels):
-        labels[row] = home.get(label, label)
+def _differing(table: Table, group: Sequence[int]) -> set[int]:
+    """Return the columns that the rows of a group differ in."""
+    numbers: set[int] = set()
+    for one, other in pairwise(group):
+        numbers |= {number for number, _ in table.rows[one].items() ^ table.rows[other].items()}
+    return numbers
+
+
+def _mean_size(groups: Groups) -> float:
+    sizes = [len(group) for group in groups if len(group) > 1]
+    return statistics.fmean(sizes)
+
+
+def _is_steady(gaps: Sequence[int]) -> bool:
+    return statistics.pstdev(gaps) < _STEADY * statistics.fmean(gaps)

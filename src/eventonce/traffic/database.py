@@ -1,4 +1,4 @@
-"""DuckDB as we use it: bounded memory, and a folder of its own to spill to."""
+"""DuckDB with bounded memory, and a folder that it spills to."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-MEMORY = "384MB"  # beyond it, DuckDB goes to the disk
+MEMORY = "384MB"  # beyond it, DuckDB uses the disk
 _ROWS = 20_000
 
 
@@ -25,28 +25,28 @@ class Database:
         self._connection: duckdb.DuckDBPyConnection = self._duckdb.connect(config=settings)
 
     def run(self, query: str, *values: Any) -> None:
-        """Carry out a statement."""
+        """Execute a statement."""
         try:
             self._connection.execute(query, values)
         except self._duckdb.Error as error:
-            raise self._trouble(error) from None
+            raise self._translate(error) from None
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """A small answer."""
+        """Return all rows of a small result."""
         try:
             return self._connection.execute(query).fetchall()
         except self._duckdb.Error as error:
-            raise self._trouble(error) from None
+            raise self._translate(error) from None
 
     def batches(self, query: str) -> Iterator["pa.RecordBatch"]:
-        """A large answer, some rows at a time."""
+        """Yield a large result, some rows at a time."""
         try:
             yield from self._connection.sql(query).to_arrow_reader(_ROWS)
         except (self._duckdb.Error, OSError) as error:
-            raise self._trouble(error) from None
+            raise self._translate(error) from None
 
     def close(self) -> None:
         self._connection.close()
 
-    def _trouble(self, error: Exception) -> EventOnceError:
+    def _translate(self, error: Exception) -> EventOnceError:
         return EventOnceError(f"DuckDB: {' '.join(str(error).split())[:300]}")

@@ -1,6 +1,6 @@
-"""An audit of an archive of any size on one machine: processes find the facts, DuckDB brings them together."""
+"""An audit of an archive of any size on one machine: processes make the facts, DuckDB brings equal keys together."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,22 +10,21 @@ import msgspec
 
 from eventonce.rules import Rulebook
 from eventonce.traffic.archive import Archive, Part
-from eventonce.traffic.audit import DecisionColumns, conclude
+from eventonce.traffic.audit import conclude
+from eventonce.traffic.count import AlikeEvents, AuditCount, DecisionColumns
 from eventonce.traffic.database import Database
-from eventonce.traffic.dedupe_plan import Places
+from eventonce.traffic.dedupe_plan import WorkFolder
 from eventonce.traffic.drivers import need
 from eventonce.traffic.fold import NOTHING, EngineColumns, Fold, windows
 from eventonce.traffic.part_facts import FactsHeader, PartFacts
-from eventonce.traffic.pool import shared_out
-from eventonce.traffic.recorded import NTH_BITS
+from eventonce.traffic.processes import map_in_processes
 from eventonce.traffic.report import AuditReport
-from eventonce.traffic.tally import AuditCount
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# What is a copy of nothing by any measure never leaves DuckDB; nor do copies that are plain: those that say what the
-# first of their key does and came within its window. The others come by key and in the order of arrival.
+# What is a copy of nothing by any measure never leaves DuckDB. Nor do plain copies: those that say what the first of
+# their key does and came within its window. The others come by key and in the order of arrival.
 _TABLES = f"""
 CREATE VIEW facts AS SELECT f.* EXCLUDE (part, positions), positions + shift AS place
     FROM read_parquet('{{folder}}/*.parquet') AS f JOIN shifts USING (part);
@@ -61,45 +60,27 @@ _COLUMNS = 10  # of the last query
 
 def audit(
     archive: Archive,
-    book: Rulebook,
+    rulebook: Rulebook,
     step: Callable[[int], object] = lambda events: None,
     processes: int | None = None,
     work: str | None = None,
 ) -> AuditReport:
-    """What `eventonce audit` tells, of more traffic than fits in memory. `work` is a folder for what does not."""
+    """Audit more traffic than fits in memory. `work` is a folder for the rest."""
     with TemporaryDirectory(prefix="eventonce-audit-", dir=work) as folder:
-        (Path(folder) / "unfinished").mkdir()
-        places = Places(Path(folder))
-        _find(archive, book, places, step, processes)
-        tally = AuditCount(book)
-        tally.head(headers(archive, places))
-        _count(tally, archive, Path(folder), book)
-    return conclude(archive, book, tally)
+        work_folder = make_work_folder(folder)
+        function = partial(write_facts, work_folder=work_folder)
+        in_processes = processes if len(archive.parts) > 1 else 1
+        for summary in map_in_processes(function, archive.parts, rulebook, in_processes):
+            archive.skip_part(summary.part, summary.documents, summary.unreadable)
+            step(summary.events)
+        count = count_headers(archive, work_folder)
+        if archive.parts:
+            _count_facts(count, archive, Path(folder), rulebook)
+    return conclude(archive, rulebook, count)
 
 
-def _find(
-    archive: Archive, book: Rulebook, places: Places, step: Callable[[int], object], processes: int | None
-) -> None:
-    found: dict[int, Found] = {}
-    count = processes if len(archive.parts) > 1 else 1
-    for each in shared_out(partial(write_facts, places=places), archive.parts, book, count):
-        found[each.part] = each
-        archive.passed_part(archive.parts[each.part])
-        step(each.events)
-    take(archive, found)
-
-
-def take(archive: Archive, found: Mapping[int, "Found"]) -> None:
-    """Tell an archive what was found out about it."""
-    archive.counts = [found[part.number].documents for part in archive.parts]
-    archive.documents = sum(archive.counts)
-    for part in archive.parts:
-        if (why := found[part.number].unreadable) is not None:
-            archive.left_out(part.path, why)
-
-
-class Found(msgspec.Struct):
-    """What is to be known of a part at once; the rest is in its files."""
+class PartSummary(msgspec.Struct):
+    """What is needed of a part at once. The rest is in its files."""
 
     part: int
     documents: int
@@ -107,11 +88,17 @@ class Found(msgspec.Struct):
     unreadable: str | None
 
 
-def write_facts(part: Part, book: Rulebook, places: Places) -> Found:
-    """Find the facts of a part and keep them in a file, with a header beside it."""
+def make_work_folder(folder: str) -> WorkFolder:
+    """Prepare a folder for facts."""
+    (Path(folder) / "unfinished").mkdir()
+    return WorkFolder(Path(folder))
+
+
+def write_facts(part: Part, rulebook: Rulebook, work_folder: WorkFolder) -> PartSummary:
+    """Write the facts of a part to a file, with a header beside it."""
     parquet = need("pyarrow.parquet", "duckdb")
-    facts, writer = PartFacts(part, book), None
-    with places.making(places.work / f"{part.number:08}.parquet") as unfinished:
+    facts, writer = PartFacts(part, rulebook), None
+    with work_folder.writing(work_folder.path / f"{part.number:08}.parquet") as unfinished:
         try:
             for table in facts.tables():
                 options = {"compression": "none", "use_dictionary": False}
@@ -120,53 +107,54 @@ def write_facts(part: Part, book: Rulebook, places: Places) -> Found:
         finally:
             if writer is not None:
                 writer.close()
-    places.publish(places.work / f"{part.number:08}.json", facts.header)
-    return Found(part.number, facts.header.documents, facts.header.events, facts.header.unreadable)
+    header = facts.header
+    work_folder.write_json(work_folder.path / f"{part.number:08}.json", header)
+    return PartSummary(part.number, header.documents, header.events, header.unreadable)
 
 
-def headers(archive: Archive, places: Places) -> Iterator[FactsHeader]:
-    """The headers of all parts, in their order."""
+def count_headers(archive: Archive, work_folder: WorkFolder) -> AuditCount:
+    """Return a count of what the headers of all parts have."""
+    count = AuditCount()
     for part in archive.parts:
-        yield msgspec.json.decode((places.work / f"{part.number:08}.json").read_bytes(), type=FactsHeader)
+        header = (work_folder.path / f"{part.number:08}.json").read_bytes()
+        msgspec.json.decode(header, type=FactsHeader).add_to(count)
+    return count
 
 
-def _count(tally: AuditCount, archive: Archive, folder: Path, book: Rulebook) -> None:
-    if not archive.parts:
-        return
+def _count_facts(count: AuditCount, archive: Archive, folder: Path, rulebook: Rulebook) -> None:
     database = Database(folder)
     try:
-        _load(database, archive, folder, book)
+        _load(database, archive, folder, rulebook)
         for query in (_SINGLE, _PLAIN):
             for batch in database.batches(query):
-                tally.count(rows_of(batch))
-        fold = Fold(book)
+                count.add_alike(alike_rows(batch))
+        fold = Fold(rulebook)
         for batch in database.batches(_OTHERS):
-            enter(tally, fold, batch)
+            count_folded(count, fold, batch)
     finally:
         database.close()
-    tally.settle()
 
 
-def _load(database: Database, archive: Archive, folder: Path, book: Rulebook) -> None:
-    shifts = [(part.number, before << NTH_BITS) for part, before in zip(archive.parts, archive.before, strict=False)]
+def _load(database: Database, archive: Archive, folder: Path, rulebook: Rulebook) -> None:
     database.run("CREATE TABLE shifts (part INTEGER, shift BIGINT)")
-    database.run(f"INSERT INTO shifts VALUES {', '.join(map(str, shifts))}")
+    database.run(f"INSERT INTO shifts VALUES {', '.join(map(str, enumerate(archive.shifts)))}")
     database.run("CREATE TABLE windows (rules INTEGER, within BIGINT)")
-    database.run(f"INSERT INTO windows VALUES {', '.join(map(str, enumerate(windows(book))))}")
+    database.run(f"INSERT INTO windows VALUES {', '.join(map(str, enumerate(windows(rulebook))))}")
     for statement in _TABLES.format(folder=str(folder).replace("'", "''")).split(";\n")[:-1]:
         database.run(statement)
 
 
-def rows_of(batch: "pa.RecordBatch") -> Iterator[tuple[Any, ...]]:
-    """Row by row."""
-    return zip(*[column.to_pylist() for column in batch.columns], strict=True)
+def alike_rows(batch: "pa.RecordBatch") -> Iterator[AlikeEvents]:
+    """Yield the rows of a query that has counted events."""
+    columns: list[list[Any]] = [column.to_pylist() for column in batch.columns]
+    return map(AlikeEvents._make, zip(*columns, strict=True))
 
 
-def enter(tally: AuditCount, fold: Fold, batch: "pa.RecordBatch") -> None:
-    """Judge events and count them: the columns that the queries give."""
-    found = [column.to_pylist() for column in batch.columns]
-    keys, places, rules, versions, contents, times, names, same_id, same_content, replayed = found[:_COLUMNS]
-    orders = found[_COLUMNS] if len(found) > _COLUMNS else places  # a rank tells it, where an engine has one
-    taken = fold.take(EngineColumns(keys, orders, rules, versions, contents, times, places))
-    groups = {number: tally.named(number) for number in {*names}}
-    tally.enter(groups, DecisionColumns(names, taken, same_id, same_content, replayed, places))
+def count_folded(count: AuditCount, fold: Fold, batch: "pa.RecordBatch") -> None:
+    """Decide on the events of a batch, and count them."""
+    columns: list[list[Any]] = [column.to_pylist() for column in batch.columns]
+    keys, positions, rules, versions, contents, times, names, same_id, same_content, replayed = columns[:_COLUMNS]
+    orders = columns[_COLUMNS] if len(columns) > _COLUMNS else positions  # the rank, if an engine has one
+    decisions = fold.decide(EngineColumns(keys, orders, rules, versions, contents, times, positions))
+    types = {number: count.numbered(number) for number in {*names}}
+    count.add(types, DecisionColumns(names, decisions, same_id, same_content, replayed, positions))

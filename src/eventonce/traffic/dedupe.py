@@ -1,6 +1,6 @@
-"""A deduplicated copy of an archive, in two passes: keys first, then the files again without what lost.
+"""An archive without its duplicates, in two passes: keys first, then the files again without what is dropped.
 
-Only keys are brought together; an event itself goes from its file to the output and nowhere else.
+Only keys are brought together. An event itself goes from its file to the output and nowhere else.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,11 +11,12 @@ import msgspec
 
 from eventonce.errors import EventOnceError
 from eventonce.rules import Rulebook
-from eventonce.traffic.archive import Archive, printable
+from eventonce.traffic.archive import Archive, display_name
+from eventonce.traffic.audit import unreadable_files
 from eventonce.traffic.dedupe_plan import DedupePlan
-from eventonce.traffic.drop_lists import DropCounts, judge
+from eventonce.traffic.drop_lists import DropCounts, write_drop_lists
 from eventonce.traffic.keyed import KeysHeader, key_part
-from eventonce.traffic.pool import shared_out
+from eventonce.traffic.processes import map_in_processes
 from eventonce.traffic.report import Unreadable
 from eventonce.traffic.write import Written, write_file
 
@@ -23,10 +24,12 @@ _FIRST, _SECOND = 3, 1  # what a byte costs in each pass
 
 
 class Engine(Protocol):
-    """What carries out the steps of a copy."""
+    """What carries out the steps of a deduplication."""
 
-    def map(self, act: Callable[[Any, Rulebook], Any], tasks: Iterable[Any], book: Rulebook) -> Iterator[Any]: ...
-    def judge(self, plan: DedupePlan, headers: list[KeysHeader]) -> DropCounts: ...
+    def map(
+        self, function: Callable[[Any, Rulebook], Any], tasks: Iterable[Any], rulebook: Rulebook
+    ) -> Iterator[Any]: ...
+    def find_drops(self, plan: DedupePlan, headers: list[KeysHeader]) -> DropCounts: ...
 
 
 class OneMachine:
@@ -35,18 +38,18 @@ class OneMachine:
     def __init__(self, processes: int | None = None) -> None:
         self._processes = processes
 
-    def map(self, act: Callable[[Any, Rulebook], Any], tasks: Iterable[Any], book: Rulebook) -> Iterator[Any]:
-        """What becomes of each task, in any order."""
+    def map(self, function: Callable[[Any, Rulebook], Any], tasks: Iterable[Any], rulebook: Rulebook) -> Iterator[Any]:
+        """Yield what the function returns for each task."""
         several = list(tasks)
-        return shared_out(act, several, book, self._processes if len(several) > 1 else 1)
+        return map_in_processes(function, several, rulebook, self._processes if len(several) > 1 else 1)
 
-    def judge(self, plan: DedupePlan, headers: list[KeysHeader]) -> DropCounts:
-        """Which events lose."""
-        return judge(plan, headers)
+    def find_drops(self, plan: DedupePlan, headers: list[KeysHeader]) -> DropCounts:
+        """Write the drop lists of all files. Return how many events they drop."""
+        return write_drop_lists(plan, headers)
 
 
 class DedupeResult(msgspec.Struct, frozen=True):
-    """What a copy has done."""
+    """What a deduplication has done."""
 
     files: int
     documents: int
@@ -59,13 +62,13 @@ class DedupeResult(msgspec.Struct, frozen=True):
     unreadable: list[Unreadable]
 
     @property
-    def good(self) -> bool:
+    def complete(self) -> bool:
         """Whether all of the input could be read and keyed."""
         return not self.unreadable and not self.rejected
 
 
-class Copy:
-    """One copy. It knows how far it is, for who shows that."""
+class Dedupe:
+    """One deduplication. `size` and `position` are for a progress bar."""
 
     def __init__(self, plan: DedupePlan, engine: Engine | None = None) -> None:
         self._plan = plan
@@ -74,58 +77,58 @@ class Copy:
         self.position = 0
 
     def run(self, step: Callable[[int], object] = lambda events: None) -> DedupeResult:
-        """Do it, or what an earlier run has left of it."""
+        """Do all of it, or what an earlier run has not finished."""
         plan = self._plan
         try:
             with plan.opened():
-                headers = self._first(step)
-                judged = self._engine.judge(plan, headers)
-                self._second(headers, step)
+                headers = self._first_pass(step)
+                drops = self._engine.find_drops(plan, headers)
+                self._second_pass(headers, step)
                 plan.finish()
         except OSError as error:
-            why = error.strerror or str(error).splitlines()[0][:200]
+            reason = error.strerror or str(error).splitlines()[0][:200]
             raise EventOnceError(
-                f"{plan.work}: {why}; {plan.out} was not made, and what is finished waits here: "
-                "mend that and run the same again, or remove it"
+                f"{plan.work}: {reason}; {plan.out} was not made, and finished work waits here: "
+                "fix the problem and run the same again, or remove the folder"
             ) from None
-        return _told(plan.archive, headers, judged)
+        return _result(plan.archive, headers, drops)
 
-    def _first(self, step: Callable[[int], object]) -> list[KeysHeader]:
-        plan, found = self._plan, dict[int, KeysHeader]()
-        act = partial(key_part, places=plan.places)
-        for header in self._engine.map(act, plan.archive.parts, plan.book):
-            found[header.part] = header
+    def _first_pass(self, step: Callable[[int], object]) -> list[KeysHeader]:
+        plan, headers = self._plan, dict[int, KeysHeader]()
+        function = partial(key_part, work_folder=plan.work_folder)
+        for header in self._engine.map(function, plan.archive.parts, plan.rulebook):
+            headers[header.part] = header
             self.position += plan.archive.parts[header.part].size * _FIRST
             step(header.events)
-        return [found[part.number] for part in plan.archive.parts]
+        return [headers[part.number] for part in plan.archive.parts]
 
-    def _second(self, headers: list[KeysHeader], step: Callable[[int], object]) -> None:
+    def _second_pass(self, headers: list[KeysHeader], step: Callable[[int], object]) -> None:
         plan = self._plan
-        holds = {part.file for part in plan.archive.parts if headers[part.number].documents}
-        act = partial(write_file, places=plan.places)
-        tasks = [target for target in plan.targets if target.file in holds]
+        with_documents = {part.file for part in plan.archive.parts if headers[part.number].documents}
+        function = partial(write_file, work_folder=plan.work_folder)
+        tasks = [target for target in plan.targets if target.file in with_documents]
         written: Written
-        for written in self._engine.map(act, tasks, plan.book):
+        for written in self._engine.map(function, tasks, plan.rulebook):
             self.position += written.size * _SECOND
             step(0)
 
 
-def _told(archive: Archive, headers: list[KeysHeader], judged: DropCounts) -> DedupeResult:
+def _result(archive: Archive, headers: list[KeysHeader], drops: DropCounts) -> DedupeResult:
     documents: dict[str, int] = {}
     for part, header in zip(archive.parts, headers, strict=True):
         documents[part.path] = documents.get(part.path, 0) + header.documents
         if header.unreadable is not None:
-            archive.left_out(part.path, header.unreadable)
-    events, rejected = sum(each.events for each in headers), sum(each.rejected for each in headers)
-    shown = {printable(path): count for path, count in documents.items()}
+            archive.mark_unreadable(part.path, header.unreadable)
+    events, rejected = sum(header.events for header in headers), sum(header.rejected for header in headers)
+    by_name = {display_name(path): count for path, count in documents.items()}
     return DedupeResult(
-        files=archive.files,
+        files=len(archive.files),
         documents=sum(documents.values()),
         events=events,
-        kept=events - rejected - judged.duplicates - judged.stale,
-        duplicates=judged.duplicates,
-        stale=judged.stale,
+        kept=events - rejected - drops.duplicates - drops.stale,
+        duplicates=drops.duplicates,
+        stale=drops.stale,
         rejected=rejected,
-        empty=[path for path, count in shown.items() if not count and path not in archive.unreadable],
-        unreadable=[Unreadable(path, reason) for path, reason in archive.unreadable.items()],
+        empty=[name for name, count in by_name.items() if not count and name not in archive.unreadable],
+        unreadable=unreadable_files(archive),
     )

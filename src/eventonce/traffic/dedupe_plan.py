@@ -1,7 +1,7 @@
-"""The plan of a copy: what is read, where it goes, and the folder beside the output where unfinished work waits.
+"""The plan of a deduplication: what is read, where it goes, and the folder beside the output for unfinished work.
 
-Nothing is in the output folder before all of it is: it is made under another name, and renamed at the end. What is
-finished in the work folder is not done again by the next run of the same copy.
+The output folder is made under another name, and renamed when all of it is complete. What is finished in the work
+folder is not done again by the next run of the same deduplication.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ import msgspec
 
 from eventonce.errors import ConfigError
 from eventonce.rules import Rulebook
-from eventonce.traffic.archive import Archive, Part, absolute, printable
+from eventonce.traffic.archive import Archive, Part, absolute, display_name
 from eventonce.traffic.parquet import is_parquet
 
 Format = Literal["same", "jsonl", "gzip", "parquet"]
@@ -29,59 +29,72 @@ _LAYOUT = 1  # of the work folder
 
 
 class Target(msgspec.Struct, frozen=True):
-    """One file of the input, and what becomes of it."""
+    """One file of the input, and the file that it becomes."""
 
     file: int
     path: str
     name: str  # of the output, below its folder
     form: str
     parts: tuple[Part, ...]
-    mark: tuple[int, int]  # size and time of change, when the copy began
+    file_stamp: tuple[int, int]  # size and time of change, when the deduplication started
 
     @property
     def size(self) -> int:
-        return self.mark[0]
+        return self.file_stamp[0]
 
     @property
-    def place(self) -> str:
-        return self.parts[0].place
+    def absolute_path(self) -> str:
+        return self.parts[0].absolute_path
 
     def check(self) -> None:
-        """That it is still the file that was read first."""
-        if _mark(self.place) != self.mark:
-            raise ConfigError(f"{printable(self.path)}: has changed while it was copied; run the copy again")
+        """Raise `ConfigError` if the file has changed."""
+        if _file_stamp(self.absolute_path) != self.file_stamp:
+            raise ConfigError(f"{display_name(self.path)}: has changed since the run started; run it again")
 
 
-class Places(NamedTuple):
-    """Where things are in the work folder."""
+class WorkFolder(NamedTuple):
+    """Where files are in the work folder."""
 
-    work: Path
+    path: Path
 
     def keys(self, part: int) -> Path:
         """The keys of a part."""
-        return self.work / "keys" / f"{part:08}.parquet"
+        return self.path / "keys" / f"{part:08}.parquet"
 
     def header(self, part: int) -> Path:
-        """What is known of a part; it is there when the part is done."""
-        return self.work / "keys" / f"{part:08}.json"
+        """The header of a part. It exists when the part is done."""
+        return self.path / "keys" / f"{part:08}.json"
 
-    def turned(self, part: int) -> Path:
-        """What of a part was rejected."""
-        return self.work / "turned" / f"{part:08}.jsonl"
+    def rejected(self, part: int) -> Path:
+        """The dead letters of a part."""
+        return self.path / "turned" / f"{part:08}.jsonl"
 
-    def listed(self, file: int) -> Path:
+    def drop_list(self, file: int) -> Path:
         """The events of a file that are not copied as they are."""
-        return self.work / "lists" / f"{file:08}"
+        return self.path / "lists" / f"{file:08}"
 
     @property
-    def lost(self) -> Path:
-        """The places of all copies."""
-        return self.work / "lost.parquet"
+    def dropped(self) -> Path:
+        """The positions of all events that are dropped."""
+        return self.path / "lost.parquet"
+
+    @property
+    def drop_counts(self) -> Path:
+        """The counts of what is dropped. They exist when all drop lists do."""
+        return self.path / "judged.json"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result"
+
+    def written(self, file: int) -> Path:
+        """The counts of what was written of a file. They exist when the file is done."""
+        return self.path / "lists" / f"{file:08}.json"
 
     @contextmanager
-    def making(self, file: Path) -> Iterator[Path]:
-        """A name to write a file under; it gets its own when it is whole, and else there is none."""
-        unfinished = self.work / "unfinished" / uuid4().hex
+    def writing(self, file: Path) -> Iterator[Path]:
+        """Yield a name to write a file under. The file gets its own name when it is complete, and is removed if not."""
+        unfinished = self.path / "unfinished" / uuid4().hex
         try:
             yield unfinished
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -89,33 +102,20 @@ class Places(NamedTuple):
         finally:
             unfinished.unlink(missing_ok=True)
 
-    def publish(self, file: Path, told: Any) -> None:
-        """Write a small file as JSON."""
-        with self.making(file) as unfinished:
-            unfinished.write_bytes(msgspec.json.encode(told))
-
-    @property
-    def judged(self) -> Path:
-        """There when all lists are."""
-        return self.work / "judged.json"
-
-    @property
-    def result(self) -> Path:
-        return self.work / "result"
-
-    def done(self, file: int) -> Path:
-        """What was written of a file; it is there when the file is done."""
-        return self.work / "lists" / f"{file:08}.json"
+    def write_json(self, file: Path, value: Any) -> None:
+        """Write a small file."""
+        with self.writing(file) as unfinished:
+            unfinished.write_bytes(msgspec.json.encode(value))
 
 
 class DedupePlan:
-    """A copy from files to a folder."""
+    """A deduplication from files to a folder."""
 
-    def __init__(self, archive: Archive, roots: Sequence[str], out: str, form: Format, book: Rulebook) -> None:
-        self.archive, self.book = archive, book
+    def __init__(self, archive: Archive, roots: Sequence[str], out: str, form: Format, rulebook: Rulebook) -> None:
+        self.archive, self.rulebook = archive, rulebook
         self.out = Path(absolute(out))
         self.work = self.out.with_name(f"{self.out.name}.partial")
-        self.places = Places(self.work)
+        self.work_folder = WorkFolder(self.work)
         self._roots, self._form = roots, form
 
     @cached_property
@@ -124,47 +124,47 @@ class DedupePlan:
         parts: dict[int, list[Part]] = {}
         for part in self.archive.parts:
             parts.setdefault(part.file, []).append(part)
-        found = [self._target(number, file, parts[number]) for number, file in enumerate(self.archive.names)]
-        self._check_names(found)
-        return found
+        targets = [self._target(number, file, parts[number]) for number, file in enumerate(self.archive.files)]
+        self._check_names(targets)
+        return targets
 
     def check(self, *, overwrite: bool) -> None:
-        """Refuse what would destroy something, before anything is done."""
+        """Raise `ConfigError` if the output would destroy something, before anything is done."""
         if self.out.exists() and not overwrite:
-            raise ConfigError(f"{self.out}: is there already; name another folder, or say --overwrite")
+            raise ConfigError(f"{self.out}: already exists; choose another folder, or use --overwrite")
         if not self.out.parent.is_dir():
-            raise ConfigError(f"{self.out.parent}: is no folder; make it first")
-        for root in self._roots:
-            place = Path(root).resolve()
-            if place in (self.out.resolve(), *self.out.resolve().parents) or self.out.resolve() in place.parents:
+            raise ConfigError(f"{self.out.parent}: no such folder; create it first")
+        out = self.out.resolve()
+        for root in map(Path, self._roots):
+            if root.resolve() in (out, *out.parents) or out in root.resolve().parents:
                 raise ConfigError(f"{self.out}: the input and the output are inside each other; name another folder")
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Make the work folder, or go on with the one that an earlier run of the same copy has left."""
-        told = self._fingerprint()
+        """Make and lock the work folder, or resume with the one that an earlier run of the same plan has left."""
+        fingerprint = self._fingerprint()
         for name in ("keys", "lists", "turned", "unfinished", "result/events", "result/rejected"):
             (self.work / name).mkdir(parents=True, exist_ok=True)
         with _locked(self.work / "lock"):
-            self._compare(told)
+            self._compare(fingerprint)
             yield
 
-    def _compare(self, told: str) -> None:
-        note = self.work / "plan"
-        if not note.exists():
-            self.places.publish(note, told)
-        elif note.read_bytes() != msgspec.json.encode(told):
+    def _compare(self, fingerprint: str) -> None:
+        file = self.work / "plan"
+        if not file.exists():
+            self.work_folder.write_json(file, fingerprint)
+        elif file.read_bytes() != msgspec.json.encode(fingerprint):
             raise ConfigError(
-                f"{self.work}: was left by another copy, or its input or rules have changed since; "
-                "remove it to begin anew"
+                f"{self.work}: was left by another run, or its input or rules have changed since; "
+                "remove it to start again"
             )
 
     def finish(self) -> None:
-        """Put the output in its place, all of it at once."""
+        """Move the complete output to its name."""
         old = self.out.with_name(f"{self.out.name}.old")
         if self.out.exists():
             self.out.rename(old)
-        self.places.result.rename(self.out)
+        self.work_folder.result.rename(self.out)
         _sync(self.out.parent)
         shutil.rmtree(old, ignore_errors=True)
         shutil.rmtree(self.work, ignore_errors=True)
@@ -173,10 +173,11 @@ class DedupePlan:
         own = _form_of(file)
         form = own if self._form == "same" else self._form
         name = self._relative(file)
-        return Target(number, file, name if form == own else _renamed(name, form), form, tuple(parts), _mark(file))
+        renamed = name if form == own else _with_suffix(name, form)
+        return Target(number, file, renamed, form, tuple(parts), _file_stamp(file))
 
     def _relative(self, file: str) -> str:
-        """The name below the folder that it was found in; below that folder's name where there are several."""
+        """Return the name below the root folder. If there are several roots, the name begins with that of the root."""
         for root in self._roots:
             if Path(root).is_dir() and Path(root) in Path(file).parents:
                 inside = Path(file).relative_to(root)
@@ -184,25 +185,27 @@ class DedupePlan:
         return Path(file).name
 
     def _check_names(self, targets: Sequence[Target]) -> None:
-        met: dict[str, str] = {}
+        paths: dict[str, str] = {}
         for target in targets:
-            other = met.setdefault(target.name, target.path)
+            other = paths.setdefault(target.name, target.path)
             if other is not target.path:
-                raise ConfigError(f"{other} and {target.path} would both become {target.name}; copy them one by one")
+                raise ConfigError(
+                    f"{other} and {target.path} would both become {target.name}; deduplicate them one by one"
+                )
 
     def _fingerprint(self) -> str:
-        files = [(target.path, target.name, target.mark) for target in self.targets]
-        told = repr((_LAYOUT, files, self.book.definition, self.archive.column)).encode("utf-8", "surrogatepass")
-        return hashlib.sha256(told).hexdigest()
+        files = [(target.path, target.name, target.file_stamp) for target in self.targets]
+        text = repr((_LAYOUT, files, self.rulebook.definition, self.archive.column)).encode("utf-8", "surrogatepass")
+        return hashlib.sha256(text).hexdigest()
 
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    with open(file, "wb") as held:
+    with open(file, "wb") as stream:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise ConfigError(f"{file.parent}: another copy is at work there; wait for its end") from None
+            raise ConfigError(f"{file.parent}: another run is using this folder; wait until it ends") from None
         yield
 
 
@@ -214,7 +217,7 @@ def _sync(folder: Path) -> None:
         os.close(number)
 
 
-def _mark(path: str) -> tuple[int, int]:
+def _file_stamp(path: str) -> tuple[int, int]:
     try:
         status = Path(path).stat()
     except (OSError, ValueError):
@@ -232,8 +235,7 @@ def _form_of(path: str) -> str:
         return "jsonl"
 
 
-def _renamed(name: str, form: str) -> str:
-    """With the ending of another form."""
+def _with_suffix(name: str, form: str) -> str:
     bare = name.removesuffix(".gz").removesuffix(".parquet")
     if form != "parquet" and not Path(bare).suffix:
         bare += ".jsonl"

@@ -1,4 +1,4 @@
-"""The engines, imported on use; where one is missing, which extra brings it."""
+"""The engines, imported on use."""
 
 from importlib import import_module
 from typing import Any
@@ -7,7 +7,7 @@ from eventonce.errors import MissingDriver
 
 
 def need(name: str, extra: str) -> Any:
-    """A module that an extra brings."""
+    """Import a module of an extra. Raise `MissingDriver` with the name of the extra if it is not installed."""
     try:
         return import_module(name)
     except ImportError as error:

@@ -1,6 +1,6 @@
 """64 bits that stand for a key, an id or a content: small, quick, and good for counting.
 
-Among ten million of them the odds that any two are taken for each other are 1 in 350,000.
+Among ten million of them the odds that any two collide are 1 in 350,000.
 """
 
 from hashlib import blake2b, sha256
@@ -17,29 +17,29 @@ _first = Struct(">Q").unpack_from
 
 
 def of_digest(digest: bytes) -> int:
-    """A key's first half, or as much of a longer digest."""
-    found: int = _first(digest)[0]
-    return found
+    """Return the first half of a key, or as much of a longer digest."""
+    fingerprint: int = _first(digest)[0]
+    return fingerprint
 
 
 def of_id(event: Event) -> int | None:
-    """What an id identifies an event by, as under a rule with `key = "id"`; None where it has none."""
+    """Return what identifies an event by its id, as under a rule with `key = "id"`. None without an id."""
     data = event.data
     if event.named_by and identity_of(event) is None:
         return _of((event.source, event.type, event.named_by, event.id))
     if event.form == "eventbridge" and not (isinstance(data, dict) and FIELD in data):  # by far the most common
         return _of_text(event.id)
-    given: Any = identity_of(event)
-    if given is None:
+    event_id: Any = identity_of(event)
+    if event_id is None:
         if not event.id:
             return None
         if event.form == "eventbridge":
             return _of_text(event.id)
-        given = event.id if event.form == "cloudevents" else event.attributes.get("id", event.id)  # 7 and "7" differ
-        if isinstance(given, dict | list):
+        event_id = event.id if event.form == "cloudevents" else event.attributes.get("id", event.id)  # 7 and "7" differ
+        if isinstance(event_id, dict | list):
             return None
-    named = (event.source, given) if event.form == "cloudevents" else (event.source, event.type, given)
-    return _of(tuple(map(part, named)))
+    parts = (event.source, event_id) if event.form == "cloudevents" else (event.source, event.type, event_id)
+    return _of(tuple(map(part, parts)))
 
 
 def _of_text(text: str) -> int | None:
@@ -47,7 +47,7 @@ def _of_text(text: str) -> int | None:
 
 
 def of_content(keyed: Keyed, event: Event) -> int:
-    """Source, type and what the event says, without what its rule ignores; of a key by content, the key itself."""
+    """Return that of source, type and content, without what the rule ignores. A key by content is its own."""
     if keyed.rule.rule.key == "content":
         return of_digest(keyed.key)
     return _of((event.source, event.type), _content(keyed.rule, event))

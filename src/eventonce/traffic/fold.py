@@ -1,6 +1,6 @@
-"""The fold: events by key, and those of a key in the order of their arrival, become verdicts.
+"""The fold: events that come by key, and those of a key in the order of their arrival, become decisions.
 
-Engines sort and group; what an event is among the others of its key is decided here, by the ledger of `eventonce
+Engines sort and group. What an event is among the others of its key is decided here, by the ledger of `eventonce
 audit`. Memory grows neither with the copies of a key nor with keys.
 """
 
@@ -18,21 +18,21 @@ NOTHING = f"CAST('{NO_TIME}' AS BIGINT)"  # in SQL: neither a time nor a version
 DROPPED = (Decision.DUPLICATE, Decision.STALE)
 
 
-def windows(book: Rulebook) -> list[int]:
-    """For each rule, how far apart the copies of a key may be for a query to judge them; -1 where it takes a ledger.
+def windows(rulebook: Rulebook) -> list[int]:
+    """Return for each rule how far apart the copies of a key may be for a query to decide. -1 leaves it to a ledger.
 
     Copies without versions that are alike are duplicates of the first if none is farther from another than the window,
     which is less than from any time to none. A window that slides counts from the copy before.
     """
-    return [-1 if rule.refresh else rule.window for rule in book.all]
+    return [-1 if rule.refresh else rule.window for rule in rulebook.all]
 
 
 class EngineColumns(NamedTuple):
-    """Events as an engine hands them over, column by column."""
+    """Events as an engine returns them, column by column."""
 
     keys: Sequence[Any]
-    orders: Sequence[Any]  # what grows with each arrival
-    rules: Sequence[int]  # by their number in the book
+    orders: Sequence[Any]  # which grow with each arrival
+    rules: Sequence[int]  # by their number in the rulebook
     versions: Sequence[int | None]
     contents: Sequence[int]
     times: Sequence[int | None]
@@ -40,29 +40,29 @@ class EngineColumns(NamedTuple):
 
 
 class Fold:
-    """Takes rows that are sorted by key and arrival."""
+    """Decides on events that are sorted by key and arrival."""
 
-    def __init__(self, book: Rulebook) -> None:
-        self._rules = book.all
+    def __init__(self, rulebook: Rulebook) -> None:
+        self._rules = rulebook.all
         self._ledger = AuditLedger(self._rules)
-        self._last: tuple[Any, Any] | None = None
+        self._last: tuple[Any, Any] | None = None  # key and order of the last event
         self._key = 0  # a number for each key
 
-    def take(self, rows: EngineColumns) -> list[AuditDecision]:
-        """What becomes of each."""
+    def decide(self, rows: EngineColumns) -> list[AuditDecision]:
+        """Return the decision on each event."""
         if not rows.keys:
             return []
-        last = self._last and self._last[0]
-        going_on = next((at for at, key in enumerate(rows.keys) if key != last), len(rows.keys))
+        last_key = self._last and self._last[0]
+        same = next((index for index, key in enumerate(rows.keys) if key != last_key), len(rows.keys))
         entries = self._entries(rows)
-        taken = self._ledger.take(AuditColumns(*[column[:going_on] for column in entries]))
-        if going_on < len(rows.keys):
-            self._ledger = AuditLedger(self._rules)  # the keys before are done with
-            taken += self._ledger.take(AuditColumns(*[column[going_on:] for column in entries]))
-        return taken
+        decisions = self._ledger.decide(AuditColumns(*[column[:same] for column in entries]))
+        if same < len(rows.keys):
+            self._ledger = AuditLedger(self._rules)  # no event of an earlier key follows
+            decisions += self._ledger.decide(AuditColumns(*[column[same:] for column in entries]))
+        return decisions
 
     def _entries(self, rows: EngineColumns) -> AuditColumns:
-        last = self._follow(rows)
+        last = self._check_order(rows)
         changes = starmap(ne, pairwise([last and last[0], *rows.keys]))
         _, *keys = accumulate(changes, initial=self._key)
         self._key = keys[-1]
@@ -75,10 +75,11 @@ class Fold:
             rows.positions,
         )
 
-    def _follow(self, rows: EngineColumns) -> tuple[Any, Any] | None:
+    def _check_order(self, rows: EngineColumns) -> tuple[Any, Any] | None:
+        """Return the last event of the rows before. Raise `EventOnceError` if events are out of order."""
         # An engine that lost the order (one was seen to drop a sort as useless) would keep the wrong copies in silence.
-        places, before = [*zip(rows.keys, rows.orders, strict=True)], self._last
-        if not all(starmap(lt, pairwise(places if before is None else [before, *places]))):
-            raise EventOnceError("the engine handed over events out of order; nothing can be told of their copies")
-        self._last = places[-1]
+        current, before = [*zip(rows.keys, rows.orders, strict=True)], self._last
+        if not all(starmap(lt, pairwise(current if before is None else [before, *current]))):
+            raise EventOnceError("the engine returned events out of order; duplicates cannot be determined")
+        self._last = current[-1]
         return before

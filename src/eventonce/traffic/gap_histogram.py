@@ -3,8 +3,10 @@
 from bisect import bisect_left
 from typing import Self
 
+import msgspec
+
 SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
-# The upper ends of the histogram's bars; what is longer than the last has a bar of its own.
+# The upper ends of the histogram's bars. Longer gaps have a bar of their own.
 EDGES = (
     1,
     10,
@@ -28,49 +30,48 @@ _READABLE = (
     *(count * HOUR for count in (1, 2, 3, 4, 6, 8, 12, 18)),
     *(count * DAY for count in (1, 2, 3, 4, 5, 7, 10, 14, 21, 30, 45, 60, 90, 180, 365)),
 )
-_FINE_BITS = 7  # 64 steps to each doubling: a share is found to within 1.6 %
+_FINE_BITS = 7  # 64 steps to each doubling: a share is exact to within 1.6 %
 
 
-class Gaps:
-    """Counts gaps in memory that does not grow with them."""
+class Gaps(msgspec.Struct):
+    """A histogram of gaps. Its memory does not grow with their number."""
 
-    def __init__(self) -> None:
-        self.known = 0
-        self.longest: int | None = None
-        self.unknown = 0  # a time was missing
-        self.same_time = 0  # delivered again as it was: when, is not in the traffic
-        self.bars = [0] * (len(EDGES) + 1)
-        self._fine: dict[int, tuple[int, int]] = {}  # by size: how many, and the longest of them
+    known: int = 0
+    longest: int | None = None
+    unknown: int = 0  # a time was missing
+    same_time: int = 0  # redelivered unchanged: the traffic does not have the time of arrival
+    bars: list[int] = msgspec.field(default_factory=lambda: [0] * (len(EDGES) + 1))
+    fine: dict[int, tuple[int, int]] = {}  # by step: the number of gaps in it, and the longest
 
     def add(self, gap: int, copies: int = 1) -> None:
-        """One more copy, or several, so many milliseconds after the one before."""
+        """Add copies that came so many milliseconds after the first."""
         self.known += copies
         self.bars[bisect_left(EDGES, gap)] += copies
-        self._enter(_step(gap), copies, gap)
+        self._add_fine(_step(gap), copies, gap)
 
     def merge(self, other: "Gaps") -> Self:
-        """All of another's, too."""
+        """Add all gaps of another histogram."""
         self.known += other.known
         self.unknown += other.unknown
         self.same_time += other.same_time
-        self.bars = [one + more for one, more in zip(self.bars, other.bars, strict=True)]
-        for step, (count, longest) in other._fine.items():
-            self._enter(step, count, longest)
+        self.bars = [left + right for left, right in zip(self.bars, other.bars, strict=True)]
+        for step, (copies, longest) in other.fine.items():
+            self._add_fine(step, copies, longest)
         return self
 
     def within(self, thousandths: int) -> int | None:
-        """The gap that this share of the known ones does not exceed."""
+        """Return the gap that this share of the known ones does not exceed."""
         needed = -(-self.known * thousandths // 1000)
-        for step in sorted(self._fine):
-            count, longest = self._fine[step]
-            needed -= count
+        for step in sorted(self.fine):
+            copies, longest = self.fine[step]
+            needed -= copies
             if needed <= 0:
                 return longest
         return None
 
-    def _enter(self, step: int, count: int, gap: int) -> None:
-        before, longest = self._fine.get(step, (0, 0))
-        self._fine[step] = (before + count, max(longest, gap))
+    def _add_fine(self, step: int, copies: int, gap: int) -> None:
+        before, longest = self.fine.get(step, (0, 0))
+        self.fine[step] = (before + copies, max(longest, gap))
         self.longest = gap if self.longest is None else max(self.longest, gap)
 
 
@@ -80,6 +81,6 @@ def _step(gap: int) -> int:
 
 
 def readable(gap: int) -> int:
-    """Rounded up to a duration that people would write."""
-    at = bisect_left(_READABLE, gap)
-    return _READABLE[at] if at < len(_READABLE) else -(-gap // (365 * DAY)) * 365 * DAY
+    """Return the gap, rounded up to a duration that people would write."""
+    index = bisect_left(_READABLE, gap)
+    return _READABLE[index] if index < len(_READABLE) else -(-gap // (365 * DAY)) * 365 * DAY

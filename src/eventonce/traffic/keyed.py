@@ -1,4 +1,4 @@
-"""First pass of a copy: the keys of a part, and what has none set aside."""
+"""First pass of a deduplication: the keys of a part, and what has no key set aside."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,20 +11,19 @@ from eventonce.dead_letters.writing import letter
 from eventonce.errors import EventRejected, SourceError
 from eventonce.event import Delivery
 from eventonce.rules import Rulebook
-from eventonce.traffic.archive import Part
-from eventonce.traffic.dedupe_plan import Places
+from eventonce.traffic.archive import INDEX_BITS, Part
+from eventonce.traffic.dedupe_plan import WorkFolder
 from eventonce.traffic.drivers import need
 from eventonce.traffic.keys import keys_arrow
-from eventonce.traffic.recorded import NTH_BITS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_DOCUMENTS, _BYTES = 2000, 8 * 1024 * 1024  # at once
+_DOCUMENTS, _BYTES = 2000, 8 * 1024 * 1024  # read at once
 
 
 class KeysHeader(msgspec.Struct):
-    """What is known of a part."""
+    """The counts of a part."""
 
     part: int
     documents: int = 0
@@ -33,19 +32,19 @@ class KeysHeader(msgspec.Struct):
     unreadable: str | None = None
 
 
-def key_part(part: Part, book: Rulebook, places: Places) -> KeysHeader:
-    """Find the keys of a part and keep them in a file; done before, nothing is done again."""
-    note = places.header(part.number)
-    if note.exists():
-        return msgspec.json.decode(note.read_bytes(), type=KeysHeader)
+def key_part(part: Part, rulebook: Rulebook, work_folder: WorkFolder) -> KeysHeader:
+    """Write the keys of a part to a file, unless an earlier run did. Return its counts."""
+    file = work_folder.header(part.number)
+    if file.exists():
+        return msgspec.json.decode(file.read_bytes(), type=KeysHeader)
     header = KeysHeader(part.number)
     with (
-        places.making(places.turned(part.number)) as turned,
-        places.making(places.keys(part.number)) as keys,
-        open(turned, "wb") as rejected,
+        work_folder.writing(work_folder.rejected(part.number)) as unfinished,
+        work_folder.writing(work_folder.keys(part.number)) as keys,
+        open(unfinished, "wb") as rejected,
     ):
-        _write(keys, _tables(part, book, header, rejected))
-    places.publish(note, header)
+        _write(keys, _tables(part, rulebook, header, rejected))
+    work_folder.write_json(file, header)
     return header
 
 
@@ -60,32 +59,34 @@ def _write(file: Any, tables: Iterator["pa.Table"]) -> None:
             writer.close()
 
 
-def _tables(part: Part, book: Rulebook, header: KeysHeader, rejected: BinaryIO) -> Iterator["pa.Table"]:
+def _tables(part: Part, rulebook: Rulebook, header: KeysHeader, rejected: BinaryIO) -> Iterator["pa.Table"]:
     pa = need("pyarrow", "duckdb")
     for batch in _batches(part, header):
-        found = keys_arrow([None if each.unreadable else each.body for each in batch], book)
-        _turn_away(found, batch, rejected)
-        header.events += found.num_rows
-        header.rejected += found["key"].null_count
-        positions, several = _positions(found["line"].to_pylist(), batch, header.documents)
+        keys = keys_arrow([None if delivery.unreadable else delivery.body for delivery in batch], rulebook)
+        _write_rejected(keys, batch, rejected)
+        header.events += keys.num_rows
+        header.rejected += keys["key"].null_count
+        positions, several = _positions(keys["line"].to_pylist(), batch, header.documents)
         header.documents += len(batch)
-        without = pa.nulls(len(positions) - found.num_rows, pa.int64())  # rows for documents that no event is in
+        no_events = pa.nulls(len(positions) - keys.num_rows, pa.int64())  # rows for documents without events
         yield pa.table(
             {
-                "key": _and(found["key"], without),
+                "key": _extend(keys["key"], no_events),
                 "part": pa.array([part.number] * len(positions), pa.int32()),
                 "position": pa.array(positions, pa.int64()),
                 "several": pa.array(several, pa.bool_()),
-                "rule": _and(pa.chunked_array([each.indices for each in found["rule"].chunks], pa.int32()), without),
-                "version": _and(found["version"], without),
-                "time": _and(found["time"].cast(pa.int64()), without),
+                "rule": _extend(
+                    pa.chunked_array([chunk.indices for chunk in keys["rule"].chunks], pa.int32()), no_events
+                ),
+                "version": _extend(keys["version"], no_events),
+                "time": _extend(keys["time"].cast(pa.int64()), no_events),
             }
         )
 
 
-def _and(column: "pa.ChunkedArray", more: "pa.Array") -> "pa.ChunkedArray":
+def _extend(column: "pa.ChunkedArray", nulls: "pa.Array") -> "pa.ChunkedArray":
     pa = need("pyarrow", "duckdb")
-    return pa.chunked_array([*column.chunks, pa.nulls(len(more), column.type)], column.type)
+    return pa.chunked_array([*column.chunks, pa.nulls(len(nulls), column.type)], column.type)
 
 
 def _batches(part: Part, header: KeysHeader) -> Iterator[list[Delivery]]:
@@ -104,30 +105,30 @@ def _batches(part: Part, header: KeysHeader) -> Iterator[list[Delivery]]:
 
 
 def _positions(lines: Sequence[int], batch: Sequence[Delivery], before: int) -> tuple[list[int], list[bool]]:
-    """The place of each event: number of its document and number in that; and whether it is not all of that.
+    """Return the position of each event, and whether it is only a part of its document.
 
-    Behind them, the places of documents that no event is in.
+    The positions of documents without events follow.
     """
-    bare = [each.body[:1] in (b"{", b"") for each in batch]  # what is packed, or a list, is written anew
+    bare = [delivery.body[:1] in (b"{", b"") for delivery in batch]  # a list or a packed body is written anew
     counts = Counter(lines)
-    begins = [line + before + 1 << NTH_BITS for line in range(len(batch))]
+    starts = [line + before + 1 << INDEX_BITS for line in range(len(batch))]
     if len(counts) == len(batch) == len(lines):
-        return begins, [not each for each in bare]
-    nth: Counter[int] = Counter()
+        return starts, [not each for each in bare]
+    indices: Counter[int] = Counter()
     positions = []
     for line in lines:
-        positions.append(begins[line] + nth[line])
-        nth[line] += 1
-    empty = [begins[line] for line in range(len(batch)) if line not in counts]
+        positions.append(starts[line] + indices[line])
+        indices[line] += 1
+    empty = [starts[line] for line in range(len(batch)) if line not in counts]
     return positions + empty, [counts[line] > 1 or not bare[line] for line in lines] + [False] * len(empty)
 
 
-def _turn_away(found: "pa.Table", batch: Sequence[Delivery], rejected: BinaryIO) -> None:
-    """Write what has no key, as dead letters are written: `eventonce redrive` reads them."""
-    if not found["key"].null_count:
+def _write_rejected(keys: "pa.Table", batch: Sequence[Delivery], file: BinaryIO) -> None:
+    """Write events without a key as dead letters, which `eventonce redrive` reads."""
+    if not keys["key"].null_count:
         return
-    for line, reason in zip(found["line"].to_pylist(), found["reason"].to_pylist(), strict=True):
+    for line, reason in zip(keys["line"].to_pylist(), keys["reason"].to_pylist(), strict=True):
         if reason is not None:
             delivery = batch[line]
             outcome = Outcome(kind=OutcomeKind.REJECTED, error=EventRejected(delivery.unreadable or reason))
-            rejected.write(msgspec.json.encode({**letter(delivery, outcome, 0), "time": None}) + b"\n")
+            file.write(msgspec.json.encode({**letter(delivery, outcome, 0), "time": None}) + b"\n")

@@ -1,4 +1,4 @@
-"""The contract with every engine: lines of JSON in, keys out, both as Arrow."""
+"""The contract with every engine: lines of JSON in, keys out, both in Arrow."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,33 +9,33 @@ from eventonce.event import Event
 from eventonce.event.formats import read_events
 from eventonce.rules import Rulebook
 from eventonce.sources.documents import LONGEST
+from eventonce.traffic.archive import time_ms
 from eventonce.traffic.drivers import need
-from eventonce.traffic.recorded import millis
 from eventonce.wire import load, rulebook
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Rules = Rulebook | str | Path  # a book of rules, or the pipeline file that has them
+Rules = Rulebook | str | Path  # a rulebook, or the pipeline file that has the rules
 
 
-def book_of(rules: Rules) -> Rulebook:
-    """The book itself, or that of a pipeline file."""
+def rulebook_of(rules: Rules) -> Rulebook:
+    """Return the rulebook itself, or that of a pipeline file."""
     return rules if isinstance(rules, Rulebook) else rulebook(load(rules))
 
 
 def keys_arrow(lines: "pa.Array | pa.ChunkedArray | list[Any]", rules: Rules) -> "pa.Table":
-    """The keys of events, a row for each; a line that carries several, as a batch of a queue does, has several rows.
+    """Return the keys of events, a row for each. A line with several events, as a queue's batch, has several rows.
 
-    `line` counts the lines from 0. `key` has 16 bytes, `rule` is the rule's name, `version` what the rule finds of one,
-    `time` the event's own time to the millisecond. What has no key has none of these: `ok` is false, and `reason` says
-    why.
+    `line` counts the lines from 0. `key` has 16 bytes, `rule` is the rule's name, `version` is null without one, and
+    `time` is the event's own time to the millisecond. An event without a key has none of these: `ok` is false, and
+    `reason` says why.
     """
-    found = _Columns(book_of(rules))
+    columns = _Columns(rulebook_of(rules))
     for number, line in enumerate(lines if isinstance(lines, list) else lines.to_pylist()):
         for event in _events(line):
-            found.add(number, event)
-    return found.table()
+            columns.add(number, event)
+    return columns.table()
 
 
 def _events(line: Any) -> Sequence[Event | EventRejected]:
@@ -43,8 +43,8 @@ def _events(line: Any) -> Sequence[Event | EventRejected]:
 
 
 class _Columns:
-    def __init__(self, book: Rulebook) -> None:
-        self._book = book
+    def __init__(self, rulebook: Rulebook) -> None:
+        self._rulebook = rulebook
         self._lines: list[int] = []
         self._keys: list[bytes | None] = []
         self._rules: list[int | None] = []
@@ -57,13 +57,13 @@ class _Columns:
         try:
             if isinstance(event, EventRejected):
                 raise event
-            keyed = self._book.key(event)
+            keyed = self._rulebook.key(event)
         except EventRejected as error:
-            self._enter(None, None, None, None, str(error))
+            self._append(None, None, None, None, str(error))
         else:
-            self._enter(keyed.key, keyed.rule.number, keyed.version, millis(event), None)
+            self._append(keyed.key, keyed.rule.number, keyed.version, time_ms(event), None)
 
-    def _enter(
+    def _append(
         self, key: bytes | None, rule: int | None, version: int | None, time: int | None, reason: str | None
     ) -> None:
         self._keys.append(key)
@@ -74,8 +74,8 @@ class _Columns:
 
     def table(self) -> "pa.Table":
         pa = need("pyarrow", "duckdb")
-        reasons = pa.array([_writable(reason) for reason in self._reasons], pa.string())
-        names = pa.array([rule.name for rule in self._book.all], pa.string())
+        reasons = pa.array([_encodable(reason) for reason in self._reasons], pa.string())
+        names = pa.array([rule.name for rule in self._rulebook.all], pa.string())
         return pa.table(
             {
                 "line": pa.array(self._lines, pa.int64()),
@@ -89,5 +89,5 @@ class _Columns:
         )
 
 
-def _writable(reason: str | None) -> str | None:
+def _encodable(reason: str | None) -> str | None:
     return None if reason is None else reason.encode("utf-8", "backslashreplace").decode()

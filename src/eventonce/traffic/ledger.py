@@ -13,7 +13,7 @@ _FIRST_SLOTS = 1 << 10
 
 
 class Index:
-    """Gives each fingerprint a row: 0, 1, 2 and so on. About 18 bytes each, by open addressing."""
+    """The row of each fingerprint: 0, 1, 2 and so on. About 18 bytes each, by open addressing."""
 
     def __init__(self) -> None:
         self._fingerprints = array("Q")
@@ -24,56 +24,56 @@ class Index:
         return len(self._fingerprints)
 
     def rows(self, fingerprints: Iterable[int]) -> list[int | None]:
-        """The row of each; None where it was not known, and from now on has the next one.
+        """Return the row of each. A new one gets the next row, and None is returned for it.
 
         In one loop: a call for each would take longer than what it does.
         """
         slots, mask, known = self._slots, self._mask, self._fingerprints
-        found: list[int | None] = []
+        rows: list[int | None] = []
         for fingerprint in fingerprints:
-            at = fingerprint & mask
-            while (row := slots[at]) and known[row - 1] != fingerprint:
-                at = (at + 1) & mask
+            slot = fingerprint & mask
+            while (row := slots[slot]) and known[row - 1] != fingerprint:
+                slot = (slot + 1) & mask
             if row:
-                found.append(row - 1)
+                rows.append(row - 1)
                 continue
-            found.append(None)
+            rows.append(None)
             known.append(fingerprint)
-            row = slots[at] = len(known)
+            row = slots[slot] = len(known)
             if row * 3 > mask * 2:
                 self._grow()
                 slots, mask = self._slots, self._mask
-        return found
+        return rows
 
     def _grow(self) -> None:
         mask = self._mask = self._mask * 2 + 1
         slots = self._slots = array("I", bytes(4 * (mask + 1)))
         for row, fingerprint in enumerate(self._fingerprints, 1):
-            at = fingerprint & mask
-            while slots[at]:
-                at = (at + 1) & mask
-            slots[at] = row
+            slot = fingerprint & mask
+            while slots[slot]:
+                slot = (slot + 1) & mask
+            slots[slot] = row
 
 
-class Known:
-    """A set of fingerprints that takes 12 to 24 bytes for each, by open addressing."""
+class FingerprintSet:
+    """A set of fingerprints that takes 12 to 24 bytes for each, by open addressing. It never contains 0."""
 
     def __init__(self) -> None:
-        self._slots = array("Q", bytes(8 * _FIRST_SLOTS))  # 0 is none
+        self._slots = array("Q", bytes(8 * _FIRST_SLOTS))  # 0 is an empty slot
         self._mask = _FIRST_SLOTS - 1
         self._room = _FIRST_SLOTS * 2 // 3
 
-    def all_seen(self, fingerprints: Iterable[int]) -> list[bool]:
-        """Whether each was known before; from now on it is. Of 0 it is never known."""
+    def add_all(self, fingerprints: Iterable[int]) -> list[bool]:
+        """Add fingerprints. Return for each whether it was in the set before."""
         slots, mask = self._slots, self._mask
         seen = []
         for fingerprint in fingerprints:
-            at = fingerprint & mask
-            while (there := slots[at]) and there != fingerprint:
-                at = (at + 1) & mask
-            seen.append(there != 0)
-            if not there and fingerprint:
-                slots[at] = fingerprint
+            slot = fingerprint & mask
+            while (entry := slots[slot]) and entry != fingerprint:
+                slot = (slot + 1) & mask
+            seen.append(entry != 0)
+            if not entry and fingerprint:
+                slots[slot] = fingerprint
                 self._room -= 1
                 if not self._room:
                     self._grow()
@@ -84,10 +84,10 @@ class Known:
         mask, before = self._mask * 2 + 1, self._slots
         slots = array("Q", bytes(8 * (mask + 1)))
         for fingerprint in filter(None, before):
-            at = fingerprint & mask
-            while slots[at]:
-                at = (at + 1) & mask
-            slots[at] = fingerprint
+            slot = fingerprint & mask
+            while slots[slot]:
+                slot = (slot + 1) & mask
+            slots[slot] = fingerprint
         self._slots, self._mask, self._room = slots, mask, (mask + 1) // 3
 
 
@@ -98,14 +98,14 @@ class Decision(IntEnum):
     NEWER = auto()  # it runs: a higher version of a known key
     DUPLICATE = auto()  # it is dropped
     STALE = auto()  # it is dropped: a lower version of a known key
-    LATE = auto()  # it runs again: the window was over
+    LATE = auto()  # it runs again: the window has expired
 
 
 class AuditRow(NamedTuple):
-    """One event as it is entered."""
+    """One event as it enters the ledger."""
 
-    rule: int  # its number in the book
-    key: int  # its fingerprint, as is the content's
+    rule: int  # its number in the rulebook
+    key: int  # a fingerprint, as is the content
     version: int
     content: int
     time: int
@@ -113,7 +113,7 @@ class AuditRow(NamedTuple):
 
 
 class AuditColumns(NamedTuple):
-    """Many of them, column by column."""
+    """Events as they enter the ledger, column by column."""
 
     rules: Sequence[int]
     keys: Sequence[int]
@@ -124,9 +124,9 @@ class AuditColumns(NamedTuple):
 
 
 class AuditDecision(NamedTuple):
-    """What became of it, how long after the copy before it came, and where that copy with another content is."""
+    """The decision on an event, its gap after the first copy, and the position of that if the contents differ."""
 
-    verdict: Decision
+    kind: Decision
     gap: int | None = None
     differs_from: int | None = None
 
@@ -137,7 +137,7 @@ NEW, _NEWER = AuditDecision(Decision.NEW), AuditDecision(Decision.NEWER)
 class AuditLedger:
     """One row for each key, and the rules of the claim protocol applied to recorded times.
 
-    A window counts from the first copy, or from the latest one where it slides; so does the gap of a copy.
+    A window counts from the first copy, or from the latest one if it slides. So does the gap of a copy.
     Copies may come out of order: a gap has no sign. A copy without a time is taken to be inside the window.
     """
 
@@ -153,37 +153,37 @@ class AuditLedger:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def take(self, entries: AuditColumns) -> list[AuditDecision]:
-        """Enter many, in their order. Most are new, and are entered column by column."""
-        rows = self._rows.rows(entries.keys)
-        self._append(entries, [row is None for row in rows])
-        return [NEW if row is None else self._enter(row, entries, at) for at, row in enumerate(rows)]
+    def decide(self, events: AuditColumns) -> list[AuditDecision]:
+        """Enter events in their order. Most are new, and are entered column by column."""
+        rows = self._rows.rows(events.keys)
+        self._append(events, [row is None for row in rows])
+        return [NEW if row is None else self._enter(row, events, index) for index, row in enumerate(rows)]
 
-    def _append(self, entries: AuditColumns, new: Sequence[bool]) -> None:
-        self._first.extend(compress(entries.times, new))
-        self._start.extend(compress(entries.times, new))
-        self._content.extend(compress(entries.contents, new))
-        self._position.extend(compress(entries.positions, new))
-        self._version.extend(compress(entries.versions, new))
+    def _append(self, events: AuditColumns, new: Sequence[bool]) -> None:
+        self._first.extend(compress(events.times, new))
+        self._start.extend(compress(events.times, new))
+        self._content.extend(compress(events.contents, new))
+        self._position.extend(compress(events.positions, new))
+        self._version.extend(compress(events.versions, new))
 
-    def _enter(self, row: int, entries: AuditColumns, at: int) -> AuditDecision:
-        entry = AuditRow(*[column[at] for column in entries])
-        if entry.version > self._version[row]:
-            self._replace(row, entry)
+    def _enter(self, row: int, events: AuditColumns, index: int) -> AuditDecision:
+        event = AuditRow(*[column[index] for column in events])
+        if event.version > self._version[row]:
+            self._replace(row, event)
             return _NEWER
-        return self._copy(row, entry, stale=entry.version < self._version[row])
+        return self._enter_copy(row, event, stale=event.version < self._version[row])
 
-    def _copy(self, row: int, entry: AuditRow, *, stale: bool) -> AuditDecision:
-        rule = self._rules[entry.rule]
-        gap = _gap(entry.time, (self._start if rule.refresh else self._first)[row])
-        since = _gap(entry.time, self._start[row])
+    def _enter_copy(self, row: int, event: AuditRow, *, stale: bool) -> AuditDecision:
+        rule = self._rules[event.rule]
+        gap = _gap(event.time, (self._start if rule.refresh else self._first)[row])
+        since = _gap(event.time, self._start[row])
         if since is not None and since > rule.window:
-            self._restart(row, entry)
+            self._restart(row, event)
             return AuditDecision(Decision.LATE, gap)
-        self._note_time(row, entry.time, refresh=rule.refresh)
+        self._note_time(row, event.time, refresh=rule.refresh)
         if stale:
             return AuditDecision(Decision.STALE, gap)
-        same = self._content[row] == entry.content
+        same = self._content[row] == event.content
         return AuditDecision(Decision.DUPLICATE, gap, None if same else self._position[row])
 
     def _note_time(self, row: int, time: int, *, refresh: bool) -> None:
@@ -192,17 +192,17 @@ class AuditLedger:
         elif refresh:
             self._start[row] = max(self._start[row], time)
 
-    def _replace(self, row: int, entry: AuditRow) -> None:
-        """A new version: copies are measured against it from now on."""
-        self._restart(row, entry)
+    def _replace(self, row: int, event: AuditRow) -> None:
+        """Enter a new version. Later copies are measured against it."""
+        self._restart(row, event)
         self._first[row] = self._start[row]
-        self._version[row] = entry.version
+        self._version[row] = event.version
 
-    def _restart(self, row: int, entry: AuditRow) -> None:
-        """It runs again: a new window begins, but the first copy stays the first."""
-        self._start[row] = entry.time
-        self._content[row] = entry.content
-        self._position[row] = entry.position
+    def _restart(self, row: int, event: AuditRow) -> None:
+        """Enter an event that runs again. A new window begins, but the first copy stays the first."""
+        self._start[row] = event.time
+        self._content[row] = event.content
+        self._position[row] = event.position
 
 
 def _gap(time: int, before: int) -> int | None:

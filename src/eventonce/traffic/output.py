@@ -1,4 +1,4 @@
-"""Ways to write the events of a copy: lines of JSON, gzip or not, or Parquet."""
+"""Output files of a deduplication: lines of JSON, gzip or not, or Parquet."""
 
 import gzip
 import os
@@ -39,7 +39,7 @@ class LineOutput:
         self._size = 0
 
     def write(self, lines: Sequence[bytes]) -> None:
-        """Some lines more."""
+        """Write lines."""
         self._lines += lines
         self._size += sum(map(len, lines))
         if self._size > _BUFFER:
@@ -62,23 +62,23 @@ class LineOutput:
 
 
 class ParquetOutput:
-    """Events in a column of text, `value`; or rows as they were."""
+    """Events in a string column, `value`, or rows with the schema of the input."""
 
     def __init__(self, file: Path, schema: Any = None) -> None:
         pa, parquet = need("pyarrow", "duckdb"), need("pyarrow.parquet", "duckdb")
         self._schema = schema or pa.schema([("value", pa.string())])
         self._writer = parquet.ParquetWriter(file, self._schema, compression="zstd")
-        self._waiting: list[Any] = []
+        self._tables: list[Any] = []
 
     def write(self, lines: Sequence[bytes]) -> None:
-        """Some events more."""
+        """Write events."""
         pa = need("pyarrow", "duckdb")
         self.write_rows(pa.table([pa.array(lines, pa.binary()).cast(pa.string())], schema=self._schema))
 
     def write_rows(self, rows: Any) -> None:
-        """Some rows more."""
-        self._waiting.append(rows)
-        if sum(each.nbytes for each in self._waiting) > 16 * _BUFFER:
+        """Write a table of rows."""
+        self._tables.append(rows)
+        if sum(table.nbytes for table in self._tables) > 16 * _BUFFER:
             self._flush()
 
     def close(self) -> None:
@@ -88,6 +88,6 @@ class ParquetOutput:
             self._writer.close()
 
     def _flush(self) -> None:
-        if self._waiting:
-            self._writer.write_table(need("pyarrow", "duckdb").concat_tables(self._waiting))
-            self._waiting = []
+        if self._tables:
+            self._writer.write_table(need("pyarrow", "duckdb").concat_tables(self._tables))
+            self._tables = []

@@ -1,123 +1,79 @@
-"""The facts of all traffic, in its order. To find them is nearly all of an audit's work, so large traffic is shared out
-to processes, piece by piece; counting stays in one.
-"""
+"""The pool of processes that reads archives: the same rulebook in each, and results in the order of the tasks."""
 
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from eventonce.errors import EventOnceError
 from eventonce.rules import Rulebook
-from eventonce.traffic.facts import Facts, FactsBuilder
-from eventonce.traffic.file_ranges import DocumentRow, LineCounter, Piece, Pieces
-from eventonce.traffic.recorded import RecordedEvent, Traffic
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ProcessPoolExecutor
-
-WORTH_IT = 32 * 1024 * 1024  # bytes of traffic below which starting processes costs more than it saves
-_AHEAD = 8  # pieces for each other process that wait or are under way
-_MOST = 8  # times as many may be done and wait for one before them
-Search = Callable[[Iterable[Piece]], Iterable[tuple[Piece, Facts]]]
-
-
-def all_facts(traffic: Traffic, book: Rulebook, processes: int | None = None) -> Iterator[Facts]:
-    """The facts of all traffic, in its order."""
-    count = _processes(traffic) if processes is None else processes
-    if count < 2:
-        return _of_files(traffic, book, lambda pieces: ((piece, find(piece, book)) for piece in pieces))
-    return _shared_out(traffic, book, count)
-
-
-def find(piece: Piece, book: Rulebook) -> Facts:
-    """The facts of a piece; positions and lines count from its begin."""
-    facts = _of_piece(piece.documents(hasty=True), piece, book)
-    if any(each.group is None for each in facts.rejected):  # there may have been several documents in a line
-        return _of_piece(piece.documents(), piece, book)
-    return facts
-
-
-def _of_piece(documents: Iterable[DocumentRow], piece: Piece, book: Rulebook) -> Facts:
-    facts = Facts()
-    facts.take(documents, piece.shown, book)
-    return facts
-
-
-def _processes(traffic: Traffic) -> int:
-    size = traffic.size
-    return (os.cpu_count() or 1) if size is not None and size >= WORTH_IT else 1
-
-
-def _of_files(traffic: Traffic, book: Rulebook, search: Search) -> Iterator[Facts]:
-    cuts = ((file, Pieces.of(file)) for file in traffic.names)
-    for can_be_cut, some in groupby(cuts, lambda cut: cut[1] is not None):
-        if can_be_cut:
-            yield from _of_pieces(traffic, search(piece for _, cut in some if cut for piece in cut.unnumbered()))
-        else:
-            yield from (_of_batch(batch, book) for file, _ in some for batch in traffic.batches(file))
-
-
-def _of_pieces(traffic: Traffic, found: Iterable[tuple[Piece, Facts]]) -> Iterator[Facts]:
-    for file, several in groupby(found, lambda each: each[0].file):
-        lines = LineCounter(file)
-        for piece, facts in several:
-            facts.shift(traffic.passed(piece, facts.documents), lines.before(piece.begin) if facts.rejected else 0)
-            yield facts
-
-
-def _of_batch(batch: Iterable[RecordedEvent], book: Rulebook) -> Facts:
-    facts = Facts()
-    for shown, several in groupby(batch, lambda seen: str(seen.delivery.origin["source"])):
-        rows = FactsBuilder(facts, shown, book)
-        for event, delivery, position in several:
-            rows.add(event, position, delivery.origin["line"])
-        rows.enter()
-    return facts
-
-
-# --- in several processes ---
-
-
-def _shared_out(traffic: Traffic, book: Rulebook, processes: int) -> Iterator[Facts]:
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    others = processes - 1
-    with ProcessPoolExecutor(others, get_context("spawn"), _prepare, (book.definition,)) as pool:
-        yield from _of_files(traffic, book, lambda pieces: _in_order(pieces, pool, others * _AHEAD, book))
-
-
-def _in_order(
-    pieces: Iterable[Piece], pool: "ProcessPoolExecutor", ahead: int, book: Rulebook
-) -> Iterator[tuple[Piece, Facts]]:
-    """While the others have enough to do, this process does not wait for them: it takes the next piece itself."""
-    under_way: deque[tuple[Piece, Future[Facts]]] = deque()
-    for piece in pieces:
-        idle = sum(not found.done() for _, found in under_way) < ahead
-        under_way.append((piece, pool.submit(_find, piece) if idle else _done(find(piece, book))))
-        while under_way and (under_way[0][1].done() or len(under_way) > _MOST * ahead):
-            first, found = under_way.popleft()
-            yield first, found.result()
-    for first, found in under_way:
-        yield first, found.result()
-
-
-def _done(found: Facts) -> "Future[Facts]":
     from concurrent.futures import Future
 
-    done: Future[Facts] = Future()
-    done.set_result(found)
-    return done
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+_AHEAD = 8  # tasks for each process that wait or run
+_MAX_AHEAD = 64  # with those that are done and wait for the result of an earlier one
 
 
-_book: Rulebook  # of a process in the pool
+def map_in_processes(
+    function: Callable[[Task, Rulebook], Result],
+    tasks: Iterable[Task],
+    rulebook: Rulebook,
+    processes: int | None = None,
+    *,
+    share: bool = False,
+) -> Iterator[Result]:
+    """Yield what the function returns for each task, in the order of the tasks.
+
+    With `share` this process takes tasks, too, while the others have enough to do. That suits small tasks: during a
+    large one the others could run out of theirs.
+    """
+    count = processes or os.cpu_count() or 1
+    if count < 2:
+        return (function(task, rulebook) for task in tasks)
+    return _in_processes(function, tasks, rulebook, count - share, share=share)
+
+
+def _in_processes(
+    function: Callable[[Task, Rulebook], Result], tasks: Iterable[Task], rulebook: Rulebook, others: int, *, share: bool
+) -> Iterator[Result]:
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
+
+    results: deque[Future[Result]] = deque()
+    pool = ProcessPoolExecutor(others, get_context("spawn"), _prepare, (rulebook.definition,))
+    try:
+        for task in tasks:
+            busy = share and sum(not result.done() for result in results) >= others * _AHEAD
+            results.append(_completed(function(task, rulebook)) if busy else pool.submit(_call, function, task))
+            while results and (results[0].done() or len(results) > others * _MAX_AHEAD):
+                yield results.popleft().result()
+        while results:
+            yield results.popleft().result()
+    except BrokenProcessPool:
+        raise EventOnceError("a worker process died, possibly out of memory; run the same again to resume") from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _completed(result: Result) -> "Future[Result]":
+    from concurrent.futures import Future
+
+    future: Future[Result] = Future()
+    future.set_result(result)
+    return future
+
+
+_rulebook: Rulebook  # of a process in the pool
 
 
 def _prepare(definition: tuple[Any, ...]) -> None:
-    global _book  # noqa: PLW0603  # it has no other place
-    _book = Rulebook(*definition)
+    global _rulebook  # noqa: PLW0603  # a process of the pool keeps it here from its start
+    _rulebook = Rulebook(*definition)
 
 
-def _find(piece: Piece) -> Facts:
-    return find(piece, _book)
+def _call(function: Callable[[Task, Rulebook], Result], task: Task) -> Result:
+    return function(task, _rulebook)

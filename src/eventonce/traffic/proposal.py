@@ -1,16 +1,23 @@
-"""A proposal: advice as a rule file with its reasons in comments, or as JSON."""
+"""Advice in writing: a rule file with its reasons in comments, or JSON."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 from typing import Any
 
 import msgspec
 
-from eventonce.traffic.advise import Advice, ignorable
-from eventonce.traffic.reasons import count, evidence, warnings
+from eventonce.traffic.advise import ENOUGH, Advice, ignorable
+from eventonce.traffic.copies import Likeness
+from eventonce.traffic.table import MAX_COLUMNS, Column
 
 _WIDTH = 110
+_MAX_PATHS = 12
+_TAKEN = {
+    "copies": "taken for copies",
+    "repeats": "taken for the same thing happening again, so not for copies",
+    "unclear": "not taken for copies",
+}
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -22,7 +29,7 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 def toml(advices: Sequence[Advice], totals: Totals) -> str:
-    """The rule file."""
+    """Return the rule file."""
     lines = [*_comment(_head(advices, totals))]
     for advice in advices:
         lines += ["", *_rule(advice)]
@@ -30,8 +37,138 @@ def toml(advices: Sequence[Advice], totals: Totals) -> str:
 
 
 def as_json(advices: Sequence[Advice], totals: Totals) -> dict[str, Any]:
-    """The same for programs."""
-    return {**msgspec.to_builtins(totals), "kinds": [_told(advice) for advice in advices]}
+    """Return the same for programs."""
+    return {**msgspec.to_builtins(totals), "kinds": [_fields(advice) for advice in advices]}
+
+
+# --- reasons ---
+
+
+def evidence(advice: Advice) -> list[str]:
+    """Return what the rule rests on, a sentence each."""
+    return [*_seen(advice), *_key(advice), _checked(advice), f"Window: {advice.late.why}."]
+
+
+def warnings(advice: Advice) -> list[str]:
+    """Return what to know before using it, a sentence each."""
+    return [*_little(advice), *_doubts(advice), *_failures(advice), *_limits(advice)]
+
+
+def _seen(advice: Advice) -> Iterator[str]:
+    copies, kind = advice.study.copies, advice.study.kind
+    yield (
+        f"{_count(len(advice.study.table.rows), 'event')}, {copies.distinct:,} distinct: "
+        f"{_count(copies.same_id, 'copy', 'copies')} with the same id, {copies.new_id:,} under an id of their own or "
+        "without one."
+    )
+    if kind.replayed:
+        yield f"{_count(kind.replayed, 'replayed event')} left out: they were sent again on purpose."
+    for likeness in copies.likenesses:
+        yield f"{_alike(likeness)}: {_TAKEN[likeness.answer]}, as {likeness.why}."
+    if copies.volatile:
+        yield f"Copies differ in {_paths(copies.volatile.values())}."
+
+
+def _alike(likeness: Likeness) -> str:
+    how = f"differ only in {_paths(likeness.differing)}" if likeness.differing else "say exactly the same"
+    return f"{_count(likeness.events, 'event')} that {how}, not under one id"
+
+
+def _key(advice: Advice) -> Iterator[str]:
+    fields, distinct = advice.study.fields, advice.study.copies.distinct
+    if fields is None or advice.rule.key != fields.paths:
+        return
+    yield (
+        f"Copies agree on {_paths(fields.columns)} and no two of {distinct:,} distinct events do, "
+        f"so fewer than {3 / distinct:.1%} of all will (95 %)."
+    )
+    if fields.tied:
+        yield "Each of these would do alone; together they are safer."
+    elif len(fields.columns) > 1:
+        yield "No single id tells these events apart: there are several about one thing."
+
+
+def _checked(advice: Advice) -> str:
+    check = advice.check
+    sure = "a copy" if advice.study.copies.certain else "taken for a copy"
+    each = f", each {sure}" if check.dropped and not check.wrong else ""
+    missed = _count(check.missed, "known copy", "known copies")
+    new = advice.study.copies.new_id if advice.rule.key != "id" else 0
+    by_id = f" The id alone would miss {_count(new, 'copy', 'copies')}." if new else ""
+    return f"Tried on the sample: drops {_count(check.dropped, 'event')}{each}; misses {missed}.{by_id}"
+
+
+def _little(advice: Advice) -> Iterator[str]:
+    about = advice.study
+    if about.little:
+        yield f"too little traffic to learn from: {len(about.table.rows)} of at least {ENOUGH} events."
+    elif about.seen:
+        return
+    elif about.copies.doubtful:
+        yield "no event is shown to be a copy, so there is nothing to learn from what copies share."
+    else:
+        yield "no copies were seen, so there is nothing to learn from what copies share. Record for longer."
+    if advice.rule.key != "id":
+        why = "the ids do not tell these events apart" if about.ids else "not every event has an id"
+        yield f"{why}, so this goes by content: equal events count as one, whether copies or not."
+    elif not advice.check.wrong:
+        yield "the id is the safe choice: it drops no distinct event, but misses what is sent again under a new id."
+
+
+def _doubts(advice: Advice) -> Iterator[str]:
+    about, copies = advice.study, advice.study.copies
+    for likeness in copies.doubtful:
+        yield (f"{_alike(likeness)}. They may be copies under new ids: ask the producer before you choose another key.")
+    if not copies.certain and not about.little:
+        yield (
+            "no field proves that the copies under new ids are copies: what really happens again soon and says the "
+            "same would be dropped; ask the producer whether that can be."
+        )
+    if about.fields is not None and advice.rule.key == about.fields.paths:
+        yield (
+            f"only {_paths(about.fields.columns)} counts, so an event that agrees there and says something else, such "
+            "as a change, would be dropped; none came in the sample."
+        )
+    if copies.between:
+        yield (
+            f"{_count(copies.between, 'event')} taken for copies came after another one about the same thing: "
+            "late copies, or it came to the same again."
+        )
+    if copies.apart:
+        yield f"{_count(copies.apart, 'event')} came as far from their like as unrelated ones do: taken for repeats."
+    if copies.reused:
+        yield f"{_count(copies.reused, 'event')} carry the id of another one and say something else."
+
+
+def _failures(advice: Advice) -> Iterator[str]:
+    check = advice.check
+    if check.wrong:
+        yield (
+            f"it DROPS {_count(check.wrong, 'event')} of the sample that are not shown to be copies; "
+            "no better key was found."
+        )
+    if check.rejected:
+        yield f"it makes no key of {_count(check.rejected, 'event')} of the sample, which would be rejected."
+    if check.missed:
+        yield f"{_count(check.missed, 'copy', 'copies')} of the sample would run again."
+
+
+def _limits(advice: Advice) -> Iterator[str]:
+    kind, table = advice.study.kind, advice.study.table
+    if len(table.rows) < kind.events - kind.replayed:
+        yield f"only {len(table.rows):,} of {kind.events:,} events were looked at: the first ones and their copies."
+    if table.cut:
+        yield f"there are more than {MAX_COLUMNS} fields, or very long names; the rest was compared as a whole."
+
+
+def _paths(columns: Iterable[Column]) -> str:
+    paths = sorted(column.path for column in columns)
+    more = f" and {len(paths) - _MAX_PATHS} more" if len(paths) > _MAX_PATHS else ""
+    return ", ".join(paths[:_MAX_PATHS]) + more
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 # --- TOML ---
@@ -39,15 +176,15 @@ def as_json(advices: Sequence[Advice], totals: Totals) -> dict[str, Any]:
 
 def _head(advices: Sequence[Advice], totals: Totals) -> Iterator[str]:
     yield (
-        f"Proposed by eventonce advise from {count(totals.events, 'event')} of {count(len(advices), 'kind')}. "
+        f"Proposed by eventonce advise from {_count(totals.events, 'event')} of {_count(len(advices), 'kind')}. "
         "Read the reasons, then keep what you agree with."
     )
     if totals.rejected:
-        yield f"{count(totals.rejected, 'event')} could not be read and played no part."
+        yield f"{_count(totals.rejected, 'event')} could not be read and played no part."
     if any(not advice.study.kind.queued for advice in advices):
         yield "Behind an SQS queue, whose dead letters may come back after two weeks, ask again with --horizon 14d."
     if totals.unsampled:
-        yield f"{count(totals.unsampled, 'event')} of further kinds were not looked at: there are too many kinds."
+        yield f"{_count(totals.unsampled, 'event')} of further kinds were not looked at: there are too many kinds."
 
 
 def _rule(advice: Advice) -> Iterator[str]:
@@ -100,12 +237,11 @@ def _text(text: str) -> str:
 # --- JSON ---
 
 
-def _told(advice: Advice) -> dict[str, Any]:
-    copies = advice.study.copies
-    rule = advice.rule
+def _fields(advice: Advice) -> dict[str, Any]:
+    about, copies, rule = advice.study, advice.study.copies, advice.rule
     return {
-        "source": advice.study.kind.source,
-        "type": advice.study.kind.type,
+        "source": about.kind.source,
+        "type": about.kind.type,
         "rule": {
             "name": rule.name,
             "match": rule.match,
@@ -114,9 +250,9 @@ def _told(advice: Advice) -> dict[str, Any]:
             "window": rule.window,
         },
         "confidence": advice.confidence,
-        "enough": not advice.study.little,
-        "events": advice.study.kind.events,
-        "sampled": len(advice.study.table.rows),
+        "enough": not about.little,
+        "events": about.kind.events,
+        "sampled": len(about.table.rows),
         "distinct": copies.distinct,
         "copies": {"same_id": copies.same_id, "new_id": copies.new_id},
         "volatile": sorted(column.path for column in copies.volatile.values()),
@@ -128,17 +264,24 @@ def _told(advice: Advice) -> dict[str, Any]:
 
 
 def _alternatives(advice: Advice) -> list[dict[str, Any]]:
-    """Other keys, for those who know more than the traffic tells."""
-    fields, copies = advice.study.fields, advice.study.copies
-    if advice.study.little:
-        return []
+    """Return other keys, for those who know more than the traffic shows."""
+    about, copies, rule = advice.study, advice.study.copies, advice.rule
     others: list[dict[str, Any]] = []
-    if fields is not None and copies.same_id + copies.new_id:
-        sets = [fields.paths, *([column.path for column in each] for each in fields.others)]
-        others = [{"if": "as good in the sample", "key": paths} for paths in sets if tuple(paths) != advice.rule.key]
+    if about.little:
+        return others
+    if about.fields is not None and about.seen:
+        sets = [about.fields.paths, *((column.path,) for column in about.fields.others)]
+        others = [{"if": "as good in the sample", "key": list(paths)} for paths in sets if paths != rule.key]
+        if rule.key == about.fields.paths:
+            others.append({"if": "if other content makes another event", **_content(copies.volatile.values())})
     if copies.doubtful or copies.apart:
-        ignore = ignorable(copies.differing.values())
-        others.append({"if": "if those are copies", "key": "content", **({"ignore": ignore} if ignore else {})})
-    if copies.new_id and not copies.anchored and advice.study.ids:
-        others.append({"if": "if those are no copies", "key": "id"})
+        differing = [column for likeness in copies.likenesses for column in likeness.differing]
+        others.append({"if": "if those are copies", **_content([*copies.volatile.values(), *differing])})
+    if copies.new_id and not copies.certain and about.ids:
+        others.append({"if": "if those are not copies", "key": "id"})
     return others
+
+
+def _content(volatile: Iterable[Column]) -> dict[str, Any]:
+    ignore = ignorable({column.number: column for column in volatile}.values())
+    return {"key": "content", **({"ignore": list(ignore)} if ignore else {})}

@@ -1,4 +1,4 @@
-"""What a worker of a cluster needs to make the same keys, and how it is seen that it does."""
+"""What a worker of a cluster needs to make the same keys, and the check that it does."""
 
 import hashlib
 import re
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _NO_PYTHON = re.compile(r"No module named [\w.']+|Python in worker has different version.*|PYTHON_VERSION_MISMATCH.*")
-# Values that JSON libraries have disagreed on: a worker whose own makes other keys of them must not take part.
+# Values that JSON libraries have disagreed on: a worker whose library makes other keys of them must not take part.
 _LINES = (
     b'{"id": "1", "n": 9007199254740993, "big": 123456789012345678901234567890}',
     b'{"id": "2", "n": 1.0, "m": 1e2, "zero": -0.0, "small": 1e-7, "large": 1e21}',
@@ -26,9 +26,9 @@ _LINES = (
 
 
 def golden() -> str:
-    """A digest of keys; where it is the same, keys are."""
-    book = Rulebook("golden", [Rule(name="content", key="content")], identity("14d", "retry"))
-    return hashlib.sha256(b"".join(book.key(read_event(line)).key for line in _LINES)).hexdigest()
+    """Return a digest of keys. If it is the same on two machines, so are their keys."""
+    rulebook = Rulebook("golden", [Rule(name="content", key="content")], identity("14d", "retry"))
+    return hashlib.sha256(b"".join(rulebook.key(read_event(line)).key for line in _LINES)).hexdigest()
 
 
 class Recipe(NamedTuple):
@@ -38,12 +38,12 @@ class Recipe(NamedTuple):
     golden: str
 
     @classmethod
-    def of(cls, book: Rulebook) -> "Recipe":
-        """That of a book, made on the driver."""
-        return cls(book.definition, golden())
+    def of(cls, rulebook: Rulebook) -> "Recipe":
+        """Return the recipe of a rulebook. Called on the driver."""
+        return cls(rulebook.definition, golden())
 
-    def book(self) -> Rulebook:
-        """The same book on a worker, unless its keys would be others."""
+    def rulebook(self) -> Rulebook:
+        """Return the same rulebook on a worker. Raise `ConfigError` if its keys would differ."""
         if golden() != self.golden:
             raise ConfigError(
                 f"this worker makes other keys than the driver: it has eventonce {version('eventonce')} and msgspec "
@@ -53,34 +53,34 @@ class Recipe(NamedTuple):
 
 
 def check_workers(spark: "SparkSession") -> None:
-    """Refuse a cluster whose workers cannot make keys, in one sentence rather than in a page of a worker's trace."""
+    """Raise `ConfigError` if workers cannot make keys: one sentence rather than a page of a worker's trace."""
     try:
-        found = _probed(spark.range(0, 4, 1, 4)).distinct().collect()
+        rows = _probed(spark.range(0, 4, 1, 4)).distinct().collect()
     except Exception as error:
-        if told := _NO_PYTHON.search(str(error)):
-            raise _other_python(told[0]) from None
+        if match := _NO_PYTHON.search(str(error)):
+            raise _other_python(match[0]) from None
         raise
-    for row in found:
-        if row.trouble:
-            raise _other_python(f"{row.python}: {row.trouble}")
+    for row in rows:
+        if row.error:
+            raise _other_python(f"{row.python}: {row.error}")
 
 
-def _other_python(trouble: str) -> ConfigError:
+def _other_python(reason: str) -> ConfigError:
     return ConfigError(
-        f"the Python of the workers is not that of the driver and cannot make keys ({trouble}); install the same "
+        f"the Python of the workers is not that of the driver and cannot make keys ({reason}); install the same "
         "eventonce[spark] there, or set PYSPARK_PYTHON to a Python that has it"
     )
 
 
 def _probed(numbers: "DataFrame") -> "DataFrame":
-    return numbers.mapInArrow(_by_value(cast(FunctionType, _probe)), "python string, trouble string")
+    return numbers.mapInArrow(_by_value(cast(FunctionType, _probe)), "python string, error string")
 
 
 def _by_value(function: FunctionType) -> Any:
-    """A function that is sent as it is; one of a module is sent by name, and a worker without the module fails."""
-    sent = FunctionType(function.__code__, {"__builtins__": __builtins__}, "probe")
-    sent.__module__ = "__main__"
-    return sent
+    """Return a function that is sent as it is. One of a module is sent by name, and fails without the module."""
+    copy = FunctionType(function.__code__, {"__builtins__": __builtins__}, "probe")
+    copy.__module__ = "__main__"
+    return copy
 
 
 def _probe(batches: Iterator[Any]) -> Iterator[Any]:
@@ -91,10 +91,10 @@ def _probe(batches: Iterator[Any]) -> Iterator[Any]:
     try:
         import eventonce.traffic.keys
 
-        trouble = None if eventonce.traffic.keys else "it is empty"
+        reason = None if eventonce.traffic.keys else "it is empty"
     except Exception as error:
-        trouble = str(error)
+        reason = str(error)
     for _ in batches:
-        told = {"python": [sys.executable], "trouble": [trouble]}
-        types = pyarrow.schema([("python", pyarrow.string()), ("trouble", pyarrow.string())])
-        yield pyarrow.RecordBatch.from_pydict(told, schema=types)
+        columns = {"python": [sys.executable], "error": [reason]}
+        types = pyarrow.schema([("python", pyarrow.string()), ("error", pyarrow.string())])
+        yield pyarrow.RecordBatch.from_pydict(columns, schema=types)

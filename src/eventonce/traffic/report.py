@@ -1,10 +1,10 @@
-"""What an audit says. Its JSON form is these classes, field by field."""
+"""The report of an audit. Its JSON form is these classes, field by field."""
 
 import msgspec
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """So many copies came after no more than this time, and after more than the bar before; None has no end."""
+    """The copies that came within this time, but not within that of the bar before. None is without end."""
 
     up_to: str | None
     up_to_ms: int | None
@@ -12,7 +12,7 @@ class Bar(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True):
-    """The window that would have caught a share of the copies whose gap is known."""
+    """The window that would have caught this share of the copies whose gap is known."""
 
     percent: float
     gap_ms: int
@@ -20,11 +20,11 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class Between(msgspec.Struct, frozen=True):
-    """The time between copies, from the first one on, or from the one before where a rule's window slides."""
+    """The time between copies, from the first one, or from the one before if a rule's window slides."""
 
     known: int
     unknown: int  # a copy or its first has no time
-    same_time: int  # delivered again as it was, time and all
+    same_time: int  # redelivered unchanged, with the same time
     longest_ms: int | None
     windows: list[Window]
     histogram: list[Bar]
@@ -39,7 +39,7 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 class Example(msgspec.Struct, frozen=True):
-    """A copy that differs from its first: where both are, and in which fields."""
+    """A copy that differs from its first: where both are, and the fields that differ."""
 
     first: str
     copy: str
@@ -63,7 +63,7 @@ class Suspicious(msgspec.Struct, frozen=True):
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """A rule that events fell under."""
+    """A rule, and the events that it applied to."""
 
     rule: str
     window: str
@@ -75,19 +75,19 @@ class Counts(msgspec.Struct, frozen=True):
 
     events: int = 0
     distinct: int = 0  # run: first copies and higher versions
-    duplicates: int = 0  # dropped: the key is known and its window not over
+    duplicates: int = 0  # dropped: the key is known, and its window has not expired
     stale: int = 0  # dropped: a lower version of a known key
-    late: int = 0  # copies that run again, because the window is over
+    late: int = 0  # copies that run again, because the window has expired
     only_id: int = 0  # run, though the id alone was seen before
     only_content: int = 0  # run, though the content alone was seen before
     id_and_content: int = 0  # run, though both were
     suspicious: int = 0  # of the duplicates, those with another content
     rejected: int = 0
-    replayed: int = 0  # of all, those that carry the mark of a replay
+    replayed: int = 0  # of all, those that carry the name of a replay
 
 
 class TypeReport(msgspec.Struct, frozen=True):
-    """All about one source and type."""
+    """The audit of one source and type."""
 
     source: str
     type: str
@@ -99,7 +99,7 @@ class TypeReport(msgspec.Struct, frozen=True):
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """A file or folder that was left out, or not read to its end."""
+    """A file or folder that was not read, or not to its end."""
 
     path: str
     reason: str
@@ -117,14 +117,14 @@ class AuditReport(msgspec.Struct, frozen=True):
     """The whole audit."""
 
     inputs: Inputs
-    totals: Counts  # what is no event at all is in here too, as rejected
+    totals: Counts  # with documents that are not events, as rejected
     between: Between
-    no_events: list[Reason]  # why documents were no events
+    no_events: list[Reason]  # why documents are not events
     groups: list[TypeReport]
     notes: list[str]
-    audit: int = 1  # the version of this form
+    audit: int = 1  # the version of this format
 
     @property
-    def good(self) -> bool:
+    def complete(self) -> bool:
         """Whether all of the traffic could be read and keyed."""
         return not self.inputs.unreadable and not self.totals.rejected

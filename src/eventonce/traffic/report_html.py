@@ -1,4 +1,4 @@
-"""An audit as one page that opens offline: no scripts, nothing fetched, and all words of the traffic escaped."""
+"""An audit as one page that opens offline: without scripts, nothing fetched, all words of the traffic escaped."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -11,7 +11,7 @@ from eventonce.traffic.report_text import (
     counted,
     delays,
     end_of,
-    is_worth_it,
+    has_details,
     names,
     printable,
     shown_columns,
@@ -47,14 +47,14 @@ svg { display: block; width: 100%; max-width: 58rem; height: auto; } svg rect { 
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif; font-variant-numeric: tabular-nums; }
 svg line { stroke: var(--line); }
 """
-_HEIGHT, _SLOT, _PLOT = 186, 58, 130  # of the picture, of a bar with its space, of the highest bar
+_HEIGHT, _SLOT, _PLOT = 186, 58, 130  # of the picture, of a bar with its space (width), of the highest bar
 _CARDS = ("events", "distinct", "duplicates", "suspicious", "late", "rejected")
 _BAD = ("suspicious", "late", "rejected", "only_id", "only_content", "id_and_content")
-_MOST_SECTIONS = 200
+_MAX_SECTIONS = 200
 
 
 def html(report: AuditReport) -> str:
-    """The page."""
+    """Return the whole report as a page."""
     parts = [
         f"<h1>Audit of recorded traffic</h1><p class=soft>{_safe(summary(report))}</p>",
         _unreadable(report),
@@ -62,7 +62,7 @@ def html(report: AuditReport) -> str:
         _table(report) if report.totals.events else "",
         _section("Time between all copies", _chart(report.between)) if report.between.known else "",
         _section("No events", _reasons(report.no_events)) if report.no_events else "",
-        *_groups(report),
+        *_type_sections(report),
         "".join(f"<p class=soft>{_safe(note)}</p>" for note in report.notes),
     ]
     head = "<meta charset=utf-8><meta name=viewport content='width=device-width, initial-scale=1'>"
@@ -70,12 +70,12 @@ def html(report: AuditReport) -> str:
     return f"<!doctype html>\n<html lang=en><head>{head}</head>\n<body>{_join(parts)}</body></html>\n"
 
 
-def _safe(told: str) -> str:
-    return escape(printable(told))
+def _safe(text: str) -> str:
+    return escape(printable(text))
 
 
-def _code(told: str) -> str:
-    return f"<code>{_safe(told)}</code>"
+def _code(text: str) -> str:
+    return f"<code>{_safe(text)}</code>"
 
 
 def _join(parts: Iterable[str]) -> str:
@@ -91,17 +91,19 @@ def _section(head: str, *parts: str) -> str:
 
 
 def _unreadable(report: AuditReport) -> str:
-    told = [f"{_code(each.path)} {_safe(each.reason)}" for each in report.inputs.unreadable]
-    return f"<section class=warn><h3>Not read</h3>{_list(told)}</section>" if told else ""
+    files = [f"{_code(each.path)} {_safe(each.reason)}" for each in report.inputs.unreadable]
+    return f"<section class=warn><h3>Not read</h3>{_list(files)}</section>" if files else ""
 
 
 def _cards(totals: Counts) -> str:
-    cards = [(name, getattr(totals, name)) for name in _CARDS]
-    told = (f"<div{_mark(name, count)}><b>{count:,}</b><span>{COLUMNS[name][0]}</span></div>" for name, count in cards)
-    return f"<div class=cards>{''.join(told)}</div>"
+    counts = [(name, getattr(totals, name)) for name in _CARDS]
+    cards = (
+        f"<div{_css_class(name, count)}><b>{count:,}</b><span>{COLUMNS[name][0]}</span></div>" for name, count in counts
+    )
+    return f"<div class=cards>{''.join(cards)}</div>"
 
 
-def _mark(name: str, count: int) -> str:
+def _css_class(name: str, count: int) -> str:
     return " class=warn" if count and name in _BAD else ""
 
 
@@ -117,40 +119,43 @@ def _table(report: AuditReport) -> str:
     return f"<div class=wide><table>{head}{_join(rows)}{last}</table>{_legend(columns)}</div>"
 
 
-def _row(source: str, kind: str, counts: Counts, between: Between, columns: Sequence[str], mark: str = "") -> str:
-    named = "".join(f"<td class=name>{_safe(each)}</td>" for each in (source, kind))
+def _row(source: str, kind: str, counts: Counts, between: Between, columns: Sequence[str], css_class: str = "") -> str:
+    labels = "".join(f"<td class=name>{_safe(each)}</td>" for each in (source, kind))
     numbers = ((name, getattr(counts, name)) for name in columns)
-    cells = "".join(f"<td{_mark(name, count)}>{count:,}</td>" for name, count in numbers)
-    return f"<tr{mark}>{named}{cells}{''.join(f'<td>{each}</td>' for each in windows(between))}</tr>"
+    cells = "".join(f"<td{_css_class(name, count)}>{count:,}</td>" for name, count in numbers)
+    return f"<tr{css_class}>{labels}{cells}{''.join(f'<td>{each}</td>' for each in windows(between))}</tr>"
 
 
 def _legend(columns: Sequence[str]) -> str:
-    told = [COLUMNS[name] for name in columns if COLUMNS[name][1]]
-    told.append((", ".join(SHARES), "the window that would have caught this share of the copies whose delay is known"))
-    return f"<dl>{''.join(f'<dt>{head}</dt><dd>{_safe(meaning)}</dd>' for head, meaning in told)}</dl>"
+    meanings = [COLUMNS[name] for name in columns if COLUMNS[name][1]]
+    meanings.append(
+        (", ".join(SHARES), "the window that would have caught this share of the copies whose delay is known")
+    )
+    return f"<dl>{''.join(f'<dt>{head}</dt><dd>{_safe(meaning)}</dd>' for head, meaning in meanings)}</dl>"
 
 
 # --- each source and type ---
 
 
-def _groups(report: AuditReport) -> list[str]:
-    worth = [group for group in report.groups if is_worth_it(group)]
-    left = len(worth) - _MOST_SECTIONS
-    return [_group(group) for group in worth[:_MOST_SECTIONS]] + (
-        [f"<p class=soft>{left:,} more like these are in --json.</p>"] if left > 0 else []
+def _type_sections(report: AuditReport) -> list[str]:
+    detailed = [type_report for type_report in report.groups if has_details(type_report)]
+    remaining = len(detailed) - _MAX_SECTIONS
+    return [_type_section(type_report) for type_report in detailed[:_MAX_SECTIONS]] + (
+        [f"<p class=soft>{remaining:,} more like these are in --json.</p>"] if remaining > 0 else []
     )
 
 
-def _group(group: TypeReport) -> str:
+def _type_section(type_report: TypeReport) -> str:
     rules = (
-        f"{counted(each.events, 'event')} under rule {_code(each.rule)}, window {each.window}" for each in group.rules
+        f"{counted(each.events, 'event')} under rule {_code(each.rule)}, window {each.window}"
+        for each in type_report.rules
     )
     return _section(
-        " / ".join(names(group)),
+        " / ".join(names(type_report)),
         f"<p class=soft>{'; '.join(rules)}</p>",
-        _suspicious(group.suspicious),
-        f"<div class=warn><h3>Rejected</h3></div>{_reasons(group.rejected)}" if group.rejected else "",
-        _between(group),
+        _suspicious(type_report.suspicious),
+        f"<div class=warn><h3>Rejected</h3></div>{_reasons(type_report.rejected)}" if type_report.rejected else "",
+        _between(type_report),
     )
 
 
@@ -170,12 +175,14 @@ def _reasons(reasons: Sequence[Reason]) -> str:
     )
 
 
-def _between(group: TypeReport) -> str:
-    told = delays(group.between)
-    if not told:
+def _between(type_report: TypeReport) -> str:
+    summary_line = delays(type_report.between)
+    if not summary_line:
         return ""
-    head = f"<h3>Time between copies</h3><p class=soft>{told}</p>"
-    return head + (f"{_chart(group.between)}<p>{_safe(caught(group))}</p>" if group.between.known else "")
+    head = f"<h3>Time between copies</h3><p class=soft>{summary_line}</p>"
+    return head + (
+        f"{_chart(type_report.between)}<p>{_safe(caught(type_report))}</p>" if type_report.between.known else ""
+    )
 
 
 # --- the plot ---
@@ -183,16 +190,16 @@ def _between(group: TypeReport) -> str:
 
 def _chart(between: Between) -> str:
     bars = between.histogram
-    most = max(bar.copies for bar in bars)
+    highest = max(bar.copies for bar in bars)
     width = _SLOT * len(bars)
-    drawn = "".join(_bar(bar, number * _SLOT, most) for number, bar in enumerate(bars))
+    drawn = "".join(_bar(bar, number * _SLOT, highest) for number, bar in enumerate(bars))
     base = f"<line x1=0 y1={_PLOT + 20} x2={width} y2={_PLOT + 20} />"
-    said = f"Copies by the time between them; {between.known:,} in all"
-    return f"<svg viewBox='0 0 {width} {_HEIGHT}' role=img aria-label='{said}'>{base}{drawn}</svg>"
+    label = f"Copies by the time between them; {between.known:,} in all"
+    return f"<svg viewBox='0 0 {width} {_HEIGHT}' role=img aria-label='{label}'>{base}{drawn}</svg>"
 
 
-def _bar(bar: Bar, left: int, most: int) -> str:
-    height = max(2, round(_PLOT * bar.copies / most)) if bar.copies else 0
+def _bar(bar: Bar, left: int, highest: int) -> str:
+    height = max(2, round(_PLOT * bar.copies / highest)) if bar.copies else 0
     top, middle = _PLOT + 20 - height, left + _SLOT // 2
     label = f"<text x={middle} y={_PLOT + 36} text-anchor=middle>{_end(bar)}</text>"
     if not bar.copies:

@@ -1,17 +1,17 @@
-"""An audit as plain text: one table, and below it what is worth a closer look."""
+"""An audit as plain text: a table, and below it what is worth a closer look."""
 
 from collections.abc import Iterator, Sequence
 from textwrap import fill
 
 from eventonce.traffic.report import AuditReport, Bar, Between, Counts, Reason, Suspicious, TypeReport
 
-# The counts in their order, as they are headed, and what they say. Those that are 0 everywhere are left out.
+# The counts in their order, with their heads and meanings. A count that is 0 everywhere has no column.
 COLUMNS = {
     "events": ("events", ""),
     "distinct": ("new", "run: first copies, and higher versions of a known key"),
     "duplicates": ("duplicates", "dropped: copies of a known key, inside its window"),
     "stale": ("stale", "dropped: a higher version of the key came before"),
-    "late": ("late", "run again: copies of a known key, when the configured window is over"),
+    "late": ("late", "run again: copies of a known key, when the configured window has expired"),
     "only_id": ("only id", "of the new, those whose id came before, but not their content"),
     "only_content": ("only content", "of the new, those whose content came before, but not their id"),
     "id_and_content": ("id+content", "of the new, those whose id and content both came before"),
@@ -21,47 +21,47 @@ COLUMNS = {
 }
 _ALWAYS = ("events", "distinct", "duplicates")
 SHARES = ("99 %", "99.9 %", "100 %")
-_LONGEST_NAME = 36
-_MOST_GROUPS, _MOST_DETAILS, _MOST_REASONS, _MOST_FIELDS = 40, 10, 5, 8
+_MAX_NAME = 36
+_MAX_TYPES, _MAX_DETAILS, _MAX_REASONS, _MAX_FIELDS = 40, 10, 5, 8
 _BAR, _WIDTH = 40, 100  # characters
 
 
 def text(report: AuditReport) -> str:
-    """All of it."""
+    """Return the whole report as text."""
     return "\n".join(_lines(report)) + "\n"
 
 
-def printable(told: str) -> str:
-    """Words out of the traffic with nothing in them that moves a cursor or hides a letter."""
-    if told.isprintable():
-        return told
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in told)
+def printable(text: str) -> str:
+    """Return words of the traffic without characters that move a cursor or hide a letter."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 file`, `2,000 files`."""
+    """Return a count with its noun, such as `1 file` or `2,000 files`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def names(group: TypeReport) -> tuple[str, str]:
-    """Its source and type, also where it has none."""
-    return group.source or "(none)", group.type or "(none)"
+def names(type_report: TypeReport) -> tuple[str, str]:
+    """Return the source and type for display. A missing one is `(none)`."""
+    return type_report.source or "(none)", type_report.type or "(none)"
 
 
 def shown_columns(totals: Counts) -> list[str]:
-    """The counts that are worth a column."""
+    """Return the counts that are worth a column."""
     return [name for name in COLUMNS if name in _ALWAYS or getattr(totals, name)]
 
 
 def windows(between: Between) -> list[str]:
-    """The windows for each share, or dashes."""
+    """Return the window of each share, or dashes."""
     return [window.window for window in between.windows] or ["-"] * len(SHARES)
 
 
 def _lines(report: AuditReport) -> Iterator[str]:
     yield summary(report)
-    for trouble in report.inputs.unreadable:
-        yield f"not read: {printable(trouble.path)}: {printable(trouble.reason)}"
+    for file in report.inputs.unreadable:
+        yield f"not read: {printable(file.path)}: {printable(file.reason)}"
     if report.totals.events:
         yield ""
         yield from _table(report)
@@ -72,7 +72,7 @@ def _lines(report: AuditReport) -> Iterator[str]:
 
 
 def summary(report: AuditReport) -> str:
-    """What was read, in one sentence."""
+    """Return in one sentence what was read."""
     inputs, totals = report.inputs, report.totals
     if not totals.events:
         return f"No events in {counted(inputs.files, 'file')}."
@@ -89,10 +89,10 @@ def summary(report: AuditReport) -> str:
 def _table(report: AuditReport) -> Iterator[str]:
     columns = shown_columns(report.totals)
     head = ["source", "type", *(COLUMNS[name][0] for name in columns), *SHARES]
-    rows = [_row(*names(each), each.counts, each.between, columns) for each in report.groups[:_MOST_GROUPS]]
+    rows = [_row(*names(each), each.counts, each.between, columns) for each in report.groups[:_MAX_TYPES]]
     yield from _aligned([head, *rows, _row("all", "", report.totals, report.between, columns)])
-    if len(report.groups) > _MOST_GROUPS:
-        yield f"{counted(len(report.groups) - _MOST_GROUPS, 'more pair')} of source and type: see --json or --html"
+    if len(report.groups) > _MAX_TYPES:
+        yield f"{counted(len(report.groups) - _MAX_TYPES, 'more pair')} of source and type: see --json or --html"
     yield ""
     yield from _legend(columns)
 
@@ -104,23 +104,23 @@ def _row(source: str, kind: str, counts: Counts, between: Between, columns: Sequ
 
 def _short(name: str) -> str:
     name = printable(name)
-    half = _LONGEST_NAME // 2 - 1
-    return name if len(name) <= _LONGEST_NAME else f"{name[:half]}..{name[-half:]}"
+    half = _MAX_NAME // 2 - 1
+    return name if len(name) <= _MAX_NAME else f"{name[:half]}..{name[-half:]}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        named = [cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
+        labels = [cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
         numbers = [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
-        yield "  ".join(named + numbers).rstrip()
+        yield "  ".join(labels + numbers).rstrip()
 
 
 def _legend(columns: Sequence[str]) -> Iterator[str]:
-    told = [COLUMNS[name] for name in columns if COLUMNS[name][1]]
-    told.append(("99 %", "the window that would have caught this share of the copies whose delay is known"))
-    width = max(len(head) for head, _ in told)
-    for head, meaning in told:
+    meanings = [COLUMNS[name] for name in columns if COLUMNS[name][1]]
+    meanings.append(("99 %", "the window that would have caught this share of the copies whose delay is known"))
+    width = max(len(head) for head, _ in meanings)
+    for head, meaning in meanings:
         yield f"  {head.ljust(width)}  {meaning}"
 
 
@@ -128,35 +128,38 @@ def _legend(columns: Sequence[str]) -> Iterator[str]:
 
 
 def _details(report: AuditReport) -> Iterator[str]:
-    worth = [group for group in report.groups if is_worth_it(group)]
-    for group in worth[:_MOST_DETAILS]:
-        yield from _detail(group)
-    if len(worth) > _MOST_DETAILS:
-        yield f"\n{counted(len(worth) - _MOST_DETAILS, 'more section')} like these: see --json or --html"
+    detailed = [type_report for type_report in report.groups if has_details(type_report)]
+    for type_report in detailed[:_MAX_DETAILS]:
+        yield from _detail(type_report)
+    if len(detailed) > _MAX_DETAILS:
+        yield f"\n{counted(len(detailed) - _MAX_DETAILS, 'more section')} like these: see --json or --html"
 
 
-def is_worth_it(group: TypeReport) -> bool:
-    between = group.between
-    return bool(group.suspicious.events or group.rejected or between.known or between.unknown or between.same_time)
+def has_details(type_report: TypeReport) -> bool:
+    """Return whether a type has more to show than its row in the table."""
+    between = type_report.between
+    return bool(
+        type_report.suspicious.events or type_report.rejected or between.known or between.unknown or between.same_time
+    )
 
 
-def _detail(group: TypeReport) -> Iterator[str]:
-    yield f"\n{printable(' / '.join(names(group)))}"
+def _detail(type_report: TypeReport) -> Iterator[str]:
+    yield f"\n{printable(' / '.join(names(type_report)))}"
     yield from (
         f"  {counted(each.events, 'event')} under rule {printable(each.rule)}, window {each.window}"
-        for each in group.rules
+        for each in type_report.rules
     )
-    yield from _suspicious(group.suspicious)
-    yield from (f"  {line}" if line else line for line in _reasons("rejected", group.rejected))
-    yield from _between(group)
+    yield from _suspicious(type_report.suspicious)
+    yield from (f"  {line}" if line else line for line in _reasons("rejected", type_report.rejected))
+    yield from _between(type_report)
 
 
 def _suspicious(suspicious: Suspicious) -> Iterator[str]:
     if not suspicious.events:
         return
     yield f"  suspicious drops: {suspicious.events:,}"
-    for each in suspicious.fields[:_MOST_FIELDS]:
-        yield f"    {printable(each.path)} differs in {each.pairs:,} of {suspicious.compared:,} compared"
+    for field in suspicious.fields[:_MAX_FIELDS]:
+        yield f"    {printable(field.path)} differs in {field.pairs:,} of {suspicious.compared:,} compared"
     for example in suspicious.examples:
         yield f"    such as {printable(example.copy)}, taken for {printable(example.first)}"
 
@@ -165,44 +168,46 @@ def _reasons(head: str, reasons: Sequence[Reason]) -> Iterator[str]:
     if not reasons:
         return
     yield f"{head}: {sum(each.events for each in reasons):,}"
-    for each in reasons[:_MOST_REASONS]:
-        yield f"  {each.events:,} x {printable(each.reason)}  (first: {printable(each.place)})"
-    if len(reasons) > _MOST_REASONS:
-        yield f"  and {counted(len(reasons) - _MOST_REASONS, 'other reason')}"
+    for reason in reasons[:_MAX_REASONS]:
+        yield f"  {reason.events:,} x {printable(reason.reason)}  (first: {printable(reason.place)})"
+    if len(reasons) > _MAX_REASONS:
+        yield f"  and {counted(len(reasons) - _MAX_REASONS, 'other reason')}"
 
 
-def _between(group: TypeReport) -> Iterator[str]:
-    between = group.between
-    if told := delays(between):
-        yield f"  time between copies: {told}"
+def _between(type_report: TypeReport) -> Iterator[str]:
+    between = type_report.between
+    if summary := delays(between):
+        yield f"  time between copies: {summary}"
     yield from _bars([bar for bar in between.histogram if bar.copies])
     if between.windows:
-        yield f"  {caught(group)}"
+        yield f"  {caught(type_report)}"
 
 
 def delays(between: Between) -> str:
-    """How many of the gaps are known."""
-    told = [(between.known, "known"), (between.unknown, "unknown, without a time")]
-    told.append((between.same_time, "delivered again with the same time"))
-    return ", ".join(f"{count:,} {what}" for count, what in told if count)
+    """Return how many of the gaps are known, and why the others are not."""
+    counts = {
+        "known": between.known,
+        "unknown, without a time": between.unknown,
+        "delivered again with the same time": between.same_time,
+    }
+    return ", ".join(f"{count:,} {label}" for label, count in counts.items() if count)
 
 
-def caught(group: TypeReport) -> str:
-    """Which window would have been enough, and what the configured one misses."""
-    needed = ", ".join(f"{window} {share}" for window, share in zip(windows(group.between), SHARES, strict=True))
-    configured = " and ".join(sorted({each.window for each in group.rules}))
-    return (
-        f"a window of {needed.replace(' ', ' catches ', 1)}; the configured {configured} misses {group.counts.late:,}"
-    )
+def caught(type_report: TypeReport) -> str:
+    """Return which windows would have been enough, and what the configured one misses."""
+    enough = ", ".join(f"{window} {share}" for window, share in zip(windows(type_report.between), SHARES, strict=True))
+    configured = " and ".join(sorted({each.window for each in type_report.rules}))
+    missed = type_report.counts.late
+    return f"a window of {enough.replace(' ', ' catches ', 1)}; the configured {configured} misses {missed:,}"
 
 
 def end_of(bar: Bar) -> str:
-    """What a bar is called."""
+    """Return the label of a bar."""
     return "longer" if bar.up_to is None else f"up to {bar.up_to}"
 
 
 def _bars(bars: Sequence[Bar]) -> Iterator[str]:
-    most = max((bar.copies for bar in bars), default=0)
-    width = len(f"{most:,}")
+    highest = max((bar.copies for bar in bars), default=0)
+    width = len(f"{highest:,}")
     for bar in bars:
-        yield f"    {end_of(bar):<11}  {bar.copies:>{width},}  {'#' * max(1, bar.copies * _BAR // most)}"
+        yield f"    {end_of(bar):<11}  {bar.copies:>{width},}  {'#' * max(1, bar.copies * _BAR // highest)}"

@@ -1,8 +1,8 @@
 """A bounded sample of recorded traffic, by source and type.
 
-The first events of each kind are kept, and later on only those that look like copies of a kept one: the same id, or
-the same content. So the sample stays small while the copies in it stay complete. Events are kept packed, as a parsed
-event takes several times the room.
+The first events of each kind are in it, and of the later ones those that look like copies: they have the id or the
+content of a sampled event. So the sample is small and the copies in it are complete. Events are stored packed, as a
+parsed event takes several times the room.
 """
 
 import hashlib
@@ -13,10 +13,10 @@ import msgspec
 from eventonce.event import Event
 from eventonce.event.keys import canonical
 
-MOST_EVENTS = 5_000  # of one kind, and as many copies of them
-MOST_KINDS = 200
-MOST_BYTES = 256 * 1024 * 1024
-_LONGEST_NAME = 1000
+MAX_EVENTS = 5_000  # of one kind, and as many copies of them
+MAX_KINDS = 200
+MAX_BYTES = 256 * 1024 * 1024
+_MAX_NAME = 1000
 _pack = msgspec.json.Encoder().encode
 _unpack = msgspec.json.Decoder(Event).decode
 
@@ -30,41 +30,41 @@ class TypeSample:
         self.events = 0
         self.replayed = 0
         self.queued = False  # some came through an SQS queue
-        self._kept: list[bytes] = []
-        self._marks: set[bytes] = set()
+        self._packed: list[bytes] = []
+        self._fingerprints: set[bytes] = set()
 
     def __iter__(self) -> Iterator[Event]:
-        return map(_unpack, self._kept)
+        return map(_unpack, self._packed)
 
     def add(self, event: Event, room: int) -> int:
-        """Count the event, and keep it where it is of use; how many bytes that took."""
+        """Count the event, and add it if it is of use; return how many bytes that took."""
         content = canonical(event.data)
         self.events += 1
         if event.replay:
             self.replayed += 1  # sent again on purpose: it says nothing about copies
             return 0
-        marks = {_mark(b"content", content)} | ({_mark(b"id", event.id.encode())} if event.id else set())
-        most = MOST_EVENTS if self._marks.isdisjoint(marks) else 2 * MOST_EVENTS
-        if len(self._kept) >= most or room <= 0:
+        own = {_fingerprint(b"content", content)} | ({_fingerprint(b"id", event.id.encode())} if event.id else set())
+        limit = MAX_EVENTS if self._fingerprints.isdisjoint(own) else 2 * MAX_EVENTS
+        if len(self._packed) >= limit or room <= 0:
             return 0
         packed = _pack(msgspec.structs.replace(event, raw=b""))
-        self._kept.append(packed)
-        self._marks |= marks
+        self._packed.append(packed)
+        self._fingerprints |= own
         return len(packed)
 
 
 class Sample:
-    """All kinds of events that were seen."""
+    """A sample of each source and type."""
 
     def __init__(self) -> None:
         self.kinds: dict[tuple[str, str], TypeSample] = {}
         self.unsampled = 0  # events of kinds beyond the limit
-        self._room = MOST_BYTES
+        self._room = MAX_BYTES
 
     def add(self, event: Event, *, queued: bool = False) -> None:
-        """One more event; `EventRejected` where its content has no canonical form."""
+        """Add one more event. Raise `EventRejected` if its content has no canonical form."""
         kind = self.kinds.get((event.source, event.type))
-        if kind is None and (len(self.kinds) >= MOST_KINDS or len(event.source + event.type) > _LONGEST_NAME):
+        if kind is None and (len(self.kinds) >= MAX_KINDS or len(event.source + event.type) > _MAX_NAME):
             self.unsampled += 1
             return
         if kind is None:
@@ -74,5 +74,5 @@ class Sample:
         self.kinds.setdefault((event.source, event.type), kind)
 
 
-def _mark(what: bytes, data: bytes) -> bytes:
-    return hashlib.sha256(what + b" " + data).digest()[:16]
+def _fingerprint(of: bytes, data: bytes) -> bytes:
+    return hashlib.sha256(of + b" " + data).digest()[:16]

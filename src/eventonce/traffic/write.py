@@ -1,4 +1,4 @@
-"""Second pass of a copy: a file is read again, and written without what its list leaves out."""
+"""Second pass of a deduplication: a file is read again, and written without what its list drops."""
 
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,15 +13,15 @@ from eventonce.event import Delivery
 from eventonce.event.formats import read_events
 from eventonce.rules import Rulebook
 from eventonce.sources.documents import LONGEST
-from eventonce.traffic.dedupe_plan import Places, Target
+from eventonce.traffic.archive import INDEX_BITS
+from eventonce.traffic.dedupe_plan import Target, WorkFolder
 from eventonce.traffic.drivers import need
 from eventonce.traffic.drop_lists import DROP, FLAG_BITS, SEVERAL, read_list
 from eventonce.traffic.output import ParquetOutput, open_output
 from eventonce.traffic.parquet import ParquetLines, is_parquet
-from eventonce.traffic.recorded import NTH_BITS
 
-_LINES = 2000  # at once
-_DOCUMENT = NTH_BITS + FLAG_BITS  # a number of a list, shifted by this, is the number of its document
+_LINES = 2000  # written at once
+_DOCUMENT = INDEX_BITS + FLAG_BITS  # a number of a list, shifted by this, is the number of its document
 
 
 class Written(msgspec.Struct):
@@ -32,32 +32,32 @@ class Written(msgspec.Struct):
     events: int = 0
 
 
-def write_file(target: Target, book: Rulebook, places: Places) -> Written:
-    """Write one file of the output; done before, nothing is done again."""
-    note = places.done(target.file)
-    if note.exists():
-        return msgspec.json.decode(note.read_bytes(), type=Written)
+def write_file(target: Target, rulebook: Rulebook, work_folder: WorkFolder) -> Written:
+    """Write one file of the output, unless an earlier run did."""
+    file = work_folder.written(target.file)
+    if file.exists():
+        return msgspec.json.decode(file.read_bytes(), type=Written)
     target.check()
     written = Written(target.file, target.size)
-    _write_rejected(target, places)
-    _write_events(target, places, written)
-    places.publish(note, written)
+    _write_rejected(target, work_folder)
+    _write_events(target, work_folder, written)
+    work_folder.write_json(file, written)
     return written
 
 
-def _write_events(target: Target, places: Places, written: Written) -> None:
-    picked = Picked(read_list(places, target.file))
-    with places.making(places.result / "events" / target.name) as unfinished:
-        if target.form == "parquet" and is_parquet(target.place):
-            _write_rows(target, unfinished, picked, written)
+def _write_events(target: Target, work_folder: WorkFolder, written: Written) -> None:
+    selection = Selection(read_list(work_folder, target.file))
+    with work_folder.writing(work_folder.result / "events" / target.name) as unfinished:
+        if target.form == "parquet" and is_parquet(target.absolute_path):
+            _write_rows(target, unfinished, selection, written)
         else:
-            _write_lines(target, unfinished, picked, written)
+            _write_lines(target, unfinished, selection, written)
 
 
-def _write_lines(target: Target, unfinished: Path, picked: "Picked", written: Written) -> None:
+def _write_lines(target: Target, unfinished: Path, selection: "Selection", written: Written) -> None:
     output = open_output(unfinished, target.form)
     try:
-        for lines in _batched(picked.lines(_deliveries(target))):
+        for lines in _batched(selection.lines(_deliveries(target))):
             output.write(lines)
             written.events += len(lines)
     finally:
@@ -68,85 +68,89 @@ def _deliveries(target: Target) -> Iterator[Delivery]:
     try:
         yield from chain.from_iterable(part.deliveries() for part in target.parts)
     except SourceError:
-        return  # the first pass has told it, and came as far
+        return  # the first pass has reported it, and came as far
 
 
-def _write_rows(target: Target, unfinished: Path, picked: "Picked", written: Written) -> None:
-    source = ParquetLines(target.place, target.parts[0].column)
+def _write_rows(target: Target, unfinished: Path, selection: "Selection", written: Written) -> None:
+    source = ParquetLines(target.absolute_path, target.parts[0].column)
     output = ParquetOutput(unfinished, source.schema)
     try:
-        for rows in _rows(source, picked):
+        for rows in _rows(source, selection):
             written.events += rows.num_rows
             output.write_rows(rows)
     except SourceError:
-        pass  # the first pass has told it, and came as far
+        pass  # the first pass has reported it, and came as far
     finally:
         output.close()
         source.close()
 
 
-def _rows(source: ParquetLines, picked: "Picked") -> Iterator[Any]:
+def _rows(source: ParquetLines, selection: "Selection") -> Iterator[Any]:
     pa = need("pyarrow", "duckdb")
     before = 0
     for batch in source.batches(whole=True):
         bodies = source.lines(batch)
-        chosen = [(at, line) for at, body in enumerate(bodies) for line in picked.of(before + at + 1, body or b"")]
+        selected = [
+            (index, line)
+            for index, body in enumerate(bodies)
+            for line in selection.events(before + index + 1, body or b"")
+        ]
         before += len(bodies)
-        rows = pa.Table.from_batches([batch]).take(pa.array([at for at, _ in chosen], pa.int64()))
-        if any(line is not bodies[at] for at, line in chosen):
+        rows = pa.Table.from_batches([batch]).take(pa.array([index for index, _ in selected], pa.int64()))
+        if any(line is not bodies[index] for index, line in selected):
             number = source.schema.get_field_index(source.column)
-            lines = pa.array([line for _, line in chosen], pa.binary()).cast(source.schema.field(number).type)
+            lines = pa.array([line for _, line in selected], pa.binary()).cast(source.schema.field(number).type)
             rows = rows.set_column(number, source.schema.field(number), lines)
         yield rows
 
 
-def _write_rejected(target: Target, places: Places) -> None:
-    turned = [places.turned(part.number) for part in target.parts]
-    if not any(each.stat().st_size for each in turned):
+def _write_rejected(target: Target, work_folder: WorkFolder) -> None:
+    rejected = [work_folder.rejected(part.number) for part in target.parts]
+    if not any(file.stat().st_size for file in rejected):
         return
     with (
-        places.making(places.result / "rejected" / f"{target.name}.jsonl") as unfinished,
+        work_folder.writing(work_folder.result / "rejected" / f"{target.name}.jsonl") as unfinished,
         open(unfinished, "wb") as out,
     ):
-        for each in turned:
-            with open(each, "rb") as stream:
+        for file in rejected:
+            with open(file, "rb") as stream:
                 shutil.copyfileobj(stream, out)
 
 
-class Picked:
-    """Takes documents in their order, and gives what is kept of each."""
+class Selection:
+    """Selects the events that are kept, document by document in their order."""
 
     def __init__(self, codes: Sequence[int]) -> None:
         self._codes = codes
-        self._at = 0
+        self._index = 0
         self._next = codes[0] >> _DOCUMENT if codes else -1  # the next document that is not kept as it is
 
     def lines(self, deliveries: Iterable[Delivery]) -> Iterator[bytes]:
-        """All lines that are kept."""
+        """Yield all lines that are kept."""
         for number, delivery in enumerate(deliveries, 1):
             if number != self._next:
                 yield _line(delivery.body)
             else:
-                yield from map(_line, self.of(number, delivery.body))
+                yield from map(_line, self.events(number, delivery.body))
 
-    def of(self, number: int, body: bytes) -> list[bytes]:
-        """What is kept of a document: itself, or the events in it that are."""
+    def events(self, number: int, body: bytes) -> list[bytes]:
+        """Return what is kept of a document: the document itself, or events in it."""
         if number != self._next:
             return [body]
-        begin = self._at
-        while self._at < len(self._codes) and self._codes[self._at] >> _DOCUMENT == number:
-            self._at += 1
-        self._next = self._codes[self._at] >> _DOCUMENT if self._at < len(self._codes) else -1
-        codes = self._codes[begin : self._at]
+        start = self._index
+        while self._index < len(self._codes) and self._codes[self._index] >> _DOCUMENT == number:
+            self._index += 1
+        self._next = self._codes[self._index] >> _DOCUMENT if self._index < len(self._codes) else -1
+        codes = self._codes[start : self._index]
         return _events(body, codes) if codes[0] & SEVERAL else []
 
 
 def _events(body: bytes, codes: Sequence[int]) -> list[bytes]:
-    dropped = {code >> FLAG_BITS & (1 << NTH_BITS) - 1 for code in codes if code & DROP}
+    dropped = {code >> FLAG_BITS & (1 << INDEX_BITS) - 1 for code in codes if code & DROP}
     return [
         event.line()
-        for nth, event in enumerate(read_events(body, LONGEST))
-        if nth not in dropped and not isinstance(event, EventRejected)
+        for index, event in enumerate(read_events(body, LONGEST))
+        if index not in dropped and not isinstance(event, EventRejected)
     ]
 
 

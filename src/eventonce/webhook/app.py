@@ -5,20 +5,19 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from eventonce.auth import Auth, cautions
 from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.clock import SystemClock, duration
-from eventonce.context import is_async
-from eventonce.dead_letters import DeadLetters, keep
+from eventonce.dead_letters import keep
 from eventonce.engine import Once
 from eventonce.errors import ConfigError, SinkError, describe
 from eventonce.event import Delivery
 from eventonce.event.formats.headers import IDEMPOTENCY_KEY, from_api_destination
 from eventonce.event.formats.text import GZIP
-from eventonce.ports import Sink
-from eventonce.requests.reading import Admitted, deliveries, size
+from eventonce.ports import Admitted, DeadLetters, Sink
+from eventonce.requests.reading import deliveries, size
 from eventonce.requests.refusal import Refusals, RequestRefused
 from eventonce.requests.response import Response, noted, refused, respond, unfinished
 from eventonce.sinks.file import FileSink
@@ -71,7 +70,7 @@ class Webhook:
             if value < 1:
                 raise ConfigError(f"{name}: {value!r} is below 1")
         self._once = once
-        self._handler = handler
+        self._handler = once.prepare(handler)
         self._auth = auth
         for caution in cautions(auth, once.rules):
             _log.warning("http: %s", caution)
@@ -84,7 +83,6 @@ class Webhook:
         self._clock = SystemClock()
         self._refusals = Refusals(self._clock)
         self._lock = threading.Lock()  # for the dead letters and the watcher
-        self._is_async = callable(handler) and is_async(getattr(handler, "eventonce_handler", handler))
         # The lock that keeps the lines of a file whole is between processes, not between threads.
         slots = 1 if isinstance(handler, FileSink) else threads
         self._threads = LazyThreadPool(slots)
@@ -168,9 +166,9 @@ class Webhook:
     # --- a batch ---
 
     async def _run_batch(self, batch: Sequence[Delivery]) -> list[Outcome]:
-        if not self._is_async:
+        if not self._handler.is_async:
             return await self._threads.run(partial(self._run, batch))
-        outcomes: list[Outcome] = await cast(Any, self._once.run(batch, self._handler))
+        outcomes = await self._once.arun(batch, self._handler)
         if any(outcome.action is not Action.ACK for outcome in outcomes):
             return await self._threads.run(partial(self._settle, batch, outcomes))
         return self._settle(batch, outcomes)

@@ -11,7 +11,7 @@ import msgspec
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.engine import Once
-from eventonce.errors import LeaseLost, ResultUnavailable
+from eventonce.errors import ConfigError, LeaseLost, ResultUnavailable
 from eventonce.event import Event
 from eventonce.ports import Store
 from eventonce.requests.refusal import RETRY_AFTER, RequestRefused
@@ -36,8 +36,8 @@ class IdempotencyMiddleware:
     without a key unless one is `required`.
 
     Each caller has its own keys. `caller` returns who that is, from the request's scope. By default a caller is known
-    by the host, `Authorization`, `Cookie`, `X-Api-Key` and the client's certificate. A request that is repeated with
-    another value of one of these runs again.
+    by the host, credentials, cookies, the user that a proxy names and the client's certificate. A request that is
+    repeated with another value of one of these runs again.
     """
 
     def __init__(
@@ -112,11 +112,22 @@ class IdempotencyMiddleware:
             "media": _header(scope, b"content-type"),
             "body": hashlib.sha256(body).hexdigest(),
         }
-        source = f"caller {self._caller(scope)}" if self._caller else f"sender {sender(scope)}"
-        return Event(id=key, source=source, type="http.request", data=content)
+        return Event(id=key, source=self._source(scope), type="http.request", data=content)
+
+    def _source(self, scope: Scope) -> str:
+        """Return what separates the keys of one caller from those of others."""
+        if self._caller is None:
+            return f"sender {sender(scope)}"
+        caller = self._caller(scope)
+        if not isinstance(caller, str) or not caller.strip():  # or all callers without a name would share their keys
+            raise ConfigError(
+                f"caller: {caller!r:.60} is not a non-empty string; return a name for every request with a key, or let "
+                "your own authentication refuse the request first"
+            )
+        return f"caller {caller}"
 
     async def _run_once(self, event: Event, exchange: Exchange) -> None:
-        outcome = (await self._once.run([event], exchange.run))[0]
+        outcome = (await self._once.arun([event], exchange.run))[0]
         if not exchange.streamed:
             await _response(outcome, exchange.response).send(exchange.send)
         await exchange.finish()

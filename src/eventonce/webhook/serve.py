@@ -17,10 +17,9 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from eventonce.clock import duration
-from eventonce.dead_letters import DeadLetters
 from eventonce.engine import Once
 from eventonce.errors import MissingDriver, SourceError
-from eventonce.ports import Sink
+from eventonce.ports import DeadLetters, Sink
 from eventonce.requests.refusal import RETRY_AFTER, RequestRefused
 from eventonce.requests.response import refused
 from eventonce.webhook.address import ListenAddress, read_url

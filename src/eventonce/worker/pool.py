@@ -8,12 +8,11 @@ from typing import Any
 from eventonce.backoff import backoff
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.clock import Clock, SystemClock
-from eventonce.dead_letters import DeadLetters
 from eventonce.engine import Once
 from eventonce.errors import SourceError
 from eventonce.event import Delivery
 from eventonce.observe.outage import Outage
-from eventonce.ports import Sink, Source
+from eventonce.ports import DeadLetters, Sink, Source
 from eventonce.worker.stop_guard import guard
 from eventonce.worker.worker import Watcher, Worker
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from eventonce.context import is_async
+from eventonce.engine.context import is_async
 from eventonce.errors import LeaseLost
 from eventonce.ports import Sink
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, cast
 from eventonce.backoff import backoff
 from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.clock import Clock, SystemClock
-from eventonce.dead_letters import DeadLetters, keep
+from eventonce.dead_letters import keep
 from eventonce.engine import Once
 from eventonce.errors import SinkDown, StoreUnusable
 from eventonce.event import Delivery
 from eventonce.event.reading import apart
-from eventonce.ports import Sink, Source
+from eventonce.ports import DeadLetters, Sink, Source
 from eventonce.worker.counts import OutcomeCounts
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Worker:
     ) -> None:
         self._once = once
         self._source = source
-        self._handler = handler
+        self._handler = once.prepare(handler)
         self._dead_letters = dead_letters
         self._batch = batch
         self._endless = endless
@@ -71,13 +71,9 @@ class Worker:
     def work(self, received: Sequence[Delivery]) -> list[Outcome]:
         """Run these once and settle them."""
         deliveries = [part for delivery in received for part in apart(delivery)]
-        pairs = list(zip(deliveries, self._outcomes(deliveries), strict=True))
-        while behind := _behind_dead(pairs):
-            again = self._outcomes([pairs[at][0] for at in behind])
-            for at, outcome in zip(behind, again, strict=True):
-                pairs[at] = (pairs[at][0], outcome)
-        self._settle(pairs)
-        return [outcome for _, outcome in pairs]
+        outcomes = self._outcomes(deliveries)
+        self._settle(list(zip(deliveries, outcomes, strict=True)))
+        return outcomes
 
     def cancel(self) -> bool:
         """Cancel the async handlers that run in a loop of their own; whether there is one."""
@@ -92,8 +88,9 @@ class Worker:
             self._loop.close()
 
     def _outcomes(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
-        found = cast(Any, self._once.run(deliveries, self._handler))
-        return found if isinstance(found, list) else cast(list[Outcome], self._one_loop().run(found))
+        if self._handler.is_async:
+            return self._one_loop().run(self._once.arun(deliveries, self._handler))
+        return self._once.run(deliveries, self._handler)
 
     def _one_loop(self) -> "Runner | LoopThread":
         """One loop for all batches, so that the handlers' own connections live on."""
@@ -173,21 +170,3 @@ def _messages(pairs: Sequence[Pair]) -> list[list[Pair]]:
     for number, pair in enumerate(pairs):
         found.setdefault(number if pair[0].handle is None else pair[0].handle, []).append(pair)
     return list(found.values())
-
-
-def _behind_dead(pairs: Sequence[Pair]) -> list[int]:
-    """The parts of a message that wait for nothing but a dead one before them.
-
-    Such a part would stop those behind it each time the message comes, and the message would never end.
-    """
-    fates: dict[object, Action] = {}  # of each message, so far
-    found: list[int] = []
-    for at, (delivery, outcome) in enumerate(pairs):
-        if delivery.handle is None:
-            continue
-        fate = fates.get(delivery.handle, Action.ACK)
-        if fate is Action.DEAD_LETTER and outcome.kind is OutcomeKind.BUSY and outcome.retry_at is None:
-            found.append(at)
-        elif fate is not Action.RETRY:
-            fates[delivery.handle] = fate if outcome.action is Action.ACK else outcome.action
-    return found

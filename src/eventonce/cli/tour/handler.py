@@ -2,7 +2,7 @@
 
 import time
 
-from eventonce.context import Context
+from eventonce.engine.context import Context
 from eventonce.event import Event
 
 WORK = 0.02  # seconds, as a payment provider would take

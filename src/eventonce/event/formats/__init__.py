@@ -2,7 +2,7 @@
 
 from eventonce.event.formats.carriers import Carried, unpack
 from eventonce.event.formats.cloudevents import read_binary
-from eventonce.event.formats.reader import read_carried, read_event, read_events, read_message
+from eventonce.event.formats.reader import read_event, read_events, read_message
 from eventonce.event.formats.sdk import to_sdk
 from eventonce.event.formats.text import MAX_BYTES
 
@@ -10,7 +10,6 @@ __all__ = [
     "MAX_BYTES",
     "Carried",
     "read_binary",
-    "read_carried",
     "read_event",
     "read_events",
     "read_message",

@@ -30,6 +30,7 @@ class Carried(NamedTuple):
     `body` is the event itself where there is nothing to read. `origin` is the queue, topic, stream or cluster that the
     name is unique in. With `trouble`, which says why there is no body to read, `body` is the carrier's record or text
     as it came. `headers` are those of a request that rules may look at, and None where it was no request.
+    `tombstone` says that it is a record of Kafka without a value.
     """
 
     body: bytes | str | Document | Event
@@ -39,12 +40,18 @@ class Carried(NamedTuple):
     trace: Mapping[str, str] = {}
     origin: str = ""
     headers: Mapping[str, str] | None = None
+    tombstone: bool = False
 
     @property
     def namer(self) -> str:
         """What the name counts within; empty where nothing carried the event."""
         kind = self.carrier.removeprefix("pipes-")
         return self.origin or ("" if kind == "none" else kind)
+
+    @property
+    def names_itself(self) -> bool:
+        """Whether the event says what its name counts within, as a record of a table's stream does."""
+        return self.carrier in ("dynamodb", "pipes-dynamodb", "dynamodbstreams")
 
 
 def unpack(document: object) -> list[Carried]:
@@ -193,12 +200,15 @@ def _kinesis(record: Document) -> Carried:
     inner = record.get("kinesis")  # which Pipes leave out
     holder = inner if isinstance(inner, dict) else record
     stream = _string(record, "eventSourceARN").partition("/consumer/")[0]  # with enhanced fan-out it names a consumer
-    return _packed("kinesis", _name(record, "eventID"), record, holder, "data")._replace(origin=stream)
+    name = _name(record, "eventID")
+    if holder.get("data") == "":  # Kinesis takes such a record, and a worker reads it as an empty text
+        return Carried(b"", "kinesis", name, origin=stream)
+    return _packed("kinesis", name, record, holder, "data")._replace(origin=stream)
 
 
 def _dynamodb(record: Document) -> Carried:
     trouble = None if isinstance(record.get("dynamodb"), dict) else "has no dynamodb object"
-    return Carried(record, "dynamodb", _name(record, "eventID"), trouble)
+    return Carried(record, "dynamodb", _name(record, "eventID"), trouble, origin=_string(record, "eventSourceARN"))
 
 
 def _firehose(record: Document) -> Carried:
@@ -212,8 +222,10 @@ def _kafka(record: Document) -> Carried:
     carried = _packed("kafka", name, record, record, "value")._replace(origin=_cluster(record))
     empty, headers = record.get("value") in (None, ""), _record_headers(record)
     if cloudevents.recognises_kafka_headers(headers) and (empty or not carried.trouble):
-        return _kafka_binary(carried, headers)
-    return carried._replace(body=_tombstone(record), trouble=None) if empty and name else carried
+        binary = _kafka_binary(carried, headers)
+        if not (empty and binary.trouble):  # a tombstone is an event in any case
+            return binary._replace(tombstone=empty)
+    return carried._replace(body=_tombstone(record), trouble=None, tombstone=True) if empty and name else carried
 
 
 def _kafka_binary(carried: Carried, headers: Mapping[str, str]) -> Carried:

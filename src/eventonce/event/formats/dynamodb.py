@@ -23,21 +23,26 @@ def recognises(body: dict[str, Any]) -> bool:
 
 
 def read(body: dict[str, Any], raw: bytes) -> Event:
-    """Read it: the data is `{eventName, keys, new, old}` in plain JSON, without the images the stream leaves out."""
+    """Read it: the data is `{eventName, keys, new, old}` in plain JSON, without the images the stream leaves out.
+
+    The stream gives the record its id, which counts within the stream alone.
+    """
     change = body["dynamodb"]
     try:
         images = {name: _item(change[given]) for given, name in _IMAGES.items() if given in change}
     except RecursionError:
         raise too_deep() from None
+    name = text(body.get("eventID"))
     rest = {**body, **{name: value for name, value in change.items() if name not in _IMAGES}}
     return Event(
-        id=text(body.get("eventID")),
+        id=name,
         source=_table(body),
         type=text(body.get("eventName")),
         time=_time(change.get("ApproximateCreationDateTime")),
         data={"eventName": body.get("eventName"), **images},
         attributes={name: value for name, value in rest.items() if name not in ("dynamodb", "id")},
         raw=raw,
+        named_by=(text(body.get("eventSourceARN")) or "dynamodb",) if name else (),
     )
 
 

@@ -24,14 +24,15 @@ def recognises(body: dict[str, Any]) -> bool:
 def read(body: dict[str, Any], max_bytes: int) -> Event:
     """Read it, or refuse data that contradicts the bus.
 
-    For PutEvents and for its event sources the bus writes the envelope itself and repeats source and type in
+    For PutEvents and for its event sources the bus writes the envelope itself and repeats id, source and type in
     `SystemMetadata`. What the two say is the same, so RAW and WITH_METADATA give one key. Of PutRawEvents the bus knows
-    neither: then an envelope is what its sender claims, and its id counts within its source and type alone.
+    neither source nor type: then an envelope is what its sender claims, and its id counts within its source and type
+    alone. So does an id that is not the bus's own.
     """
     data, system = _data(body["Data"], max_bytes), body["SystemMetadata"]
     inner = _enveloped(data)
     event = _bare(data, system) if inner is None else inner
-    confirmed = _confirmed(event, system)
+    confirmed = _confirmed(event, system) and _named_by_bus(data, system)
     extra = {name: body[name] for name in ("Metadata", "SystemMetadata") if name in body}
     event = structs.replace(event, id=event.id or text(system.get(_ID)), attributes={**event.attributes, **extra})
     if inner is not None and not confirmed:
@@ -54,6 +55,12 @@ def _confirmed(event: Event, system: dict[str, Any]) -> bool:
     if not confirmed and event.source.startswith(_RESERVED):
         raise EventRejected(f"in its Data: its source is {event.source!r:.80}, which the bus does not confirm")
     return confirmed
+
+
+def _named_by_bus(data: Any, system: dict[str, Any]) -> bool:
+    """Whether the envelope has the bus's own id: by another one it could take the place of any event."""
+    given, claimed = text(system.get(_ID)), text(data.get("id")) if isinstance(data, dict) else ""
+    return not given or not claimed or claimed == given
 
 
 def _data(given: Any, max_bytes: int) -> Any:

@@ -13,9 +13,21 @@ from eventonce.event.formats import new_bus as bus
 from eventonce.event.formats.carriers import Carried, unpack
 from eventonce.event.formats.headers import of_request
 from eventonce.event.formats.numbers import known, mark
-from eventonce.event.formats.text import GZIP, MAX_BYTES, SMALL, check_size, content, kind_of, read_json, to_base64
+from eventonce.event.formats.text import (
+    GZIP,
+    MAX_BYTES,
+    SMALL,
+    check_size,
+    content,
+    kind_of,
+    most_values,
+    read_json,
+    tiny_values,
+    to_base64,
+)
 
 MAX_BATCH = 64 * 1024 * 1024  # what a document with many events may have, and what is unpacked from all its records
+_RATIO = 32  # bytes that may be unpacked for each one of a message
 MAX_EVENTS = 10_000  # in one message: a list of empty objects takes few bytes, and each becomes a kilobyte here
 _MAX_LAYERS = 5
 _LAYERS = {
@@ -47,7 +59,7 @@ def read_event(body: object, max_bytes: int = MAX_BYTES) -> Event:
         return known(eventbridge.read(document, raw), since)
     if cloudevents.recognises(document):
         return known(cloudevents.read(document, raw), since)
-    return _only(_Reader(max_bytes, since).documents(document, raw, 0))
+    return _only(_Reader(max_bytes, since, _most_unpacked(body, max_bytes)).documents(document, raw, 0))
 
 
 def read_events(body: object, max_bytes: int = MAX_BYTES) -> list[Event | EventRejected]:
@@ -72,12 +84,7 @@ def read_events(body: object, max_bytes: int = MAX_BYTES) -> list[Event | EventR
             raise _no_object(document)
     except EventRejected as error:
         return [error]
-    return list(_Reader(max_bytes, since).documents(document, raw, 0))
-
-
-def read_carried(carried: Carried, max_bytes: int = MAX_BYTES) -> Event:
-    """Read the one event of what `unpack` found. Unlike a file, a carrier may bring bare text: it becomes the data."""
-    return _only(_Reader(max_bytes, mark()).carried(carried, 0))
+    return list(_Reader(max_bytes, since, MAX_BATCH).documents(document, raw, 0))
 
 
 def read_message(
@@ -85,9 +92,17 @@ def read_message(
 ) -> list[Event | EventRejected]:
     """Read all events of what `unpack` found, nearly always one; in the place of one that cannot be read, why.
 
-    A message that holds more than `MAX_EVENTS` is refused whole. `max_unpacked` bounds what all gzip in it unpacks to.
+    A message that holds more than `MAX_EVENTS` is refused whole. `max_unpacked` bounds what all gzip in it unpacks to,
+    by default in proportion to its size.
     """
-    return list(_Reader(max_bytes, mark(), MAX_EVENTS, max_unpacked).carried(carried, 0))
+    most = _most_unpacked(carried.body, max_bytes) if max_unpacked is None else max_unpacked
+    return list(_Reader(max_bytes, mark(), most, MAX_EVENTS).carried(carried, 0))
+
+
+def _most_unpacked(body: object, max_bytes: int) -> int:
+    """Return how many bytes all gzip in a message may unpack to: what it costs is in proportion to its size."""
+    most = _RATIO * len(body) if isinstance(body, (bytes, str, bytearray, memoryview)) else 0
+    return max_bytes if most <= max_bytes else max(max_bytes, min(most, MAX_BATCH))
 
 
 def _no_object(document: Any) -> EventRejected:
@@ -135,14 +150,13 @@ class TooManyEvents(EventRejected):
 class _Reader:
     """Takes layers off, and keeps count of them and of what was unpacked."""
 
-    def __init__(
-        self, max_bytes: int, since: object, max_events: int | None = None, max_unpacked: int | None = None
-    ) -> None:
+    def __init__(self, max_bytes: int, since: object, max_unpacked: int, max_events: int | None = None) -> None:
         self._max_bytes = max_bytes
         self._since = since
         self._max_events = max_events
         self._events = 0
-        self._left = max(max_bytes, max_unpacked or MAX_BATCH)  # of gzip: many small bombs are one large one
+        self._max_unpacked = self._left = max_unpacked  # of gzip: many small bombs are one large one
+        self._values = 0
 
     def documents(self, document: Any, raw: bytes, layer: int) -> Iterator[Event | EventRejected]:
         """The events of a document."""
@@ -179,9 +193,13 @@ class _Reader:
             else:
                 # Several without ids of their own must not share one: the others would be taken for copies.
                 part = "" if len(found) == 1 else f"/{number}"
-                event = _identified(each, carried.id and carried.id + part, carried.namer)
+                named = each.named_by and carried.names_itself
+                event = each if named else _identified(each, carried.id and carried.id + part, carried.namer)
                 if carried.headers is not None:
                     event = of_request(event, carried.headers, part)
+                # One inside another message is its sender's word, and must not get past a rule.
+                if carried.tombstone and layer == 0:
+                    event = structs.replace(event, tombstone=True)
                 yield _traced(event, carried.trace)
 
     def _inside(self, carried: Carried, layer: int) -> Iterator[Event | EventRejected]:
@@ -197,6 +215,8 @@ class _Reader:
 
     def _of_bytes(self, raw: bytes, layer: int) -> Iterator[Event | EventRejected]:
         small = 0 if self._events else SMALL  # many small documents are a large one
+        if self._left < self._max_unpacked:
+            self._count_values(raw)
         if event := eventbridge.read_written(raw, self._max_bytes, small):
             return iter((event,))
         if kpl.recognises(raw):
@@ -208,19 +228,33 @@ class _Reader:
             raise EventRejected("is an empty list, not an event")
         return self.documents(document, raw, layer + 1)
 
+    def _count_values(self, raw: bytes) -> None:
+        """Refuse tiny values without end: many documents of them, each of which may be, are one large one."""
+        self._values += tiny_values(raw)
+        if self._values > (most := most_values(self._max_unpacked)):
+            raise EventRejected(f"all gzip of its message holds more than {most:,} values")
+
     def _aggregate(self, raw: bytes, layer: int) -> Iterator[Event | EventRejected]:
         records = kpl.read(raw)
         self._count(len(records))
         for data in records:
-            yield from self.carried(Carried(data, trouble=None if data else "has no data"), layer)
+            yield from self.carried(Carried(data), layer)
 
     def _content(self, body: str | bytes) -> bytes:
         if not isinstance(body, bytes) or body[:2] != GZIP:
             raw = content(body, self._max_bytes)
             check_size(raw, self._max_bytes)
             return raw
-        raw = content(body, min(self._max_bytes, self._left))
-        self._left -= len(raw)
+        most = min(self._max_bytes, self._left)
+        self._left -= most  # also of one that turns out to be damaged or too large, which takes as long
+        try:
+            raw = content(body, most)
+        except EventRejected:
+            if most == self._max_bytes:
+                raise
+            reason = f"unpacks to more than all gzip of its message may: {self._max_unpacked:,} bytes"
+            raise EventRejected(reason) from None
+        self._left += most - len(raw)
         return raw
 
     def _itself(self, body: dict[str, Any], raw: bytes) -> Event | EventRejected:

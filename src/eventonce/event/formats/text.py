@@ -88,7 +88,7 @@ def is_dear(raw: bytes, max_bytes: int) -> bool:
     seen = raw if len(raw) <= SMALL else _glimpses(raw)
     if _tiny(seen) or _TINY(seen):
         return True
-    most = _most_values(max_bytes)
+    most = most_values(max_bytes)
     return len(raw) > most and values_in(raw) > most
 
 
@@ -117,18 +117,28 @@ def _read_any(raw: bytes) -> Any:
 
 def _check_values(raw: bytes, max_bytes: int) -> None:
     """Refuse what would take a hundred times its size: a value can have two bytes, and an empty object takes 64."""
-    most = _most_values(max_bytes)
+    most = most_values(max_bytes)
     if values_in(raw) > most and values_in(_TEXTS.sub(b"", raw)) > most:
         raise EventRejected(f"holds more than {most:,} values")
 
 
-def _most_values(max_bytes: int) -> int:
+def most_values(max_bytes: int) -> int:
+    """How many values an event of so many bytes may have."""
     return max(max_bytes // _BYTES_OF_A_VALUE, _FEW_VALUES)
 
 
 def values_in(raw: bytes) -> int:
     """How many values a document has at most: what stands in its texts is counted as well."""
     return raw.count(b",") + raw.count(b"{") + raw.count(b"[") + 1
+
+
+def tiny_values(raw: bytes) -> int:
+    """How many values a document has, where it has more of them than ordinary ones of its size, and else none."""
+    few = len(raw) // _BYTES_OF_A_VALUE
+    if values_in(raw) <= few:
+        return 0
+    values = values_in(_TEXTS.sub(b"", raw))
+    return values if values > few else 0
 
 
 def ordinary(levels: int) -> Any:

@@ -84,7 +84,7 @@ class PostgresTxConnection(Connection):
 
 
 class Home(Protocol):
-    """Where a transaction's connection comes from."""
+    """Where a transaction's connection comes from. Internal."""
 
     def trouble(self, error: psycopg.Error) -> StoreError: ...
     def settled(self, claim: Claim) -> bool | None: ...  # whether it is done; None where it is not ours

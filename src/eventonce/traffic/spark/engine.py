@@ -1,7 +1,7 @@
-"""The steps of a copy on Spark: tasks by `mapInArrow`, copies found by a window over keys.
+"""The steps of a deduplication on Spark: tasks by `mapInArrow`, copies by a window over keys.
 
-The steps and their files are those of one machine; the folders of the input and of the output are ones that all workers
-see. Keys alone are shuffled. Nothing is broadcast, and what is gathered is one small header for each part.
+The steps and their files are those of one machine. All workers must see the folders of the input and of the output.
+Keys alone are shuffled. Nothing is broadcast, and what is collected is one small header for each part.
 """
 
 import os
@@ -15,9 +15,9 @@ import msgspec
 from eventonce.errors import ConfigError
 from eventonce.rules import Rulebook
 from eventonce.traffic.archive import Part
-from eventonce.traffic.dedupe_plan import DedupePlan, Places, Target
+from eventonce.traffic.dedupe_plan import DedupePlan, Target, WorkFolder
 from eventonce.traffic.drivers import need
-from eventonce.traffic.drop_lists import DROP, DropCounts, losers, shifts, write_lists
+from eventonce.traffic.drop_lists import DROP, DropCounts, dropped_rows, part_shifts, write_lists
 from eventonce.traffic.keyed import KeysHeader
 from eventonce.traffic.recipe import Recipe
 
@@ -26,61 +26,64 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RANK = "_rank"
-_MOST_TASKS = 10_000  # of Spark; beyond it, one takes several of ours
+_MAX_TASKS = 10_000  # of Spark; beyond it, one takes several of ours
 
 
 class Cluster:
-    """Spark, for `Copy`."""
+    """Spark, as an engine of `Dedupe`."""
 
     def __init__(self, spark: "SparkSession") -> None:
         self._spark = spark
 
-    def map(self, act: Callable[[Any, Rulebook], Any], tasks: Iterable[Any], book: Rulebook) -> Iterator[Any]:
-        """What becomes of each task, in any order."""
+    def map(self, function: Callable[[Any, Rulebook], Any], tasks: Iterable[Any], rulebook: Rulebook) -> Iterator[Any]:
+        """Yield what the function returns for each task, in any order."""
         packed = [(_pack(task),) for task in tasks]
         if not packed:
             return iter(())
-        given = self._spark.createDataFrame(packed, "task binary").repartition(min(len(packed), _MOST_TASKS))
-        done = given.mapInArrow(_acting(act, Recipe.of(book)), "result binary").collect()
-        return (act_result(act, bytes(row.result)) for row in done)
+        rows = self._spark.createDataFrame(packed, "task binary").repartition(min(len(packed), _MAX_TASKS))
+        results = rows.mapInArrow(_call(function, Recipe.of(rulebook)), "result binary").collect()
+        return (_decode_result(function, bytes(row.result)) for row in results)
 
-    def judge(self, plan: DedupePlan, headers: list[KeysHeader]) -> DropCounts:
-        """Which events lose, in a list for each file."""
-        if plan.places.judged.exists():
-            return msgspec.json.decode(plan.places.judged.read_bytes(), type=DropCounts)
-        judged = self._judge(plan, headers) if headers else DropCounts()
-        plan.places.publish(plan.places.judged, judged)
-        return judged
+    def find_drops(self, plan: DedupePlan, headers: list[KeysHeader]) -> DropCounts:
+        """Write the drop lists of all files, unless an earlier run did. Return how many events they drop."""
+        file = plan.work_folder.drop_counts
+        if file.exists():
+            return msgspec.json.decode(file.read_bytes(), type=DropCounts)
+        counts = self._find_drops(plan, headers) if headers else DropCounts()
+        plan.work_folder.write_json(file, counts)
+        return counts
 
-    def _judge(self, plan: DedupePlan, headers: list[KeysHeader]) -> DropCounts:
+    def _find_drops(self, plan: DedupePlan, headers: list[KeysHeader]) -> DropCounts:
         functions = need("pyspark.sql.functions", "spark")
         rows = self._spark.read.parquet(f"{plan.work}/keys/*.parquet")
         several = copies(rows.where("key IS NOT NULL"), "key", ["part", "position"])
-        lost = several.select("key", "part", "position", "rule", "version", "time", "several", RANK).mapInArrow(
-            _losing(Recipe.of(plan.book)), "part int, position long, several boolean, stale boolean"
+        dropped = several.select("key", "part", "position", "rule", "version", "time", "several", RANK).mapInArrow(
+            _drop_rows(Recipe.of(plan.rulebook)), "part int, position long, several boolean, stale boolean"
         )
-        lost.write.mode("overwrite").parquet(f"{plan.work}/lost")  # it is needed twice
-        lost = self._spark.read.parquet(f"{plan.work}/lost")
-        self._write_lists(plan, headers, rows, lost)
-        counted = {row.stale: row["count"] for row in lost.groupBy(functions.col("stale")).count().collect()}
-        return DropCounts(duplicates=counted.get(False, 0), stale=counted.get(True, 0))
+        dropped.write.mode("overwrite").parquet(f"{plan.work}/lost")  # it is needed twice
+        dropped = self._spark.read.parquet(f"{plan.work}/lost")
+        self._write_lists(plan, headers, rows, dropped)
+        counts = {row.stale: row["count"] for row in dropped.groupBy(functions.col("stale")).count().collect()}
+        return DropCounts(duplicates=counts.get(False, 0), stale=counts.get(True, 0))
 
-    def _write_lists(self, plan: DedupePlan, headers: list[KeysHeader], rows: "DataFrame", lost: "DataFrame") -> None:
-        dropped = lost.selectExpr("part", "position", f"{DROP} + int(several) AS flags")
+    def _write_lists(
+        self, plan: DedupePlan, headers: list[KeysHeader], rows: "DataFrame", dropped: "DataFrame"
+    ) -> None:
+        flagged = dropped.selectExpr("part", "position", f"{DROP} + int(several) AS flags")
         others = rows.where("key IS NULL OR several").selectExpr(
             "part", "position", f"if(key IS NULL, {DROP}, 0) + int(several) AS flags"
         )
-        parts = self._spark.createDataFrame(shifts(plan, headers), "part int, file int, shift long")
-        codes = dropped.union(others).join(parts, "part").selectExpr("file", "(position + shift) * 4 + flags AS code")
-        numbered = ordered(codes.distinct(), "file", ["code"]).select("file", "code", RANK)
-        numbered.mapInArrow(_listing(plan.places), "file int").collect()
+        parts = self._spark.createDataFrame(part_shifts(plan, headers), "part int, file int, shift long")
+        codes = flagged.union(others).join(parts, "part").selectExpr("file", "(position + shift) * 4 + flags AS code")
+        numbered = ranked(codes.distinct(), "file", ["code"]).select("file", "code", RANK)
+        numbered.mapInArrow(_write_lists(plan.work_folder), "file int").collect()
 
 
-def ordered(rows: "DataFrame", by: str, order: Sequence[str]) -> "DataFrame":
-    """Rows of one `by` together, in order.
+def ranked(rows: "DataFrame", by: str, order: Sequence[str]) -> "DataFrame":
+    """Group the rows by a column, and add the rank of each in its group.
 
-    By a window and not by a sort: an engine may take a sort for useless (Sail 0.7 does, before `mapInArrow`), while
-    what a window needs it has to keep, as long as its column is taken. The fold still looks at the order of what comes.
+    By a window and not by a sort: an engine may take a sort for useless (Sail 0.7 does, before `mapInArrow`). What a
+    window needs it has to keep, as long as its column is selected. The fold still checks the order of the rows.
     """
     functions, window = need("pyspark.sql.functions", "spark"), need("pyspark.sql.window", "spark")
     rank = functions.row_number().over(window.Window.partitionBy(by).orderBy(*order))
@@ -88,44 +91,45 @@ def ordered(rows: "DataFrame", by: str, order: Sequence[str]) -> "DataFrame":
 
 
 def copies(rows: "DataFrame", by: str, order: Sequence[str]) -> "DataFrame":
-    """Of rows in order, those whose key others have, too."""
+    """Return the rows whose key other rows have, too, grouped and ranked."""
     functions, window = need("pyspark.sql.functions", "spark"), need("pyspark.sql.window", "spark")
     several = functions.count(functions.lit(1)).over(window.Window.partitionBy(by))
-    return ordered(rows, by, order).withColumn("_copies", several).where("_copies > 1")
+    return ranked(rows, by, order).withColumn("_copies", several).where("_copies > 1")
 
 
 # --- on workers ---
 
 
-def _acting(act: Callable[[Any, Rulebook], Any], recipe: Recipe) -> Callable[..., Any]:
+def _call(function: Callable[[Any, Rulebook], Any], recipe: Recipe) -> Callable[..., Any]:
     def on_worker(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
-        book = recipe.book()
+        rulebook = recipe.rulebook()
         for batch in batches:
             for packed in batch.column(0).to_pylist():
                 task = _unpack(packed)
-                _check_seen(task)
-                yield _binary(msgspec.msgpack.encode(act(task, book)))
+                _check_visible(task)
+                yield _binary(msgspec.msgpack.encode(function(task, rulebook)))
 
     return on_worker
 
 
-def _check_seen(task: Part | Target) -> None:
-    """A file that the driver has found, and a worker does not, would be left out in silence."""
-    if task.size and not os.path.lexists(task.place):
-        raise ConfigError(f"{task.place}: is not there for {socket.gethostname()}; use a folder that all workers see")
+def _check_visible(task: Part | Target) -> None:
+    """Raise `ConfigError` if the worker does not see the file, which would be left out in silence."""
+    path = task.absolute_path
+    if task.size and not os.path.lexists(path):
+        raise ConfigError(f"{path}: does not exist on {socket.gethostname()}; use a folder that all workers see")
 
 
-def _losing(recipe: Recipe) -> Callable[..., Any]:
+def _drop_rows(recipe: Recipe) -> Callable[..., Any]:
     def on_worker(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
-        return losers(batches, recipe.book())
+        return dropped_rows(batches, recipe.rulebook())
 
     return on_worker
 
 
-def _listing(places: Places) -> Callable[..., Any]:
+def _write_lists(work_folder: WorkFolder) -> Callable[..., Any]:
     def on_worker(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
         pa = need("pyarrow", "spark")
-        write_lists(places, batches)
+        write_lists(work_folder, batches)
         yield pa.RecordBatch.from_pydict({"file": []}, schema=pa.schema([("file", pa.int32())]))
 
     return on_worker
@@ -147,7 +151,7 @@ def _pack(task: Part | Target) -> bytes:
         return msgspec.msgpack.encode((kind, task))
     except UnicodeEncodeError:
         raise ConfigError(
-            f"{task.path!r}: has a name that is no UTF-8, which Spark cannot hand on; rename it"
+            f"{task.path!r}: has a name that is not UTF-8, which Spark cannot pass on; rename it"
         ) from None
 
 
@@ -156,8 +160,8 @@ def _unpack(packed: bytes) -> Any:
     return msgspec.msgpack.decode(raw, type=_KINDS[kind])
 
 
-def act_result(act: Callable[..., Any], data: bytes) -> Any:
-    """What an act has given, as its return type says."""
-    while isinstance(act, partial):
-        act = act.func
-    return msgspec.msgpack.decode(data, type=act.__annotations__["return"])
+def _decode_result(function: Callable[..., Any], data: bytes) -> Any:
+    """Decode what a function has returned, by its return type."""
+    while isinstance(function, partial):
+        function = function.func
+    return msgspec.msgpack.decode(data, type=function.__annotations__["return"])

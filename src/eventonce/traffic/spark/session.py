@@ -1,4 +1,4 @@
-"""A session with Spark, by the name of an engine."""
+"""A Spark session, by the name of an engine."""
 
 import os
 import re
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PORT, _CONNECT_PORT = 7077, 15002
-_PATIENCE = 10  # seconds for a server of Spark Connect to be there: its client would ask for more than ten minutes
+_TIMEOUT = 10  # seconds to reach a server of Spark Connect: its client would try for more than ten minutes
 _LOCAL_PARTITIONS = 16  # of a shuffle: Spark's 200 are for clusters, and each costs something
 _RAISED = re.compile(r"[\w.]*[A-Z]\w+: ")  # how the last line of a trace begins
 
 
 @contextmanager
 def session(engine: str) -> Iterator["SparkSession"]:
-    """A session that ends with the block: `local[*]`, `spark://HOST:PORT`, or `sc://HOST` of Spark Connect."""
+    """Open a session that ends with the block: `local[*]`, `spark://HOST:PORT`, or `sc://HOST` of Spark Connect."""
     sql = need("pyspark.sql", "spark")
     spark = _open(sql.SparkSession.builder.appName("eventonce"), engine)
     try:
@@ -33,7 +33,7 @@ def session(engine: str) -> Iterator["SparkSession"]:
     except EventOnceError:
         raise
     except Exception as error:
-        raise EventOnceError(f"{engine}: {_told(error)}") from error
+        raise EventOnceError(f"{engine}: {_summary(error)}") from error
     finally:
         spark.stop()
 
@@ -47,29 +47,29 @@ def _open(builder: Any, engine: str) -> "SparkSession":
             return spark
         return _classic(builder.master(_master(engine)), engine)
     except Exception as error:
-        hint = "is Java 17 there, and the whole of PySpark? pip install 'eventonce[spark]'"
-        raise ConfigError(f"--engine: {engine}: no session: {_told(error)}; {hint}") from error
+        remedy = "install Java 17 and all of PySpark: pip install 'eventonce[spark]'"
+        raise ConfigError(f"--engine: {engine}: cannot open a session: {_summary(error)}; {remedy}") from error
 
 
 def _reach(engine: str) -> None:
     try:
         parts = urlsplit(engine)
-        socket.create_connection((parts.hostname or "", parts.port or _CONNECT_PORT), _PATIENCE).close()
+        socket.create_connection((parts.hostname or "", parts.port or _CONNECT_PORT), _TIMEOUT).close()
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--engine: {engine}: cannot be reached: {error}; is the server running there?") from None
+        raise ConfigError(f"--engine: {engine}: cannot be reached: {error}; check that the server is running") from None
 
 
 def _classic(builder: Any, engine: str) -> "SparkSession":
     if engine.startswith("local"):
-        # Spark's own choice is the first python3 on the PATH, which need not be this one. Elsewhere only you know.
+        # Spark's own choice is the first python3 on the PATH, which need not be this one. A cluster has its own.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.ui.enabled", "false")
         builder = builder.config("spark.sql.shuffle.partitions", _LOCAL_PARTITIONS)
-        # Nobody waits for an answer meanwhile, so that of Java's collectors which computes least in all.
+        # Nothing waits for a response meanwhile, so take the collector of Java that computes least in all.
         builder = builder.config("spark.driver.defaultJavaOptions", "-XX:+UseParallelGC")
-    shown = str(sys.stderr.isatty()).lower()
-    spark: SparkSession = builder.config("spark.ui.showConsoleProgress", shown).getOrCreate()
-    spark.sparkContext.setLogLevel("FATAL")  # what fails in the end is told in one sentence
+    is_terminal = str(sys.stderr.isatty()).lower()
+    spark: SparkSession = builder.config("spark.ui.showConsoleProgress", is_terminal).getOrCreate()
+    spark.sparkContext.setLogLevel("FATAL")  # what fails in the end is reported in one sentence
     return spark
 
 
@@ -78,8 +78,8 @@ def _master(engine: str) -> str:
     return f"{engine}:{_PORT}" if host != engine and ":" not in host else engine
 
 
-def _told(error: Exception) -> str:
-    """What a worker said at the end of its trace, or else the first line."""
+def _summary(error: Exception) -> str:
+    """Return the error at the end of a worker's trace, or the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line)]
     return (raised[:1] or lines or [type(error).__name__])[0].removeprefix("eventonce.errors.")[:300]

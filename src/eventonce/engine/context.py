@@ -1,4 +1,4 @@
-"""What a handler is told about the run it is in, and how a handler is called with it."""
+"""The context of a run, and how a handler wants to be called with it."""
 
 import threading
 from collections.abc import Awaitable, Callable
@@ -10,23 +10,23 @@ from msgspec import field
 
 from eventonce.claims.protocol import Claim
 from eventonce.clock import Clock, moment
+from eventonce.engine.keeper import OpenClaim
 from eventonce.errors import ConfigError, StoreError
 from eventonce.event.keys import Key
-from eventonce.keeper import Hold
 from eventonce.ports import Store, Transaction, Transactional
 
-Handler = Callable[..., Any]
-AsyncHandler = Callable[..., Awaitable[Any]]
+HandlerFunction = Callable[..., Any]
+AsyncHandlerFunction = Callable[..., Awaitable[Any]]
 
 
 class Context(msgspec.Struct, eq=False):
-    """What a handler is told: `handle(event, ctx)`."""
+    """What a handler can learn about its run: `handle(event, ctx)`."""
 
     attempt: int  # 1 at first
     replay: str | None  # the name of the replay this event belongs to
     _key: Key
     _version: int | None
-    _hold: Hold | None
+    _claim: OpenClaim | None
     _store: Store
     _clock: Clock
     _is_async: bool
@@ -36,8 +36,8 @@ class Context(msgspec.Struct, eq=False):
 
     @property
     def claim(self) -> Claim | None:
-        """None where the store did not answer and the rule says to run all the same."""
-        return None if self._hold is None else self._hold.claim
+        """Our claim, or None if the store did not answer and the rule says to run all the same."""
+        return None if self._claim is None else self._claim.claim
 
     @property
     def idempotency_key(self) -> str:
@@ -46,26 +46,26 @@ class Context(msgspec.Struct, eq=False):
 
     @property
     def token(self) -> str:
-        """Names this claim alone."""
-        return "" if self._hold is None else self._hold.token.hex()
+        """The name of this one claim."""
+        return "" if self._claim is None else self._claim.token.hex()
 
     @property
     def deadline(self) -> datetime | None:
-        """Until when the claim is certainly ours; moves on with every heartbeat. None without a claim."""
-        if self._hold is None:
+        """The time until which the claim is certainly ours. Each heartbeat extends it. None without a claim."""
+        if self._claim is None:
             return None
-        return moment(self._clock.utc() + self._hold.until - self._clock.steady())
+        return moment(self._clock.utc() + self._claim.until - self._clock.steady())
 
     def check(self) -> None:
         """Raise `LeaseLost` if another worker may have taken over, to stop before the next effect."""
-        held = self.transaction is not None and self.transaction.holds
-        if self._hold is not None and not held:
-            self._hold.check()
+        is_safe = self.transaction is not None and self.transaction.holds
+        if self._claim is not None and not is_safe:
+            self._claim.check()
 
     @property
     def tx(self) -> Any:
         """The store's own transaction: what is written through it commits together with the record of it."""
-        if self.ended:  # kept for later; what it began now nobody would commit
+        if self.ended:  # a transaction that begins now would never be committed
             raise ConfigError("ctx.tx has ended with its handler; use it inside the handler only")
         if self.transaction is None:
             self.transaction = self._begin()
@@ -81,34 +81,34 @@ class Context(msgspec.Struct, eq=False):
             )
         if threading.get_ident() != self._thread:
             raise ConfigError("ctx.tx belongs to the thread that runs the handler; use it there")
-        if self._hold is None:
+        if self._claim is None:
             raise StoreError("ctx.tx needs the store, which did not answer")
-        return self._store.begin(self._hold.claim)
+        return self._store.begin(self._claim.claim)
 
 
 def idempotency_key(key: Key, version: int | None) -> str:
-    """What names an event to a receiver: two versions of a thing are two events."""
+    """Return what names an event to a receiver. Two versions of a thing are two events."""
     return key.hex() if version is None else f"{key.hex()}-{version}"
 
 
-def wants_context(handler: Handler) -> Literal["no", "second", "named"]:
-    """How a handler wants `ctx` beside the event: as its second argument, by name alone, or not at all."""
+def wants_context(handler: HandlerFunction) -> Literal["no", "second", "named"]:
+    """Return how a handler takes `ctx` beside the event: as its second argument, by name alone, or not at all."""
     import inspect
 
     try:
         parameters = inspect.signature(handler).parameters
-    except (TypeError, ValueError):  # some built-in functions do not tell
+    except (TypeError, ValueError):  # some built-in functions have none
         return "no"
     if "ctx" in parameters and parameters["ctx"].kind is inspect.Parameter.KEYWORD_ONLY:
         return "named"
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    positional = [each for each in parameters.values() if each.kind in kinds]
+    positional = [parameter for parameter in parameters.values() if parameter.kind in kinds]
     second = len(positional) > 1 and positional[1].default is inspect.Parameter.empty
     return "second" if second or "ctx" in parameters else "no"
 
 
-def is_async(handler: Handler) -> bool:
-    """Whether a handler is `async def`, also as a method, a partial or an object with `__call__`."""
+def is_async(handler: HandlerFunction) -> bool:
+    """Return whether a handler is `async def`, also as a method, a partial or an object with `__call__`."""
     import inspect
 
     while hasattr(handler, "func"):

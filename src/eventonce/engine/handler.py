@@ -1,0 +1,176 @@
+"""A handler or a sink, checked and inspected once, and how it is run over the jobs of a turn."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from copy import copy
+from functools import partial
+from typing import Any
+
+from eventonce.engine.context import HandlerFunction, idempotency_key, is_async, wants_context
+from eventonce.engine.drivers import Each, Step
+from eventonce.engine.jobs import Chain, Runnable
+from eventonce.engine.keeper import OpenClaim
+from eventonce.engine.results import Results
+from eventonce.errors import ConfigError, LeaseLost, SinkError
+from eventonce.event.groups import GroupQueue
+from eventonce.observe.hooks import Hooks
+from eventonce.ports import Attempt, Sink
+
+
+class Handler:
+    """A handler or a sink, ready to run. It holds nothing of a run, so threads may share it."""
+
+    def __init__(self, handler: HandlerFunction | Sink, concurrency: int, hooks: Hooks | None = None) -> None:
+        self._sink = handler if isinstance(handler, Sink) and not callable(handler) else None
+        self.function: Any = getattr(handler, "eventonce_handler", handler)  # a decorated one must not claim twice
+        self._context = "no"
+        self.is_async = False
+        if self._sink is None:
+            _check(self.function)
+            self._context = wants_context(self.function)
+            self.is_async = is_async(self.function)
+        self.takes_context = self._context != "no"
+        self.is_plain = hooks is None and self._sink is None and not self.is_async and not self.takes_context
+        self._has_run = False
+        self._concurrency = concurrency
+        self._hooks = hooks
+
+    def played_back(self, function: HandlerFunction) -> "Handler":
+        """Return the same handler with a function that only repeats how the real one ended."""
+        other = copy(self)
+        other.function, other._has_run = function, function is not self.function
+        return other
+
+    def run(self, chains: Sequence[Chain], results: Results) -> Step:
+        """Return the step that runs chains side by side, each in its order and up to its first failure."""
+        results.expect(chains)
+        if self._sink is not None:
+            return Each(partial(self._send_all, self._sink, results), [chains] if chains else [])
+        run_chain = self._run_chain_async if self.is_async else self.run_chain
+        return Each(partial(run_chain, results), chains, self._concurrency)
+
+    def run_chain(self, results: Results, chain: Chain) -> None:
+        """Run the jobs of a chain one after another."""
+        for runnable in chain:
+            try:
+                if self._hooks is None:
+                    result = self._call(runnable)
+                else:
+                    with self._hooks.running([_attempt(runnable)]):
+                        result = self._call(runnable)
+                goes_on = results.returned(runnable, result)
+            except Exception as error:
+                goes_on = results.raised(runnable, error)
+            if not goes_on:
+                return
+
+    async def _run_chain_async(self, results: Results, chain: Chain) -> None:
+        from asyncio import CancelledError, current_task
+
+        for runnable in chain:
+            try:
+                with nullcontext() if self._hooks is None else self._hooks.running([_attempt(runnable)]):
+                    result = await self._call(runnable)
+                goes_on = results.returned(runnable, result)
+            except CancelledError as error:
+                task = current_task()
+                if task is None or task.cancelling():
+                    raise
+                reason = f"the handler ended with {error!r} though nobody cancelled it"
+                goes_on = results.raised(runnable, RuntimeError(reason))
+            except Exception as error:
+                goes_on = results.raised(runnable, error)
+            if not goes_on:
+                return
+
+    def _call(self, runnable: Runnable) -> Any:
+        if not self._has_run:
+            _check_claim(runnable)  # others may have taken over while those before this one ran
+        if self._context == "no":
+            return self.function(runnable.job.event)
+        if self._context == "second":
+            return self.function(runnable.job.event, runnable.context)
+        return self.function(runnable.job.event, ctx=runnable.context)
+
+    # --- a sink ---
+
+    def _send_all(self, sink: Sink, results: Results, chains: Sequence[Chain]) -> None:
+        """Send the first of each chain together, then the second of those that go on, and so forth."""
+        queue = GroupQueue((runnable for chain in chains for runnable in chain), lambda each: each.job.group)
+        while queue.free:
+            runnables = list(queue.free)
+            queue.free.clear()
+            for runnable, well in zip(runnables, self._send(sink, results, runnables), strict=True):
+                queue.ended(runnable, well=well)
+
+    def _send(self, sink: Sink, results: Results, runnables: Sequence[Runnable]) -> list[bool]:
+        """Send these in one call. Return for each whether it ended well."""
+        errors: dict[Runnable, Exception | None] = {runnable: _lost(runnable) for runnable in runnables}
+        ours = [runnable for runnable, error in errors.items() if error is None]
+        errors.update(zip(ours, self._errors(sink, ours), strict=True))
+        return [
+            results.returned(runnable, None) if error is None else results.raised(runnable, error)
+            for runnable, error in errors.items()
+        ]
+
+    def _errors(self, sink: Sink, runnables: Sequence[Runnable]) -> Sequence[Exception | None]:
+        events = [runnable.job.event for runnable in runnables]
+        keys = [idempotency_key(runnable.job.key, runnable.job.version) for runnable in runnables]
+        try:
+            with nullcontext() if self._hooks is None else self._hooks.running(list(map(_attempt, runnables))):
+                return sink.send(events, keys)
+        except SinkError:  # nothing can be sent until someone acts
+            raise
+        except Exception as error:
+            return [error] * len(runnables)
+
+
+def _check_claim(runnable: Runnable) -> None:
+    if runnable.context is not None:
+        runnable.context.check()
+    elif type(runnable.basis) is OpenClaim:
+        runnable.basis.check()
+
+
+def _lost(runnable: Runnable) -> LeaseLost | None:
+    try:
+        _check_claim(runnable)
+    except LeaseLost as error:
+        return error
+    return None
+
+
+def _attempt(runnable: Runnable) -> Attempt:
+    return Attempt(runnable.job.event, runnable.job.rule.name, runnable.job.key, runnable.attempt)
+
+
+# --- what is refused when the handler is passed ---
+
+
+def _check(function: Any) -> None:
+    import inspect
+
+    if not callable(function):
+        raise ConfigError(f"the handler is a {type(function).__name__}; pass a function or a sink")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError("the handler is a generator, which would never run; return instead of yield")
+    _check_arguments(function)
+
+
+def _check_arguments(function: Any) -> None:
+    """Refuse now what would fail at every event."""
+    import inspect
+
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-in functions have none
+        return
+    context = wants_context(function)
+    positional = ("event", "ctx") if context == "second" else ("event",)
+    named = {"ctx": "ctx"} if context == "named" else {}
+    try:
+        signature.bind(*positional, **named)
+    except TypeError as error:
+        raise ConfigError(
+            f"the handler takes {signature}, and it is called with (event) or (event, ctx): {error}"
+        ) from None

@@ -1,0 +1,267 @@
+"""Open claims, and their keeper: a thread that extends leases and commits effects that wait too long."""
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import msgspec
+
+from eventonce.claims.protocol import Claim, Finish, Token
+from eventonce.clock import Clock
+from eventonce.errors import ConfigError, LeaseLost, StoreError, StorePartly
+from eventonce.event.keys import Key
+from eventonce.forks import tell_of_forks
+from eventonce.ports import Store
+
+GROUP_FOR = 700  # commits wait this long for company; with the tick below, never longer than a second
+_TICK = 200
+_SWEEP_EVERY = 1000
+_SWEEP_LEAST = 1000  # keys to look at
+_SWEEP_MOST = 10_000
+_log = logging.getLogger("eventonce")
+
+
+class OpenClaim(msgspec.Struct, eq=False):
+    """One claim of ours, and until when we know it to be ours."""
+
+    key: Key
+    token: Token
+    until: int  # on our own steady clock, counted from before the claim was sent
+    _clock: Clock
+    lost: bool = False
+
+    @property
+    def claim(self) -> Claim:
+        return Claim(self.key, self.token)
+
+    def check(self) -> None:
+        """Raise `LeaseLost` unless the claim is still ours."""
+        if self.lost or self._clock.steady() >= self.until:
+            raise LeaseLost
+
+
+class OpenClaims:
+    """The open claims of one batch, and the effects whose commits wait to go out together.
+
+    A commit may be sent twice, by the keeper and by the steps, since stores accept a repeated one. So no lock is held
+    during a store call, and a handler that returns meanwhile does not wait for the network.
+    """
+
+    def __init__(self, clock: Clock, *, renewed: bool = True) -> None:
+        self._clock = clock
+        self._renewed = renewed  # or the claims end with their first lease
+        self._lock = threading.RLock()  # an interrupt can leave it locked by the thread that gives the claims back
+        self._open: dict[Key, OpenClaim] = {}
+        self._ready: dict[Key, Finish] = {}
+        self._oldest = 0
+        self.committed: dict[Key, bool] = {}  # the store's answer to each commit; False means fenced
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def is_open(self, key: Key, token: Token) -> bool:
+        """Return whether the claim on a key is the one with this token."""
+        claim = self._open.get(key)
+        return claim is not None and claim.token == token
+
+    def add(self, keys: Iterable[Key], token: Token, until: int) -> dict[Key, OpenClaim]:
+        """Enter claims that have been won."""
+        claims = {key: OpenClaim(key, token, until, self._clock) for key in keys}
+        with self._lock:
+            for key in claims if self._open else ():  # a claim that is played back ends when it did
+                if (before := self._open.get(key)) is not None and before.token == token:
+                    claims[key] = before
+            self._open |= claims
+            if self.committed or self._ready:  # what was left of earlier claims does not concern these
+                for key in claims:
+                    self.committed.pop(key, None)
+                    self._ready.pop(key, None)
+        return claims
+
+    def drop(self, keys: Iterable[Key]) -> None:
+        """Forget claims that have been given back."""
+        with self._lock:
+            for key in keys:
+                self._open.pop(key, None)
+
+    def finish(self, finish: Finish) -> None:
+        """Enter an effect that has happened. Its commit may wait a little for others."""
+        with self._lock:
+            if not self._ready:
+                self._oldest = self._clock.steady()
+            self._ready[finish.key] = finish
+
+    def ready(self) -> list[Finish]:
+        """Return the commits that wait."""
+        with self._lock:
+            return list(self._ready.values())
+
+    def overdue(self) -> list[Finish]:
+        """Return the commits that wait if one of them has waited long enough."""
+        with self._lock:
+            due = self._ready and self._clock.steady() - self._oldest >= GROUP_FOR
+            return list(self._ready.values()) if due else []
+
+    def answered(self, finishes: Iterable[Finish], answers: Iterable[bool | None]) -> None:
+        """Enter the store's answers to commits. One that was not answered waits on."""
+        with self._lock:
+            for finish, committed in zip(finishes, answers, strict=True):
+                # An answer counts for the very commit that was sent: the keeper's may come after another claim's.
+                if committed is not None and self._ready.get(finish.key) is finish:
+                    del self._ready[finish.key]
+                    self._open.pop(finish.key, None)
+                    self.committed[finish.key] = committed
+
+    def may_still_commit(self) -> bool:
+        """Return whether effects whose claims are still ours wait for their commit."""
+        with self._lock:
+            now = self._clock.steady()
+            return any(key in self._open and now < self._open[key].until for key in self._ready)
+
+    def due(self, by: int) -> list[OpenClaim]:
+        """Return the claims whose lease may end by then."""
+        with self._lock:
+            claims = self._open.values() if self._renewed else ()
+            return [claim for claim in claims if claim.until <= by and not claim.lost]
+
+    def owns(self, claim: OpenClaim) -> bool:
+        return self._open.get(claim.key) is claim
+
+
+class Keeper:
+    """Looks after all open batches of a process: one store call extends every lease that needs it."""
+
+    def __init__(self, store: Store, lease: int, clock: Clock) -> None:
+        self._store = store
+        self._lease = lease
+        self._clock = clock
+        self._batches: set[OpenClaims] = set()
+        self._lock = threading.Lock()
+        self._needed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._cursor: bytes | None = b""
+        self._swept_at = clock.steady()
+        self._claimed = 0  # since the last sweep
+        self._stopped = threading.Event()
+        tell_of_forks(self)
+
+    def watch(self, claims: OpenClaims, count: int) -> None:
+        """Look after the claims of a batch, which is about to make so many."""
+        if not count:
+            return
+        if self._stopped.is_set():
+            raise ConfigError("this Once has been closed; create a new one")
+        with self._lock:
+            self._batches.add(claims)
+            self._claimed += count
+            if not self._needed.is_set():  # which is cleared under the same lock
+                self._needed.set()
+        if self._thread is None or not self._thread.is_alive():  # not started yet, or not carried over by a fork
+            self._start()
+
+    def leave(self, claims: OpenClaims) -> None:
+        """Stop looking after the claims of a batch."""
+        with self._lock:
+            self._batches.discard(claims)
+
+    def heartbeat(self) -> None:
+        """Do what is due now: commit effects that have waited long enough, extend leases, sweep a little."""
+        with self._lock:
+            batches = list(self._batches)
+        for claims in batches:
+            self._try("commit", partial(self._commit, claims))
+        self._try("extend", lambda: self._extend(batches))
+        if self._clock.steady() - self._swept_at >= _SWEEP_EVERY:
+            self._try("sweep", self._sweep)
+
+    def _commit(self, claims: OpenClaims) -> None:
+        overdue = claims.overdue()
+        if not overdue:
+            return
+        try:
+            claims.answered(overdue, self._store.commit(overdue))
+        except StorePartly as error:
+            claims.answered(overdue, error.answers)
+            raise
+
+    def _extend(self, batches: list[OpenClaims]) -> None:
+        now = self._clock.steady()
+        due = [(claims, claim) for claims in batches for claim in claims.due(now + self._lease * 2 // 3)]
+        if not due:
+            return
+        try:
+            self._extended(due, self._store.extend([claim.claim for _, claim in due], self._lease), now)
+        except StorePartly as error:
+            self._extended(due, error.answers, now)
+            raise
+
+    def _extended(self, due: list[tuple[OpenClaims, OpenClaim]], answers: Sequence[bool | None], now: int) -> None:
+        for (claims, claim), still_ours in zip(due, answers, strict=True):
+            if still_ours:
+                claim.until = now + self._lease
+            elif still_ours is not None and claims.owns(claim):
+                claim.lost = True
+                _log.warning("lost the claim on key %s while it was running", claim.key.hex())
+
+    def _sweep(self) -> None:
+        # Twice as many keys as were claimed meanwhile, so that the sweep gains on them; bounded, so it is short.
+        limit = min(max(_SWEEP_LEAST, 2 * self._claimed), _SWEEP_MOST)
+        self._swept_at, self._claimed = self._clock.steady(), 0
+        self._cursor = self._store.sweep(limit, self._cursor or b"").cursor
+
+    @staticmethod
+    def _try(what: str, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except StoreError as error:  # the next heartbeat tries again; a lease that expires meanwhile is noticed
+            _log.warning("could not %s in the background: %s", what, error)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is not None and self._thread.is_alive():
+                return
+            args = (weakref.ref(self), self._needed, self._stopped, max(1, min(_TICK, self._lease // 6)) / 1000)
+            self._thread = threading.Thread(target=_keep, args=args, name="eventonce-keeper", daemon=True)
+            self._thread.start()
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:  # the claims are the parent's, and so is the thread
+            self._batches = set()
+            self._needed = threading.Event()
+            self._thread = None
+        self._lock.release()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        self._needed.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def __del__(self) -> None:
+        self._needed.set()  # so that the thread sees that its keeper is gone
+
+    def turn(self) -> None:
+        """Take one turn of the thread: do what is due, and rest while nothing is claimed."""
+        self.heartbeat()
+        with self._lock:
+            if not self._batches and not self._stopped.is_set():
+                self._needed.clear()
+
+
+def _keep(keeper: "weakref.ref[Keeper]", needed: threading.Event, stopped: threading.Event, tick: float) -> None:
+    # Holds the keeper only while it works, so that an `Once` that nobody uses any more can be collected.
+    while True:
+        needed.wait()
+        if stopped.wait(tick):
+            return
+        alive = keeper()
+        if alive is None:
+            return
+        alive.turn()
+        del alive

@@ -1,0 +1,296 @@
+"""`Once`, the front door. What happens behind it is in `steps.py`."""
+
+import functools
+import os
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from msgspec import structs
+
+from eventonce.claims import memo, protocol
+from eventonce.claims.outcome import Outcome, OutcomeKind
+from eventonce.claims.protocol import LONGEST_LEASE, Record, Want, Won
+from eventonce.clock import LONGEST, Clock, SystemClock, duration
+from eventonce.engine import endings
+from eventonce.engine.context import AsyncHandlerFunction, HandlerFunction
+from eventonce.engine.drivers import Flow, StoreCalls, drive, drive_async
+from eventonce.engine.handler import Handler
+from eventonce.engine.jobs import Job, Refused
+from eventonce.engine.keeper import Keeper
+from eventonce.engine.limits import RunLimits
+from eventonce.engine.plain import run_one
+from eventonce.engine.reading import Reader
+from eventonce.engine.steps import Batch, Engine, strongest
+from eventonce.errors import ConfigError
+from eventonce.event import Delivery, Event
+from eventonce.event.formats import MAX_BYTES, read_event
+from eventonce.event.groups import Stops
+from eventonce.event.keys import Key
+from eventonce.observe.hooks import Hooks
+from eventonce.observe.watched import ObservedStore
+from eventonce.ports import Checkable, Hook, Sink, Store
+from eventonce.rules import Rulebook, given_rules, identity
+from eventonce.rules.rule import DEFAULT_WINDOW, OnStoreError, Remember, Rule
+from eventonce.stores import open_store
+
+if TYPE_CHECKING:
+    from asyncio import Runner
+
+    from eventonce.auth import Auth
+    from eventonce.aws_lambda import LambdaHandler
+
+BATCH = 500  # events that are claimed together
+CONCURRENCY = 16  # async handlers at a time
+
+Returned = TypeVar("Returned")
+
+
+class Once:
+    """The front door: makes every event take effect once.
+
+    `store` is a URL or a store. `rules` is a rule, several, or a TOML file that holds them. An event that no rule
+    matches is keyed by its own id, with `window`, `on_store_error` and `remember`. Durations are written like "60s" or
+    as seconds.
+    """
+
+    def __init__(
+        self,
+        store: str | Store,
+        *,
+        consumer: str = "default",
+        rules: Rule | Sequence[Rule] | str | os.PathLike[str] = (),
+        window: str | float = DEFAULT_WINDOW,
+        on_store_error: OnStoreError = "retry",
+        remember: Remember = "seen",
+        lease: str | float = "60s",
+        busy_wait: str | float = 0,
+        max_attempts: int = 5,
+        max_result: int = memo.MAX_RESULT,
+        max_bytes: int = MAX_BYTES,
+        concurrency: int = CONCURRENCY,
+        hooks: Sequence[Hook] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        if not consumer or not isinstance(consumer, str):
+            raise ConfigError(f"consumer: {consumer!r} is not a non-empty string")
+        self._limits = RunLimits(
+            _at_least_one("max_attempts", max_attempts), lease_of(lease), duration(busy_wait, "busy_wait")
+        )
+        self._concurrency = _at_least_one("concurrency", concurrency)
+        self._max_bytes = max_bytes
+        self._clock = clock or SystemClock()
+        self._rules = Rulebook(consumer, given_rules(rules), identity(window, on_store_error, remember))
+        if not isinstance(store, str) and not hasattr(store, "claim"):
+            raise ConfigError(f"store: {store!r} is neither a URL nor a store; use sqlite:///FILE or memory:")
+        self._owns_store = isinstance(store, str)
+        self._store = open_store(store, self._clock) if isinstance(store, str) else store
+        observers = Hooks(hooks) if hooks else None
+        self._observed_store = self._store if observers is None else ObservedStore(self._store, observers)
+        self._store_calls = StoreCalls(self._observed_store)
+        self._engine = Engine(
+            reader=Reader(self._rules, self._clock, max_bytes),
+            store=self._store,
+            keeper=Keeper(self._observed_store, self._limits.lease, self._clock),
+            clock=self._clock,
+            max_result=max_result,
+            checks_counts=any(rule.ahead_of_last is not None for rule in self._rules.all),
+            hooks=observers,
+        )
+        self._consumer = consumer
+        self._decorated: str | None = None
+        self._loop: Runner | None = None
+
+    # --- the front door ---
+
+    def __call__(self, handler: Callable[..., Returned]) -> Callable[[object], Returned]:
+        """Decorate a handler. Called with one event it returns its result, or the remembered one, or raises."""
+        prepared = self.prepare(handler)
+        self._refuse_second(handler)
+
+        def call(event: object) -> Any:
+            ended = run_one(self._engine, prepared, self._limits, event, self._store_calls, self.batch_type)
+            return _value(ended.outcome)
+
+        async def call_async(event: object) -> Any:
+            return _value((await drive_async(self._flow([event], prepared, self._limits), self._store_calls))[0])
+
+        wrapper: Any = functools.wraps(handler)(call_async if prepared.is_async else call)
+        wrapper.eventonce_handler = handler
+        decorated: Callable[[object], Returned] = wrapper
+        return decorated
+
+    def run(self, events: Iterable[object], handler: HandlerFunction | Sink | Handler) -> list[Outcome]:
+        """Run a handler or a sink over many events: one outcome each, in order. See `arun` for `async def`."""
+        items, prepared = _many(events), self.prepare(handler)
+        if prepared.is_async:
+            raise ConfigError("the handler is async def; use await once.arun(events, handler)")
+        return drive(self._flow(items, prepared, self._limits), self._store_calls)
+
+    async def arun(self, events: Iterable[object], handler: AsyncHandlerFunction | Handler) -> list[Outcome]:
+        """Run an `async def` handler over many events: one outcome each, in order."""
+        items, prepared = _many(events), self.prepare(handler)
+        if not prepared.is_async:
+            raise ConfigError("the handler is not async def; use once.run(events, handler)")
+        return await drive_async(self._flow(items, prepared, self._limits), self._store_calls)
+
+    def aws_lambda(
+        self,
+        handler: HandlerFunction | Sink,
+        *,
+        enrichment: bool = False,
+        report_kafka_failures: bool = False,
+        auth: "Auth | None" = None,
+    ) -> "LambdaHandler":
+        """Return a Lambda handler for everything that AWS invokes one with. It answers as its carrier expects.
+
+        With `enrichment` it is part of a pipe: it hands on what is new, as the handler returns it or as it came.
+        With `report_kafka_failures` it names the records of Kafka that failed, which takes `ReportBatchItemFailures` in
+        the mapping. Without it, one failure brings all of the batch back.
+        `auth` decides who may send requests to it. What services of AWS invoke it with is theirs by IAM.
+        """
+        from eventonce.aws_lambda import Gate, LambdaHandler
+
+        if enrichment and auth is not None:
+            raise ConfigError("auth: an enrichment is invoked by its pipe and takes no requests; leave auth out")
+        prepared = self.prepare(handler)
+
+        def run(deliveries: Sequence[Delivery], remaining: int | None) -> list[Outcome]:
+            # How often a message is delivered is for its carrier to decide: we write no dead letters here.
+            ends = None if remaining is None else self._clock.steady() + remaining
+            limits = structs.replace(self._limits, max_attempts=LONGEST, ends=ends)
+            flow = self._flow(deliveries, prepared, limits)
+            if prepared.is_async:
+                return self._in_loop(drive_async(flow, self._store_calls))
+            return drive(flow, self._store_calls)
+
+        gate = Gate(auth, self._in_loop, self._clock, self.rules)
+        return LambdaHandler(
+            run,
+            self._consumer,
+            self._max_bytes,
+            self._clock,
+            gate,
+            enrichment=enrichment,
+            report_kafka_failures=report_kafka_failures,
+        )
+
+    @property
+    def rules(self) -> Sequence[Rule]:
+        """The rules that it was made with."""
+        return self._rules.definition[1]
+
+    def key(self, event: object) -> Key:
+        """Return the key of an event, or raise `EventRejected`."""
+        return self._rules.key(read_event(event, self._max_bytes)).key
+
+    def preview(self, event: object) -> Outcome:
+        """Return what an event would become if it came now and its handler returned. Nothing is claimed or changed."""
+        job = self._engine.reader.read(0, event)
+        return job.outcome if isinstance(job, Refused) else self._preview(job)
+
+    def peek(self, keys: Sequence[Key]) -> list[Record | None]:
+        """Return what is remembered of these keys."""
+        return self._observed_store.peek(keys)
+
+    def forget(self, keys: Sequence[Key]) -> list[bool]:
+        """Forget these keys, so that the next copy of their events runs again. Return whether each was known."""
+        return self._observed_store.forget(keys)
+
+    def check(self) -> list[str]:
+        """Return what to warn of in the store's server. Raise `StoreError` if it cannot be used."""
+        return self._store.check() if isinstance(self._store, Checkable) else []
+
+    def close(self) -> None:
+        """End the background thread, and close the store if it was opened here."""
+        self._engine.keeper.stop()
+        if self._loop is not None:
+            self._loop.close()
+        if self._owns_store:
+            self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _in_loop(self, coroutine: Coroutine[Any, Any, Returned]) -> Returned:
+        """Run in the one loop of all invocations, so that the handlers' own connections live on."""
+        if self._loop is None:
+            from asyncio import Runner
+
+            self._loop = Runner()
+        return self._loop.run(coroutine)
+
+    def _refuse_second(self, handler: HandlerFunction) -> None:
+        """Refuse a second handler: under one consumer each would take the other's events for done."""
+        name = f"{getattr(handler, '__module__', '')}.{getattr(handler, '__qualname__', repr(handler))}"
+        if self._decorated not in (None, name):
+            raise ConfigError(
+                f"this Once decorates {self._decorated} already, and {name} would split the events with it; "
+                'give each handler an Once with a consumer of its own: Once(..., consumer="mail")'
+            )
+        self._decorated = name
+
+    # --- how the steps are driven ---
+
+    batch_type = Batch
+
+    def prepare(self, handler: "Handler | HandlerFunction | Sink") -> Handler:
+        """Check and inspect a handler or a sink once, for many runs."""
+        return handler if isinstance(handler, Handler) else Handler(handler, self._concurrency, self._engine.hooks)
+
+    def _flow(self, items: Sequence[object], handler: Handler, limits: RunLimits) -> Flow[list[Outcome]]:
+        stops = Stops()
+        outcomes: list[Outcome] = []
+        for first in range(0, len(items), BATCH):
+            batch = self.batch_type(self._engine, handler, limits, stops)
+            ended = yield from batch.steps(items[first : first + BATCH], first)
+            outcomes += [event.outcome for event in ended]
+        return outcomes
+
+    def _preview(self, job: Job) -> Outcome:
+        now, want = self._clock.utc(), Want(job.key, job.rule.window, job.version)
+        records = self._observed_store.peek(job.keys)
+        if (end := endings.too_far_ahead(job, records, now)) is not None:
+            return end.outcome
+        answer = strongest([protocol.claim(record, want, b"", self._limits.lease, now)[0] for record in records])
+        if not isinstance(answer, Won):
+            return endings.answered(job, answer).outcome
+        if answer.attempt > self._limits.max_attempts:
+            return endings.used_up(job, answer, self._limits.max_attempts).outcome
+        return Outcome(kind=OutcomeKind.PROCESSED, key=job.key, rule=job.rule.name, attempt=answer.attempt)
+
+
+def lease_of(value: str | float) -> int:
+    """Return a lease, from how someone has written it."""
+    lease = duration(value, "lease")
+    if not lease:
+        raise ConfigError("lease: 0 would let every worker take over every claim at once")
+    if lease > LONGEST_LEASE:
+        raise ConfigError(
+            f"lease: {value} is longer than a day; a worker that lives extends its leases, so write one like 60s or 10m"
+        )
+    return lease
+
+
+def _many(events: Iterable[object]) -> list[object]:
+    if isinstance(events, Mapping | str | bytes | Event | Delivery):
+        raise ConfigError("run takes many events: give it a list, such as [event]")
+    return list(events)
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if value < 1:
+        raise ConfigError(f"{name}: {value!r} is below 1")
+    return value
+
+
+def _value(outcome: Outcome) -> Any:
+    """Return or raise what a decorated handler does for an outcome."""
+    if outcome.error is not None and outcome.kind is not OutcomeKind.PROCESSED:
+        raise outcome.error
+    return outcome.result

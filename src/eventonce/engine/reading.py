@@ -1,0 +1,96 @@
+"""Reading: from whatever arrived to a job, with its event, rule and key."""
+
+import logging
+from collections.abc import Sequence
+
+from eventonce.clock import Clock, moment
+from eventonce.engine import endings
+from eventonce.engine.jobs import Job, Refused
+from eventonce.errors import EventExpired, EventRejected
+from eventonce.event import Delivery, Event
+from eventonce.event.formats import read_event
+from eventonce.rules import CompiledRule, Keyed, Rulebook
+
+_TEXTS = (bytes, str, bytearray, memoryview)
+_LARGE = 64 * 1024  # bytes of a batch that may take a loop too long to read
+_log = logging.getLogger("eventonce")
+
+
+class Reader:
+    """Reads events, and finds their rules and keys."""
+
+    def __init__(self, rules: Rulebook, clock: Clock, max_bytes: int) -> None:
+        self._rules = rules
+        self._clock = clock
+        self._max_bytes = max_bytes
+
+    def read_all(self, items: Sequence[object], first: int) -> list[Job | Refused]:
+        """Read the items of a batch, whose positions begin at `first`."""
+        return [self.read(position, item) for position, item in enumerate(items, first)]
+
+    def read(self, position: int, item: object) -> Job | Refused:
+        """Return the job for an item, or the reason why it cannot become one."""
+        group = message = message_id = event = rule = keyed = None
+        try:
+            body = item
+            if isinstance(item, Delivery):
+                group, message, message_id = item.group, item.handle, item.message_id
+                body = _body(item)
+            event = read_event(body, self._max_bytes)
+            if not isinstance(body, _TEXTS):  # a handler may write into it, and whoever passed it will use it again
+                event = event.copy()
+            rule = self._rules.find(event)
+            keyed = rule.key(event)
+            content = b"" if rule.remember == "seen" else rule.content(event)
+            if keyed.since is not None:
+                self._check_version(keyed, keyed.since)
+            if rule.max_age is not None:
+                self._check_age(event, rule, rule.max_age)
+            keys = (keyed.key,) if keyed.old_key is None else keyed.keys
+            return Job(position, event, rule, keyed.key, keys, keyed.version, content, group, message, message_id)
+        except (EventRejected, EventExpired) as error:
+            reason: EventRejected | EventExpired = error
+        except Exception as error:  # whatever an event does to us, it is not lost and the others go on
+            _log.exception("an event could not be read")
+            reason = EventRejected(f"could not be read: {endings.one_line(error)}")
+        outcome = endings.refused(reason, rule, None if keyed is None else keyed.key)
+        return Refused(position, None if keyed is None else event, outcome, group, message)
+
+    def _check_version(self, keyed: Keyed, since: int) -> None:
+        """Reject a version that no clock can have given yet: it would make all that follow it stale."""
+        rule = keyed.rule
+        if since > self._clock.utc() + rule.ahead_of_clock:
+            time = moment(since).isoformat(timespec="seconds")
+            raise EventRejected(
+                f"{rule.rule.version} is {keyed.version}, which no clock gives before {time}, and would make later "
+                f"versions stale; if it is right, give rule {rule.name!r} another version_ahead"
+            )
+
+    def _check_age(self, event: Event, rule: CompiledRule, oldest: int) -> None:
+        if event.time is None and event.tombstone:
+            return
+        if event.time is None:
+            raise EventRejected(f"has no time, and rule {rule.name!r} has a max_age")
+        age = self._clock.utc() - event.time.timestamp() * 1000
+        if age > oldest:
+            raise EventExpired(f"is {age / 1000:.0f} s old, over the max_age of rule {rule.name!r}")
+
+
+def are_large(items: Sequence[object]) -> bool:
+    """Return whether a batch takes long to read."""
+    return sum(map(_size, items)) > _LARGE
+
+
+def _size(item: object) -> int:
+    """Return how long an event is, as far as that is known without reading it."""
+    if isinstance(item, Delivery):
+        return max(len(item.body), _size(item.event))
+    if isinstance(item, Event):
+        return len(item.raw)
+    return len(item) if isinstance(item, bytes | str) else 0
+
+
+def _body(delivery: Delivery) -> bytes | Event:
+    if delivery.unreadable is not None:
+        raise EventRejected(delivery.unreadable)
+    return delivery.body if delivery.event is None else delivery.event

@@ -1,0 +1,352 @@
+"""What happens to the events of a batch: the one place that knows the order of the steps.
+
+    read -> claim -> run -> commit -> settle
+
+`Batch.steps` is that order, for one event and for many, for `def` and for `async def` handlers. A **turn** is what goes
+through it together, and nearly always there is one. Another follows for what had to wait: for another version of its
+key, for one before it in its group, for a busy key, or to run alone.
+
+What can happen at each step, and the outcome of the event:
+
+    read     unreadable, or without a key            rejected     it becomes a dead letter
+             older than its rule allows              expired      it is dropped
+    claim    done before                             duplicate    with the remembered result
+             a newer version was done before         stale        it is dropped
+             its version is too far ahead            rejected     it becomes a dead letter
+             another worker runs it                  busy         after some looks; it comes back later
+             no attempt is left                      failed       it becomes a dead letter
+             its worker died in company              -            another turn: it runs alone
+             the store does not answer               unknown      it comes back; or it runs, as its rule says
+    run      the handler raises EventRejected        rejected     it becomes a dead letter
+             the handler cannot reach its store      unknown      it comes back
+             the handler raises another error        failed       it comes back, until no attempt is left
+             the claim expired before its start      failed       it comes back; that counts as no attempt
+             behind one of its group that failed     busy         it does not run, and comes back
+    commit   recorded                                processed
+             another worker has taken over           failed       it comes back, most likely as a duplicate
+             the store does not answer               unknown      it comes back; or processed, as its rule says
+    settle   a copy of one that was processed        duplicate    with its result
+             a copy of one that ended otherwise      the same     and with the same consequence
+
+An interrupt at any step: what has taken effect is committed, and the rest is given back.
+
+Which events go when is decided in `order.py`. What is known in each phase is in `jobs.py`, and how a job can end in
+`endings.py`.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from eventonce.claims.protocol import Answer, Busy, Done, Release, Stale, Token, Want, Won
+from eventonce.clock import Clock
+from eventonce.engine import endings
+from eventonce.engine.context import Context
+from eventonce.engine.drivers import Blocking, Flow, Pause, StoreCall
+from eventonce.engine.handler import Handler
+from eventonce.engine.jobs import Chain, Decision, Deferred, Effect, Ended, Failure, Job, Refused, Runnable, Turn
+from eventonce.engine.keeper import Keeper, OpenClaim, OpenClaims
+from eventonce.engine.limits import RunLimits
+from eventonce.engine.order import Order
+from eventonce.engine.reading import Reader, are_large
+from eventonce.engine.results import Results
+from eventonce.errors import StoreBusy, StoreError, StorePartly
+from eventonce.event import Delivery
+from eventonce.event.groups import Stops
+from eventonce.event.keys import Key
+from eventonce.observe.hooks import Hooks
+from eventonce.ports import Seen, Store
+
+_COMMIT_PAUSES = (20, 100, 400, None)  # milliseconds after each try
+_NEW = Won(1)
+_STRENGTH: dict[type, int] = {Done: 0, Stale: 1, Busy: 2, Won: 3}
+_log = logging.getLogger("eventonce")
+
+
+class Engine(msgspec.Struct, eq=False):
+    """What all batches of an `Once` share. It holds nothing of a batch, so threads may share it."""
+
+    reader: Reader
+    store: Store  # for transactions; its verbs are called by whoever drives the steps
+    keeper: Keeper
+    clock: Clock
+    max_result: int
+    checks_counts: bool  # whether a rule bounds how far a version may count beyond the last one
+    hooks: Hooks | None = None
+
+
+class Batch:
+    """Some events on their way through the steps."""
+
+    order_type = Order
+
+    def __init__(
+        self, engine: Engine, handler: Handler, limits: RunLimits, stops: Stops, claims: OpenClaims | None = None
+    ) -> None:
+        self._engine = engine
+        self._handler = handler
+        self._limits = limits
+        self._stops = stops
+        self.claims = OpenClaims(engine.clock, renewed=limits.ends is None) if claims is None else claims
+
+    def steps(
+        self,
+        items: Sequence[object],
+        first: int = 0,
+        *,
+        arrived: Sequence[Job | Refused] = (),
+        token: Token | None = None,
+    ) -> Flow[list[Ended | Refused]]:
+        """Run each event once, and return how each ended.
+
+        This yields what takes time. Whoever drives it sends back the answer, or throws the error. `first` is the
+        position of the first item in the whole call. `arrived` is what has been read already, and `token` is that of
+        its claim if that has been made.
+        """
+        engine, claims = self._engine, self.claims
+        arrived = arrived or (yield from self._read(items, first))
+        order = self.order_type(arrived, self._limits, self._stops, engine.clock, token)
+        engine.keeper.watch(claims, order.remaining)  # from now on leases are extended, and no effect waits long
+        try:
+            while turn := order.next_turn():
+                if turn.pause:
+                    yield Pause(engine.clock.sleep, turn.pause)
+                results = Results(claims, engine.max_result, engine.hooks)
+                try:
+                    decisions = yield from self._claim(turn)  # each may run, has ended, or is claimed again later
+                    chains = order.admit(decisions)  # what runs now: of each group, one after another
+                    yield from self._give_back(turn, self._unused(turn, chains))
+                    yield self._handler.run(chains, results)  # which notes each result as it happens
+                    error = yield from self._commit(results)
+                    yield from self._give_back(turn, results.without_effect(), results.failures)
+                    order.end(self._settle(results, error))  # and so end their copies
+                except BaseException:
+                    yield from self._rescue(turn, results)
+                    raise
+        finally:
+            engine.keeper.leave(claims)
+        ended = order.ended()
+        if engine.hooks is not None:
+            engine.hooks.settled([_seen(item, event) for item, event in zip(items, ended, strict=True)])
+        return ended
+
+    # --- read: which events are these? ---
+
+    def _read(self, items: Sequence[object], first: int) -> Flow[Sequence[Job | Refused]]:
+        """Read each event, and find its rule and key."""
+        reader = self._engine.reader
+        if self._handler.is_async and are_large(items):  # on a thread: the loop has others to serve
+            jobs: list[Job | Refused] = yield Blocking(reader.read_all, items, first)
+            return jobs
+        return reader.read_all(items, first)
+
+    # --- claim: may these run? ---
+
+    def _claim(self, turn: Turn) -> Flow[list[Decision]]:
+        """Ask the store for the right to run each job, and decide what its answers mean."""
+        jobs, rejected = turn.jobs, []
+        if self._engine.checks_counts:
+            try:
+                rejected = yield from self._too_far_ahead(jobs)
+            except StoreError as error:
+                return self._without_store(jobs, error)
+            jobs = _without(jobs, rejected)
+        shared = not turn.alone
+        wants = [Want(key, job.rule.window, job.version, job.rule.refresh, shared) for job in jobs for key in job.keys]
+        sent = self._engine.clock.steady()
+        lease = self._limits.lease_from(sent)
+        try:
+            answers = (yield StoreCall("claim", wants, turn.token, lease)) if wants else []
+        except StoreError as error:
+            if error.retryable and not isinstance(error, StoreBusy):  # it may have claimed, with only its answer lost
+                yield from self._give_back(turn, jobs)
+            return _in_order(rejected + self._without_store(jobs, error))
+        won = [want.key for want, answer in zip(wants, answers, strict=True) if type(answer) is Won]
+        claims = self.claims.add(won, turn.token, sent + lease)
+        if len(answers) == len(jobs) == answers.count(_NEW) and not rejected:  # nearly always, and the rest agrees
+            runnable = self._runnable if self._handler.takes_context else Runnable
+            return [runnable(job, 1, claims[job.key]) for job in jobs]
+        if len(answers) > len(jobs):  # some have two keys
+            each = iter(answers)
+            answers = [strongest([next(each) for _ in job.keys]) for job in jobs]
+        decided = [self._decide(turn, job, answer, claims) for job, answer in zip(jobs, answers, strict=True)]
+        return _in_order(rejected + decided) if rejected else decided
+
+    def _decide(self, turn: Turn, job: Job, answer: Answer, claims: Mapping[Key, OpenClaim]) -> Decision:
+        """Decide what the store's answer means for a job."""
+        if isinstance(answer, Done):
+            if job.message_id is None or not endings.passed_on(job, answer):
+                return endings.duplicate(job, answer)
+            return self._runnable(job, answer.record.took, answer)  # by an earlier run, and its carrier sent it again
+        if not isinstance(answer, Won):
+            return endings.answered(job, answer)
+        if answer.suspect and not turn.alone:
+            return Deferred(job, alone=True)
+        if answer.attempt > self._limits.max_attempts:
+            return endings.used_up(job, answer, self._limits.max_attempts)
+        return self._runnable(job, answer.attempt, claims[job.keys[-1]])
+
+    def _too_far_ahead(self, jobs: Sequence[Job]) -> Flow[list[Decision]]:
+        """End the jobs whose version counts too far beyond the last one done."""
+        bounded = [job for job in jobs if job.rule.ahead_of_last is not None]
+        if not bounded:
+            return []
+        try:
+            records = iter((yield StoreCall("peek", [key for job in bounded for key in job.keys])))
+        except StorePartly as error:  # its answers are about these keys only
+            raise StoreError(str(error)) from error
+        now = self._engine.clock.utc()
+        ends = [endings.too_far_ahead(job, [next(records) for _ in job.keys], now) for job in bounded]
+        return [end for end in ends if end is not None]
+
+    def _without_store(self, jobs: Sequence[Job], error: StoreError) -> list[Decision]:
+        """Decide without an answer: retry later, or run unclaimed if the rule says so.
+
+        If some servers of the store did answer, what they answered for is claimed again in the next turn. Nothing runs
+        unclaimed behind that in its group.
+        """
+        answered = _answered(jobs, error)
+        waiting: set[str | None] = set()  # groups, of which one with an answer goes first
+        decisions: list[Decision] = []
+        unclaimed = 0
+        for job in jobs:
+            if job in answered:
+                decisions.append(Deferred(job, alone=False))
+                waiting |= {job.group} - {None}
+            elif job.rule.on_store_error != "process":
+                decisions.append(endings.unknown(job, error))
+            elif job.group in waiting:
+                decisions.append(endings.behind(job))
+            else:
+                decisions.append(self._runnable(job, 1, error))
+                unclaimed += 1
+        if unclaimed:
+            _log.warning("running %d events without a claim: %s", unclaimed, error)
+        return decisions
+
+    def _runnable(self, job: Job, attempt: int, basis: OpenClaim | Done | StoreError) -> Runnable:
+        if not self._handler.takes_context:
+            return Runnable(job, attempt, basis)
+        claim = basis if isinstance(basis, OpenClaim) else None
+        engine, replay, is_async = self._engine, job.event.replay, self._handler.is_async
+        context = Context(attempt, replay, job.key, job.version, claim, engine.store, engine.clock, is_async)
+        return Runnable(job, attempt, basis, context)
+
+    # --- commit and give back: what the store must know ---
+
+    def _commit(self, results: Results) -> Flow[StoreError | None]:
+        """Commit what waits. The effects have happened, so try again for as long as the claims are ours."""
+        if not results.effects:
+            return None
+        for pause in _COMMIT_PAUSES:
+            finishes = self.claims.ready()
+            if not finishes:
+                break
+            try:
+                answers = yield StoreCall("commit", finishes)
+            except StoreError as error:
+                if isinstance(error, StorePartly):
+                    self.claims.answered(finishes, error.answers)
+                if pause is None or not error.retryable or not self.claims.may_still_commit():
+                    return error
+                yield Pause(self._engine.clock.sleep, pause)
+            else:
+                self.claims.answered(finishes, answers)
+        return None
+
+    def _give_back(self, turn: Turn, jobs: Sequence[Job], failures: Iterable[Failure] = ()) -> Flow[None]:
+        """Release the claims of jobs: with the error of a failed attempt, or as if they had never been made."""
+        if not jobs:
+            return
+        errors = {failure.runnable.job: endings.error_to_remember(failure.error) for failure in failures}
+        releases = [Release(key, turn.token, job.rule.window, errors.get(job)) for job in jobs for key in job.keys]
+        try:
+            yield StoreCall("release", releases)
+        except StoreError as error:  # their leases expire by themselves
+            _log.warning("could not give %d claims back: %s", len(jobs), error)
+        self.claims.drop([release.key for release in releases])
+
+    def _unused(self, turn: Turn, chains: Sequence[Chain]) -> list[Job]:
+        """Return the jobs with a claim of ours that do not run now: deferred, used up, behind another, half won."""
+        running = [each.job for chain in chains for each in chain if type(each.basis) is OpenClaim]
+        if len(running) == len(self.claims):  # nearly always
+            return []
+        unused, is_open = set(turn.jobs).difference(running), self.claims.is_open
+        return [job for job in turn.jobs if job in unused and any(is_open(key, turn.token) for key in job.keys)]
+
+    def _rescue(self, turn: Turn, results: Results) -> Flow[None]:
+        """After an interrupt, commit what has taken effect and give the rest back. One failure here stops no other."""
+        results.wind_up()
+        with _logged("commit what was done"):
+            yield from self._commit(results)
+        with _logged("give claims back"):
+            yield from self._give_back(turn, results.never_happened(turn.jobs), results.failures)
+
+    # --- settle: what became of those that ran ---
+
+    def _settle(self, results: Results, error: StoreError | None) -> list[Ended]:
+        """Return how the jobs of a turn ended, given the error of their commit."""
+        ended = [self._end(effect, results, error) for effect in results.effects]
+        return ended + [endings.failed(failure, self._limits.max_attempts) for failure in results.failures]
+
+    def _end(self, effect: Effect, results: Results, error: StoreError | None) -> Ended:
+        job, basis = effect.runnable.job, effect.runnable.basis
+        memory = results.memos.get(job) if results.memos else None
+        if not isinstance(basis, OpenClaim):
+            return endings.unclaimed(effect, basis, memory)
+        committed = results.in_transaction.get(job) if results.in_transaction else None
+        if committed is None:
+            committed = self.claims.committed.pop(job.key, None)
+        if committed:
+            return endings.processed(effect, memory)
+        if committed is None:
+            return endings.unrecorded(effect, error, memory)
+        _log.warning("key %s: another worker took over before the commit", job.key.hex())
+        return endings.fenced(effect)
+
+
+def strongest(answers: Sequence[Answer]) -> Answer:
+    """Return what the answers to all keys of one job come to: done or stale under any of them, else busy, else won.
+
+    Of two claims that were won, the one with more attempts counts.
+    """
+    return answers[0] if len(answers) == 1 else min(answers, key=_strength)
+
+
+def _strength(answer: Answer) -> tuple[int, bool, int]:
+    if isinstance(answer, Won):
+        return _STRENGTH[Won], not answer.suspect, -answer.attempt
+    return _STRENGTH[type(answer)], False, 0
+
+
+def _answered(jobs: Sequence[Job], error: StoreError) -> set[Job]:
+    """Return the jobs with an answer to each of their keys, which only some servers of a store can have given."""
+    if not isinstance(error, StorePartly):
+        return set()
+    answers = iter(error.answers)
+    answered = {job for job in jobs if None not in [next(answers) for _ in job.keys]}
+    return answered if len(answered) < len(jobs) else set()
+
+
+def _without(jobs: list[Job], ended: Sequence[Decision]) -> list[Job]:
+    jobs_ended = {decision.job for decision in ended}
+    return [job for job in jobs if job not in jobs_ended] if ended else jobs
+
+
+def _in_order(decisions: list[Decision]) -> list[Decision]:
+    return sorted(decisions, key=lambda decision: decision.job.position)
+
+
+def _seen(item: object, event: Ended | Refused) -> Seen:
+    return Seen(event.event, event.outcome, item.origin if isinstance(item, Delivery) else {})
+
+
+@contextmanager
+def _logged(what: str) -> Iterator[None]:
+    """Log an error and go on: another one is on its way up, and it must arrive."""
+    try:
+        yield
+    except Exception:
+        _log.exception("could not %s after an interruption", what)

@@ -1,0 +1,90 @@
+"""Messages and records as services of AWS take them: their format, their groups, and the results of a call."""
+
+import hashlib
+import re
+from typing import Any
+
+from eventonce.clients.aws import AwsUrl
+from eventonce.errors import EventRejected
+from eventonce.event import Event
+from eventonce.event.keys import canonical
+from eventonce.event.paths import getter
+from eventonce.ports import BatchEntry, EntryAccepted, EntryRefusal, Sendable
+from eventonce.sinks.batching import NO_RESULT
+
+KEY = "eventonce-key"  # the attribute that carries the idempotency key where there is no deduplication id
+_PLAIN = re.compile(r"[!-~]{1,128}")  # what AWS takes: letters, digits and punctuation
+
+
+class MessageFormat:
+    """How an event becomes a message of SQS or SNS: with a deduplication id and a group if the name ends in `.fifo`."""
+
+    def __init__(self, place: AwsUrl, body: str) -> None:
+        self._body = body  # what the API calls it
+        fifo = place.name.endswith(".fifo")
+        if "group" in place.options and not fifo:
+            raise place.wrong("group is for what keeps order, and such names end in .fifo; leave it out")
+        self._group = GroupPath(place) if fifo else None
+
+    def entry(self, event: Event, item: Sendable) -> BatchEntry:
+        """Return the event as an entry of a batch."""
+        line = event.line()
+        text, size = line.decode(), len(line)
+        if self._group is None:
+            attribute = {"DataType": "String", "StringValue": item.key}
+            size += len(KEY) + sum(map(len, attribute.values()))
+            return BatchEntry({self._body: text, "MessageAttributes": {KEY: attribute}}, size)
+        group = group_name(item.group) if item.group else self._group.of(event)
+        return BatchEntry({self._body: text, "MessageDeduplicationId": item.key, "MessageGroupId": group}, size, group)
+
+
+# --- groups, within which events keep their order ---
+
+
+class GroupPath:
+    """Groups events by the value at a path; without a path, by their source."""
+
+    def __init__(self, place: AwsUrl) -> None:
+        self._path = place.options.get("group", "source || 'eventonce'")
+        self._get = getter(self._path, f"{place.what}: group")
+
+    def of(self, event: Event) -> str:
+        """Return the group of an event."""
+        value = self._get(event.document())
+        if value is None:
+            raise EventRejected(f"has nothing at {self._path}, which names its group in the sink")
+        return group_name(value)
+
+
+def group_name(value: Any) -> str:
+    """Return a value as the name of a group, in letters that AWS takes."""
+    text = value if isinstance(value, str) else canonical(value).decode()
+    return text if _PLAIN.fullmatch(text) else hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+# --- the results of a call; an entry without one is refused ---
+
+
+def with_ids(bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the entries with an id each, by which the response names them."""
+    return [{"Id": str(number), **body} for number, body in enumerate(bodies)]
+
+
+def results_by_id(response: dict[str, Any], count: int) -> list[EntryAccepted | EntryRefusal]:
+    """Return one result per entry of `with_ids`."""
+    results: dict[str, EntryAccepted | EntryRefusal] = {
+        each["Id"]: EntryAccepted(each.get("MessageId")) for each in response.get("Successful", ())
+    }
+    results |= {each["Id"]: EntryRefusal(each["Code"], each.get("Message", "")) for each in response.get("Failed", ())}
+    return [results.get(str(number), NO_RESULT) for number in range(count)]
+
+
+def results_in_order(items: list[dict[str, Any]], count: int, id_name: str) -> list[EntryAccepted | EntryRefusal]:
+    """Return one result per entry of a response that answers in the order of the request."""
+    results: list[EntryAccepted | EntryRefusal] = [
+        EntryRefusal(item["ErrorCode"], item.get("ErrorMessage", ""))
+        if item.get("ErrorCode")
+        else EntryAccepted(item.get(id_name), item.get("SuccessCode") == "DEDUPLICATED")
+        for item in items[:count]
+    ]
+    return results + [NO_RESULT] * (count - len(results))

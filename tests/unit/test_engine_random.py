@@ -1,0 +1,284 @@
+"""Random histories: no batch runs anything behind a failed one of its group, and a plain call equals the steps."""
+
+import logging
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from eventonce import Event, EventRejected, Once, Outcome, OutcomeKind, Rule, StoreError
+from eventonce.claims.outcome import Action
+from eventonce.claims.protocol import Answer, Finish, Record, Release, Token, Want
+from eventonce.errors import SinkDown, StoreBusy, StorePartly, StoreUnusable
+from eventonce.event import Delivery
+from eventonce.event.keys import Key
+from eventonce.rules.rule import Remember
+from eventonce.stores.memory import MemoryStore
+from eventonce.testing import ManualClock
+
+BATCHES, HISTORIES = 1500, 2500
+LONG = 10**9  # milliseconds of a window
+ANOTHER = b"another!"  # a worker's token
+_GROUPS: tuple[tuple[str | None, ...], ...] = (("g",), ("g", "h"), ("g", None))
+_REMEMBER: tuple[Remember, ...] = ("seen", "seen", "note", "result")
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+class Fault(NamedTuple):
+    """What happens to a store call: before it, after it, or in place of some of its answers."""
+
+    when: str
+    error: BaseException
+
+
+class FaultyStore(MemoryStore):
+    """A store whose next calls of a verb fail as planned."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self.plan: dict[str, list[Fault | None]] = {}
+        self.calls: list[str] = []
+
+    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+        return self._call("claim", lambda: super(FaultyStore, self).claim(wants, token, lease))
+
+    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+        return self._call("commit", lambda: super(FaultyStore, self).commit(finishes))
+
+    def release(self, releases: Sequence[Release]) -> list[bool]:
+        return self._call("release", lambda: super(FaultyStore, self).release(releases))
+
+    def _call(self, verb: str, call: Callable[[], list[Any]]) -> list[Any]:
+        self.calls.append(verb)
+        assert len(self.calls) < 1000, "the batch has no end"
+        fault = self.plan[verb].pop(0) if self.plan.get(verb) else None
+        if fault is None:
+            return call()
+        if fault.when == "partly":
+            raise StorePartly("x", [None if at % 2 else answer for at, answer in enumerate(call())])
+        if fault.when == "after":
+            call()
+        raise fault.error
+
+
+# --- nothing runs behind the first of its group that did not end well ---
+
+
+class Sink:
+    def __init__(self, handle: Callable[[Event], object]) -> None:
+        self._handle = handle
+
+    def send(self, events: Sequence[Event], idempotency_keys: Sequence[str]) -> list[Exception | None]:
+        return [self._error(event) for event in events]
+
+    def close(self) -> None: ...
+
+    def _error(self, event: Event) -> Exception | None:
+        try:
+            self._handle(event)
+        except Exception as error:
+            return error
+        return None
+
+
+class RandomBatch:
+    """Up to nine events with groups, copies, versions, replaced rules, message ids, and keys that others have had."""
+
+    def __init__(self, seed: int, *, faults: bool) -> None:
+        self._rng = rng = random.Random(seed)
+        self._clock = ManualClock()
+        self._store = FaultyStore(self._clock)
+        self._keys = "abcd"[: rng.randint(1, 4)]
+        self._once = self._open(faults=faults)
+        groups = _GROUPS[rng.randrange(3)]
+        self.deliveries = [self._delivery(number, rng.choice(groups)) for number in range(rng.randint(2, 9))]
+        self._bad = {number for number in range(len(self.deliveries)) if rng.random() < 0.25}
+        self.ran: list[int] = []
+        for key in self._keys:
+            self._remember(key)
+        self._clock.sleep(50)
+        if faults:
+            self._store.plan = {verb: self._faults() for verb in ("claim", "commit", "release") if rng.random() < 0.3}
+
+    def run(self) -> list[Outcome]:
+        handler = self._handle if self._rng.random() < 0.7 else Sink(self._handle)
+        with self._once:
+            return self._once.run(self.deliveries, handler)
+
+    def _open(self, *, faults: bool) -> Once:
+        rng = self._rng
+        rule = Rule(
+            name="r",
+            key=["detail.k"],
+            version="detail.v" if rng.random() < 0.4 else None,
+            remember=_REMEMBER[rng.randrange(4)],
+            replaces={"name": "old", "key": ["detail.w"]} if rng.random() < 0.25 else None,
+            on_store_error="process" if faults and rng.random() < 0.3 else "retry",
+        )
+        wait = rng.choice(["0s", "0s", "300ms"])
+        return Once(self._store, clock=self._clock, rules=rule, max_attempts=rng.choice([1, 2, 5]), busy_wait=wait)
+
+    def _delivery(self, number: int, group: str | None) -> Delivery:
+        rng = self._rng
+        body = _body(rng.choice(self._keys), rng.randint(1, 3), rng.choice(self._keys), number)
+        message_id = rng.choice([None, None, None, "m1", "m2"])
+        return Delivery(body if rng.random() > 0.05 else b"{", group=group, message_id=message_id)
+
+    def _remember(self, key: str) -> None:
+        """Do with a key what an earlier worker may have done."""
+        before = self._rng.choice(
+            ["new"] * 5 + ["done", "passed on", "busy", "busy a while", "died", "died", "died alone"]
+        )
+        body = _body(key, 1, key, 0)
+        if before in ("done", "passed on"):
+            self._once.run([Delivery(body, message_id="m1" if before == "passed on" else None)], lambda event: 0)
+        elif before != "new":
+            lease = {"busy": 100_000, "busy a while": 100}.get(before, 1)
+            self._store.claim([Want(self._once.key(body), LONG, 1, shared=before == "died")], ANOTHER, lease)
+
+    def _faults(self) -> list[Fault | None]:
+        error = StoreError("x")
+        kinds = [Fault("before", error), Fault("after", error), Fault("partly", error), Fault("before", StoreBusy("x"))]
+        return [self._rng.choice([None, *kinds]) for _ in range(self._rng.choice([1, 2, 6]))]
+
+    def _handle(self, event: Event) -> int:
+        number: int = event.data["i"]
+        self.ran.append(number)
+        if number in self._bad:
+            raise self._rng.choice([ValueError("no"), EventRejected("no"), StoreError("no")])
+        return number
+
+
+def _body(key: str, version: int, old_key: str, number: int) -> bytes:
+    detail = f'{{"k":"{key}","v":{version},"w":"{old_key}","i":{number}}}'
+    return f'{{"source":"s","detail-type":"t","detail":{detail}}}'.encode()
+
+
+@pytest.mark.parametrize("faults", [False, True])
+def test_nothing_runs_behind_one_of_its_group_that_did_not_end_well(faults: bool) -> None:
+    for seed in range(BATCHES):
+        batch = RandomBatch(seed, faults=faults)
+        outcomes = batch.run()
+        for group in ("g", "h"):
+            members = [at for at, delivery in enumerate(batch.deliveries) if delivery.group == group]
+            ran = [number for number in batch.ran if number in members]
+            assert ran == sorted(ran), f"seed {seed}: out of order"
+            stopped = [at for at in members if outcomes[at].action is not Action.ACK]
+            # Commits go out together, so what the store did not record was not known when the next one ran.
+            first = next((at for at in stopped if not _unrecorded(outcomes[at], at in ran)), None)
+            assert first is None or not [at for at in ran if at > first], f"seed {seed}: ran behind {first}"
+
+
+def _unrecorded(outcome: Outcome, ran: bool) -> bool:
+    return ran and outcome.kind is OutcomeKind.UNKNOWN and str(outcome.error) == "x"
+
+
+# --- a plain call ends as the steps do ---
+
+
+async def _coroutine() -> None: ...
+
+
+def _raising(error: BaseException) -> Callable[[], object]:
+    def handle() -> object:
+        raise error
+
+    return handle
+
+
+class History(NamedTuple):
+    """All that can be seen of one call."""
+
+    end: str
+    record: Record | None
+    calls: Sequence[str]
+    runs: int
+    time: int
+
+
+def history(seed: int, *, plainly: bool) -> History:
+    rng = random.Random(seed)
+    clock = ManualClock()
+    store = FaultyStore(clock)
+    ends = rng.choice(
+        [
+            *[lambda: None, lambda: 5, lambda: clock.sleep(100_000), _coroutine, lambda: [_coroutine()]],
+            *map(_raising, (ValueError("no"), EventRejected("no"), StoreError("no"), SinkDown("no"))),
+            *map(_raising, (KeyboardInterrupt(), GeneratorExit(), SystemExit())),
+        ]
+    )
+    runs = 0
+
+    def handle(event: Event) -> object:
+        nonlocal runs
+        runs += 1
+        return ends()
+
+    rule = Rule(
+        name="r",
+        key="content",
+        on_store_error=rng.choice(["retry", "retry", "process"]),
+        refresh=rng.random() < 0.3,
+        max_age="1h" if rng.random() < 0.1 else None,
+    )
+    settings: dict[str, Any] = {"lease": rng.choice(["60s", "1s"]), "busy_wait": rng.choice([0, 0, "300ms"])}
+    event = rng.choice(
+        [{"id": "a"}, {"id": "a"}, b"[]", _body("a", 1, "a", 1), {"id": "a", "time": "2020-01-01T00:00:00Z"}]
+    )
+    with Once(store, clock=clock, rules=rule, max_attempts=rng.choice([1, 2, 5]), **settings) as once:
+        key = _remember(
+            once, store, clock, event, rng.choice([*["new"] * 3, "done", "busy", "failed", "died", "died alone"])
+        )
+        store.calls.clear()
+        for verb in ("claim", "commit", "release"):
+            if rng.random() < 0.35:
+                store.plan[verb] = [_fault(rng) for _ in range(rng.choice([1, 1, 2, 6]))]
+        end = _end(lambda: once(handle)(event) if plainly else _value(once.run([event], handle)[0]))
+        record = None if key is None else once.peek([key])[0]
+    return History(end, record and record._replace(token=b""), store.calls, runs, clock.steady())
+
+
+def _remember(once: Once, store: FaultyStore, clock: ManualClock, event: object, before: str) -> Key | None:
+    try:
+        key = once.key(event)
+    except EventRejected:
+        return None
+    if before == "done":
+        once.run([event], lambda event: None)
+    elif before == "failed":
+        once.run([event], lambda event: 1 / 0)
+    elif before != "new":
+        store.claim([Want(key, LONG, shared=before == "died")], ANOTHER, 100_000 if before == "busy" else 1000)
+        clock.sleep(2000)
+    return key
+
+
+def _fault(rng: random.Random) -> Fault:
+    errors = (StoreError("x"), StoreBusy("x"), StoreUnusable("x"), KeyboardInterrupt("x"), GeneratorExit("x"))
+    return Fault(rng.choice(["before", "after"]), rng.choice(errors))
+
+
+def _value(outcome: Outcome) -> object:
+    if outcome.error is not None and outcome.kind is not OutcomeKind.PROCESSED:
+        raise outcome.error
+    return outcome.result
+
+
+def _end(call: Callable[[], object]) -> str:
+    try:
+        return f"returned {call()!r}"
+    except BaseException as error:
+        return f"raised {type(error).__name__}: {error}"
+
+
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+def test_a_plain_call_ends_as_the_steps_do() -> None:
+    for seed in range(HISTORIES):
+        assert history(seed, plainly=True) == history(seed, plainly=False), f"seed {seed}"
