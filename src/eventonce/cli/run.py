@@ -119,7 +119,15 @@ def run(
         if opentelemetry:
             _warn_if_spans_go_nowhere()
         progress = stack.enter_context(Progress(parts.source))
-        worker = open_worker(parts, settings, _Watcher(progress, quiet=as_json or log_events))
+        worker = open_worker(
+            parts.once,
+            parts.source,
+            parts.handler,
+            parts.dead_letters,
+            batch=settings.batch,
+            threads=settings.threads,
+            watch=_Watcher(progress, quiet=as_json or log_events),
+        )
         try:
             succeeded = _run(worker) if isinstance(worker, Worker) else _serve(worker, grace_time, say)
         finally:

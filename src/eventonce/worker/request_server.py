@@ -1,28 +1,36 @@
 """The worker for requests: a webhook server whose outcomes are counted."""
 
+from collections.abc import Callable
+from typing import Any
+
 from eventonce.claims.outcome import Action, Outcome
+from eventonce.engine import Once
 from eventonce.event import Delivery
+from eventonce.ports import DeadLetters, Sink
 from eventonce.sources import Requests
 from eventonce.webhook.serve import WebhookServer
-from eventonce.wire import Pipeline
 from eventonce.worker.counts import OutcomeCounts
 from eventonce.worker.worker import Watcher
 
 
 class RequestServer:
-    """Serves the requests of a pipeline until it is stopped, and counts their outcomes."""
+    """Serves requests until it is stopped, and counts their outcomes."""
 
-    def __init__(self, pipeline: Pipeline, source: Requests, *, batch: int, threads: int, watch: Watcher) -> None:
+    def __init__(
+        self,
+        once: Once,
+        source: Requests,
+        handler: Sink | Callable[..., Any],
+        dead_letters: DeadLetters,
+        *,
+        batch: int,
+        threads: int,
+        watch: Watcher,
+    ) -> None:
         self.tally = OutcomeCounts()
         self._watch = watch
         self._server = WebhookServer(
-            pipeline.once,
-            pipeline.handler,
-            source.url,
-            pipeline.dead_letters,
-            threads=threads,
-            batch=batch,
-            watch=self._count,
+            once, handler, source.url, dead_letters, threads=threads, batch=batch, watch=self._count
         )
         self.address = self._server.address
 
