@@ -24,7 +24,7 @@ import uvicorn
 from eventonce import Once
 from eventonce.event import Event
 from eventonce.webhook import Webhook, github
-from eventonce.webhook.asgi import Answer, App, Receive, Scope, Send
+from eventonce.webhook.asgi import App, AsgiResponse, Receive, Scope, Send
 
 SECONDS, ROUNDS = (1.0, 2) if "--quick" in sys.argv else (4.0, 3)
 CONNECTIONS = 64
@@ -38,7 +38,7 @@ async def bare(scope: Scope, receive: Receive, send: Send) -> None:
         message = await receive()
         body, more = body + message.get("body", b""), message.get("more_body", False)
     msgspec.json.decode(body)
-    await Answer(200, [(b"content-type", b"application/json")], b'{"outcome":"processed"}').send(send)
+    await AsgiResponse(200, [(b"content-type", b"application/json")], b'{"outcome":"processed"}').send(send)
 
 
 def nothing(event: Event) -> None:

@@ -975,7 +975,7 @@ def test_a_handler_that_hangs_is_left_after_the_grace_time(cli: Cli) -> None:
     worker.send_signal(signal.SIGTERM)
     _, told = worker.communicate(timeout=60)
     assert worker.returncode == 1
-    assert "not finished in time, and will come again: 1 events" in told
+    assert "not finished in time, and will be redelivered: 1 events" in told
     assert "Traceback" not in told
     assert sum(cli.queue.counts()) == 1
 

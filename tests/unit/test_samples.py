@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import pytest
 
 from eventonce import Event, EventRejected, Once, Rule
-from eventonce.aws_lambda import invocation as envelope
+from eventonce.aws_lambda import invocation
 from eventonce.aws_lambda.invocation import Reply
 from eventonce.event import formats
 from eventonce.event.formats import carriers, read_event, read_events, unpack
@@ -29,7 +29,7 @@ from eventonce.webhook import Webhook
 from tests.unit.test_formats_written import by_both
 from tests.unit.test_pattern import BROAD
 from tests.unit.test_presets import again
-from tests.unit.test_webhook_app import tell
+from tests.unit.test_webhook_app import send_event
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -189,7 +189,7 @@ def test_every_source_of_records_has_a_sample() -> None:
 
 
 def test_every_carrier_that_the_lambda_door_knows_has_a_sample() -> None:
-    assert {*envelope._OF_RECORDS, *envelope._TELLING_PIPES} <= {name.partition("/")[0] for name in EXPECTED}
+    assert {*invocation._OF_RECORDS, *invocation._REPORTING_PIPES} <= {name.partition("/")[0] for name in EXPECTED}
     assert {EXPECTED[name].reply for name in INVOCATIONS} == set(Reply)
 
 
@@ -439,7 +439,7 @@ def event_of(document: dict[str, Any]) -> Event:
     seen: list[Event] = []
     with Once("memory:", rules=Rule(name="content", key="content")) as once, closing(Webhook(once, seen.append)) as app:
         headers = {name.replace("-", "_"): value for name, value in document["headers"].items()}
-        assert tell(app, document["body"], **headers).status == 200
+        assert send_event(app, document["body"], **headers).status == 200
     return seen[0]
 
 

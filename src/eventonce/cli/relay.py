@@ -14,7 +14,7 @@ from eventonce.cli.log_filter import Repeats
 from eventonce.cli.signals import stopping
 from eventonce.errors import ConfigError, MissingDriver
 from eventonce.observe import log
-from eventonce.observe.health import Health, listen_place
+from eventonce.observe.health import Health, listen_address
 from eventonce.observe.outage import awaited
 from eventonce.observe.status import Status
 from eventonce.outbox import Outbox, Publisher, Relay
@@ -106,7 +106,7 @@ def relay(  # one for each option
         if create and drain:
             outbox.create()
         if listen is not None:
-            host, port = listen_place(listen)
+            host, port = listen_address(listen)
             render = None if metrics is None else metrics.render
             stack.enter_context(Health(Status("relay"), outbox.table.backlog, host=host, port=port, metrics=render))
         if drain:
