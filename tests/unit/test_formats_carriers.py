@@ -116,7 +116,7 @@ NOTICE = {"Type": "Notification", "TopicArn": "arn", "MessageId": "s-1", "Messag
 def test_each_carrier_is_known(document: object, found: list[tuple[str, str]]) -> None:
     unpacked = unpack(document)
     assert [(carried.carrier, carried.id) for carried in unpacked] == found
-    assert [carried.trouble for carried in unpacked] == [None] * len(found)
+    assert [carried.unreadable for carried in unpacked] == [None] * len(found)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_each_carrier_is_known(document: object, found: list[tuple[str, str]]) -
     [
         ({"Records": [sqs(body=None)]}, "has no body"),
         ({"Records": [sqs(body="")]}, "has no body"),
-        ({"Records": [sqs(body=7)]}, "has a body that is no text"),
+        ({"Records": [sqs(body=7)]}, "has a body that is not a string"),
         ({"Records": [{"eventSource": "aws:sns"}]}, "has no Sns object"),
         ({"Records": [sns(message=None)]}, "has no Message"),
         ({"Records": [kinesis(data="not base64!")]}, "has data that is not base64"),
@@ -151,7 +151,7 @@ def test_each_carrier_is_known(document: object, found: list[tuple[str, str]]) -
     ids=lambda value: repr(value)[:50],
 )
 def test_a_broken_record_is_trouble_and_no_exception(document: object, trouble: str) -> None:
-    assert [carried.trouble for carried in unpack(document)] == [trouble]
+    assert [carried.unreadable for carried in unpack(document)] == [trouble]
     (error,) = read_events(document) if isinstance(document, list | dict) else read_events(json.dumps(document))
     assert isinstance(error, EventRejected)
     assert trouble in str(error)

@@ -92,7 +92,7 @@ def test_a_damaged_one_is_refused(data: st.DataObject) -> None:
         (field(3, field(1, 0)), "a record in it has no data"),
         (field(3, b"\x1a\xff\xff\xff\xff\x0fx"), "it is cut off"),
         (b"\x80" * 20, "it is cut off"),
-        (b"\x1b", "a field in it is of no known kind"),
+        (b"\x1b", "a field in it has an unknown type"),
         (field(3, field(3, b"")) * 10_001, "it holds more than 10,000 records"),
     ],
 )

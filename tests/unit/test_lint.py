@@ -73,7 +73,7 @@ def test_a_good_pipeline_has_no_findings(tmp_path: Path) -> None:
         (
             3,
             '[[rule]]\nname = "x"\nkey = ["detail.a && flor_time(detail.a)"]',
-            "no function 'flor_time'; did you mean 'floor_time'?",
+            "unknown function 'flor_time'; did you mean 'floor_time'?",
         ),
         (
             3,

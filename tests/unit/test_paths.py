@@ -58,9 +58,9 @@ def test_what_is_no_path_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("flor_time(a, '1s')", "there is no function 'flor_time'; did you mean 'floor_time'?"),
-        ("a && lenght(a)", "there is no function 'lenght'; did you mean 'length'?"),
-        ("a[?xyz(@)][1:2]", "there is no function 'xyz'; there are abs, avg, "),
+        ("flor_time(a, '1s')", "unknown function 'flor_time'; did you mean 'floor_time'?"),
+        ("a && lenght(a)", "unknown function 'lenght'; did you mean 'length'?"),
+        ("a[?xyz(@)][1:2]", "unknown function 'xyz'; use one of abs, avg, "),
     ],
 )
 def test_a_function_that_is_not_known_is_told_wherever_it_stands(text: str, told: str) -> None:

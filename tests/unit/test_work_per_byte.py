@@ -103,19 +103,19 @@ def test_depth_costs_no_more_than_width(ignore: tuple[str, ...]) -> None:
     assert cost(deep, rule) / len(deep) < 1.5 * cost(flat, rule) / len(flat)
 
 
-def test_what_is_kept_of_patterns_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_a_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern like **.a.*.*.* can have come so far in a great many ways; whoever sends events chooses which."""
-    monkeypatch.setattr(path, "_MOST_STATES", 16)
+    monkeypatch.setattr(path, "_MAX_STATES", 16)
     search = path._Search([ignored_path("**.a." + "*." * 14 + "z")])
-    dice = random.Random(1)
+    rng = random.Random(1)
     for _ in range(100):
-        names = [dice.choice("ab") for _ in range(150)]
+        names = [rng.choice("ab") for _ in range(150)]
         nest: Any = {"z": 1}
         for name in names:
             nest = {name: nest}
-        kept = search(nest)
-        assert (kept == nest) is (names[14] != "a")
-    assert len(search._known) <= 16
+        stripped = search(nest)
+        assert (stripped == nest) is (names[14] != "a")
+    assert len(search._cache) <= 16
 
 
 # --- numbers ---
@@ -137,8 +137,8 @@ def decoders_used(body: bytes, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     ordinary = text._ordinary_decoder()
     monkeypatch.setattr(text, "_ordinary_decoder", lambda: Spy("ordinary", ordinary.decode))
-    monkeypatch.setattr(decoding, "_quickly", Spy("quick", decoding._quickly))
-    monkeypatch.setattr(decoding, "_steadily", Spy("steady", decoding._steadily))
+    monkeypatch.setattr(decoding, "_decode_fast", Spy("quick", decoding._decode_fast))
+    monkeypatch.setattr(decoding, "_decode_bounded", Spy("steady", decoding._decode_bounded))
     read_json(body)
     return used
 
@@ -168,13 +168,13 @@ def test_ordinary_documents_are_read_as_ever(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_many_small_events_in_one_message_are_looked_through_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     steady: list[bytes] = []
-    decode = decoding._steadily
+    decode = decoding._decode_bounded
 
     def noted(raw: bytes) -> Any:
         steady.append(raw)
         return decode(raw)
 
-    monkeypatch.setattr(decoding, "_steadily", noted)
+    monkeypatch.setattr(decoding, "_decode_bounded", noted)
     hidden = r'{"d":[' + ",".join([r"5e-324"] * 50) + "]}"
     bodies = [{"eventSource": "aws:sqs", "messageId": str(n), "body": hidden} for n in range(5)]
     batch = json.dumps({"Records": bodies}).replace("e-324", r"\u0065-324").encode()
@@ -222,37 +222,37 @@ DOORS: dict[str, Callable[[bytes], object]] = {
 
 @pytest.mark.parametrize("number", ["5e-324", "1e300"])
 @pytest.mark.parametrize("read", DOORS.values(), ids=DOORS)
-def test_every_door_reads_slow_numbers_steadily(
+def test_every_door_reads_slow_numbers_decode_bounded(
     read: Callable[[bytes], object], number: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bytes] = []
-    decode = decoding._steadily
+    decode = decoding._decode_bounded
 
     def noted(raw: bytes) -> Any:
         seen.append(raw)
         return decode(raw)
 
-    monkeypatch.setattr(decoding, "_steadily", noted)
+    monkeypatch.setattr(decoding, "_decode_bounded", noted)
     body = filled(number)(10_000)
     read(body)
     assert seen
     assert body in seen[-1]  # what wraps it may look the same
 
 
-def some_number(dice: random.Random) -> str:
-    digits = str(dice.getrandbits(dice.randint(1, 90)))
-    fraction = dice.choice(["", f".{dice.getrandbits(40)}", ".0"])
-    return dice.choice(["", "-"]) + digits + fraction + dice.choice(["", "e", "E+", "e-"])
+def some_number(rng: random.Random) -> str:
+    digits = str(rng.getrandbits(dice.randint(1, 90)))
+    fraction = rng.choice(["", f".{dice.getrandbits(40)}", ".0"])
+    return rng.choice(["", "-"]) + digits + fraction + dice.choice(["", "e", "E+", "e-"])
 
 
 def test_both_ways_to_read_numbers_agree() -> None:
-    dice = random.Random(2)
+    rng = random.Random(2)
     for _ in range(20_000):
-        number = some_number(dice)
+        number = some_number(rng)
         if not number[-1].isdigit():
-            number += str(dice.choice([0, 5, 22, 23, 290, 300, 308, 309, 324, 345, 400]))
+            number += str(rng.choice([0, 5, 22, 23, 290, 300, 308, 309, 324, 345, 400]))
         body = f'{{"n":{number}}}'.encode()
-        assert _value_or_none(decoding._quickly, body) == _value_or_none(decoding._steadily, body), number
+        assert _value_or_none(decoding._decode_fast, body) == _value_or_none(decoding._decode_bounded, body), number
 
 
 def _value_or_none(decode: Callable[[bytes], Any], body: bytes) -> str | None:
@@ -410,11 +410,11 @@ def test_what_gzip_unpacks_to_is_in_proportion_to_what_was_sent(
 
 def test_gzip_that_unpacks_tenfold_is_read() -> None:
     """As of logs, in a record of the largest size that streams usually have."""
-    dice = random.Random(3)
+    rng = random.Random(3)
     part = b'{"id":"%d","lines":[%s]}'
     parts = []
     for number in range(12):
-        lines = [b'"%s %s"' % (dice.randbytes(34).hex().encode(), b"abc " * 150) for _ in range(1_300)]
+        lines = [b'"%s %s"' % (rng.randbytes(34).hex().encode(), b"abc " * 150) for _ in range(1_300)]
         parts.append(gzip.compress(part % (number, b",".join(lines)), 9))
     body = aggregate(parts)
     assert 700_000 < len(body) < 1024 * 1024

@@ -10,7 +10,7 @@ from eventonce.event import Delivery, Event
 from eventonce.event.formats import Carried, read_binary, read_message
 from eventonce.event.formats.carriers import sns_names
 from eventonce.event.formats.cloudevents import recognises_headers
-from eventonce.event.formats.headers import NAMING, name_in, named, of_request, readable, unquoted
+from eventonce.event.formats.headers import NAMING, apply_headers, apply_name, delivery_name, readable, unquote_key
 from eventonce.event.formats.text import GZIP, content, kind_of, read_json, values_in
 from eventonce.requests.refusal import RequestRefused
 
@@ -39,7 +39,7 @@ def deliveries(headers: Mapping[str, str], body: bytes, max_bytes: int, source: 
     shown = readable(headers)
     _check(headers, shown)
     found = _events(headers, shown, body, max_bytes)
-    if name and not name_in(shown):
+    if name and not delivery_name(shown):
         found = [_named(each, name, number, len(found)) for number, each in enumerate(found, 1)]
     where: dict[str, Any] = {"source": source, **({"headers": shown} if shown else {})}
     if len(found) == 1:
@@ -55,7 +55,7 @@ def idempotency_key(given: Sequence[str]) -> str | None:
     """Return the key among the headers of that name, if any; raise `RequestRefused` for one that cannot serve."""
     if not given:
         return None
-    key = unquoted(given[0].strip())
+    key = unquote_key(given[0].strip())
     if len(given) > 1 or not 0 < len(key) <= _LONGEST_KEY:
         raise RequestRefused(400, f"Idempotency-Key is not one text of 1 to {_LONGEST_KEY} characters")
     return key
@@ -95,7 +95,7 @@ def _events(
     try:
         raw = content(body, max_bytes)
         if recognises_headers(headers):
-            return [of_request(read_binary(headers, raw, max_bytes), shown)]
+            return [apply_headers(read_binary(headers, raw, max_bytes), shown)]
         media = _media(headers)
         if media.startswith("application/cloudevents-batch") and raw.strip() == b"[]":
             return []
@@ -121,7 +121,7 @@ def _names_json(media: str) -> bool:
 def _named(found: Event | EventRejected, name: str, number: int, count: int) -> Event | EventRejected:
     if isinstance(found, EventRejected):
         return found
-    return named(found, name if count == 1 else f"{name}/{number}", ("signed body",))
+    return apply_name(found, name if count == 1 else f"{name}/{number}", ("signed body",))
 
 
 def _delivery(found: Event | EventRejected, where: dict[str, Any], body: bytes) -> Delivery:
