@@ -693,7 +693,7 @@ def _behind_failure(job: Job, jobs: list[Job]) -> bool:
 
 def _passed_on(job: Job, done: Done) -> bool:
     """Whether it was this very message that was passed on, so that it must pass again."""
-    return job.mark is not None and memo.mark(done.record.memo) == job.mark
+    return job.mark is not None and memo.message_id(done.record.memo) == job.mark
 
 
 def _ended(job: Job) -> Outcome:

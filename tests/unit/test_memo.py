@@ -19,7 +19,7 @@ def test_a_damaged_memo_keeps_the_event_done_without_its_result(damaged: bytes) 
 
 @pytest.mark.parametrize("damaged", DAMAGED)
 def test_a_damaged_memo_names_no_message(damaged: bytes) -> None:
-    assert memo.mark(damaged) is None
+    assert memo.message_id(damaged) is None
 
 
 def test_what_is_whole_is_read() -> None:

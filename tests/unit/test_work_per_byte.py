@@ -240,9 +240,9 @@ def test_every_door_reads_slow_numbers_decode_bounded(
 
 
 def some_number(rng: random.Random) -> str:
-    digits = str(rng.getrandbits(dice.randint(1, 90)))
-    fraction = rng.choice(["", f".{dice.getrandbits(40)}", ".0"])
-    return rng.choice(["", "-"]) + digits + fraction + dice.choice(["", "e", "E+", "e-"])
+    digits = str(rng.getrandbits(rng.randint(1, 90)))
+    fraction = rng.choice(["", f".{rng.getrandbits(40)}", ".0"])
+    return rng.choice(["", "-"]) + digits + fraction + rng.choice(["", "e", "E+", "e-"])
 
 
 def test_both_ways_to_read_numbers_agree() -> None:
