@@ -283,7 +283,7 @@ class Lint:
         seen: set[str] = set()
         for line, _, compiled in self.rules:
             if compiled.name in seen:
-                self._error(line, f"rule {compiled.name!r} is there twice; give each rule a name of its own")
+                self._error(line, f"rule {compiled.name!r} exists twice; give each rule a name of its own")
             seen.add(compiled.name)
 
     def _unreachable(self) -> None:

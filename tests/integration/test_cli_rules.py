@@ -183,7 +183,7 @@ def test_check_of_a_wrong_file(folder: Path) -> None:
     (folder / "wrong.toml").write_text(PIPELINE.replace('ignore = ["sentAt"]', 'ignroe = ["sentAt"]'))
     done = run(folder, "check", "wrong.toml")
     assert done.returncode == 2
-    assert done.stdout == "wrong.toml:7: error: rule 1: 'ignroe' is not known; did you mean 'ignore'?\n"
+    assert done.stdout == "wrong.toml:7: error: rule 1: unknown setting 'ignroe'; did you mean 'ignore'?\n"
 
 
 def test_check_names_what_is_not_there(folder: Path) -> None:

@@ -594,9 +594,9 @@ def nested(levels: int, core: Any = ("v",)) -> Any:
 def test_a_hundred_levels_are_allowed_and_no_more() -> None:
     assert Pattern(nested(100)).matches(nested(100, "v"))
 
-    with pytest.raises(PatternError, match="lies deeper than 100 levels"):
+    with pytest.raises(PatternError, match="is deeper than 100 levels"):
         Pattern(nested(101))
-    with pytest.raises(PatternError, match="lies deeper than 100 levels"):
+    with pytest.raises(PatternError, match="is deeper than 100 levels"):
         Pattern(nested(100_000))
 
 
@@ -605,7 +605,7 @@ def test_alternatives_count_as_levels() -> None:
     for _ in range(200):
         core = {"$or": [core, {"b": [1]}]}
 
-    with pytest.raises(PatternError, match="lies deeper than 100 levels"):
+    with pytest.raises(PatternError, match="is deeper than 100 levels"):
         Pattern(core)
 
 

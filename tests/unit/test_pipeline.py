@@ -165,22 +165,22 @@ def test_a_table_is_enough() -> None:
     ],
 )
 def test_an_unknown_name_gets_the_nearest_right_one(write: Callable[[str], str], wrong: str, right: str) -> None:
-    with refused(f"pipeline.toml: {wrong!r} is not known; did you mean {right!r}?"):
+    with refused(f"pipeline.toml: unknown setting {wrong!r}; did you mean {right!r}?"):
         load(write(f'{wrong} = "x"'))
 
 
 def test_a_name_that_is_like_none_gets_all_of_them(write: Callable[[str], str]) -> None:
-    with refused("pipeline.toml: 'xyzzy' is not known; it takes consumer, store, source, sink, dead_letter,"):
+    with refused("pipeline.toml: unknown setting 'xyzzy'; use consumer, store, source, sink, dead_letter,"):
         load(write("xyzzy = 1"))
 
 
 def test_an_unknown_name_in_a_rule_tells_which_rule(write: Callable[[str], str]) -> None:
-    with refused("pipeline.toml: rule 2: 'ignored' is not known; did you mean 'ignore'?"):
+    with refused("pipeline.toml: rule 2: unknown setting 'ignored'; did you mean 'ignore'?"):
         load(write('[[rule]]\nname = "a"\n[[rule]]\nname = "b"\nignored = ["x"]'))
 
 
 def test_an_unknown_option_is_told_without_a_file() -> None:
-    with refused("options: 'stor' is not known; did you mean 'store'?"):
+    with refused("options: unknown setting 'stor'; did you mean 'store'?"):
         load(stor="memory:")
 
 
@@ -281,7 +281,7 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rule", "told"),
     [
-        ("key = 'ids'", 'key: \'ids\' is not known; use "id", "content" or a list of paths'),
+        ("key = 'ids'", 'key: unknown key \'ids\'; use "id", "content" or a list of paths'),
         ("key = []", "key: name at least one path"),
         ("key = ['detail.order-id']", "key: 'detail.order-id' is not a path at character 13"),
         ("ignore = ['a']", 'ignore only means something with key = "content"'),
@@ -324,7 +324,7 @@ def test_rules_in_the_wrong_brackets_are_told(write: Callable[[str], str], text:
 
 
 def test_two_rules_of_one_name_are_told(write: Callable[[str], str]) -> None:
-    with refused("rule 'a' is there twice; give each rule a name of its own"):
+    with refused("rule 'a' exists twice; give each rule a name of its own"):
         open_once(load(write("store = 'memory:'\n[[rule]]\nname = 'a'\n[[rule]]\nname = 'a'"))).close()
 
 

@@ -1,4 +1,4 @@
-"""Rules compiled for use, and how they are written in TOML."""
+"""Rules: written in TOML or Python, and compiled for use."""
 
 from eventonce.rules.load import given_rules, load_rules, read_all
 from eventonce.rules.rulebook import CompiledRule, Keyed, Rulebook, identity
