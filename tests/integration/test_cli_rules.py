@@ -309,7 +309,7 @@ def test_check_warns_of_headers_that_the_signature_does_not_cover(
     (tmp_path / "pipeline.toml").write_text(pipeline % "")
     told = run(tmp_path, "check", "pipeline.toml")
     assert told.returncode == 0
-    assert "pipeline.toml:1: warning: source: rule 'github requests' looks at x-github-delivery" in told.stdout
+    assert "pipeline.toml:1: warning: source: rule 'github requests' reads x-github-delivery" in told.stdout
     assert "warning: source: auth: x-github-delivery is not signed" in told.stdout
     (tmp_path / "pipeline.toml").write_text(pipeline % "&trust_headers=x-github-delivery")
     assert run(tmp_path, "check", "pipeline.toml").stdout == ""

@@ -336,7 +336,7 @@ def test_a_name_that_is_not_resolved_does_not_hold_the_sender_for_ever(
 ) -> None:
     go = threading.Event()
     net.answer = lambda: certificate() if go.wait(60) else b""
-    monkeypatch.setattr(sns, "_PATIENCE", 0.05)
+    monkeypatch.setattr(sns, "_TOTAL_TIMEOUT", 0.05)
     auth = Sns(TOPIC, fetch=net)
 
     async def twice() -> list[int | None]:
@@ -344,7 +344,7 @@ def test_a_name_that_is_not_resolved_does_not_hold_the_sender_for_ever(
         go.set()
         while auth._fetches:
             await asyncio.sleep(0.01)
-        monkeypatch.setattr(sns, "_PATIENCE", 60.0)
+        monkeypatch.setattr(sns, "_TOTAL_TIMEOUT", 60.0)
         return [*found, await status(auth)]
 
     async def status(auth: Sns) -> int | None:
