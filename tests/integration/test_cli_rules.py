@@ -191,8 +191,8 @@ def test_check_names_what_is_not_there(folder: Path) -> None:
     done = run(folder, "check", "pipeline.toml")
     assert done.returncode == 0
     assert done.stdout == (
-        "pipeline.toml:1: warning: source: there is no file 'in.jsonl' here; make it, or run where it is\n"
-        "pipeline.toml:2: warning: sink: there is no folder 'out' here; make it, or run where it is\n"
+        "pipeline.toml:1: warning: source: no such file 'in.jsonl'; create it, or run in another folder\n"
+        "pipeline.toml:2: warning: sink: no such folder 'out'; create it, or run in another folder\n"
     )
 
 
