@@ -142,11 +142,3 @@ class LeaseLost(EventOnceError):
 
 class ResultUnavailable(EventOnceError):
     """This event was processed before, but its result was not stored."""
-
-
-class LateRows(EventOnceError):
-    """The engine has dropped rows as late, which may have been unique."""
-
-
-class TransactionRefused(EventOnceError):
-    """The database refused the handler's own writes, so none of them was made."""

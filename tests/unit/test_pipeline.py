@@ -239,7 +239,7 @@ def test_a_lease_that_is_too_long_is_told(write: Callable[[str], str]) -> None:
 
 
 def test_an_empty_consumer_is_told(write: Callable[[str], str]) -> None:
-    with pytest.raises(ConfigError, match="consumer: name the consumer"):
+    with pytest.raises(ConfigError, match="consumer: is empty; name the consumer"):
         open_once(load(write("store = 'memory:'\nconsumer = ''"))).close()
 
 
