@@ -3,7 +3,7 @@
 EventOnceError
 ├── ConfigError              a setting, URL or option is wrong           exit 2
 │   └── MissingDriver        a package that an extra brings is missing
-├── StoreError               the store did not answer; try again later
+├── StoreError               the store did not answer, but may later
 │   ├── StoreBusy            others held it for too long; it did nothing
 │   ├── StorePartly          some of its servers did not answer, and others did
 │   └── StoreUnusable        it will not answer until someone acts       exit 2

@@ -280,11 +280,11 @@ class Lint:
                 self._compile(line, line, line, rule)
 
     def _names_twice(self) -> None:
-        seen: set[str] = set()
+        names: set[str] = set()
         for line, _, compiled in self.rules:
-            if compiled.name in seen:
+            if compiled.name in names:
                 self._error(line, f"rule {compiled.name!r} exists twice; give each rule a name of its own")
-            seen.add(compiled.name)
+            names.add(compiled.name)
 
     def _unreachable(self) -> None:
         for index, (line, _, later) in enumerate(self.rules):

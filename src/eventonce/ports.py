@@ -7,7 +7,7 @@ are in `claims/protocol.py`, and `eventonce.testing` has a test suite for stores
 Stores:        `Store`, and if it can: `Transactional` with its `Transaction`, `Checkable`
 Sources:       `Source`, and if it can: `Measured`
 Sinks:         `Sink`
-Dead letters:  `DeadLetters` writes them; `DeadLetterBox` reads them back, as `DeadLetter`
+Dead letters:  `DeadLetters` writes them, and `DeadLetterBox` reads them back as `DeadLetter`
 Requests:      `Auth`, which returns what it has `Admitted`
 Publishing:    `Carrier`, with `Sendable`, `BatchEntry`, `CallLimits`, `EntryAccepted`, `EntryRefusal`, `BatchRefused`
 Watching:      `Hook`, with `Attempt`, `Seen`, `Called` and `Relayed`
@@ -30,7 +30,7 @@ from eventonce.event.keys import Key
 
 
 class Swept(NamedTuple):
-    """How many records a sweep removed, and where to go on; `cursor` is None at the end."""
+    """The number of records that a sweep removed, and the cursor to continue from, or None at the end."""
 
     removed: int
     cursor: bytes | None

@@ -223,8 +223,8 @@ def _server(topic: str) -> str:
     return f"https://sns.{match[2]}.{PARTITIONS[match[1]]}/"
 
 
-def _is_at(server: str, url: str, rest: re.Pattern[str]) -> bool:
-    return url.startswith(server) and rest.fullmatch(url, len(server)) is not None
+def _is_at(server: str, url: str, suffix: re.Pattern[str]) -> bool:
+    return url.startswith(server) and suffix.fullmatch(url, len(server)) is not None
 
 
 def _document(body: bytes) -> _Document:

@@ -78,7 +78,7 @@ class Record(NamedTuple):
     trying: int | None  # the highest version among those attempts
     done_at: int  # when it was last done; 0 if never
     until: int  # the end of the window; 0 if never done
-    took: int  # attempts the last done run took
+    attempts: int  # of the run that is done
     version: int | None  # the highest version done
     memo: bytes | None
     error: str | None  # of the last failed attempt

@@ -241,10 +241,10 @@ def _equals_ignore_case(operand: Any, position: _Position) -> _Test:
 
 
 def _wildcard(operand: Any, position: _Position) -> _Test:
-    first, *rest = _segments(_text(operand, position), position)
-    if not rest:
+    first, *others = _segments(_text(operand, position), position)
+    if not others:
         return lambda value: isinstance(value, str) and value == first
-    *middle, last = rest
+    *middle, last = others
     return lambda value: isinstance(value, str) and _fits(value, first, middle, last)
 
 
@@ -426,7 +426,7 @@ def _all_of(rule: Mapping[_Path, _Leaf]) -> _Matcher:
             fields.append((path[0], leaf.match))
         else:
             deeper.setdefault(path[0], {})[path[1:]] = leaf
-    fields += [(name, _inside(_all_of(rest))) for name, rest in deeper.items()]
+    fields += [(name, _inside(_all_of(subrule))) for name, subrule in deeper.items()]
 
     def match(node: Any) -> int:
         best = _ABSENT

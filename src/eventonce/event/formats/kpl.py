@@ -2,7 +2,7 @@
 
     f3 89 9a c2 | a message of Protocol Buffers | 16 bytes of MD5 over the message
 
-The message has the partition keys as field 1, hash keys as 2 and the records as 3; a record has its data as field 3.
+The message has the partition keys as field 1, hash keys as 2 and the records as 3. A record has its data as field 3.
 github.com/awslabs/amazon-kinesis-producer/blob/master/aggregation-format.md
 """
 
