@@ -66,6 +66,6 @@ def _parse(text: str) -> float | None:
     return total if offset == len(text) and offset else None
 
 
-def moment(millis: int) -> datetime:
+def to_datetime(millis: int) -> datetime:
     """Return a time in milliseconds as an aware datetime."""
     return datetime.fromtimestamp(millis / 1000, UTC)

@@ -29,7 +29,7 @@ from eventonce.claims.protocol import (
     Want,
     Won,
 )
-from eventonce.clock import LONGEST, Clock, SystemClock, duration, moment
+from eventonce.clock import LONGEST, Clock, SystemClock, duration, to_datetime
 from eventonce.context import AsyncHandler, Context, Handler
 from eventonce.errors import (
     ConfigError,
@@ -449,7 +449,7 @@ class Once:
     def _check_version(self, job: Job, since: int) -> None:
         """Refuse a version that no clock can have given yet: it would make all that come after it stale."""
         if since > self._clock.utc() + job.rule.ahead_of_clock:
-            time = moment(since).isoformat(timespec="seconds")
+            time = to_datetime(since).isoformat(timespec="seconds")
             raise EventRejected(
                 f"{job.rule.rule.version} is {job.version}, which no clock gives before {time}, and would make later "
                 f"versions stale; if it is right, give rule {job.rule.name!r} another version_ahead"
@@ -552,7 +552,7 @@ class Once:
             )
             job.end(OutcomeKind.DUPLICATE, not_kept, result=result, first=first)
         elif isinstance(answer, Busy):
-            until = moment(answer.until).strftime("%Y-%m-%d %H:%M:%S")
+            until = to_datetime(answer.until).strftime("%Y-%m-%d %H:%M:%S")
             busy = EventBusy(f"another worker is running it; its lease lasts until {until} UTC")
             job.end(OutcomeKind.BUSY, busy, retry_at=answer.until)
         elif not isinstance(answer, Won):

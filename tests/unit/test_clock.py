@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from eventonce.clock import SystemClock, duration, moment
+from eventonce.clock import SystemClock, duration, to_datetime
 from eventonce.errors import ConfigError
 
 
@@ -40,4 +40,4 @@ def test_the_system_clock_is_utc_and_moves() -> None:
     clock.sleep(5)
     assert clock.steady() > before
     assert abs(utc / 1000 - time.time()) < 60
-    assert moment(0).isoformat() == "1970-01-01T00:00:00+00:00"
+    assert to_datetime(0).isoformat() == "1970-01-01T00:00:00+00:00"

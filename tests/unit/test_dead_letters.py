@@ -10,7 +10,7 @@ import pytest
 
 from eventonce import Once, Rule
 from eventonce.claims.outcome import Outcome, OutcomeKind
-from eventonce.clock import moment
+from eventonce.clock import to_datetime
 from eventonce.dead_letters import open_dead_letters
 from eventonce.dead_letters.letter import after_failure, letter_deliveries, read_letter
 from eventonce.dead_letters.queue_sink import DeadQueue, packed
@@ -46,7 +46,7 @@ def read_back(told: dict[str, Any]) -> DeadLetter:
 def test_a_letter_is_read_back_as_it_was_written(body: bytes) -> None:
     found = read_back(letter(*dead(body), NOW))
     assert (found.body, found.reason, found.outcome, found.attempts) == (body, "no money", "failed", 5)
-    assert (found.rule, found.key, found.time) == ("orders", "00" * 16, moment(NOW))
+    assert (found.rule, found.key, found.time) == ("orders", "00" * 16, to_datetime(NOW))
     assert (found.place, found.trouble) == ("in.jsonl:7", None)
 
 
@@ -163,7 +163,7 @@ def test_a_dead_letter_of_eventbridge() -> None:
     )
     assert found.reason == "NO_PERMISSIONS: it may not (MaximumRetryAttempts)"
     assert (found.rule, found.attempts, found.body, found.trouble) == ("orders", 185, EVENT, None)
-    assert (found.id, found.time, found.outcome) == ("m-1", moment(NOW), "undelivered")
+    assert (found.id, found.time, found.outcome) == ("m-1", to_datetime(NOW), "undelivered")
 
 
 def test_a_dead_letter_of_the_new_bus_names_its_events_and_cannot_be_redriven() -> None:
@@ -211,18 +211,18 @@ def test_such_a_message_is_read_with_its_own_id_where_the_event_has_none() -> No
 
 
 def chosen(**given: Any) -> bool:
-    found = DeadLetter(id="1", reason="No route to host", rule="orders", key="00" * 16, time=moment(NOW))
+    found = DeadLetter(id="1", reason="No route to host", rule="orders", key="00" * 16, time=to_datetime(NOW))
     return LetterFilter(**given).takes(found)
 
 
 def test_a_choice() -> None:
     assert chosen()
-    assert chosen(reason="no ROUTE", rule="orders", key="00" * 16, since=moment(NOW))
+    assert chosen(reason="no ROUTE", rule="orders", key="00" * 16, since=to_datetime(NOW))
     assert not chosen(reason="timeout")
     assert not chosen(rule="mails")
     assert not chosen(key="11" * 16)
-    assert not chosen(since=moment(NOW + 1))
-    assert not LetterFilter(since=moment(NOW)).takes(DeadLetter(id="1"))
+    assert not chosen(since=to_datetime(NOW + 1))
+    assert not LetterFilter(since=to_datetime(NOW)).takes(DeadLetter(id="1"))
 
 
 def test_a_plan_holds_no_more_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from eventonce.claims.outcome import FirstCopy
-from eventonce.clock import moment
+from eventonce.clock import to_datetime
 from eventonce.errors import ResultUnavailable, describe
 from eventonce.event import Event
 from eventonce.rules.rule import Remember
@@ -56,11 +56,11 @@ def read(
 ) -> tuple[FirstCopy, Any, ResultUnavailable | None]:
     """Return the first copy and its result, or an error if a result is wanted and not available."""
     if memo is None and remember != "result":  # nearly always
-        return FirstCopy(at=moment(done_at), attempts=attempts), None, None
+        return FirstCopy(at=to_datetime(done_at), attempts=attempts), None, None
     fields = _fields(memo)
     first_fingerprint = fields.get("fingerprint")
     first = FirstCopy(
-        at=moment(done_at),
+        at=to_datetime(done_at),
         attempts=attempts,
         id=fields.get("id"),
         time=fields.get("time"),

@@ -7,7 +7,7 @@ import click
 
 from eventonce.claims.protocol import Record, running
 from eventonce.cli.options import events_or_keys, keys_of, open_existing, pipeline_options, read_settings
-from eventonce.clock import SystemClock, moment
+from eventonce.clock import SystemClock, to_datetime
 from eventonce.event.keys import Key
 
 
@@ -54,4 +54,4 @@ def _state(record: Record) -> str:
 
 
 def _time(millis: int) -> str | None:
-    return moment(millis).isoformat() if millis else None
+    return to_datetime(millis).isoformat() if millis else None

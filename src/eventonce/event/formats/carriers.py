@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from eventonce.clock import moment
+from eventonce.clock import to_datetime
 from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.event.formats import cloudevents, eventbridge, gateway
@@ -264,7 +264,7 @@ def _tombstone(record: Document) -> Event:
 
 def _time(millis: Any) -> datetime | None:
     try:
-        return moment(millis) if isinstance(millis, int) else None
+        return to_datetime(millis) if isinstance(millis, int) else None
     except (ValueError, OverflowError, OSError):
         return None
 

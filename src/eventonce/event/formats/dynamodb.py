@@ -4,7 +4,7 @@ import re
 from datetime import datetime
 from typing import Any
 
-from eventonce.clock import moment
+from eventonce.clock import to_datetime
 from eventonce.event import Event
 from eventonce.event.formats.numbers import watch_number
 from eventonce.event.formats.plain import text
@@ -57,7 +57,7 @@ def _table(body: dict[str, Any]) -> str:
 def _time(value: Any) -> datetime | None:
     millis = floor_time(value, "1ms")  # seconds here, milli- or microseconds in a Kinesis stream
     try:
-        return None if millis is None else moment(millis)
+        return None if millis is None else to_datetime(millis)
     except (ValueError, OverflowError, OSError):
         return None
 
