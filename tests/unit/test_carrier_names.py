@@ -16,7 +16,7 @@ from eventonce.dead_letters import open_dead_letters
 from eventonce.dead_letters.letter import letter_deliveries
 from eventonce.event import Delivery
 from eventonce.event.formats import read_events
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.outbox.identity import Identities
 from eventonce.outbox.row import make_row
 from eventonce.redrive import open_box
@@ -172,7 +172,7 @@ def test_one_record_has_one_name_by_each_way() -> None:
 
 
 def test_an_empty_record_of_kinesis_is_an_event_by_every_door(once: Once, ran: list[str]) -> None:
-    (record,) = apart(
+    (record,) = split_events(
         Delivery(b"", {"source": "kinesis://orders", "arn": STREAM, "message": "shardId-0:7"}, handle="h")
     )
     assert record.event is not None
@@ -190,7 +190,7 @@ def test_the_worker_and_a_function_know_a_record_by_one_key(scheme: str) -> None
         "kinesis": (STREAM, "shardId-0:7", {"Records": [kinesis(BARE)]}),
     }[scheme]
     where = {"source": f"{scheme}://orders", "arn": arn, "message": name}
-    (delivery,) = apart(Delivery(BARE.encode(), where, handle="h"))
+    (delivery,) = split_events(Delivery(BARE.encode(), where, handle="h"))
     assert delivery.event is not None
     assert key(delivery.event) == key(document)
 
@@ -250,8 +250,11 @@ def test_a_dead_letter_keeps_the_name(tmp_path: Path) -> None:
     failed = Outcome(kind=OutcomeKind.FAILED, attempt=1, error=ValueError("no"))
     two = f"[{BARE}, {BARE}]"
     where = {"source": "sqs://orders", "arn": QUEUE, "message": "m-1"}
-    parts = [*apart(Delivery(BARE.encode(), where, handle="h")), *apart(Delivery(two.encode(), where, handle="h"))]
-    own = apart(Delivery(b'{"id": "m-1"}', where, handle="h"))
+    parts = [
+        *split_events(Delivery(BARE.encode(), where, handle="h")),
+        *split_events(Delivery(two.encode(), where, handle="h")),
+    ]
+    own = split_events(Delivery(b'{"id": "m-1"}', where, handle="h"))
     dead = [*parts, *own]
     open_dead_letters(url).write([(each, failed) for each in dead], 0)
     letters = list(open_box(url).letters())
@@ -392,7 +395,7 @@ def test_a_message_without_data_gets_past_no_rule(body: Any, made: Callable[[str
     found = Rulebook("billing", [PATH_RULE], identity("14d", "retry"))
     with pytest.raises(EventRejected, match=r"has no detail\.orderId"):
         found.key(read(made(json.dumps(body))))
-    (delivery,) = apart(Delivery(json.dumps(body).encode(), {"source": "sqs://q", "message": "m"}, handle="h"))
+    (delivery,) = split_events(Delivery(json.dumps(body).encode(), {"source": "sqs://q", "message": "m"}, handle="h"))
     assert delivery.event is not None
     with pytest.raises(EventRejected, match=r"has no detail\.orderId"):
         found.key(delivery.event)

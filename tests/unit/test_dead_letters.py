@@ -19,7 +19,7 @@ from eventonce.dead_letters.writing import letter
 from eventonce.errors import ConfigError, EventRejected, SinkError, SourceError
 from eventonce.event import Delivery, Event
 from eventonce.event.keys import Key
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.redrive import DeadLetter, LetterFilter, groups, open_box, plan
 from eventonce.requests.reading import deliveries
 from eventonce.wire import Pipeline, dead_letter_url, load
@@ -75,11 +75,11 @@ SENT = {"source": "sqs://in", "message": "m-1"}
         deliveries({"x-gitlab-event": "Push"}, b'{"n": 1}', 10_000, "http"),
         deliveries({}, b'{"id": 7, "headers": {"x-github-event": "push"}}', 10_000, "http"),
         deliveries({"webhook-id": "w"}, b'[{"id": 1, "n": 1}, {"n": 2}]', 10_000, "http"),
-        apart(Delivery(b'{"n": 1}', SENT, handle="h")),
-        apart(Delivery(b'{"id": 7}', SENT, handle="h")),
-        apart(Delivery(b"text", SENT, handle="h")),
-        apart(Delivery(b'{"Records": [{"n": 1}, {"n": 2}]}', SENT, handle="h")),
-        apart(Delivery(b'[{"specversion": "1.0", "id": "1", "source": "s", "type": "t"}]', SENT, handle="h")),
+        split_events(Delivery(b'{"n": 1}', SENT, handle="h")),
+        split_events(Delivery(b'{"id": 7}', SENT, handle="h")),
+        split_events(Delivery(b"text", SENT, handle="h")),
+        split_events(Delivery(b'{"Records": [{"n": 1}, {"n": 2}]}', SENT, handle="h")),
+        split_events(Delivery(b'[{"specversion": "1.0", "id": "1", "source": "s", "type": "t"}]', SENT, handle="h")),
     ],
 )
 def test_an_event_has_the_key_it_had_however_it_came(came: list[Delivery]) -> None:

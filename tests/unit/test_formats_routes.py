@@ -11,7 +11,7 @@ import pytest
 from eventonce import Event, Rule
 from eventonce.event import Delivery
 from eventonce.event.formats import read_binary, read_events
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.rules.rulebook import Rulebook, identity
 
 EVENT = {
@@ -158,7 +158,7 @@ def test_a_change_of_a_table_has_one_key_through_lambda_pipes_a_worker_and_a_fil
         "dynamodb": {"Keys": {"id": {"S": "o-1"}}, "NewImage": {"id": {"S": "o-1"}}},
     }
     where = {"source": "dynamodbstreams://orders", "arn": record["eventSourceARN"], "message": "d-1"}
-    (delivery,) = apart(Delivery(json.dumps(record).encode(), where, handle="h"))
+    (delivery,) = split_events(Delivery(json.dumps(record).encode(), where, handle="h"))
     assert delivery.event is not None
     events = [delivery.event, *map(read, [{"Records": [record]}, [record], record])]
     forwarded = read({"Records": [kinesis(json.dumps(record).encode())]})

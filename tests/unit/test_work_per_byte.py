@@ -20,7 +20,7 @@ from eventonce.event import paths as path
 from eventonce.event.formats import MAX_BYTES, Carried, read_event, read_events, read_message, text, unpack
 from eventonce.event.formats.text import read_json
 from eventonce.event.paths import ignored_path
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.requests.reading import deliveries
 from eventonce.rules.rulebook import CompiledRule
 
@@ -362,7 +362,7 @@ GZIPS: dict[str, Callable[[int], bytes]] = {
 
 def sqs_worker(once: Once, body: bytes) -> Any:
     where = {"source": "sqs://q", "message": "m", "arn": "q"}
-    return once.run(list(apart(Delivery(records([body]), where, handle="h"))), print)
+    return once.run(list(split_events(Delivery(records([body]), where, handle="h"))), print)
 
 
 MESSAGES: dict[str, Callable[[Once, bytes], Any]] = {

@@ -20,7 +20,7 @@ from eventonce.event.formats.headers import readable
 _BATCH_FIELDS = (b'"Records"', b'"records"', b'"Messages"', b'"Entries"')
 
 
-def apart(delivery: Delivery) -> Sequence[Delivery]:
+def split_events(delivery: Delivery) -> Sequence[Delivery]:
     """Return one delivery for each event that a delivery's document carries."""
     if delivery.event is not None or delivery.unreadable is not None:
         return [delivery]
