@@ -18,7 +18,7 @@ from eventonce import Once, Rule
 from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.event.formats import read_event, to_sdk
-from eventonce.event.stamp import identity_of, stamped
+from eventonce.event.stamp import add_stamp, identity_of
 from eventonce.outbox import Message, Publisher, PublishKind
 from eventonce.rules import Rulebook, identity
 from eventonce.testing.clock import ManualClock
@@ -235,7 +235,7 @@ def test_a_time_is_never_made_up() -> None:
 
 
 def test_the_stamp_stands_beside_the_attributes_and_the_sdk_never_sees_it() -> None:
-    published = stamped(read_event(mapping()), "mine", 3)
+    published = add_stamp(read_event(mapping()), "mine", 3)
 
     assert identity_of(published) == identity_of(read_event(published.line())) == "mine"
     assert to_sdk(published).get_attributes() == to_sdk(read_event(mapping())).get_attributes()

@@ -12,7 +12,7 @@ FIELD = "_eventonce"
 LONGEST = 256  # characters of an identity
 
 
-def stamped(event: Event, identity: str, attempt: int) -> Event:
+def add_stamp(event: Event, identity: str, attempt: int) -> Event:
     """Return the event with a stamp in its data, or beside the attributes of a CloudEvent, whose data may be anything.
 
     Data that is not an object becomes one, as it does on every bus.
@@ -25,7 +25,7 @@ def stamped(event: Event, identity: str, attempt: int) -> Event:
     return structs.replace(event, data={**data, FIELD: stamp}, raw=b"")
 
 
-def unstamped(event: Event) -> Event:
+def remove_stamp(event: Event) -> Event:
     """Return the event without the stamp of an earlier publisher."""
     if event.form == "cloudevents" and FIELD in event.attributes:
         fields = {name: value for name, value in decode(event.line()).items() if name != FIELD}
