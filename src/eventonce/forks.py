@@ -16,7 +16,7 @@ _registered: "weakref.WeakSet[Forkable]" = weakref.WeakSet()
 _forking: list[Forkable] = []  # between before and after, so that both call the same objects
 
 
-def tell_of_forks(forkable: Forkable) -> None:
+def register_for_forks(forkable: Forkable) -> None:
     """Register an object for fork callbacks. It is held weakly."""
     _registered.add(forkable)
 
