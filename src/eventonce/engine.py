@@ -54,7 +54,7 @@ from eventonce.keeper import Batch, Hold, Keeper
 from eventonce.observe.hooks import Hooks
 from eventonce.observe.watched import Watched
 from eventonce.ports import Checkable, Hook, Seen, Sink, Store
-from eventonce.rules import Rulebook, given_rules, identity
+from eventonce.rules import Rulebook, identity, resolve_rules
 from eventonce.rules.rule import DEFAULT_WINDOW, OnStoreError, Remember, Rule
 from eventonce.stores import open_store
 from eventonce.work import Run, Work
@@ -114,7 +114,7 @@ class Once:
         self._max_result = max_result
         self._max_bytes = max_bytes
         self._clock = clock or SystemClock()
-        self._rules = Rulebook(consumer, given_rules(rules), identity(window, on_store_error, remember))
+        self._rules = Rulebook(consumer, resolve_rules(rules), identity(window, on_store_error, remember))
         self._bounds_counts = any(rule.ahead_of_last is not None for rule in self._rules.all)
         if not isinstance(store, str) and not hasattr(store, "claim"):
             raise ConfigError(f"store: {store!r} is neither a URL nor a store; use sqlite:///FILE or memory:")

@@ -15,7 +15,7 @@ def load_rules(file: str | PathLike[str]) -> list[Rule]:
     return read_all(read_toml(file), str(file))
 
 
-def given_rules(rules: Rule | Sequence[Rule] | str | PathLike[str]) -> Sequence[Rule]:
+def resolve_rules(rules: Rule | Sequence[Rule] | str | PathLike[str]) -> Sequence[Rule]:
     """Return the rules of a `rules` parameter, which may name a file."""
     if isinstance(rules, (str, PathLike)):
         return load_rules(rules)
