@@ -501,7 +501,7 @@ class Once:
                 lost.append(job)
             if isinstance(answer, Done) and _passed_on(job, answer):
                 job.recorded = True  # by an earlier run, after which its carrier sent it again
-                won[job] = Won(answer.record.took)
+                won[job] = Won(answer.record.attempts)
             else:
                 self._answer(job, answer)
         holds = batch.hold(ours, token, until)
@@ -548,7 +548,7 @@ class Once:
             job.done = answer
             record = answer.record
             first, result, not_kept = memo.read(
-                job.rule.remember, record.memo, record.done_at, record.took, job.content
+                job.rule.remember, record.memo, record.done_at, record.attempts, job.content
             )
             job.end(OutcomeKind.DUPLICATE, not_kept, result=result, first=first)
         elif isinstance(answer, Busy):

@@ -36,7 +36,7 @@ def shown(key: Key, record: Record | None) -> dict[str, Any]:
     told = {
         "key": key.hex(),
         "state": _state(record),
-        "attempts": record.tries or record.took,
+        "attempts": record.tries or record.attempts,
         "done_at": _time(record.done_at),
         "remembered_until": _time(record.expires),
         "lease_until": _time(record.lease),
