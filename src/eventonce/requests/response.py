@@ -31,20 +31,21 @@ class Response(NamedTuple):
     body: bytes
 
 
-def respond(outcomes: Sequence[Outcome], *, keyed: bool, kept: bool) -> Response:
+def respond(outcomes: Sequence[Outcome], *, keyed: bool, dead_lettered: bool) -> Response:
     """Return the response to a request with these events.
 
     `keyed` says that its sender follows the draft of `Idempotency-Key`, which has statuses of its own: 409 for a
     request in progress, and 422 for a key that was sent before with another body. To others 409 is dangerous: SNS and
     EventBridge do not retry after it, and the copy that runs may yet fail.
 
-    `kept` says that failures without another attempt are dead letters now, so that they need not be sent again.
+    `dead_lettered` says that failures without another attempt are dead letters now and need not be sent again.
     """
     if not outcomes:  # an empty batch is valid
         return _json(200, {"outcome": OutcomeKind.PROCESSED})
     worst = min(outcomes, key=lambda outcome: _ORDER[outcome.kind])
     status = _STATUS[worst.kind]
-    if worst.kind is OutcomeKind.FAILED and kept and not any(outcome.action is Action.RETRY for outcome in outcomes):
+    retried = any(outcome.action is Action.RETRY for outcome in outcomes)
+    if worst.kind is OutcomeKind.FAILED and dead_lettered and not retried:
         status = 200
     if keyed and worst.kind is OutcomeKind.BUSY:
         status = 409

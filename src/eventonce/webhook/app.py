@@ -157,7 +157,7 @@ class Webhook:
             return unfinished()
         if waiting.exception() is not None:
             raise RequestRefused(503, "events cannot be processed now")
-        return respond(waiting.result(), keyed=keyed, kept=self._dead_letters is not None)
+        return respond(waiting.result(), keyed=keyed, dead_lettered=self._dead_letters is not None)
 
     async def _read(self, request: Admitted) -> list[Delivery]:
         """Its events; a large body is read on a thread, and the others are answered meanwhile."""

@@ -167,7 +167,9 @@ class Layout:
         lease = _int(item, "in_progress_expiration")
         if status == DONE:  # when is not told, but it was not long before its time would have been over
             memo = _told(_text(item, "data"))
-            return _RUNNING._replace(lease=0, tries=0, done_at=lease or 1, until=end, attempts=1, memo=memo, expires=end)
+            return _RUNNING._replace(
+                lease=0, tries=0, done_at=lease or 1, until=end, attempts=1, memo=memo, expires=end
+            )
         return _RUNNING._replace(lease=lease + 1 if lease else min(end, now + LONGEST_LEASE), expires=end)
 
     # --- changes ---
