@@ -84,11 +84,11 @@ def machine(scale: Scale, seconds: float) -> list[str]:
     memory = int(next(iter(_lines("/proc/meminfo")), "x 0").split()[1]) // 2**20
     load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
     system = f"{platform.system()} {platform.release()}"
+    minutes = f"{seconds / 60:.0f} minutes"
     return [
         f"- {os.cpu_count()} cores of {processor.partition(': ')[2]}, {memory} GB, {system}; load at the end {load}",
         f"- Python {platform.python_version()}; {', '.join(map(_with_version, PACKAGES))}",
-        f"- `make bench`: {scale.rounds} interleaved rounds, {scale.resident:,} keys resident, "
-        f"{seconds / 60:.0f} minutes",
+        f"- `make bench`: {scale.rounds} interleaved rounds, {scale.resident:,} keys resident, {minutes}",
         "- A ratio is best round to best round, the spread that of single rounds; cpu is what client and server spend.",
     ]
 
