@@ -214,11 +214,11 @@ def test_an_envelope_that_the_new_bus_confirms_counts(data: Any) -> None:
 @pytest.mark.parametrize("name", ["aws:Source", "aws:DetailType"])
 @pytest.mark.parametrize("form", [EVENTBRIDGE, CLOUDEVENT])
 def test_data_that_contradicts_the_new_bus_is_rejected(form: dict[str, Any], name: str) -> None:
-    said = {"aws:Source": form["source"], "aws:DetailType": form.get("detail-type") or form["type"]}
+    confirmed = {"aws:Source": form["source"], "aws:DetailType": form.get("detail-type") or form["type"]}
     for data in (form, json.dumps(form)):
         with pytest.raises(EventRejected, match=rf"^in its Data: .* but the bus confirms {name} 'evil'") as caught:
-            read_event({"Data": data, "SystemMetadata": {**METADATA, **said, name: "evil"}})
-        assert said[name] in str(caught.value)
+            read_event({"Data": data, "SystemMetadata": {**METADATA, **confirmed, name: "evil"}})
+        assert confirmed[name] in str(caught.value)
 
 
 @pytest.mark.parametrize(

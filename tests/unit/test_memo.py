@@ -10,11 +10,11 @@ DAMAGED = [b"garbage", b"[1]", b"\xff", b'{"result":{"$":"nope","v":1}}', b'{"re
 
 @pytest.mark.parametrize("damaged", DAMAGED)
 def test_a_damaged_memo_keeps_the_event_done_without_its_result(damaged: bytes) -> None:
-    first, result, trouble = memo.read("result", damaged, 1000, 1, b"")
+    first, result, error = memo.read("result", damaged, 1000, 1, b"")
 
     assert (first.attempts, result) == (1, None)
-    assert isinstance(trouble, ResultUnavailable)
-    assert "cannot be read" in str(trouble)
+    assert isinstance(error, ResultUnavailable)
+    assert "cannot be read" in str(error)
 
 
 @pytest.mark.parametrize("damaged", DAMAGED)

@@ -266,9 +266,9 @@ WHOLES: list[tuple[str, dict[str, Any], Any, bool]] = [
     ("array: among scalars", {"a": {"x": [1]}}, {"a": [1, None, "x", {"x": 1}]}, True),
     ("array: empty", {"a": {"x": [{"exists": True}]}}, {"a": []}, False),
     *(
-        (f"array, {choice}: {what}", {"a": {"x": [choice], "y": [{"exists": True}]}}, {"a": found}, what == "in one")
+        (f"array, {choice}: {case}", {"a": {"x": [choice], "y": [{"exists": True}]}}, {"a": items}, case == "in one")
         for choice in ({"prefix": "ry"}, {"suffix": "ye"}, {"anything-but": "rue"}, {"wildcard": "r*ye"})
-        for what, found in {
+        for case, items in {
             "in one": [{"x": "rue", "y": 1}, {"x": "rye", "y": 2}],
             "split": [{"x": "rue", "y": 1}, {"x": "rye"}],
         }.items()

@@ -64,8 +64,8 @@ def content_rule(*ignore: str) -> CompiledRule:
     return CompiledRule("billing", Rule(name="all", key="content", ignore=ignore))
 
 
-def steps(act: Callable[[], Any]) -> int:
-    """How many calls of Python and C this makes."""
+def steps(function: Callable[[], Any]) -> int:
+    """Return how many calls of Python and C this makes."""
     count = 0
 
     def profile(frame: Any, kind: str, _: Any) -> None:
@@ -74,7 +74,7 @@ def steps(act: Callable[[], Any]) -> int:
 
     sys.setprofile(profile)
     try:
-        act()
+        function()
     finally:
         sys.setprofile(None)
     return count
@@ -82,7 +82,7 @@ def steps(act: Callable[[], Any]) -> int:
 
 def cost(body: bytes, rule: CompiledRule) -> int:
     """The steps from the bytes of a message to its key."""
-    return steps(lambda: [rule.key(found) for found in read_message(Carried(body)) if isinstance(found, Event)])
+    return steps(lambda: [rule.key(event) for event in read_message(Carried(body)) if isinstance(event, Event)])
 
 
 @pytest.mark.parametrize("ignore", RULES.values(), ids=RULES)
@@ -104,7 +104,7 @@ def test_depth_costs_no_more_than_width(ignore: tuple[str, ...]) -> None:
 
 
 def test_the_cache_of_a_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pattern like **.a.*.*.* can have come so far in a great many ways; whoever sends events chooses which."""
+    """A pattern like **.a.*.*.* has a great many states, and whoever sends events chooses which of them come up."""
     monkeypatch.setattr(path, "_MAX_STATES", 16)
     search = path._Search([ignored_path("**.a." + "*." * 14 + "z")])
     rng = random.Random(1)
@@ -122,7 +122,7 @@ def test_the_cache_of_a_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def decoders_used(body: bytes, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which decoders read a body to its end, or tried to."""
+    """Return the decoders that read a body to its end, or tried to."""
     used: list[str] = []
 
     class Spy:
@@ -155,7 +155,7 @@ def test_small_exponents_are_read_by_what_they_cannot_slow_down(number: str, mon
 
 
 def test_slow_numbers_are_found_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chance decides where a document is looked into; to miss a third of it 32 times never happens."""
+    """Samples are at random offsets. That 32 of them miss a third of the document never happens."""
     body = filled('5e-324,"' + "text" * 4 + '"')(100_000)
     assert decoders_used(body, monkeypatch) == ["steady"]
 
@@ -293,10 +293,10 @@ def test_values_are_bounded_by_the_bytes_that_an_event_may_have() -> None:
     read_event(filled("0")(60_000), 60_100)
 
 
-@pytest.mark.parametrize("held", [',{["' * 80_000, '\\"[{,' * 80_000, "\\" * 80_000 + "," * 80_000])
-def test_values_are_not_what_looks_like_them_in_a_text(held: str) -> None:
-    event = read_event(json.dumps({"id": "1", "d": held}).encode(), 600_000)
-    assert event.data["d"] == held
+@pytest.mark.parametrize("string", [',{["' * 80_000, '\\"[{,' * 80_000, "\\" * 80_000 + "," * 80_000])
+def test_characters_in_a_string_do_not_count_as_values(string: str) -> None:
+    event = read_event(json.dumps({"id": "1", "d": string}).encode(), 600_000)
+    assert event.data["d"] == string
 
 
 def test_what_a_text_without_an_end_looks_like_is_counted_in_one_pass() -> None:
@@ -336,9 +336,8 @@ def records(parts: list[bytes]) -> bytes:
 
 
 def aggregate(parts: list[bytes]) -> bytes:
-    """As the Kinesis Producer Library packs them."""
-    found = [_field(_field(part)) for part in parts]
-    message = b"".join(found)
+    """Return records as the Kinesis Producer Library packs them."""
+    message = b"".join(_field(_field(part)) for part in parts)
     return b"\xf3\x89\x9a\xc2" + message + hashlib.md5(message).digest()
 
 
@@ -409,7 +408,7 @@ def test_what_gzip_unpacks_to_is_in_proportion_to_what_was_sent(
 
 
 def test_gzip_that_unpacks_tenfold_is_read() -> None:
-    """As of logs, in a record of the largest size that streams usually have."""
+    """Logs, in a record of the largest size that streams usually have."""
     rng = random.Random(3)
     part = b'{"id":"%d","lines":[%s]}'
     parts = []
@@ -418,18 +417,18 @@ def test_gzip_that_unpacks_tenfold_is_read() -> None:
         parts.append(gzip.compress(part % (number, b",".join(lines)), 9))
     body = aggregate(parts)
     assert 700_000 < len(body) < 1024 * 1024
-    found = read_message(Carried(body, "kinesis", "1"))
-    assert [type(each) for each in found] == [Event] * 12
-    assert sum(len(each.raw) for each in found if isinstance(each, Event)) > 10 * len(body)
+    results = read_message(Carried(body, "kinesis", "1"))
+    assert [type(each) for each in results] == [Event] * 12
+    assert sum(len(each.raw) for each in results if isinstance(each, Event)) > 10 * len(body)
 
 
 def test_gzip_in_a_message_may_hold_so_many_values_together() -> None:
     """Each document in it is small enough to be one for itself."""
     part = gzip.compress(filled("0")(130_000))
-    found = read_message(Carried(gzip.compress(records([part] * 30)), "kinesis", "1"))
-    kinds = [isinstance(each, Event) for each in found]
+    results = read_message(Carried(gzip.compress(records([part] * 30)), "kinesis", "1"))
+    kinds = [isinstance(each, Event) for each in results]
     assert kinds.count(True) == 8
-    assert {str(each) for each in found if isinstance(each, EventRejected)} == {
+    assert {str(each) for each in results if isinstance(each, EventRejected)} == {
         "in the Kinesis record: in the Kinesis record: all gzip of its message holds more than 524,288 values"
     }
     ordinary = json.dumps({"d": [{"name": "n", "at": 12.5}] * 5_000}).encode()
