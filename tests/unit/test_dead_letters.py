@@ -307,7 +307,7 @@ def test_the_table_is_beside_the_claims(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("store", ["memory:", "redis://localhost", "dynamodb://table"])
 def test_a_store_without_such_a_table_says_what_to_use(store: str) -> None:
-    with pytest.raises(ConfigError, match=r"only SQLite and PostgreSQL do; use a file or sqs://QUEUE"):
+    with pytest.raises(ConfigError, match=r"only SQLite and PostgreSQL have one; use a file or sqs://QUEUE"):
         dead_letter_url(load(store=store, dead_letter="store"))
 
 

@@ -759,7 +759,7 @@ def test_any_sink_keeps_the_order_of_a_group(error: Exception | None, expected: 
         ("events://", {}, "names nothing"),
         ("sqs://orders?group=a", {}, "such names end in .fifo"),
         (BUS, {"max_attempts": 0}, "max_attempts: 0 is below 1"),
-        (BUS, {"rules": 7}, "rules: 7 is no rule"),
+        (BUS, {"rules": 7}, "rules: 7 is not a rule"),
         (BUS, {"dead_letter": "kafka://x"}, "kafka:// is not a known way out"),
     ],
 )
