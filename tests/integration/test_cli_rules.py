@@ -183,7 +183,7 @@ def test_check_of_a_wrong_file(folder: Path) -> None:
     (folder / "wrong.toml").write_text(PIPELINE.replace('ignore = ["sentAt"]', 'ignroe = ["sentAt"]'))
     done = run(folder, "check", "wrong.toml")
     assert done.returncode == 2
-    assert done.stdout == "wrong.toml:7: error: rule 1: 'ignroe' is not known; did you mean 'ignore'?\n"
+    assert done.stdout == "wrong.toml:7: error: rule 1: unknown setting 'ignroe'; did you mean 'ignore'?\n"
 
 
 def test_check_names_what_is_missing(folder: Path) -> None:
@@ -191,8 +191,8 @@ def test_check_names_what_is_missing(folder: Path) -> None:
     done = run(folder, "check", "pipeline.toml")
     assert done.returncode == 0
     assert done.stdout == (
-        "pipeline.toml:1: warning: source: there is no file 'in.jsonl' here; make it, or run where it is\n"
-        "pipeline.toml:2: warning: sink: there is no folder 'out' here; make it, or run where it is\n"
+        "pipeline.toml:1: warning: source: no such file 'in.jsonl'; create it, or run in another folder\n"
+        "pipeline.toml:2: warning: sink: no such folder 'out'; create it, or run in another folder\n"
     )
 
 
@@ -309,7 +309,7 @@ def test_check_warns_of_headers_that_the_signature_does_not_cover(
     (tmp_path / "pipeline.toml").write_text(pipeline % "")
     printed = run(tmp_path, "check", "pipeline.toml")
     assert printed.returncode == 0
-    assert "pipeline.toml:1: warning: source: rule 'github requests' looks at x-github-delivery" in printed.stdout
+    assert "pipeline.toml:1: warning: source: rule 'github requests' reads x-github-delivery" in printed.stdout
     assert "warning: source: auth: x-github-delivery is not signed" in printed.stdout
     (tmp_path / "pipeline.toml").write_text(pipeline % "&trust_headers=x-github-delivery")
     assert run(tmp_path, "check", "pipeline.toml").stdout == ""

@@ -398,7 +398,7 @@ def test_check_knows_the_table_of_aws(cli: Command, tmp_path: Path, aws: Callabl
     (tmp_path / "pipeline.toml").write_text(PIPELINE.replace('bus = "shop"', 'bus = "my shop"'))
     done = cli("check", "pipeline.toml")
     assert done.returncode == 2
-    assert "aws: bus: 'my shop' is no name of a bus" in done.stdout
+    assert "aws: bus: 'my shop' is not a valid bus name" in done.stdout
 
 
 # --- template ---

@@ -110,7 +110,7 @@ def test_check_warns_of_a_server_that_does_not_answer(cli: Command, tmp_path: Pa
     file.write_text(f'store = "redis://127.0.0.1:{free_port()}"\n')
     done = cli("check", str(file))
     assert done.returncode == 0
-    assert "store: could not be asked" in done.stdout
+    assert "store: cannot be checked" in done.stdout
 
 
 def test_check_reports_what_must_be_fixed(cli: Command, tmp_path: Path, dynoxide_in_memory: Dynoxide) -> None:

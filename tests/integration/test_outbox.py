@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from eventonce import ConfigError, Event, EventRejected, Once, Rule
-from eventonce.clock import moment
+from eventonce.clock import to_datetime
 from eventonce.errors import SinkDown, StoreUnusable
 from eventonce.outbox import Message, Outbox, PublishKind, PublishResult, Relay
 from eventonce.outbox import decision as verdict
@@ -178,7 +178,7 @@ def test_events_come_out_as_they_went_in(database: Database, tmp_path: Path) -> 
     ]
     built = [
         Event(data=[1, {"a": None}], id="list"),
-        Event(data={"detail": 1}, source="s", type="t", attributes={"x": [1]}, time=moment(1_767_225_600_123)),
+        Event(data={"detail": 1}, source="s", type="t", attributes={"x": [1]}, time=to_datetime(1_767_225_600_123)),
         Event(data="text", form="cloudevents", id="c", source="/s", type="t", attributes={"specversion": "1.0"}),
         Event(data={"eventonce_event": {}}),
     ]

@@ -15,10 +15,11 @@ import pytest
 import eventonce
 from eventonce import ConfigError, EventRejected, Once
 from eventonce.clients.aws import client
-from eventonce.errors import StoreError, StoreUnusable, TransactionRefused
+from eventonce.errors import StoreError, StoreUnusable
 from eventonce.outbox import Outbox, PublishKind, Relay, stream
 from eventonce.outbox import decision as verdict
 from eventonce.sources import shard_source
+from eventonce.stores.dynamodb.transaction import TransactionRefused
 from eventonce.testing.proxy import FaultProxy
 from tests.servers import Dynoxide, Ministack
 

@@ -28,7 +28,7 @@ from eventonce.claims.protocol import Want
 from eventonce.dead_letters.file_sink import DeadFile
 from eventonce.errors import ConfigError, SourceError
 from eventonce.event import Delivery, Event
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.observe.trace_context import trace_context
 from eventonce.ports import Source
 from eventonce.sinks import open_sink
@@ -315,7 +315,7 @@ def test_a_worker_and_a_function_name_a_message_alike_also_where_sqs_has_moved_i
         function = once.aws_lambda(ran.append)
         assert function({"Records": [{**record, "body": found.body.decode()}]}, None) == {"batchItemFailures": []}
 
-        assert [each.kind for each in once.run(apart(found), ran.append)] == ["duplicate"]
+        assert [each.kind for each in once.run(split_events(found), ran.append)] == ["duplicate"]
         first.close()
         second = open_source(dead.source())
         moved: Sequence[Delivery] = []
@@ -324,7 +324,7 @@ def test_a_worker_and_a_function_name_a_message_alike_also_where_sqs_has_moved_i
             assert time.monotonic() < give_up
             queue.client.receive_message(QueueUrl=queue.url, WaitTimeSeconds=1)  # which is one too many, and moves it
             moved = second.receive(1)
-        assert [each.kind for each in once.run(apart(moved[0]), ran.append)] == ["duplicate"]
+        assert [each.kind for each in once.run(split_events(moved[0]), ran.append)] == ["duplicate"]
         second.close()
     assert [(each.id, each.named_by) for each in ran] == [(found.origin["message"], (arns[0],))]
 

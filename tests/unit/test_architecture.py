@@ -40,14 +40,14 @@ def room(module: str) -> str:
 
 def imports(file: Path) -> set[str]:
     """Every room a file imports from, wherever the import stands and for whatever purpose."""
-    found: set[str] = set()
+    rooms: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "eventonce":
             names = [node.module] if "." in node.module else [f"eventonce.{alias.name}" for alias in node.names]
-            found.update(room(name) for name in names)
+            rooms.update(room(name) for name in names)
         elif isinstance(node, ast.Import):
-            found.update(room(alias.name) for alias in node.names if alias.name.split(".")[0] == "eventonce")
-    return found
+            rooms.update(room(alias.name) for alias in node.names if alias.name.split(".")[0] == "eventonce")
+    return rooms
 
 
 def files() -> dict[Path, str]:
@@ -93,17 +93,17 @@ def test_there_are_no_circles() -> None:
 
 def modules(file: Path) -> set[str]:
     """The modules of ours that a file imports by name."""
-    known = {
+    own_modules = {
         ".".join(part for part in each.relative_to(SRC).with_suffix("").parts if part != "__init__")
         for each in SRC.rglob("*.py")
     }
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "eventonce":
             base = node.module.removeprefix("eventonce").lstrip(".")
-            inner = {f"{base}.{alias.name}".lstrip(".") for alias in node.names} & known
-            found |= inner or {base}
-    return found
+            inner = {f"{base}.{alias.name}".lstrip(".") for alias in node.names} & own_modules
+            names |= inner or {base}
+    return names
 
 
 # Contracts between the parts of one room, and what the ground needs. What others may write is in ports.py.
@@ -167,7 +167,7 @@ def test_the_help_of_the_command_line_loads_no_verb_and_no_engine() -> None:
 
 def test_what_follows_an_effect_imports_nothing(tmp_path: Path) -> None:
     """An import can fail, as where no file can be opened any more: then an event that ran would run again."""
-    told = run(f"""
+    output = run(f"""
 import sys
 from eventonce import Once, Rule
 
@@ -182,4 +182,4 @@ def handle(event):
 with Once("sqlite:///{tmp_path}/claims.db", rules=Rule(name="r", remember="result")) as once:
     print([each.kind.value for each in once.run([{{"id": "1"}}], handle) + once.run([{{"id": "1"}}], handle)])
 """)
-    assert told == "['processed', 'duplicate']"
+    assert output == "['processed', 'duplicate']"

@@ -18,7 +18,7 @@ from eventonce import Once, Rule
 from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.event.formats import read_event, to_sdk
-from eventonce.event.stamp import identity_of, stamped
+from eventonce.event.stamp import add_stamp, identity_of
 from eventonce.outbox import Message, Publisher, PublishKind
 from eventonce.rules import Rulebook, identity
 from eventonce.testing.clock import ManualClock
@@ -189,13 +189,13 @@ def test_consumers_run_objects_of_the_sdk_once() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"id": ""}, "is no valid CloudEvent: it has no id"),
-        ({"id": None}, "is no valid CloudEvent: it has no id"),
+        ({"id": ""}, "invalid CloudEvent: id is missing"),
+        ({"id": None}, "invalid CloudEvent: id is missing"),
         ({"id": 7}, "Attribute 'id' must be a"),
-        ({"source": ""}, "it has no source"),
-        ({"type": ""}, "it has no type"),
-        ({"specversion": "9"}, "is no valid CloudEvent"),
-        ({"time": "yesterday"}, "is no valid CloudEvent"),
+        ({"source": ""}, "source is missing"),
+        ({"type": ""}, "type is missing"),
+        ({"specversion": "9"}, "invalid CloudEvent"),
+        ({"time": "yesterday"}, "invalid CloudEvent"),
         ({"time": "2026-01-31T12:00:00"}, "Attribute 'time' must be timezone aware"),
         ({"subject": ""}, "Attribute 'subject' must not be empty"),
         ({"Tenant_Id": "x"}, "should only contain lowercase letters and numbers"),
@@ -215,7 +215,7 @@ def test_an_id_is_never_made_up() -> None:
     del given["id"]
     (found,), _ = put(given)
 
-    assert str(found.error) == "is no valid CloudEvent: it has no id"
+    assert str(found.error) == "invalid CloudEvent: id is missing"
 
 
 def test_data_without_a_json_form_is_refused() -> None:
@@ -226,7 +226,7 @@ def test_data_without_a_json_form_is_refused() -> None:
 
 
 def test_what_is_no_cloudevent_is_not_made_one() -> None:
-    with pytest.raises(EventRejected, match="is no CloudEvent"):
+    with pytest.raises(EventRejected, match="is not a CloudEvent"):
         to_sdk(read_event({"id": "1"}))
 
 
@@ -235,7 +235,7 @@ def test_a_time_is_never_made_up() -> None:
 
 
 def test_the_stamp_stands_beside_the_attributes_and_the_sdk_never_sees_it() -> None:
-    published = stamped(read_event(mapping()), "mine", 3)
+    published = add_stamp(read_event(mapping()), "mine", 3)
 
     assert identity_of(published) == identity_of(read_event(published.line())) == "mine"
     assert to_sdk(published).get_attributes() == to_sdk(read_event(mapping())).get_attributes()

@@ -10,7 +10,7 @@ import pytest
 
 from eventonce import Once, Rule
 from eventonce.claims.outcome import Outcome, OutcomeKind
-from eventonce.clock import moment
+from eventonce.clock import to_datetime
 from eventonce.dead_letters import open_dead_letters
 from eventonce.dead_letters.letter import after_failure, letter_deliveries, read_letter
 from eventonce.dead_letters.queue_sink import DeadQueue, packed
@@ -19,7 +19,7 @@ from eventonce.dead_letters.writing import letter
 from eventonce.errors import ConfigError, EventRejected, SinkError, SourceError
 from eventonce.event import Delivery, Event
 from eventonce.event.keys import Key
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.redrive import DeadLetter, LetterFilter, groups, open_box, plan
 from eventonce.requests.reading import deliveries
 from eventonce.wire import Pipeline, dead_letter_url, load
@@ -46,7 +46,7 @@ def read_back(told: dict[str, Any]) -> DeadLetter:
 def test_a_letter_is_read_back_as_it_was_written(body: bytes) -> None:
     found = read_back(letter(*dead(body), NOW))
     assert (found.body, found.reason, found.outcome, found.attempts) == (body, "no money", "failed", 5)
-    assert (found.rule, found.key, found.time) == ("orders", "00" * 16, moment(NOW))
+    assert (found.rule, found.key, found.time) == ("orders", "00" * 16, to_datetime(NOW))
     assert (found.place, found.trouble) == ("in.jsonl:7", None)
 
 
@@ -75,11 +75,11 @@ SENT = {"source": "sqs://in", "message": "m-1"}
         deliveries({"x-gitlab-event": "Push"}, b'{"n": 1}', 10_000, "http"),
         deliveries({}, b'{"id": 7, "headers": {"x-github-event": "push"}}', 10_000, "http"),
         deliveries({"webhook-id": "w"}, b'[{"id": 1, "n": 1}, {"n": 2}]', 10_000, "http"),
-        apart(Delivery(b'{"n": 1}', SENT, handle="h")),
-        apart(Delivery(b'{"id": 7}', SENT, handle="h")),
-        apart(Delivery(b"text", SENT, handle="h")),
-        apart(Delivery(b'{"Records": [{"n": 1}, {"n": 2}]}', SENT, handle="h")),
-        apart(Delivery(b'[{"specversion": "1.0", "id": "1", "source": "s", "type": "t"}]', SENT, handle="h")),
+        split_events(Delivery(b'{"n": 1}', SENT, handle="h")),
+        split_events(Delivery(b'{"id": 7}', SENT, handle="h")),
+        split_events(Delivery(b"text", SENT, handle="h")),
+        split_events(Delivery(b'{"Records": [{"n": 1}, {"n": 2}]}', SENT, handle="h")),
+        split_events(Delivery(b'[{"specversion": "1.0", "id": "1", "source": "s", "type": "t"}]', SENT, handle="h")),
     ],
 )
 def test_an_event_has_the_key_it_had_however_it_came(came: list[Delivery]) -> None:
@@ -163,7 +163,7 @@ def test_a_dead_letter_of_eventbridge() -> None:
     )
     assert found.reason == "NO_PERMISSIONS: it may not (MaximumRetryAttempts)"
     assert (found.rule, found.attempts, found.body, found.trouble) == ("orders", 185, EVENT, None)
-    assert (found.id, found.time, found.outcome) == ("m-1", moment(NOW), "undelivered")
+    assert (found.id, found.time, found.outcome) == ("m-1", to_datetime(NOW), "undelivered")
 
 
 def test_a_dead_letter_of_the_new_bus_names_its_events_and_cannot_be_redriven() -> None:
@@ -211,18 +211,18 @@ def test_such_a_message_is_read_with_its_own_id_where_the_event_has_none() -> No
 
 
 def chosen(**given: Any) -> bool:
-    found = DeadLetter(id="1", reason="No route to host", rule="orders", key="00" * 16, time=moment(NOW))
+    found = DeadLetter(id="1", reason="No route to host", rule="orders", key="00" * 16, time=to_datetime(NOW))
     return LetterFilter(**given).takes(found)
 
 
 def test_a_choice() -> None:
     assert chosen()
-    assert chosen(reason="no ROUTE", rule="orders", key="00" * 16, since=moment(NOW))
+    assert chosen(reason="no ROUTE", rule="orders", key="00" * 16, since=to_datetime(NOW))
     assert not chosen(reason="timeout")
     assert not chosen(rule="mails")
     assert not chosen(key="11" * 16)
-    assert not chosen(since=moment(NOW + 1))
-    assert not LetterFilter(since=moment(NOW)).takes(DeadLetter(id="1"))
+    assert not chosen(since=to_datetime(NOW + 1))
+    assert not LetterFilter(since=to_datetime(NOW)).takes(DeadLetter(id="1"))
 
 
 def test_a_plan_holds_no_more_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +307,7 @@ def test_the_table_is_beside_the_claims(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("store", ["memory:", "redis://localhost", "dynamodb://table"])
 def test_a_store_without_such_a_table_says_what_to_use(store: str) -> None:
-    with pytest.raises(ConfigError, match=r"only SQLite and PostgreSQL do; use a file or sqs://QUEUE"):
+    with pytest.raises(ConfigError, match=r"only SQLite and PostgreSQL have one; use a file or sqs://QUEUE"):
         dead_letter_url(load(store=store, dead_letter="store"))
 
 

@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from eventonce import Event
 from eventonce.event import Delivery
 from eventonce.event.formats import read_events
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.observe.opentelemetry import OpenTelemetryHook
 from eventonce.observe.trace_context import trace_context
 from eventonce.requests.reading import deliveries
@@ -200,7 +200,7 @@ def test_the_events_own_trace_overrides_that_of_its_carrier() -> None:
 
 def test_the_trace_of_a_message_in_a_queue() -> None:
     where = {"source": "sqs://in", "message": "m", "traceparent": PARENT}
-    (delivery,) = apart(Delivery(b'{"n": 1}', where, handle="h"))
+    (delivery,) = split_events(Delivery(b'{"n": 1}', where, handle="h"))
     assert delivery.event is not None
     assert trace_context(delivery.event) == {"traceparent": PARENT}
 

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from eventonce import EventRejected, LeaseLost, OutcomeKind
-from eventonce.clock import moment
+from eventonce.clock import to_datetime
 from eventonce.event import Delivery
 from eventonce.observe.prometheus import DYNAMODB_WRITE, PrometheusHook
 from eventonce.testing import ManualClock
@@ -53,7 +53,7 @@ def test_time_between_copies_and_lag(bench: Bench) -> None:
     clock = ManualClock()
     metrics = Metrics(clock=clock)
     once = bench.once(hooks=[metrics.hook], clock=clock)
-    made: datetime = moment(clock.utc()) - timedelta(seconds=30)
+    made: datetime = to_datetime(clock.utc()) - timedelta(seconds=30)
     event = {"id": "a", "source": "s", "detail-type": "t", "detail": {}, "time": made.isoformat()}
 
     once.run([event], lambda event: None)
@@ -67,7 +67,7 @@ def test_time_between_copies_and_lag(bench: Bench) -> None:
 def test_a_queue_knows_better_than_the_event_how_long_it_waited(bench: Bench) -> None:
     clock = ManualClock()
     metrics = Metrics(clock=clock)
-    sent = moment(clock.utc()) - timedelta(seconds=5)
+    sent = to_datetime(clock.utc()) - timedelta(seconds=5)
     where = {"source": "sqs://in", "message": "m", "sent": sent.isoformat()}
     old = b'{"id": "a", "source": "s", "detail-type": "t", "detail": {}, "time": "2020-01-01T00:00:00Z"}'
 

@@ -634,7 +634,7 @@ def deep(levels: int) -> Any:
         (Event(source="s", type="t", data={"a": [None, {"b": math.inf}]}), "holds a number that is not finite"),
         (Event(source="s", type="t", data={"a": "\ud800"}), "cannot be written as JSON"),
         (Event(source="s", type="t", data=deep(5000)), "cannot be written as JSON"),
-        (Event(source=7, type="t", data={}), "has a source that is no text"),  # type: ignore[arg-type]
+        (Event(source=7, type="t", data={}), "has a source that is not a string"),  # type: ignore[arg-type]
         ({"Records": [{"eventSource": "aws:sqs", "body": "{}", "messageId": "m"}] * 2}, "carries 2 events, not one"),
     ],
 )
@@ -759,7 +759,7 @@ def test_any_sink_keeps_the_order_of_a_group(error: Exception | None, expected: 
         ("events://", {}, "names nothing"),
         ("sqs://orders?group=a", {}, "such names end in .fifo"),
         (BUS, {"max_attempts": 0}, "max_attempts: 0 is below 1"),
-        (BUS, {"rules": 7}, "rules: 7 is no rule"),
+        (BUS, {"rules": 7}, "rules: 7 is not a rule"),
         (BUS, {"dead_letter": "kafka://x"}, "kafka:// is not a known way out"),
     ],
 )

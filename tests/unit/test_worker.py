@@ -20,7 +20,7 @@ from eventonce.clock import SystemClock
 from eventonce.dead_letters.file_sink import DeadFile
 from eventonce.errors import SinkError, SourceError, StoreUnusable
 from eventonce.event import Delivery, Event
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.observe.outage import Outage
 from eventonce.sinks.file import FileSink
 from eventonce.sources.file import FileSource
@@ -672,7 +672,7 @@ def test_an_outage_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixtu
 
 def test_what_cannot_be_read_in_a_message_is_kept_once_however_much_it_is() -> None:
     body = json.dumps([{"id": "1"}] + [1] * 5000).encode()
-    parts = apart(Delivery(body=body, origin={"source": "sqs://q", "message": "m"}, handle="h"))
+    parts = split_events(Delivery(body=body, origin={"source": "sqs://q", "message": "m"}, handle="h"))
     assert [part.event.id for part in parts if part.event] == ["1"]
     (broken,) = [part for part in parts if part.unreadable]
     assert "4,999 more" in str(broken.unreadable)

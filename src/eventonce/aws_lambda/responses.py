@@ -102,7 +102,7 @@ def _encoded(result: Any) -> str:
 def to_request(settled: MessageOutcomes, document: Mapping[str, Any], *, keyed: bool) -> dict[str, Any]:
     """Return the response to a request: that of the handler, or the one that the webhook would give."""
     outcomes, result = settled.outcomes, settled.result
-    response = respond(outcomes, keyed=keyed, kept=False)
+    response = respond(outcomes, keyed=keyed, dead_lettered=False)
     if response.status == 200 and isinstance(result, Mapping) and "statusCode" in result:
         return {**result, "headers": {**(result.get("headers") or {}), "eventonce-outcome": str(outcomes[0].kind)}}
     return as_response(response, document)

@@ -41,11 +41,11 @@ def check(pipeline: str, samples: tuple[str, ...], *, as_json: bool) -> None:
     tests = list(lint.cases())
     failures: list[Finding] = []
     lint.read_source("http://", read_url, lambda address, rules: cautions(address.auth, rules))
-    lint.ask_store()
+    lint.check_store()
     if not lint.errors:
-        failures = _failures(lint.book(), tests)
+        failures = _failures(lint.rulebook(), tests)
         if samples:
-            lint.against(_events(samples))
+            lint.check_samples(_events(samples))
     for finding in sorted(lint.findings + failures):
         _print_finding(pipeline, finding, as_json=as_json)
     if not as_json:

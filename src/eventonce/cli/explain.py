@@ -18,7 +18,7 @@ from eventonce.errors import ConfigError, EventRejected, describe
 from eventonce.event import Delivery, Event
 from eventonce.event.formats import read_event
 from eventonce.event.keys import Key
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.observe.text import one_line
 from eventonce.rules import Rulebook
 from eventonce.sources import FileSource
@@ -98,7 +98,7 @@ def _read(events: str) -> Iterator[Delivery]:
     source = FileSource(events)
     try:
         while deliveries := source.receive(100):
-            yield from (part for delivery in deliveries for part in apart(delivery))
+            yield from (part for delivery in deliveries for part in split_events(delivery))
     finally:
         source.close()
 

@@ -11,7 +11,7 @@ from eventonce.engine import Once
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Delivery
 from eventonce.event.keys import KEY_BYTES, Key
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.ports import Checkable, Store
 from eventonce.rules.rule import Rule
 from eventonce.sources import open_source
@@ -84,7 +84,7 @@ def keys_of(once: Once, keys: tuple[str, ...], events: str | None) -> Iterator[l
 
 def _keys(once: Once, delivery: Delivery) -> Iterator[Key]:
     """Yield the keys of all events in a document."""
-    for part in apart(delivery):
+    for part in split_events(delivery):
         try:
             if part.unreadable is not None:
                 raise EventRejected(part.unreadable)

@@ -7,7 +7,7 @@ import click
 
 from eventonce.claims.protocol import Record, running
 from eventonce.cli.options import events_or_keys, keys_of, open_existing, pipeline_options, read_settings
-from eventonce.clock import SystemClock, moment
+from eventonce.clock import SystemClock, to_datetime
 from eventonce.event.keys import Key
 
 
@@ -36,7 +36,7 @@ def describe_record(key: Key, record: Record | None) -> dict[str, Any]:
     fields = {
         "key": key.hex(),
         "state": _state(record),
-        "attempts": record.tries or record.took,
+        "attempts": record.tries or record.attempts,
         "done_at": _time(record.done_at),
         "remembered_until": _time(record.expires),
         "lease_until": _time(record.lease),
@@ -54,4 +54,4 @@ def _state(record: Record) -> str:
 
 
 def _time(millis: int) -> str | None:
-    return moment(millis).isoformat() if millis else None
+    return to_datetime(millis).isoformat() if millis else None

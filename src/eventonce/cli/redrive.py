@@ -13,7 +13,7 @@ import click
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.cli.options import parse_key, pipeline_options, read_settings
 from eventonce.cli.progress import Progress
-from eventonce.clock import SystemClock, duration, moment
+from eventonce.clock import SystemClock, duration, to_datetime
 from eventonce.errors import describe
 from eventonce.observe.text import one_line
 from eventonce.ports import Sink
@@ -104,7 +104,7 @@ def _letter_filter(options: dict[str, Any]) -> LetterFilter:
         reason=options.pop("reason"),
         rule=options.pop("rule"),
         key=None if key is None else parse_key(key).hex(),
-        since=None if since is None else moment(SystemClock().utc() - duration(since, "--since")),
+        since=None if since is None else to_datetime(SystemClock().utc() - duration(since, "--since")),
     )
 
 

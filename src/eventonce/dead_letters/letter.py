@@ -13,7 +13,7 @@ from eventonce.claims.outcome import Outcome
 from eventonce.dead_letters.writing import fate
 from eventonce.event import Delivery
 from eventonce.event.paths import read_time
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.ports import DeadLetter
 
 _FATE = ("outcome", "reason", "error", "attempts", "rule", "key", "time")
@@ -27,8 +27,8 @@ def letter_deliveries(letter: DeadLetter) -> Sequence[Delivery]:
     """Return its events: one, or all those of a document that was kept whole."""
     name = letter.event_id or letter.where.get("message")
     if not name and letter.where.get("source") != "http":
-        return apart(Delivery(letter.body, letter.where))
-    parts = apart(Delivery(letter.body, {"source": "", **letter.where, "message": name or ""}, handle=letter.id))
+        return split_events(Delivery(letter.body, letter.where))
+    parts = split_events(Delivery(letter.body, {"source": "", **letter.where, "message": name or ""}, handle=letter.id))
     return [_restored(letter, delivery) for delivery in parts]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from eventonce.clock import moment
+from eventonce.clock import to_datetime
 from eventonce.dead_letters.writing import OUTCOME
 from eventonce.event import Delivery
 from eventonce.event.decoding import decode
@@ -26,7 +26,7 @@ def read_undelivered(delivery: Delivery, message: Mapping[str, Any]) -> DeadLett
         id=message["MessageId"],
         body=delivery.body,
         outcome="undelivered",
-        time=moment(int(system["SentTimestamp"])) if "SentTimestamp" in system else None,
+        time=to_datetime(int(system["SentTimestamp"])) if "SentTimestamp" in system else None,
         where=delivery.origin,
         handle=delivery.handle,
     )

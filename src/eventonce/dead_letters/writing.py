@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eventonce.claims.outcome import Outcome
-from eventonce.clock import moment
+from eventonce.clock import to_datetime
 from eventonce.errors import LettersNotKept, describe
 from eventonce.event import Delivery, Event
 from eventonce.ports import DeadLetters
@@ -56,7 +56,7 @@ def fate(outcome: Outcome, attempts: int, now: int) -> dict[str, Any]:
         "attempts": attempts,
         "rule": outcome.rule,
         "key": outcome.key.hex() if outcome.key else None,
-        "time": moment(now).isoformat(),
+        "time": to_datetime(now).isoformat(),
     }
 
 

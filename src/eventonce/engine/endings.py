@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from eventonce.claims import memo
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.claims.protocol import Busy, Done, Record, Stale, Won
-from eventonce.clock import moment
+from eventonce.clock import to_datetime
 from eventonce.engine.jobs import Effect, Ended, Failure, Job
 from eventonce.errors import (
     EventBusy,
@@ -66,12 +66,12 @@ def answered(job: Job, answer: Done | Busy | Stale) -> Ended:
 def duplicate(job: Job, done: Done) -> Ended:
     """It was done before."""
     record = done.record
-    return Ended(job, _remembered(job, record.memo, record.done_at, record.took), done)
+    return Ended(job, _remembered(job, record.memo, record.done_at, record.attempts), done)
 
 
 def busy(job: Job, answer: Busy) -> Ended:
     """Another worker is running it."""
-    until = moment(answer.until).strftime("%Y-%m-%d %H:%M:%S")
+    until = to_datetime(answer.until).strftime("%Y-%m-%d %H:%M:%S")
     error = EventBusy(f"another worker is running it; its lease lasts until {until} UTC")
     return Ended(job, _outcome(job, OutcomeKind.BUSY, error, retry_at=answer.until))
 
@@ -158,7 +158,7 @@ def follow(job: Job, first: Ended, now: int) -> Ended | None:
 
 def passed_on(job: Job, done: Done) -> bool:
     """Return whether an earlier run passed on this very message."""
-    return job.message_id is not None and memo.mark(done.record.memo) == job.message_id
+    return job.message_id is not None and memo.message_id(done.record.memo) == job.message_id
 
 
 # --- what is remembered of a failure ---

@@ -179,7 +179,9 @@ class Batch:
         if isinstance(answer, Done):
             if job.message_id is None or not endings.passed_on(job, answer):
                 return endings.duplicate(job, answer)
-            return self._runnable(job, answer.record.took, answer)  # by an earlier run, and its carrier sent it again
+            return self._runnable(
+                job, answer.record.attempts, answer
+            )  # by an earlier run, and its carrier sent it again
         if not isinstance(answer, Won):
             return endings.answered(job, answer)
         if answer.suspect and not turn.alone:

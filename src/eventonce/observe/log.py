@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from eventonce.claims.outcome import Action, Outcome, OutcomeKind
-from eventonce.clock import Clock, SystemClock, moment
+from eventonce.clock import Clock, SystemClock, to_datetime
 from eventonce.errors import describe
 from eventonce.observe.text import one_line
 from eventonce.ports import Called, Hook, Seen
@@ -44,7 +44,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {
-            "time": moment(int(record.created * 1000)).isoformat(timespec="milliseconds"),
+            "time": to_datetime(int(record.created * 1000)).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),

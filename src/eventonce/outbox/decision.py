@@ -9,7 +9,7 @@ from eventonce.claims.outcome import Outcome
 from eventonce.claims.outcome import OutcomeKind as Ending
 from eventonce.errors import EventOnceError, EventRejected, SinkDown, TooManyAttempts, describe
 from eventonce.event import Delivery
-from eventonce.event.stamp import stamped
+from eventonce.event.stamp import add_stamp
 from eventonce.outbox.feed import Back
 from eventonce.outbox.publish_result import PublishKind, PublishResult
 from eventonce.outbox.row import PendingRow
@@ -69,7 +69,7 @@ def letter(dead: RefusedRow, outbox: str) -> tuple[Delivery, Outcome]:
     row, attempts, why = dead
     where = {"source": "outbox", "outbox": outbox, "identity": row.identity, "group": row.group}
     try:
-        body = stamped(row.opened(), row.identity, max(attempts, 1)).line()
+        body = add_stamp(row.opened(), row.identity, max(attempts, 1)).line()
     except EventRejected:
         body = row.event
     kind = Ending.REJECTED if isinstance(why, EventRejected) else Ending.FAILED

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from eventonce.clients.aws import AwsUrl
 from eventonce.clock import Clock
-from eventonce.errors import ConfigError, EventRejected, StoreError, StoreUnusable, TransactionRefused
+from eventonce.errors import ConfigError, EventRejected, StoreError, StoreUnusable
 from eventonce.outbox.feed import Backlog
 from eventonce.outbox.row import OutboxRow, PendingRow
 from eventonce.stores.dynamodb.client import RETRYABLE, Denied, DynamoDBClient, Refused
-from eventonce.stores.dynamodb.transaction import MAX_ACTIONS, MAX_BYTES, MAX_ITEM, Writes, size
+from eventonce.stores.dynamodb.transaction import MAX_ACTIONS, MAX_BYTES, MAX_ITEM, TransactionRefused, Writes, size
 from eventonce.stores.retry import call_with_retries
 
 _READ_AT_ONCE, _WRITTEN_AT_ONCE = 100, 25  # keys of one BatchGetItem and BatchWriteItem

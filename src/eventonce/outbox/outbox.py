@@ -12,7 +12,7 @@ from eventonce.closing import Closing
 from eventonce.errors import ConfigError, MissingDriver
 from eventonce.outbox.identity import Identities
 from eventonce.outbox.row import make_row
-from eventonce.rules import given_rules
+from eventonce.rules import resolve_rules
 from eventonce.rules.rule import Rule
 from eventonce.stores.url import redact_url
 
@@ -38,7 +38,7 @@ class Outbox(Closing):
         rules: Rule | Sequence[Rule] | str | Path | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._identities = None if rules is None else Identities(given_rules(rules))
+        self._identities = None if rules is None else Identities(resolve_rules(rules))
         self.table: Any = _open(url, clock or SystemClock())  # what relays read
 
     def add(self, connection: Any, event: object, *, group: str | None = None, identity: str | None = None) -> str:

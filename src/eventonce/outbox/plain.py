@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from eventonce.errors import EventRejected, SinkError, describe
-from eventonce.event.stamp import stamped
+from eventonce.event.stamp import add_stamp
 from eventonce.outbox.message import Message
 from eventonce.outbox.publish_result import PublishKind, PublishResult
 from eventonce.ports import BatchEntry, CallLimits, EntryAccepted, Sink
@@ -40,7 +40,7 @@ class PlainPublisher:
 
 def _job(outgoing: Message) -> SendJob:
     identity = outgoing.identity or ""
-    job = SendJob(stamped(outgoing.event, identity, outgoing.attempts + 1), identity)
+    job = SendJob(add_stamp(outgoing.event, identity, outgoing.attempts + 1), identity)
     job.entry = BatchEntry({}, 0, outgoing.group)
     return job
 

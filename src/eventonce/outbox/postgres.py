@@ -14,7 +14,7 @@ import psycopg
 from eventonce.clients import libpq
 from eventonce.clock import Clock
 from eventonce.errors import ConfigError, StoreError, StoreUnusable
-from eventonce.forks import tell_of_forks
+from eventonce.forks import register_for_forks
 from eventonce.outbox.connections import execute
 from eventonce.outbox.feed import MOST_COUNTED, SWEPT, Back, Backlog
 from eventonce.outbox.row import OutboxRow, PendingRow
@@ -53,7 +53,7 @@ class PostgresTable:
         self.name = libpq.address(settings)
         self._pool = Pool(self._connect, _CONNECTIONS, self._timeout / 1000)
         self._missing = absent(self.name)
-        tell_of_forks(self)
+        register_for_forks(self)
 
     # --- the user's side ---
 

@@ -7,7 +7,7 @@ from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.clock import Clock
 from eventonce.errors import EventRejected, SinkError, SinkUnusable
 from eventonce.event import Delivery, Event
-from eventonce.event.stamp import stamped
+from eventonce.event.stamp import add_stamp
 from eventonce.outbox.identity import deduplication_id
 from eventonce.outbox.message import Message
 from eventonce.outbox.publish_result import PublishKind, PublishResult
@@ -45,7 +45,7 @@ class PublishJob(SendJob):
         return self.outgoing.attempts + self.attempts
 
     def next_event(self) -> Event:
-        return stamped(self.event, self.identity, self.sent + 1)
+        return add_stamp(self.event, self.identity, self.sent + 1)
 
     def published(self) -> PublishResult:
         """What became of it."""
@@ -65,7 +65,7 @@ class PublishJob(SendJob):
 
     def _body(self) -> bytes:
         try:
-            return stamped(self.event, self.identity, max(self.sent, 1)).line() if self._readable else self._kept()
+            return add_stamp(self.event, self.identity, max(self.sent, 1)).line() if self._readable else self._kept()
         except (TypeError, ValueError, OverflowError, RecursionError):
             return self._kept()
 

@@ -16,7 +16,7 @@ from eventonce.outbox.publish_jobs import Publishing, PublishJob
 from eventonce.outbox.publish_result import PublishResult
 from eventonce.outbox.reading import read
 from eventonce.ports import Carrier
-from eventonce.rules import given_rules
+from eventonce.rules import resolve_rules
 from eventonce.rules.rule import Rule
 from eventonce.sinks import open_carrier
 
@@ -42,7 +42,7 @@ class Publisher(Closing):
     ) -> None:
         if max_attempts < 1:
             raise ConfigError(f"max_attempts: {max_attempts!r} is below 1")
-        self._identities = Identities(() if rules is None else given_rules(rules))
+        self._identities = Identities(() if rules is None else resolve_rules(rules))
         self._clock = clock or SystemClock()
         self._tries = max_attempts
         self._carrier = open_carrier(to) if isinstance(to, str) else to

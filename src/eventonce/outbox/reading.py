@@ -11,7 +11,7 @@ from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.event.decoding import decode
 from eventonce.event.formats import read_event, to_sdk
-from eventonce.event.stamp import unstamped
+from eventonce.event.stamp import remove_stamp
 
 
 def read(item: object) -> Event:
@@ -23,7 +23,7 @@ def read(item: object) -> Event:
         event = read_event(_json(dict(item)) if isinstance(item, Mapping) else item)
     if event.form == "cloudevents":
         to_sdk(event)  # which checks its attributes
-    return unstamped(event)
+    return remove_stamp(event)
 
 
 def kept(item: object) -> bytes:

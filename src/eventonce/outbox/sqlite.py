@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from eventonce.clock import Clock
 from eventonce.errors import ConfigError, StoreUnusable
 from eventonce.files import identity, is_in_place, moved
-from eventonce.forks import tell_of_forks
+from eventonce.forks import register_for_forks
 from eventonce.outbox.connections import execute
 from eventonce.outbox.feed import MOST_COUNTED, SWEPT, Back, Backlog
 from eventonce.outbox.row import OutboxRow, PendingRow
@@ -65,7 +65,7 @@ class SQLiteTable:
         self._connection: sqlite3.Connection | None = None
         self._identity: os.stat_result | None = None  # of the file that was opened first
         self._missing = absent(self.name)
-        tell_of_forks(self)
+        register_for_forks(self)
 
     # --- the user's side ---
 

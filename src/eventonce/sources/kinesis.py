@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from eventonce.clock import Clock, moment
+from eventonce.clock import Clock, to_datetime
 from eventonce.sources.aws_stream import AwsStream, Options
 from eventonce.sources.stream import Page, Shard, StreamRecord
 
@@ -34,7 +34,7 @@ class KinesisStream(AwsStream):
         if after is not None:
             asked: dict[str, Any] = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "StartingSequenceNumber": after}
         elif start is not None:
-            asked = {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": moment(start)}
+            asked = {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": to_datetime(start)}
         else:
             asked = {"ShardIteratorType": "TRIM_HORIZON"}
         found: str = self._ask(self._client.get_shard_iterator, ShardId=shard, **asked, **self._stream)["ShardIterator"]

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from eventonce.clients.aws import AwsUrl, code, is_away
-from eventonce.clock import Clock, SystemClock, duration, moment
+from eventonce.clock import Clock, SystemClock, duration, to_datetime
 from eventonce.errors import SourceError
 from eventonce.event import Delivery
 from eventonce.observe.outage import Outage
@@ -236,7 +236,7 @@ def _said(message: Mapping[str, Any]) -> dict[str, str]:
     system, named = message.get("Attributes", {}), message.get("MessageAttributes", {})
     said = {_XRAY: system.get(_XRAY), **{name: named.get(name, {}).get("StringValue") for name in _TRACE}}
     if "SentTimestamp" in system:
-        said["sent"] = moment(int(system["SentTimestamp"])).isoformat(timespec="milliseconds")
+        said["sent"] = to_datetime(int(system["SentTimestamp"])).isoformat(timespec="milliseconds")
     return {name: value for name, value in said.items() if value}
 
 

@@ -239,7 +239,7 @@ def _lateness(about: Study, rule: Rule, latest: int | None) -> Lateness:
     elif about.kind.queued:
         floor, why = 14 * DAY, "an SQS queue or its dead-letter queue keeps a message for up to 14d"
     elif about.kind.source and (known := horizon(rule)) is not None:
-        floor, why = known.millis, known.why
+        floor, why = known.millis, known.reason
     else:
         floor, why = DAY, "webhooks and rules are commonly retried for a day"
     seen = min(readable(_SAFETY * longest), _LONGEST) if longest else 0

@@ -155,7 +155,7 @@ class Webhook:
             return unfinished()
         if outcomes.exception() is not None:
             raise RequestRefused(503, "events cannot be processed now")
-        return respond(outcomes.result(), keyed=keyed, kept=self._dead_letters is not None)
+        return respond(outcomes.result(), keyed=keyed, dead_lettered=self._dead_letters is not None)
 
     async def _read(self, request: Admitted) -> list[Delivery]:
         """Return the events of a request. A large body is read on a thread, so that others are served meanwhile."""

@@ -11,7 +11,7 @@ from eventonce.dead_letters import keep
 from eventonce.engine import Once
 from eventonce.errors import SinkDown, StoreUnusable
 from eventonce.event import Delivery
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.ports import DeadLetters, Sink, Source
 from eventonce.worker.counts import OutcomeCounts
 
@@ -70,7 +70,7 @@ class Worker:
 
     def work(self, received: Sequence[Delivery]) -> list[Outcome]:
         """Run these once and settle them."""
-        deliveries = [part for delivery in received for part in apart(delivery)]
+        deliveries = [part for delivery in received for part in split_events(delivery)]
         outcomes = self._outcomes(deliveries)
         self._settle(list(zip(deliveries, outcomes, strict=True)))
         return outcomes
