@@ -24,7 +24,7 @@ from typing import Any
 
 from eventonce import Once
 from eventonce.clients.aws import client
-from eventonce.dead_letters.file_sink import DeadFile
+from eventonce.dead_letters.file import DeadFile
 from eventonce.event import Delivery
 from eventonce.ports import Called, Hook
 from eventonce.sources.sqs import SqsSource

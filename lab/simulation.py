@@ -14,7 +14,7 @@ from msgspec import structs
 
 from eventonce.claims.protocol import Claim
 from eventonce.context import Context
-from eventonce.dead_letters.writing import Dead
+from eventonce.dead_letters.letter import Dead
 from eventonce.engine import Once
 from eventonce.event import Event
 from eventonce.event.keys import Key

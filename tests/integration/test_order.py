@@ -14,7 +14,7 @@ import pytest
 
 from eventonce import Event, Once, Rule
 from eventonce.clients.aws import client
-from eventonce.dead_letters.file_sink import DeadFile
+from eventonce.dead_letters.file import DeadFile
 from eventonce.outbox import Publisher, Relay
 from eventonce.sources import open_source
 from eventonce.worker import WorkerPool

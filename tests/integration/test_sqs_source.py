@@ -25,7 +25,7 @@ import pytest
 
 from eventonce import Once
 from eventonce.claims.protocol import Want
-from eventonce.dead_letters.file_sink import DeadFile
+from eventonce.dead_letters.file import DeadFile
 from eventonce.errors import ConfigError, SourceError
 from eventonce.event import Delivery, Event
 from eventonce.event.reading import apart

@@ -14,8 +14,8 @@ import pytest
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.dead_letters import open_dead_letters
-from eventonce.dead_letters.file_sink import DeadFile
-from eventonce.dead_letters.writing import letter
+from eventonce.dead_letters.file import DeadFile
+from eventonce.dead_letters.letter import letter
 from eventonce.errors import ConfigError, EventRejected, SinkError
 from eventonce.event import Delivery, Event
 from eventonce.event.formats import read_event

@@ -12,10 +12,9 @@ from eventonce import Once, Rule
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.clock import moment
 from eventonce.dead_letters import open_dead_letters
-from eventonce.dead_letters.letter import after_failure, letter_deliveries, read_letter
-from eventonce.dead_letters.queue_sink import DeadQueue, packed
+from eventonce.dead_letters.letter import after_failure, letter, letter_deliveries, read_letter
+from eventonce.dead_letters.queue import DeadQueue, packed
 from eventonce.dead_letters.undelivered import read_undelivered
-from eventonce.dead_letters.writing import letter
 from eventonce.errors import ConfigError, EventRejected, SinkError, SourceError
 from eventonce.event import Delivery, Event
 from eventonce.event.keys import Key

@@ -12,7 +12,7 @@ import pytest
 from eventonce import Once, Rule
 from eventonce.claims.outcome import OutcomeKind
 from eventonce.claims.protocol import Answer, Claim, Finish, Token, Want
-from eventonce.dead_letters.queue_sink import DeadQueue
+from eventonce.dead_letters.queue import DeadQueue
 from eventonce.errors import ConfigError, StoreError, StoreUnusable
 from eventonce.event import Delivery
 from eventonce.sources import check_source, open_source

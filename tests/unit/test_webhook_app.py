@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from eventonce import Event, EventRejected, Once, Rule
-from eventonce.dead_letters.file_sink import DeadFile
-from eventonce.dead_letters.queue_sink import DeadQueue
+from eventonce.dead_letters.file import DeadFile
+from eventonce.dead_letters.queue import DeadQueue
 from eventonce.errors import ConfigError, SinkError
 from eventonce.event.formats.text import read_json
 from eventonce.requests import reading

@@ -17,7 +17,7 @@ from eventonce.backoff import backoff
 from eventonce.claims.protocol import Want
 from eventonce.cli.log_filter import Repeats
 from eventonce.clock import SystemClock
-from eventonce.dead_letters.file_sink import DeadFile
+from eventonce.dead_letters.file import DeadFile
 from eventonce.errors import SinkError, SourceError, StoreUnusable
 from eventonce.event import Delivery, Event
 from eventonce.event.reading import apart

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from eventonce.clock import moment
-from eventonce.dead_letters.writing import OUTCOME
+from eventonce.dead_letters.letter import OUTCOME
 from eventonce.event import Delivery
 from eventonce.event.decoding import decode
 from eventonce.ports import DeadLetter

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
-from eventonce.dead_letters.writing import letter
+from eventonce.dead_letters.letter import letter
 from eventonce.errors import EventRejected, SourceError
 from eventonce.event import Delivery
 from eventonce.rules import Rulebook

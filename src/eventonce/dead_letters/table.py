@@ -10,11 +10,13 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from eventonce.clients import libpq
-from eventonce.dead_letters.writing import Dead, letter
-from eventonce.errors import ConfigError, SinkError
+from eventonce.dead_letters.letter import Dead, letter, read_letter
+from eventonce.errors import ConfigError, SinkError, SourceError
+from eventonce.ports import DeadLetter
 
 TABLE = "eventonce_dead_letters"
 _PATIENCE = 10  # seconds
+_PAGE = 500
 _LOCK = 0x65766E74_64656164  # "evntdead": under which PostgreSQL makes the table
 Row = tuple[int, bytes]
 
@@ -109,4 +111,36 @@ def _postgres(url: str) -> _Database:
     return _Database(libpq.place(settings), lambda: psycopg.connect(**{**settings, **waits}), psycopg.Error, make, "%s")
 
 
+class TableBox:
+    """The table that a pipeline's `dead_letter` names."""
+
+    def __init__(self, url: str) -> None:
+        file = unquote(urlsplit(url).path[1:])
+        if url.startswith("sqlite:") and not Path(file).is_file():  # to look is not to make one
+            raise SourceError(f"{file}: there is no such file; check its name")
+        self._table = DeadTable(url)
+        self.name = self._table.name
+
+    def letters(self) -> Iterator[DeadLetter]:
+        last = 0
+        while rows := self._table.read(last, _PAGE):
+            last = rows[-1][0]
+            yield from (read_letter(raw, number) for number, raw in rows)
+
+    def hidden(self) -> int:
+        return 0
+
+    def remove(self, letters: Sequence[DeadLetter]) -> None:
+        self._table.remove([letter.handle for letter in letters])
+
+    def keep(self, letters: Sequence[DeadLetter]) -> None:
+        self._table.replace(
+            [(letter.handle, msgspec.json.encode(letter.fields)) for letter in letters if letter.fields]
+        )
+
+    def close(self) -> None:
+        self._table.close()
+
+
 open_url = DeadTable
+open_box = TableBox
