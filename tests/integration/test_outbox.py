@@ -21,7 +21,7 @@ from eventonce.outbox import Message, Outbox, PublishKind, PublishResult, Relay
 from eventonce.outbox import decision as verdict
 from eventonce.outbox import relay_loop as loop
 from eventonce.outbox.feed import Back
-from eventonce.outbox.row import make_row
+from eventonce.outbox.rows import make_row
 from eventonce.outbox.table_feed import TableFeed
 from eventonce.testing.clock import ManualClock
 from eventonce.testing.proxy import FaultProxy

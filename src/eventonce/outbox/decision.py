@@ -11,8 +11,8 @@ from eventonce.errors import EventOnceError, EventRejected, SinkDown, TooManyAtt
 from eventonce.event import Delivery
 from eventonce.event.stamp import stamped
 from eventonce.outbox.feed import Back
-from eventonce.outbox.publish_result import PublishKind, PublishResult
-from eventonce.outbox.row import PendingRow
+from eventonce.outbox.message import PublishKind, PublishResult
+from eventonce.outbox.rows import PendingRow
 
 FIRST_REST, LONGEST_REST = 500, 300_000  # of a group, after a failure
 Answered = Sequence[tuple[PendingRow, PublishResult]]

@@ -12,7 +12,7 @@ from eventonce.clients.aws import AwsUrl
 from eventonce.clock import Clock
 from eventonce.errors import ConfigError, EventRejected, StoreError, StoreUnusable, TransactionRefused
 from eventonce.outbox.feed import Backlog
-from eventonce.outbox.row import OutboxRow, PendingRow
+from eventonce.outbox.rows import OutboxRow, PendingRow
 from eventonce.stores.dynamodb.client import PASSING, Denied, DynamoDBClient, Refused
 from eventonce.stores.dynamodb.transaction import MAX_ACTIONS, MAX_BYTES, MAX_ITEM, Writes, size
 from eventonce.stores.retry import ask

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from eventonce.outbox.row import PendingRow
+from eventonce.outbox.rows import PendingRow
 
 
 class Back(NamedTuple):

@@ -11,7 +11,7 @@ from eventonce.clock import Clock, SystemClock
 from eventonce.closing import Closing
 from eventonce.errors import ConfigError, MissingDriver
 from eventonce.outbox.identity import Identities
-from eventonce.outbox.row import make_row
+from eventonce.outbox.rows import make_row
 from eventonce.rules import given_rules
 from eventonce.rules.rule import Rule
 from eventonce.stores.url import shown

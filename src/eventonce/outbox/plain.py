@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from eventonce.errors import EventRejected, SinkError, describe
 from eventonce.event.stamp import stamped
-from eventonce.outbox.message import Message
-from eventonce.outbox.publish_result import PublishKind, PublishResult
+from eventonce.outbox.message import Message, PublishKind, PublishResult
 from eventonce.ports import BatchEntry, CallLimits, EntryAccepted, Sink
 from eventonce.sinks.batching import SendJob, SendQueue
 

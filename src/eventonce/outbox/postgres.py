@@ -17,7 +17,7 @@ from eventonce.errors import ConfigError, StoreError, StoreUnusable
 from eventonce.forks import tell_of_forks
 from eventonce.outbox.connections import execute
 from eventonce.outbox.feed import MOST_COUNTED, SWEPT, Back, Backlog
-from eventonce.outbox.row import OutboxRow, PendingRow
+from eventonce.outbox.rows import OutboxRow, PendingRow
 from eventonce.outbox.schema import VERSIONS, Schema, absent
 from eventonce.stores.postgres.connection import Connection, Pool
 from eventonce.stores.postgres.errors import trouble

@@ -9,9 +9,7 @@ from eventonce.errors import EventRejected, SinkError, SinkUnusable
 from eventonce.event import Delivery, Event
 from eventonce.event.stamp import stamped
 from eventonce.outbox.identity import deduplication_id
-from eventonce.outbox.message import Message
-from eventonce.outbox.publish_result import PublishKind, PublishResult
-from eventonce.outbox.reading import kept
+from eventonce.outbox.message import Message, PublishKind, PublishResult, kept
 from eventonce.ports import Carrier, DeadLetters, EntryAccepted, EntryRefusal
 from eventonce.sinks.batching import BatchSender, SendJob
 

@@ -11,10 +11,8 @@ from eventonce.errors import ConfigError, EventRejected, describe
 from eventonce.event import Event
 from eventonce.event.formats.sdk import CloudEvent
 from eventonce.outbox.identity import Identities, given_identity
-from eventonce.outbox.message import Message
+from eventonce.outbox.message import Message, PublishResult, read
 from eventonce.outbox.publish_jobs import Publishing, PublishJob
-from eventonce.outbox.publish_result import PublishResult
-from eventonce.outbox.reading import read
 from eventonce.ports import Carrier
 from eventonce.rules import given_rules
 from eventonce.rules.rule import Rule

@@ -15,9 +15,8 @@ from eventonce.observe.hooks import Hooks
 from eventonce.observe.outage import Outage
 from eventonce.outbox.decision import Answered, RefusedRow, RelayDecision, letter
 from eventonce.outbox.feed import OutboxFeed
-from eventonce.outbox.message import Message
-from eventonce.outbox.publish_result import PublishKind, PublishResult
-from eventonce.outbox.row import PendingRow
+from eventonce.outbox.message import Message, PublishKind, PublishResult
+from eventonce.outbox.rows import PendingRow
 from eventonce.ports import DeadLetters, Relayed
 
 LONGEST_PAUSE = 5000  # between two tries while nothing gets through

@@ -17,7 +17,7 @@ from eventonce.files import identity, is_in_place, moved
 from eventonce.forks import tell_of_forks
 from eventonce.outbox.connections import execute
 from eventonce.outbox.feed import MOST_COUNTED, SWEPT, Back, Backlog
-from eventonce.outbox.row import OutboxRow, PendingRow
+from eventonce.outbox.rows import OutboxRow, PendingRow
 from eventonce.outbox.schema import VERSIONS, Schema, absent
 from eventonce.stores.sqlite import PATIENCE, in_transaction, trouble
 from eventonce.stores.url import options

@@ -13,7 +13,7 @@ from eventonce.errors import EventRejected
 from eventonce.event import Delivery
 from eventonce.outbox.dynamodb import DynamoDBTable, Key
 from eventonce.outbox.feed import Back, Backlog, OutboxFeed
-from eventonce.outbox.row import PendingRow
+from eventonce.outbox.rows import PendingRow
 from eventonce.ports import Source
 
 LEFT_BEHIND = 300_000  # milliseconds after which an item is read from the table, whatever the stream tells

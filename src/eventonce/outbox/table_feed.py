@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from eventonce.outbox.feed import SWEPT, Back, Backlog
-from eventonce.outbox.row import PendingRow
+from eventonce.outbox.rows import PendingRow
 
 _log = logging.getLogger("eventonce")
 

@@ -10,7 +10,7 @@ from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.event.formats import read_event
 from eventonce.outbox.identity import Identities
-from eventonce.outbox.reading import read
+from eventonce.outbox.message import read
 
 _OWN = Identities(())
 _NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,256}")
