@@ -14,7 +14,7 @@ from msgspec import structs
 
 from eventonce.claims.protocol import Claim
 from eventonce.context import Context
-from eventonce.dead_letters.letter import Dead
+from eventonce.dead_letters.letter import DeadEvents
 from eventonce.engine import Once
 from eventonce.event import Event
 from eventonce.event.keys import Key
@@ -283,7 +283,7 @@ class Simulation:
         self._model.failed(claim)
         raise RuntimeError(why)
 
-    def kept(self, dead: Dead) -> None:
+    def kept(self, dead: DeadEvents) -> None:
         for delivery, outcome in dead:
             event = delivery.event
             assert event is not None
@@ -391,7 +391,7 @@ class _DeadLetters:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
 
-    def write(self, dead: Dead, now: int) -> None:
+    def write(self, dead: DeadEvents, now: int) -> None:
         self._simulation.kept(dead)
 
     def close(self) -> None:

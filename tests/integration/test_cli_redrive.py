@@ -176,9 +176,9 @@ def test_filters(cli: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["--from", "none.jsonl"], "none.jsonl: there are no dead letters here"),
+        (["--from", "none.jsonl"], "none.jsonl: no dead letters found; check the path"),
         (["--from", "-"], "stdout cannot be read back"),
-        (["--from", "sns://x"], "sns:// holds no dead letters"),
+        (["--from", "sns://x"], "sns:// is not supported"),
         (["--since", "soon"], "--since: 'soon' is not a duration"),
         (["--with-key", "xyz"], "'xyz' is not a key"),
         (["--limit", "0"], "0 is not in the range"),
@@ -364,7 +364,7 @@ def test_what_sqs_has_moved_is_no_letter_of_ours_whatever_it_says(
     assert plan.splitlines()[0].endswith("4 match, 2 to redrive")
     for number in (1, 2):
         assert f"       {number}  -  undelivered: was received too often from {source.name}\n" in plan
-    assert plan.count("cannot be redriven: SQS has moved it here, and only its sender says that it is") == 1
+    assert plan.count("cannot be redriven: SQS moved it here, and only its sender calls it a dead letter") == 1
     assert "chosen" not in plan.lower()
     assert cli("redrive", name, "--rule", "orders", "--yes").returncode == 0
     assert done(tmp_path) == []

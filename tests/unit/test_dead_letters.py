@@ -12,8 +12,8 @@ from eventonce import Once, Rule
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.clock import moment
 from eventonce.dead_letters import open_dead_letters
-from eventonce.dead_letters.letter import after_failure, letter, letter_deliveries, read_letter
-from eventonce.dead_letters.queue import DeadQueue, packed
+from eventonce.dead_letters.letter import after_failure, letter_deliveries, letter_fields, read_letter
+from eventonce.dead_letters.queue import DeadQueue, compress_body
 from eventonce.dead_letters.undelivered import read_undelivered
 from eventonce.errors import ConfigError, EventRejected, SinkError, SourceError
 from eventonce.event import Delivery, Event
@@ -43,7 +43,7 @@ def read_back(told: dict[str, Any]) -> DeadLetter:
 
 @pytest.mark.parametrize("body", [EVENT, b"junk", b"", b"\xff\xfe", '{"a":"ä\uffff"}'.encode()])
 def test_a_letter_is_read_back_as_it_was_written(body: bytes) -> None:
-    found = read_back(letter(*dead(body), NOW))
+    found = read_back(letter_fields(*dead(body), NOW))
     assert (found.body, found.reason, found.outcome, found.attempts) == (body, "no money", "failed", 5)
     assert (found.rule, found.key, found.time) == ("orders", "00" * 16, moment(NOW))
     assert (found.place, found.trouble) == ("in.jsonl:7", None)
@@ -51,11 +51,11 @@ def test_a_letter_is_read_back_as_it_was_written(body: bytes) -> None:
 
 @pytest.mark.parametrize("body", [EVENT, b"\xff" * 1000])
 def test_a_packed_letter_is_read_back(body: bytes) -> None:
-    assert read_back(packed(letter(*dead(body), NOW))).body == body
+    assert read_back(compress_body(letter_fields(*dead(body), NOW))).body == body
 
 
 def test_a_letter_has_the_id_that_only_the_carrier_knew() -> None:
-    told = letter(*dead(event=Event(data={}, id="message-1/2")), NOW)
+    told = letter_fields(*dead(event=Event(data={}, id="message-1/2")), NOW)
     assert told["event_id"] == "message-1/2"
     assert read_back(told).event_id == "message-1/2"
 
@@ -88,14 +88,14 @@ def test_an_event_has_the_key_it_had_however_it_came(came: list[Delivery]) -> No
     ]
     with Once("memory:", rules=rules) as once:
         for delivery in came:
-            (again,) = letter_deliveries(read_back(letter(delivery, FAILED, NOW)))
+            (again,) = letter_deliveries(read_back(letter_fields(delivery, FAILED, NOW)))
             assert once.key(again.event or again.body) == once.key(delivery.event or delivery.body)
 
 
 def test_headers_of_a_damaged_letter_are_left_out() -> None:
     (came,) = deliveries(GITHUB, b'{"n": 1}', 10_000, "http")
     for damaged in (7, ["x-github-event"], {"x-github-event": 7, "x-github-delivery": ["d-1"]}):
-        (again,) = letter_deliveries(read_back({**letter(came, FAILED, NOW), "headers": damaged}))
+        (again,) = letter_deliveries(read_back({**letter_fields(came, FAILED, NOW), "headers": damaged}))
         assert again.event is not None
         assert "headers" not in again.event.attributes
 
@@ -109,19 +109,21 @@ def test_headers_of_a_damaged_letter_are_left_out() -> None:
         b'"text"',
         b"\xff",
         EVENT,
-        json.dumps({**letter(*dead(), NOW), "body": 7}).encode(),
-        json.dumps({**letter(*dead(), NOW), "attempts": "many"}).encode(),
-        json.dumps({**packed(letter(*dead(), NOW)), "body_gzip": "****"}).encode(),
-        json.dumps({**packed(letter(*dead(), NOW)), "body_gzip": b64encode(b"no gzip").decode()}).encode(),
-        json.dumps({**packed(letter(*dead(), NOW)), "body_gzip": "H4sIAAAAAAAAAw=="}).encode(),
+        json.dumps({**letter_fields(*dead(), NOW), "body": 7}).encode(),
+        json.dumps({**letter_fields(*dead(), NOW), "attempts": "many"}).encode(),
+        json.dumps({**compress_body(letter_fields(*dead(), NOW)), "body_gzip": "****"}).encode(),
+        json.dumps(
+            {**compress_body(letter_fields(*dead(), NOW)), "body_gzip": b64encode(b"no gzip").decode()}
+        ).encode(),
+        json.dumps({**compress_body(letter_fields(*dead(), NOW)), "body_gzip": "H4sIAAAAAAAAAw=="}).encode(),
     ],
 )
 def test_what_is_no_letter_says_so_and_cannot_be_redriven(raw: bytes) -> None:
-    assert read_letter(raw).trouble == "is no dead letter of eventonce, or a damaged one"
+    assert read_letter(raw).trouble == "is not an eventonce dead letter, or is damaged"
 
 
 def test_a_letter_keeps_its_name_when_it_fails_again() -> None:
-    first = read_back(letter(*dead(), NOW))
+    first = read_back(letter_fields(*dead(), NOW))
     worse = Outcome(kind=OutcomeKind.FAILED, error=KeyError("x"), key=Key(bytes(16)), rule="orders", attempt=6)
     second = read_back(dict(after_failure(first, worse, NOW + 1).fields))
     assert (second.id, second.replay_name, second.body) == (first.id, first.replay_name, first.body)
@@ -129,7 +131,7 @@ def test_a_letter_keeps_its_name_when_it_fails_again() -> None:
 
 
 def test_what_could_not_be_read_was_no_attempt() -> None:
-    first = read_back(letter(*dead(), NOW))
+    first = read_back(letter_fields(*dead(), NOW))
     again = after_failure(first, Outcome(kind=OutcomeKind.REJECTED, error=EventRejected("is not JSON")), NOW)
     assert again.fields["attempts"] == 5
 
@@ -211,7 +213,7 @@ def test_such_a_message_is_read_with_its_own_id_where_the_event_has_none() -> No
 
 def chosen(**given: Any) -> bool:
     found = DeadLetter(id="1", reason="No route to host", rule="orders", key="00" * 16, time=moment(NOW))
-    return LetterFilter(**given).takes(found)
+    return LetterFilter(**given).matches(found)
 
 
 def test_a_choice() -> None:
@@ -221,17 +223,17 @@ def test_a_choice() -> None:
     assert not chosen(rule="mails")
     assert not chosen(key="11" * 16)
     assert not chosen(since=moment(NOW + 1))
-    assert not LetterFilter(since=moment(NOW)).takes(DeadLetter(id="1"))
+    assert not LetterFilter(since=moment(NOW)).matches(DeadLetter(id="1"))
 
 
 def test_a_plan_holds_no_more_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eventonce.redrive.selection.MOST", 3)
+    monkeypatch.setattr("eventonce.redrive.selection.MAX_LETTERS", 3)
     letters = [
         DeadLetter(id=str(n), reason="even" if n % 2 == 0 else "odd", trouble="x" if n == 4 else None)
         for n in range(10)
     ]
     found = plan(iter(letters), LetterFilter(reason="even"))
-    assert (found.found, found.matching) == (10, 5)
+    assert (found.total, found.matching) == (10, 5)
     assert [letter.id for letter in found.chosen] == ["0", "2", "4"]
     assert [letter.id for letter in found.letters] == ["0", "2"]
     assert [letter.id for letter in plan(letters, LetterFilter(), 1).letters] == ["0"]
@@ -288,7 +290,7 @@ def test_a_letter_that_is_gone_is_not_kept_again(tmp_path: Path) -> None:
 def test_a_table_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "dead.db").write_text("this is no database, and has never been one")
     table = open_dead_letters(f"sqlite:///{tmp_path / 'dead.db'}")
-    with pytest.raises(SinkError, match="cannot be used: file is not a database; mend that and run again"):
+    with pytest.raises(SinkError, match="cannot be used: file is not a database; fix this and run again"):
         table.write([dead()], NOW)
 
 
@@ -324,7 +326,9 @@ def test_a_letter_that_no_message_can_hold_is_refused(monkeypatch: pytest.Monkey
     queue = DeadQueue("sqs://dead")
     monkeypatch.setattr(queue, "_sink", type("Sink", (), {"limits": queue._sink.limits, "send": sent.append}))
     noise = bytes(number * number % 251 for number in range(256)) + bytes.fromhex("".join(_digits()))
-    with pytest.raises(SinkError, match="bytes even when packed, over the 1,047,552 of a message; keep dead letters"):
+    with pytest.raises(
+        SinkError, match="bytes even when compressed, over the 1,047,552 of a message; keep dead letters"
+    ):
         queue.write([dead(noise)], NOW)
     assert sent == []
 
@@ -338,11 +342,11 @@ def _digits() -> list[str]:
 def test_wrong_places_are_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^dead_letter: sqs://dead: option 'colour' is not known"):
         open_dead_letters("sqs://dead?colour=blue")
-    with pytest.raises(ConfigError, match=r"^--from: sns:// holds no dead letters; use a file"):
+    with pytest.raises(ConfigError, match=r"^--from: sns:// is not supported; use a file"):
         open_box("sns://dead")
     with pytest.raises(ConfigError, match="stdout cannot be read back"):
         open_box("-")
     with pytest.raises(SourceError, match="there is no such file"):
         open_box(f"sqlite:///{tmp_path / 'none.db'}")
-    with pytest.raises(SourceError, match="there are no dead letters here"):
+    with pytest.raises(SourceError, match="no dead letters found; check the path"):
         open_box(str(tmp_path / "none.jsonl"))

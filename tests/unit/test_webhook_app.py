@@ -680,7 +680,7 @@ def test_a_letter_that_its_queue_cannot_hold_is_no_trouble_for_others(
         (503, "unknown"),
         (200, "processed"),
     ]
-    assert "bytes even when packed, over the 1,047,552 of a message" in caplog.text
+    assert "bytes even when compressed, over the 1,047,552 of a message" in caplog.text
 
 
 def test_a_handler_that_wants_to_end_the_process_only_ends_its_batch(hooks: Hooks) -> None:

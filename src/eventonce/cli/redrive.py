@@ -135,7 +135,7 @@ def _list(letters: Sequence[DeadLetter]) -> None:
 
 def _show(box: DeadLetterBox, found: RedrivePlan, *, aside: bool) -> None:
     """Show the plan; aside on stderr, where events may go to stdout."""
-    letters = f"{found.found:,} dead letter{'s' if found.found != 1 else ''} in {box.name}"
+    letters = f"{found.total:,} dead letter{'s' if found.total != 1 else ''} in {box.name}"
     lines = [f"{letters}; {found.matching:,} match, {len(found.letters):,} to redrive"]
     if hidden := box.hidden():
         lines.append(f"{hidden:>8,}  more, in other hands or left by a redrive that was killed: look again later")

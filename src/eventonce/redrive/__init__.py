@@ -1,4 +1,4 @@
-"""Redriving: dead letters are read back, chosen, and run through the pipeline again."""
+"""Redriving: read dead letters back, select some, and run them through the pipeline again."""
 
 from eventonce.dead_letters import open_box
 from eventonce.ports import DeadLetter, DeadLetterBox

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
-from eventonce.dead_letters.letter import letter
+from eventonce.dead_letters.letter import letter_fields
 from eventonce.errors import EventRejected, SourceError
 from eventonce.event import Delivery
 from eventonce.rules import Rulebook
@@ -130,4 +130,4 @@ def _turn_away(found: "pa.Table", batch: Sequence[Delivery], rejected: BinaryIO)
         if reason is not None:
             delivery = batch[line]
             outcome = Outcome(kind=OutcomeKind.REJECTED, error=EventRejected(delivery.unreadable or reason))
-            rejected.write(msgspec.json.encode({**letter(delivery, outcome, 0), "time": None}) + b"\n")
+            rejected.write(msgspec.json.encode({**letter_fields(delivery, outcome, 0), "time": None}) + b"\n")

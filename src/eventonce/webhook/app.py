@@ -11,7 +11,7 @@ from eventonce.auth import Auth, cautions
 from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.clock import SystemClock, duration
 from eventonce.context import is_async
-from eventonce.dead_letters import keep
+from eventonce.dead_letters import write_dead_letters
 from eventonce.engine import Once
 from eventonce.errors import ConfigError, SinkError, describe
 from eventonce.event import Delivery
@@ -195,6 +195,6 @@ class Webhook:
     def _kept(self, pairs: Sequence[tuple[Delivery, Outcome]], place: DeadLetters) -> list[tuple[Delivery, Outcome]]:
         """Keep the dead among these. What became of one that cannot be kept stays unknown: its sender still has it."""
         dead = [pair for pair in pairs if pair[1].action is Action.DEAD_LETTER]
-        unkept = {id(delivery) for delivery, _ in keep(place, dead, self._clock.utc())}
+        unkept = {id(delivery) for delivery, _ in write_dead_letters(place, dead, self._clock.utc())}
         unknown = Outcome(kind=OutcomeKind.UNKNOWN, error=SinkError("its dead letter could not be kept"))
         return [(delivery, unknown if id(delivery) in unkept else outcome) for delivery, outcome in pairs]
