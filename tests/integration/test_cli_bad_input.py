@@ -419,7 +419,7 @@ def test_a_full_disk_under_the_sink_is_told_and_nothing_is_lost(cli: Command) ->
     done = cli("run", "--sink", "/dev/full", given=INPUT)
     assert done.returncode == 2
     assert "/dev/full: cannot be written: No space left on device; " in sentence(done)
-    assert "run again, nothing is lost" in sentence(done)
+    assert "run again (no event was lost)" in sentence(done)
 
     again = cli("run", "--json", given=INPUT)
     assert again.returncode == 0
@@ -464,7 +464,7 @@ def test_a_full_disk_under_the_store_is_told_and_nothing_is_lost(
     assert done.returncode == 2
     assert "eventonce.db" in sentence(done)
     assert "free" in sentence(done)
-    assert "run again, nothing is lost" in sentence(done)
+    assert "run again (no event was lost)" in sentence(done)
 
     # and when there is room again, the rest comes
     again = cli("run", "pipeline.toml", "--json", given=INPUT)

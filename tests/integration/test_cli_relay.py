@@ -89,8 +89,8 @@ def test_what_cannot_be_sent_stays_and_exit_1(shop: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--to", "python:json:dumps"], "is no place to publish to"),
-        (["--to", "mysql://x"], "is not a known way out"),
+        (["--to", "python:json:dumps"], "unsupported URL"),
+        (["--to", "mysql://x"], "is not supported"),
         (["--to", "-", "--lease", "soon"], "is not a duration"),
         (["--to", "-", "--lease", "0s"], "lease: 0 is too short"),
         (["--to", "-", "--outbox", "redis://x"], "is not the URL of an outbox"),

@@ -270,7 +270,7 @@ def test_what_is_refused_is_told_and_kept(cloud: Cloud, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["orders.jsonl", "--to", "https://x"], "is no place to publish to; use events://BUS"),
+        (["orders.jsonl", "--to", "https://x"], "unsupported URL 'https://x'; use events://BUS"),
         (["missing.jsonl", "--to", "events://default"], "missing.jsonl: "),
         (["orders.jsonl", "--to", "events://default", "-c", "no.toml"], "no.toml"),
     ],

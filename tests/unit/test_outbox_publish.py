@@ -754,13 +754,13 @@ def test_any_sink_keeps_the_order_of_a_group(error: Exception | None, expected: 
 @pytest.mark.parametrize(
     ("url", "settings", "why"),
     [
-        ("https://api.example.com", {}, "is no place to publish to; use events://BUS"),
-        ("orders.jsonl", {}, "is no place to publish to"),
+        ("https://api.example.com", {}, "unsupported URL 'https://api.example.com'; use events://BUS"),
+        ("orders.jsonl", {}, "unsupported URL 'orders.jsonl'"),
         ("events://", {}, "names nothing"),
         ("sqs://orders?group=a", {}, "such names end in .fifo"),
         (BUS, {"max_attempts": 0}, "max_attempts: 0 is below 1"),
         (BUS, {"rules": 7}, "rules: 7 is no rule"),
-        (BUS, {"dead_letter": "kafka://x"}, "kafka:// is not a known way out"),
+        (BUS, {"dead_letter": "kafka://x"}, "kafka:// is not supported"),
     ],
 )
 def test_what_is_wrong_is_told_at_once(url: str, settings: dict[str, Any], why: str) -> None:

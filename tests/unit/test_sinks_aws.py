@@ -375,7 +375,7 @@ def test_trouble_that_someone_must_mend_stops_everything(stubbed: Any, code: str
     queue = stubbed(SqsSink, "sqs://orders?region=us-east-1")
     queue.stub.add_client_error("send_message_batch", code, "said", http_status_code=400)
 
-    with pytest.raises(SinkError, match=r"^sqs://orders cannot be used \(.*: said\); mend that and run again"):
+    with pytest.raises(SinkError, match=r"^sqs://orders cannot be used \(.*: said\); fix this and run again"):
         queue.send(events(30))
 
 
@@ -584,7 +584,7 @@ def test_a_role_that_may_not_look_is_warned(stubbed: Any, caplog: pytest.LogCapt
     with caplog.at_level(logging.WARNING):
         assert bus.send(events(1)) == [None]
 
-    assert "may not events:DescribeEventBus" in caplog.text
+    assert "no permission for events:DescribeEventBus" in caplog.text
 
 
 def test_a_new_bus_gets_the_key_and_a_repeated_event_counts_as_sent(stubbed: Any) -> None:
@@ -654,12 +654,12 @@ def test_sinks_are_opened_by_url_and_connect_to_nothing(
     [
         ("sqs://", "names nothing"),
         ("sqs://host.example.com/orders", "names no queue"),
-        ("sqs://orders?group=detail.id", "such names end in .fifo"),
+        ("sqs://orders?group=detail.id", "which end in .fifo"),
         ("sqs://orders.fifo?group=a[", "group: 'a[' is not a path"),
         ("sns://orders?groop=a", "option 'groop' is not known"),
         ("events://default?group=a", "option 'group' is not known"),
         ("events://default?source=aws.me", "source=aws.me is reserved"),
-        ("kafka://stream", "kafka:// is not a known way out; use a file, -"),
+        ("kafka://stream", "kafka:// is not supported; use a file, -"),
     ],
 )
 def test_a_wrong_url_is_told(url: str, why: str) -> None:

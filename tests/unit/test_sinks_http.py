@@ -290,7 +290,7 @@ def test_a_wish_to_wait_for_long_is_left_to_the_engine(sink: HttpSink, receiver:
     (error,) = send(sink)
 
     assert isinstance(error, SinkDown)
-    assert str(error) == f"{receiver.url} answered 503; it asks to be left alone for 120 s"
+    assert str(error) == f"{receiver.url} answered 503; it allows no retry for 120 s"
     assert error.retry_at == clock.utc() + 120_000
     assert len(receiver.requests) == 1
     assert clock.slept == []
@@ -321,7 +321,7 @@ def test_one_refused_event_does_not_keep_the_others_back(sink: HttpSink, receive
 def test_wrong_credentials_stop_everything(sink: HttpSink, receiver: Receiver) -> None:
     receiver.answers = [Answer(401, body=b"who are you")]
 
-    with pytest.raises(SinkError, match=r"answered 401: who are you; mend the credentials"):
+    with pytest.raises(SinkError, match=r"answered 401: who are you; fix the credentials"):
         send(sink, 50)
     assert len(receiver.requests) < 50
 
@@ -344,7 +344,7 @@ def test_redirects_are_told_and_not_followed(
 ) -> None:
     receiver.answers = [Answer(308, headers)]
 
-    with pytest.raises(SinkError, match=f"answered 308 and points to {there}; redirects are not followed"):
+    with pytest.raises(SinkError, match=f"answered 308 and redirects to {there}; use the final URL"):
         send(sink)
     assert len(receiver.requests) == 1
 
@@ -434,13 +434,13 @@ def test_it_is_opened_by_url_and_connects_to_nothing() -> None:
         ("https:///in", "names no host"),
         ("https://host:port/in", "is not a URL"),
         ("https://[1/in", "is not a URL"),
-        ("https://me:pw@host/in?key=1#retries=3", "https://host/in: #retries is not known; it takes timeout"),
+        ("https://me:pw@host/in?key=1#retries=3", "https://host/in: unknown option #retries; use timeout"),
         ("https://host/in#timeout=fast", "timeout: 'fast' is not a duration"),
         ("https://host/in#timeout=0", "timeout: '0' is not a duration"),
         ("https://host/in#timeout=0s", "timeout: 0 leaves no time"),
-        ("https://host/in#header=x-api-key", "header= needs token_env="),
-        ("https://host/in#token_env=T&header=x api", "header=x api is no name"),
-        ("https://host/in#token_env=T&header=Idempotency-Key", "header=Idempotency-Key is no name"),
+        ("https://host/in#header=x-api-key", "header= has no value; add token_env="),
+        ("https://host/in#token_env=T&header=x api", "header=x api is not a valid header"),
+        ("https://host/in#token_env=T&header=Idempotency-Key", "header=Idempotency-Key is not a valid header"),
     ],
 )
 def test_a_wrong_url_is_told_without_its_secrets(url: str, why: str) -> None:

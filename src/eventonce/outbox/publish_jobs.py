@@ -81,11 +81,11 @@ class Publishing(BatchSender):
         self._where = carrier.label
         self._dead_letters = dead_letters
 
-    def _judged(self, refusal: EntryRefusal) -> EventRejected | SinkError:
-        error = super()._judged(refusal)
+    def _judge(self, refusal: EntryRefusal) -> EventRejected | SinkError:
+        error = super()._judge(refusal)
         return self._carrier.rejected(refusal) if isinstance(error, SinkUnusable) else error
 
-    def _refused(self, jobs: Sequence[SendJob]) -> None:
+    def _on_refused(self, jobs: Sequence[SendJob]) -> None:
         if self._dead_letters is None or not jobs:
             return
         letters = [job.letter(self._where) for job in jobs if isinstance(job, PublishJob)]
