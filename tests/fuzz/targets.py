@@ -119,7 +119,7 @@ def documents(data: bytes) -> None:
 def _split(data: bytes, size: int) -> list[Any]:
     splitter = Splitter()
     found = [each for at in range(0, len(data), size) for each in splitter.feed(data[at : at + size])]
-    return [(each.body, each.trouble) for each in [*found, *splitter.end()]]
+    return [(each.body, each.unreadable) for each in [*found, *splitter.end()]]
 
 
 def pattern(data: bytes) -> None:

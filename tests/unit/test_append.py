@@ -251,8 +251,6 @@ def test_a_full_disk_is_told_with_the_remedy() -> None:
     full = AppendFile("/dev/full")
 
     with pytest.raises(SinkError, match=r"^/dev/full: cannot be written: No space left on device; .*no event was lost"):
-        SinkError, match=r"^/dev/full: cannot be written: No space left on device; .* \(no event was lost\)$"
-    ):
         full.write([b"{}"])
     full.close()
 

@@ -350,7 +350,7 @@ def test_many_escapes_are_followed() -> None:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a test can reach."""
     monkeypatch.setattr(documents, "LONGEST", 1000)
-    monkeypatch.setattr(documents, "_SHOWN", 100)
+    monkeypatch.setattr(documents, "_EXCERPT", 100)
     monkeypatch.setattr(documents, "_LONG_LINE", 50)
 
 
@@ -362,7 +362,7 @@ def test_a_document_that_is_too_long_is_told_and_cut_short(begin: bytes) -> None
     first, second = split(*pieces(long + b'"}\n{"b":2}\n', 64))
 
     assert (first.body, first.line, first.byte) == (long[:100], 1, 0)
-    assert first.trouble == "has more than 1,000 bytes; only its first 100 are kept here"
+    assert first.unreadable == "has more than 1,000 bytes; only its first 100 are kept here"
     assert second == Document(b'{"b":2}', 2, len(long) + 3)
 
 
@@ -381,12 +381,12 @@ def test_what_follows_a_too_long_document_in_its_line_is_not_lost() -> None:
 
     found = split(*pieces(text, 64))
 
-    assert [document.body for document in found if document.trouble is None] == [
+    assert [document.body for document in found if document.unreadable is None] == [
         b'{"id":1}',
         b'{"id":2}',
         b'{"id":3}',
     ]
-    assert [document.byte for document in found if document.trouble is not None] == [8]
+    assert [document.byte for document in found if document.unreadable is not None] == [8]
 
 
 @pytest.mark.usefixtures("small")
@@ -396,8 +396,8 @@ def test_a_part_of_a_too_long_document_is_never_taken_for_an_event() -> None:
 
     found = split(*pieces(b"\n".join(lines) + b'\n{"b":2}\n', 64))
 
-    assert [document.body for document in found if document.trouble is None] == [b'{"b":2}']
-    assert [document.line for document in found if document.trouble is not None] == [1]
+    assert [document.body for document in found if document.unreadable is None] == [b'{"b":2}']
+    assert [document.line for document in found if document.unreadable is not None] == [1]
 
 
 # --- any documents, joined and cut in any way ---
@@ -444,7 +444,7 @@ def test_any_objects_come_out_as_they_went_in(
     assert [document.body for document in found] == wanted
     assert [text[document.byte :][: len(document.body)] for document in found] == wanted
     assert [document.line for document in found] == [1 + text[: document.byte].count(b"\n") for document in found]
-    assert all(document.trouble is None for document in found)
+    assert all(document.unreadable is None for document in found)
 
 
 @settings(deadline=None)

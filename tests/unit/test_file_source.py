@@ -218,7 +218,7 @@ def test_utf_16_is_told_with_the_remedy(open_file: Callable[..., FileSource], en
 
 @pytest.mark.parametrize("url", ["sqs3://queue", "https://example.com/events", "kafka://stream"])
 def test_an_unknown_way_in_is_told(url: str) -> None:
-    with pytest.raises(ConfigError, match=f"^source: {url.partition(':')[0]}:// is not a known way in; use a file"):
+    with pytest.raises(ConfigError, match=f"^source: {url.partition(':')[0]}:// is not supported; use a file"):
         open_source(url)
 
 

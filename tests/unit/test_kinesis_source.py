@@ -19,7 +19,7 @@ from eventonce.sources import check_source, open_source
 from eventonce.sources.shard_leases import ShardLeases
 from eventonce.sources.shard_reader import SHARD_END, ShardReader
 from eventonce.sources.shard_source import ShardSource
-from eventonce.sources.stream import IteratorOver, Page, Shard, StreamAway, StreamRecord, Trimmed
+from eventonce.sources.stream import IteratorExpired, Page, Shard, StreamAway, StreamRecord, Trimmed
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
 from eventonce.worker import Worker
@@ -128,7 +128,7 @@ Open = Callable[..., ShardSource]
 @pytest.fixture
 def opened(stream: Stream, store: Troubled, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Open:
     """Opens a worker's source, whose beats the test makes."""
-    monkeypatch.setattr(ShardSource, "_keep_on", lambda self: None)
+    monkeypatch.setattr(ShardSource, "_beat_until_stopped", lambda self: None)
 
     def open_one(consumer: str = "billing") -> ShardSource:
         return ShardSource(stream, store, consumer, wait=200, lease=LEASE, clock=clock)
@@ -553,7 +553,7 @@ def test_a_failing_store_at_the_end_only_costs_repeats(
     assert got(source, clock) == ["a"]
     store.before["commit"] = StoreError("away")
     source.close()
-    assert "its shards could not be given back: away" in caplog.text
+    assert "could not release its shards: away" in caplog.text
     store.before.clear()
     clock.sleep(LEASE)
     other = opened()
@@ -572,14 +572,14 @@ def test_what_is_settled_as_a_retry_while_the_worker_ends_is_not_taken_for_done(
     clock.sleep(1000)
     (found,) = source.receive(10)
     closing = threading.Thread(target=source.close)
-    settle = ShardReader._settle
+    settle = ShardReader._end_batch
 
     def close_meanwhile(reader: ShardReader, now: int) -> None:
         closing.start()
         closing.join(0.2)
         settle(reader, now)
 
-    monkeypatch.setattr(ShardReader, "_settle", close_meanwhile)
+    monkeypatch.setattr(ShardReader, "_end_batch", close_meanwhile)
     source.retry(found, 0)
     closing.join()
     monkeypatch.undo()
@@ -600,7 +600,7 @@ def test_a_stream_that_does_not_answer_is_asked_again(stream: Stream, opened: Op
     beat(clock, source)
     stream.fault = StreamAway("away")
     assert got(source, clock) == []
-    stream.fault = IteratorOver("five minutes")
+    stream.fault = IteratorExpired("five minutes")
     assert got(source, clock) == []
     assert rest(source, clock) == ["a"]
 
@@ -613,7 +613,7 @@ def test_what_was_dropped_before_it_was_read_is_said(
     source.beat()
     stream.fault = Trimmed("a day has passed")
     assert rest(source, clock) == ["a"]
-    assert "records were dropped before they were read" in caplog.text
+    assert "dropped records before they were read" in caplog.text
     assert stream.asked[-1] == ("s0", None, None)
 
 
@@ -683,12 +683,12 @@ def test_a_checkpoint_never_goes_back(store: Troubled, clock: ManualClock) -> No
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("kinesis://orders?start=now", "start: 'now' is no beginning; use trim_horizon or latest"),
+        ("kinesis://orders?start=now", "unknown start 'now'; use trim_horizon or latest"),
         ("dynamodbstreams://orders?start=latest", "option 'start' is not known"),
-        ("kinesis://orders?wait=10ms", "wait: a shard can be looked at every 200ms"),
-        ("kinesis://orders?lease=2h", "lease: a shard can be held for between 1s and 1h"),
+        ("kinesis://orders?wait=10ms", "wait is out of range; use 200ms"),
+        ("kinesis://orders?lease=2h", "lease is out of range; use 1s to 1h"),
         ("kinesis://", "names nothing; write kinesis://NAME"),
-        ("kafka://orders", "kafka:// is not a known way in; use a file, - for stdin, sqs://QUEUE, kinesis://STREAM"),
+        ("kafka://orders", "kafka:// is not supported; use a file, - for stdin, sqs://QUEUE, kinesis://STREAM"),
     ],
 )
 def test_a_wrong_url_says_why(url: str, why: str) -> None:

@@ -174,13 +174,13 @@ class _Messages(SqsSource):
     @property
     def plain_url(self) -> str:
         """The URL of the queue, without the options that only concern reading."""
-        options = {name: value for name, value in self._place.options.items() if name not in ("wait", "visibility")}
+        options = {name: value for name, value in self._address.options.items() if name not in ("wait", "visibility")}
         return f"{self._name}?{urlencode(options)}"
 
     def count_hidden(self) -> int:
         """Return about how many messages are received and not settled, by this reader and by others."""
         name = "ApproximateNumberOfMessagesNotVisible"
-        response = self._ask(self._calls.get_queue_attributes, AttributeNames=[name])
+        response = self._call(self._calls.get_queue_attributes, AttributeNames=[name])
         return int(response.get("Attributes", {}).get(name, 0))
 
     def _delivery(self, message: dict[str, Any]) -> Delivery:
