@@ -24,7 +24,7 @@ from tests.servers import Ministack, Postgres
 # the sending.
 RELAY = """
 import os, signal, sys, threading
-from eventonce.outbox import Kind, Outbox, Published, Relay
+from eventonce.outbox import Outbox, PublishKind, PublishResult, Relay
 
 url, place, store, mode = sys.argv[1:5]
 file = os.open("published.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -40,7 +40,7 @@ class Receiver:
             line = f"{each.group} {each.identity} {each.event.data['n']} {os.getpid()}"
             os.write(file, line.encode() + b"\\n")
         die("after sending")
-        return [Published(kind=Kind.PUBLISHED, identity=each.identity) for each in events]
+        return [PublishResult(kind=PublishKind.PUBLISHED, identity=each.identity) for each in events]
 
 outbox = Outbox(url)
 relay = Relay(outbox, Receiver(), dead_letter="dead.jsonl", lease="1s", poll="100ms", batch=20, store=store)

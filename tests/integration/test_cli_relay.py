@@ -111,7 +111,7 @@ def test_a_missing_outbox_is_told_and_can_be_made(tmp_path: Path) -> None:
     for options in ([], ["--drain"]):
         done = relay(tmp_path, "--to", "-", *options)
         assert done.returncode == 2
-        assert "has no outbox; make it with outbox.create() or eventonce relay --create" in done.stderr
+        assert "has no outbox; create it with outbox.create() or eventonce relay --create" in done.stderr
     assert relay(tmp_path, "--to", "-", "--drain", "--create").returncode == 0
     add(tmp_path, event(1))
     assert relay(tmp_path, "--to", "-", "--drain", "--create").stdout.count("\n") == 1

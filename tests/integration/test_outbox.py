@@ -20,7 +20,7 @@ from eventonce.errors import SinkDown, StoreUnusable
 from eventonce.outbox import Message, Outbox, PublishKind, PublishResult, Relay
 from eventonce.outbox import decision as verdict
 from eventonce.outbox import relay_loop as loop
-from eventonce.outbox.feed import Back
+from eventonce.outbox.feed import ReleasedRow
 from eventonce.outbox.rows import make_row
 from eventonce.outbox.table_feed import TableFeed
 from eventonce.testing.clock import ManualClock
@@ -197,11 +197,11 @@ def test_events_come_out_as_they_went_in(database: Database, tmp_path: Path) -> 
 
 
 def test_connections_of_others_are_told_what_is_wanted(database: Database, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no connection that it knows"):
+    with pytest.raises(ConfigError, match="unsupported connection"):
         database.outbox.add(object(), event(1))
     other = sqlite3.connect(tmp_path / "other.db")
     if database.url.startswith("sqlite:"):
-        with pytest.raises(StoreUnusable, match=r"has no outbox; make it with outbox\.create\(\)"):
+        with pytest.raises(StoreUnusable, match=r"has no outbox; create it with outbox\.create\(\)"):
             database.outbox.add(other, event(1))
     else:
         with pytest.raises(ConfigError, match="connection to sqlite, and the outbox is in postgresql"):
@@ -296,7 +296,7 @@ def test_a_handler_publishes_in_the_transaction_that_records_its_event(database:
 def test_a_missing_outbox_is_told_of(tmp_path: Path, postgres_server: Postgres) -> None:
     for database in (sqlite_database(tmp_path), postgres_database(postgres_server)):
         connection = database.connect()
-        with pytest.raises(StoreUnusable, match=r"has no outbox; make it with outbox\.create\(\)"):
+        with pytest.raises(StoreUnusable, match=r"has no outbox; create it with outbox\.create\(\)"):
             database.outbox.add(connection, event(1))
         connection.close()
         made = relay(database, Receiver(), tmp_path)
@@ -387,7 +387,7 @@ def test_a_relay_takes_nothing_of_a_group_that_another_has(database: Database, f
     database.add(4, group="h")
     assert [row.identity for row in taken] == ["e1", "e2"]
     assert [row.identity for row in second.take(10)] == ["e4"]
-    first.settle(taken[:1], [Back(taken[1], 0)])
+    first.settle(taken[:1], [ReleasedRow(taken[1], 0)])
     assert [row.identity for row in first.take(10)] == ["e2", "e3"]
 
 
@@ -615,7 +615,7 @@ def test_what_was_taken_over_is_not_removed_by_its_former_owner(
         time.sleep(0.005)
     with caplog.at_level(logging.WARNING):
         first.settle(taken, [])
-    assert "taken over by another relay" in caplog.text
+    assert "another relay took over" in caplog.text
     assert database.rows("SELECT identity FROM eventonce_outbox") == [("e1",)]
     second.settle(again, [])
     assert database.rows("SELECT identity FROM eventonce_outbox") == []
@@ -729,7 +729,7 @@ def test_copies_are_removed_when_their_time_is_over_in_bounded_steps(database: D
     connection.commit()
     connection.close()
     feed, counted = feeds(60_000), []
-    while feed.tidy():
+    while feed.sweep():
         counted += database.rows("SELECT count(*), min(id) FROM eventonce_outbox_published")
     assert counted == [(1500, 1000), (500, 2000)]
     assert database.rows("SELECT 1 FROM eventonce_outbox_published") == []

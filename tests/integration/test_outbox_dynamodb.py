@@ -127,13 +127,13 @@ def test_limits_are_checked_before_anything_is_sent(bench: Bench) -> None:
     many = [
         {"Put": {"TableName": bench.rides, "Item": {"id": {"S": str(n)}, "b": {"S": "x" * 399_000}}}} for n in range(11)
     ]
-    with pytest.raises(TransactionRefused, match="100 items; DynamoDB takes 99 beside the event"):
+    with pytest.raises(TransactionRefused, match="100 items are too many; use at most 99 beside the event"):
         bench.outbox.transact([bench.ride(number) for number in range(100)], event(1))
     with pytest.raises(TransactionRefused, match=r"items\[1\] takes 410,\d+ bytes"):
         bench.outbox.transact([bench.ride(1), big], event(1))
     with pytest.raises(TransactionRefused, match="4 MB"):
         bench.outbox.transact(many, event(1))
-    with pytest.raises(EventRejected, match=r"takes 420,\d+ bytes in the outbox, and DynamoDB keeps 409,600"):
+    with pytest.raises(EventRejected, match=r"takes 420,\d+ bytes in the outbox, over the 409,600 of a DynamoDB item"):
         bench.outbox.transact([], {"n": "x" * 420_000})
     with pytest.raises(ConfigError, match=r"items\[0\] is none of Put"):
         bench.outbox.transact([{"Item": {}}], event(1))
@@ -188,14 +188,14 @@ def test_another_transaction_in_the_way_is_told_apart_and_waited_for(bench: Benc
             return None
         return AWSResponse(request.url, 400, HTTPHeaders(), Raw(conflict))
 
-    table._server.client().meta.events.register("before-send.dynamodb.TransactWriteItems", interfere)
+    table._client.client().meta.events.register("before-send.dynamodb.TransactWriteItems", interfere)
     failing = 2
     bench.add(1)
     assert len(calls) == 3
     assert len(set(calls)) == 1, "asked again with the same token and items"
     assert bench.count() == 1
     failing = 1_000
-    table.place.timeout = 300
+    table.address.timeout = 300
     with pytest.raises(StoreError, match="nothing was written: TransactionConflict"):
         bench.add(2)
     assert bench.count() == 1
@@ -241,7 +241,7 @@ def test_a_wrong_table_is_told(bench: Bench) -> None:
         arguments = [threading.Event()] if run == "run" else []
         with pytest.raises(StoreUnusable, match=r"has no outbox; .*outbox\.create\(\)"):
             getattr(Relay(missing, Receiver(), dead_letter="-"), run)(*arguments)
-    with pytest.raises(StoreUnusable, match="is no outbox: its key is id"):
+    with pytest.raises(StoreUnusable, match="not an outbox, as its key is id"):
         Relay(wrong, Receiver(), dead_letter="-").drain()
     with pytest.raises(StoreUnusable, match="does not exist"):
         missing.transact([], event(1))
@@ -410,7 +410,7 @@ def test_a_table_that_does_not_answer_brings_the_whole_batch_again(
         bench = Bench(dynoxide_in_memory, tmp_path, proxy.port)
         bench.add(1, group="g")
         receiver, table = Receiver(), bench.outbox.table
-        table.place.timeout = 200
+        table.address.timeout = 200
         batch = {"Records": records(bench, 1)}
         proxy.refusing = True
         proxy.cut_all()
@@ -419,7 +419,7 @@ def test_a_table_that_does_not_answer_brings_the_whole_batch_again(
             handler(batch, None)
         assert receiver.sent == []
         proxy.refusing = False
-        table.place.timeout = 60_000
+        table.address.timeout = 60_000
         assert handler(batch, None) == failures()
         assert receiver.numbers() == [1]
         bench.close()
@@ -456,7 +456,7 @@ def test_lambda_behind_a_mapping_of_the_stream(streaming: Bench, ministack: Mini
         Timeout=30,
         Environment={"Variables": {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}},
     )["FunctionArn"]
-    arn = streaming.client.describe_table(TableName=streaming.outbox.table.place.name)["Table"]["LatestStreamArn"]
+    arn = streaming.client.describe_table(TableName=streaming.outbox.table.address.name)["Table"]["LatestStreamArn"]
     service.create_event_source_mapping(
         EventSourceArn=arn,
         FunctionName=function,

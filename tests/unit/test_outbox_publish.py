@@ -263,7 +263,7 @@ def test_an_identity_that_is_none_is_refused(scripted: Any, identity: Any) -> No
     (found,) = scripted().send(Message(order(1), identity=identity))
 
     assert found.kind is PublishKind.REFUSED
-    assert "give a text of 1 to 256 characters" in str(found.error)
+    assert "use a string of 1 to 256 characters" in str(found.error)
 
 
 def test_a_long_id_is_shortened(scripted: Any) -> None:
@@ -410,7 +410,7 @@ def test_nothing_can_be_sent_until_someone_acts(scripted: Any, tmp_path: Path) -
 
     assert kinds(found) == ["published"] * 10 + ["failed"] * 20
     assert {each.code for each in found[10:]} == {"AccessDeniedException"}
-    assert "mend that" in str(found[29].error)
+    assert "fix this" in str(found[29].error)
     assert not (tmp_path / "dead.jsonl").exists()
 
 
@@ -630,8 +630,8 @@ def deep(levels: int) -> Any:
         ({"source": "s", "type": "t" * 129}, "has a detail-type of 129 characters"),
         ({"source": "s", "type": "t", "what": Odd()}, "cannot be written as JSON"),
         ({"source": "s", "type": "t", 7: {}, "x": {(1, 2): 3}}, "cannot be written as JSON"),
-        ({"source": "s", "type": "t", "n": math.nan}, "holds a number that is not finite"),
-        (Event(source="s", type="t", data={"a": [None, {"b": math.inf}]}), "holds a number that is not finite"),
+        ({"source": "s", "type": "t", "n": math.nan}, "contains NaN or an infinite number"),
+        (Event(source="s", type="t", data={"a": [None, {"b": math.inf}]}), "contains NaN or an infinite number"),
         (Event(source="s", type="t", data={"a": "\ud800"}), "cannot be written as JSON"),
         (Event(source="s", type="t", data=deep(5000)), "cannot be written as JSON"),
         (Event(source=7, type="t", data={}), "has a source that is no text"),  # type: ignore[arg-type]
@@ -757,7 +757,7 @@ def test_any_sink_keeps_the_order_of_a_group(error: Exception | None, expected: 
         ("https://api.example.com", {}, "unsupported URL 'https://api.example.com'; use events://BUS"),
         ("orders.jsonl", {}, "unsupported URL 'orders.jsonl'"),
         ("events://", {}, "names nothing"),
-        ("sqs://orders?group=a", {}, "such names end in .fifo"),
+        ("sqs://orders?group=a", {}, "which end in .fifo"),
         (BUS, {"max_attempts": 0}, "max_attempts: 0 is below 1"),
         (BUS, {"rules": 7}, "rules: 7 is no rule"),
         (BUS, {"dead_letter": "kafka://x"}, "kafka:// is not supported"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from eventonce.errors import EventRejected, SinkDown, SinkError, SinkUnusable
 from eventonce.event import Event
 from eventonce.outbox.message import Message
-from eventonce.outbox.publish_jobs import Publishing, PublishJob
+from eventonce.outbox.publish_jobs import PublishJob, PublishSender
 from eventonce.ports import BatchEntry, BatchRefused, CallLimits, EntryAccepted, EntryRefusal, Sendable
 from eventonce.sinks.batching import BatchSender, SendJob
 from eventonce.testing.clock import ManualClock
@@ -86,7 +86,7 @@ def test_whatever_a_carrier_does(patient: bool, data: Any, groups: list[str | No
         stamped = PublishJob(Message(event, group=group), event, f"e-{number}")
         jobs.append(stamped if patient else SendJob(event, "k", group))
     sender = (
-        Publishing(carrier, ManualClock(), MAX_ATTEMPTS, None)
+        PublishSender(carrier, ManualClock(), MAX_ATTEMPTS, None)
         if patient
         else BatchSender(carrier, ManualClock(), MAX_ATTEMPTS)
     )

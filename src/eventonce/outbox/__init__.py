@@ -1,4 +1,4 @@
-"""The producer half: publishing under an identity that consumers can tell copies by."""
+"""The producer half: publishing events under an identity by which consumers recognise copies."""
 
 from eventonce.outbox.message import Message, PublishKind, PublishResult
 from eventonce.outbox.outbox import Outbox

@@ -1,4 +1,4 @@
-"""An event to publish: what the caller knows of it, how it is read, and what became of it."""
+"""A message: an event to publish, how it is read, and the result of publishing it."""
 
 import math
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from eventonce.event.stamp import unstamped
 
 
 class Message(msgspec.Struct, frozen=True):
-    """An event to publish, where there is more to say than the event itself.
+    """An event to publish, with what the caller knows of it.
 
-    `identity` is what consumers tell copies by; without one it comes from the event. Events of one `group` keep their
-    order. `attempts` is how often it was sent before, so that the count goes on.
+    Consumers recognise copies by the `identity`. Without one it comes from the event. Events of one `group` keep their
+    order. `attempts` is how often it was sent before, so that the count continues.
     """
 
     event: Any
@@ -29,22 +29,22 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class PublishKind(StrEnum):
-    """What became of it."""
+    """How publishing an event ended."""
 
     PUBLISHED = "published"  # the carrier has it
-    DEDUPLICATED = "deduplicated"  # the carrier had it already, and says so
-    REFUSED = "refused"  # will never be taken; a dead letter, where there is a place for them
-    FAILED = "failed"  # not taken, or nobody knows; may be sent again under the same identity
+    DEDUPLICATED = "deduplicated"  # the carrier reports that it had it already
+    REFUSED = "refused"  # will never be accepted: a dead letter, if there is a sink for them
+    FAILED = "failed"  # not accepted, or unknown; it may be sent again under the same identity
 
 
 class PublishResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one event. `id` is the carrier's own (EventId, MessageId), `code` what it calls its refusal.
+    """The result of publishing one event. `id` is the carrier's own (EventId, MessageId), and `code` its error code.
 
-    `attempts` counts every time it was sent, also those of earlier calls that `Outgoing.attempts` told of.
+    `attempts` counts every time it was sent, including the `attempts` of its `Message`.
     """
 
     kind: PublishKind
-    identity: str  # empty where the event could not even be read
+    identity: str  # empty if the event could not be read
     id: str | None = None
     attempts: int = 0
     code: str | None = None
@@ -52,36 +52,36 @@ class PublishResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether the carrier has it."""
+        """True if the carrier has it."""
         return self.kind in (PublishKind.PUBLISHED, PublishKind.DEDUPLICATED)
 
 
 # --- reading ---
 
 
-def read(item: object) -> Event:
-    """The event in an item, or `EventRejected`. Keys are made of what it reads as on the other side."""
-    if isinstance(item, Event):
-        event = read_event(item)
+def read_publishable(source: object) -> Event:
+    """Return the event in what a caller passed, as consumers will read it. Raise `EventRejected` if there is none."""
+    if isinstance(source, Event):
+        event = read_event(source)
         event = structs.replace(event, data=decode(_json(event.data)))
     else:
-        event = read_event(_json(dict(item)) if isinstance(item, Mapping) else item)
+        event = read_event(_json(dict(source)) if isinstance(source, Mapping) else source)
     if event.form == "cloudevents":
         to_sdk(event)  # which checks its attributes
     return unstamped(event)
 
 
-def kept(item: object) -> bytes:
-    """Some bytes of an item that cannot be published, for its dead letter."""
-    if isinstance(item, bytes | bytearray | memoryview):
-        return bytes(item)
-    if isinstance(item, str):
-        return item.encode("utf-8", "backslashreplace")
+def raw_bytes(source: object) -> bytes:
+    """Return bytes for the dead letter of what cannot be published."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        return bytes(source)
+    if isinstance(source, str):
+        return source.encode("utf-8", "backslashreplace")
     try:
-        given = item.document() if isinstance(item, Event) else item
-        return msgspec.json.encode(given, enc_hook=_shown)
-    except Exception:  # whatever it is, its letter says so
-        return f"(a {type(item).__name__} that has no JSON form)".encode()
+        document = source.document() if isinstance(source, Event) else source
+        return msgspec.json.encode(document, enc_hook=_describe)
+    except Exception:  # whatever it is, there is a letter of it
+        return f"(a {type(source).__name__} that has no JSON form)".encode()
 
 
 def _json(value: Any) -> bytes:
@@ -89,18 +89,18 @@ def _json(value: Any) -> bytes:
         raw = msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise EventRejected(f"cannot be written as JSON: {error}") from None
-    if b"null" in raw and not _finite(value):  # which is how NaN is written, and nobody would know
-        raise EventRejected("holds a number that is not finite, which JSON has no form for")
+    if b"null" in raw and not _is_finite(value):  # NaN is written as null
+        raise EventRejected("contains NaN or an infinite number, which JSON cannot express")
     return raw
 
 
-def _finite(value: Any) -> bool:
+def _is_finite(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, Mapping):
-        return all(map(_finite, value.values()))
-    return not isinstance(value, list | tuple) or all(map(_finite, value))
+        return all(map(_is_finite, value.values()))
+    return not isinstance(value, list | tuple) or all(map(_is_finite, value))
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     return f"(a {type(value).__name__})"

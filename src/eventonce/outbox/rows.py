@@ -1,4 +1,4 @@
-"""Rows of an outbox: events on their way from a transaction to a relay."""
+"""The rows of an outbox: events between a transaction and a relay."""
 
 import re
 import uuid
@@ -10,19 +10,19 @@ from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.event.formats import read_event
 from eventonce.outbox.identity import Identities
-from eventonce.outbox.message import read
+from eventonce.outbox.message import read_publishable
 
-_OWN = Identities(())
+_WITHOUT_RULES = Identities(())
 _NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,256}")
-_WHOLE = b'{"eventonce_event":'
+_WRAPPER = b'{"eventonce_event":'  # of an event that is stored field by field
 _decode = msgspec.json.Decoder(Event).decode
 
 
 class OutboxRow(NamedTuple):
-    """An event as an outbox keeps it."""
+    """An event as it is added to an outbox."""
 
     identity: str
-    grp: str  # "=" and its group, or "-" and its identity where it has none
+    grp: str  # "=" and its group, or "-" and its identity if it has no group
     event: bytes
 
     @property
@@ -33,57 +33,58 @@ class OutboxRow(NamedTuple):
 class PendingRow(NamedTuple):
     """A row that a relay has taken."""
 
-    number: Any  # what its outbox finds it by
+    number: Any  # its key in the outbox
     identity: str
     grp: str
     event: bytes
-    failures: int  # how often it could not be published, and was to blame itself
+    failures: int  # failed attempts for which the event itself was to blame
     waited: int  # milliseconds since it was added
 
     @property
     def group(self) -> str | None:
         return self.grp[1:] if self.grp.startswith("=") else None
 
-    def opened(self) -> Event:
-        """Its event; raises `EventRejected` where somebody has changed what is kept."""
+    def decode(self) -> Event:
+        """Return the event. Raise `EventRejected` if the row was changed and cannot be read."""
         try:
-            return _read(self.event)
+            return _decode_event(self.event)
         except (EventRejected, msgspec.MsgspecError, RecursionError) as error:
-            raise EventRejected(f"what the outbox keeps of it cannot be read: {error}") from None
+            raise EventRejected(f"its row in the outbox cannot be read: {error}") from None
 
 
 def make_row(event: object, group: str | None, identity: str | None, rules: Identities | None) -> OutboxRow:
-    """The row of an event.
+    """Return the row of an event.
 
-    Its identity is fixed here, so that it stays the same whatever happens to the relay: the one that is given, what
-    the rules make of the event, its own id, or else a new one.
+    Its identity is fixed here, so that it stays the same whatever happens to the relay. It is the one that the caller
+    chose, else what the rules make of the event, else its own id, else a new one.
     """
-    found = read(event)
+    readable = read_publishable(event)
     if identity is None:
-        own = _OWN.own(found) if found.named_by else found.id
-        identity = rules.of(found) if rules is not None else own or uuid.uuid4().hex
-    identity = _named("identity", identity)
-    grp = f"-{identity}" if group is None else f"={_named('group', group)}"
-    return OutboxRow(identity, grp, _written(found))
+        own_id = _WITHOUT_RULES.of_id(readable) if readable.named_by else readable.id
+        identity = rules.of(readable) if rules is not None else own_id or uuid.uuid4().hex
+    identity = _check_name("identity", identity)
+    grp = f"-{identity}" if group is None else f"={_check_name('group', group)}"
+    return OutboxRow(identity, grp, _encode_event(readable))
 
 
-def _written(event: Event) -> bytes:
-    """The event's own document, which is what people who look into the table expect; field by field where that reads
-    as something else, such as an `Event` whose data is a list.
+def _encode_event(event: Event) -> bytes:
+    """Return the event's own document, as people who look into the table expect.
+
+    If that reads as another event, such as for an `Event` whose data is a list, it is stored field by field.
     """
     bare = msgspec.structs.replace(event, raw=b"")
     line = bare.line()
     same = msgspec.structs.replace(read_event(line), raw=b"") == bare
-    return line if same else _WHOLE + msgspec.json.encode(bare) + b"}"
+    return line if same else _WRAPPER + msgspec.json.encode(bare) + b"}"
 
 
-def _read(kept: bytes) -> Event:
-    if kept.startswith(_WHOLE):
-        return _decode(kept[len(_WHOLE) : -1])
-    return msgspec.structs.replace(read_event(kept), raw=b"")
+def _decode_event(stored: bytes) -> Event:
+    if stored.startswith(_WRAPPER):
+        return _decode(stored[len(_WRAPPER) : -1])
+    return msgspec.structs.replace(read_event(stored), raw=b"")
 
 
-def _named(what: str, value: str) -> str:
+def _check_name(field: str, value: str) -> str:
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise EventRejected(f"{what}: {value!r:.60} is no name; use text of 1 to 256 characters that can be printed")
+        raise EventRejected(f"{field}: {value!r:.60} is invalid; use 1 to 256 printable characters")
     return value
