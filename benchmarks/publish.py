@@ -41,7 +41,7 @@ def events(count: int = EVENTS) -> list[dict[str, Any]]:
     ]
 
 
-def bare(endpoint: str) -> Callable[[list[dict[str, Any]]], None]:
+def bare_calls(endpoint: str) -> Callable[[list[dict[str, Any]]], None]:
     """Return a function that calls PutEvents with ten events at a time, and does nothing else."""
     bus = client("events", endpoint=endpoint)
 
@@ -56,7 +56,7 @@ def bare(endpoint: str) -> Callable[[list[dict[str, Any]]], None]:
     return send
 
 
-def ours(endpoint: str, rules: Rule | None = None) -> Callable[[list[dict[str, Any]]], None]:
+def by_publisher(endpoint: str, rules: Rule | None = None) -> Callable[[list[dict[str, Any]]], None]:
     """Return a function that sends events by a publisher."""
     publisher = Publisher(f"events://default?endpoint={endpoint}", rules=rules)
 
@@ -70,10 +70,10 @@ def main() -> None:
     """Print microseconds of CPU time per event, and the ratio."""
     with tempfile.TemporaryDirectory() as folder, Ministack(Path(folder)) as server:
         senders = {
-            "bare PutEvents": bare(server.endpoint()),
-            "Publisher": ours(server.endpoint()),
-            "Publisher, key of paths": ours(server.endpoint(), Rule(name="r", key=["detail.orderId"])),
-            "Publisher, key of content": ours(server.endpoint(), Rule(name="r", key="content")),
+            "bare PutEvents": bare_calls(server.endpoint()),
+            "Publisher": by_publisher(server.endpoint()),
+            "Publisher, key of paths": by_publisher(server.endpoint(), Rule(name="r", key=["detail.orderId"])),
+            "Publisher, key of content": by_publisher(server.endpoint(), Rule(name="r", key="content")),
         }
         best = dict.fromkeys(senders, float("inf"))
         for _ in range(ROUNDS):
@@ -82,7 +82,7 @@ def main() -> None:
                 send(batch)
                 best[name] = min(best[name], (time.process_time() - started) / EVENTS * 1e6)
     for name, cost in best.items():
-        print(f"{name:28}{cost:8.1f} µs   {best['bare PutEvents'] / cost:6.0%} of the bare calls' speed")  # noqa: T201
+        print(f"{name:28}{cost:8.1f} µs   {best['bare_calls PutEvents'] / cost:6.0%} of the bare calls' speed")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -60,8 +60,8 @@ def publish(
                 counts[result.kind] += 1
                 progress.step()
                 _report(result, event, counts, progress, as_json=as_json)
-    for place, reason in recorded.unreadable.items():
-        raise ConfigError(f"{place}: {reason}")
+    for location, reason in recorded.unreadable.items():
+        raise ConfigError(f"{location}: {reason}")
     sys.exit(1 if _unsent(counts) else 0)
 
 

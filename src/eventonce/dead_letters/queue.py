@@ -133,13 +133,13 @@ class QueueBox:
 
     def keep(self, letters: Sequence[DeadLetter]) -> None:
         """Send the changed letters and delete the old ones. A kill between the two leaves both, and one is a copy."""
-        ours = [letter for letter in letters if letter.fields]
-        if not ours:
+        changed = [letter for letter in letters if letter.fields]
+        if not changed:
             return
         if self._sink is None:
             self._sink = DeadQueue(self._source.plain_url)
-        self._sink.send([letter.fields for letter in ours])
-        self.remove(ours)
+        self._sink.send([letter.fields for letter in changed])
+        self.remove(changed)
 
     def close(self) -> None:
         for delivery in self._deliveries.values():

@@ -11,7 +11,7 @@ class ReleasedRow(NamedTuple):
     """A row that stays in the outbox, and is not taken again for a while."""
 
     row: PendingRow
-    rest: int  # milliseconds
+    delay: int  # milliseconds
     blame: bool = False  # whether this counts as one of its attempts
 
 

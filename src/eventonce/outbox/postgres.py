@@ -110,7 +110,7 @@ class PostgresTable:
             "done": [row.number for row in done],
             "keep": keep > 0,
             "back": [release.row.number for release in released],
-            "rests": [release.rest for release in released],
+            "rests": [release.delay for release in released],
             "blames": [int(release.blame) for release in released],
         }
         ((count,),) = self._run(lambda connection: _rows(connection, _SETTLE, parameters), timeout)

@@ -159,7 +159,7 @@ class Loop:
             feed.settle(decision.done, decision.released)
         now = self._clock.steady()
         for released in decision.released:
-            heapq.heappush(self._retry_times, now + released.rest)
+            heapq.heappush(self._retry_times, now + released.delay)
         publisher.count(decision.counts)
         waited = [row.waited / 1000 for row in decision.done]
         self._hooks.relayed(Relayed(feed.name, dict(decision.counts), waited))

@@ -127,7 +127,7 @@ class SQLiteTable:
         def operation(connection: sqlite3.Connection) -> int:
             now = self._clock.utc()
             releases = [
-                (now, now + release.rest, int(release.blame), release.row.number, token) for release in released
+                (now, now + release.delay, int(release.blame), release.row.number, token) for release in released
             ]
             if keep:
                 connection.executemany(_KEEP, [(now, row.number, token) for row in done])

@@ -151,7 +151,7 @@ class StreamFeed:
         try:
             self._late |= {row.grp: now for row in done if row.grp in self._late}
             for release in released:
-                self._late[release.row.grp] = max(self._late.get(release.row.grp, 0), now + release.rest)
+                self._late[release.row.grp] = max(self._late.get(release.row.grp, 0), now + release.delay)
             settle(self._table, done, released)
             retries = {}
         finally:

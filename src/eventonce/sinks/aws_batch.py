@@ -43,11 +43,11 @@ class AwsBatchSink:
     tries = 3  # by botocore, of a call that fails as a whole
     denies_together = False  # whether one entry that is not allowed denies the whole call
 
-    def __init__(self, place: AwsUrl, clock: Clock | None = None) -> None:
-        if place.name.startswith("arn:") and place.name.count(":") > 4:
-            place.options.setdefault("region", place.name.split(":")[3])
-        self.place = place
-        self.label = f"{place.scheme}://{place.name}"
+    def __init__(self, address: AwsUrl, clock: Clock | None = None) -> None:
+        if address.name.startswith("arn:") and address.name.count(":") > 4:
+            address.options.setdefault("region", address.name.split(":")[3])
+        self.address = address
+        self.label = f"{address.scheme}://{address.name}"
         self._clock = clock or SystemClock()
         self._client: Any = None
         self._prepared = False
@@ -63,7 +63,7 @@ class AwsBatchSink:
         """Return the client of the service. It is created on first use: even finding credentials may need a server."""
         with self._lock:
             if self._client is None:
-                self._client = self.place.client(self.service, tries=self.tries)
+                self._client = self.address.client(self.service, tries=self.tries)
             return self._client
 
     def close(self) -> None:

@@ -19,12 +19,12 @@ _PLAIN = re.compile(r"[!-~]{1,128}")  # what AWS accepts: letters, digits and pu
 class MessageFormat:
     """The form of messages of SQS and SNS: with a deduplication id and a group if the name ends in `.fifo`."""
 
-    def __init__(self, place: AwsUrl, body: str) -> None:
+    def __init__(self, address: AwsUrl, body: str) -> None:
         self._body = body  # the name of the field in the API
-        fifo = place.name.endswith(".fifo")
-        if "group" in place.options and not fifo:
-            raise place.wrong("group is only for FIFO names, which end in .fifo; leave it out")
-        self._group = GroupPath(place) if fifo else None
+        fifo = address.name.endswith(".fifo")
+        if "group" in address.options and not fifo:
+            raise address.wrong("group is only for FIFO names, which end in .fifo; leave it out")
+        self._group = GroupPath(address) if fifo else None
 
     def entry(self, event: Event, item: Sendable) -> BatchEntry:
         """Return the event as an entry of a batch."""
@@ -44,9 +44,9 @@ class MessageFormat:
 class GroupPath:
     """Groups events by the value at a path, or by their source if there is no path."""
 
-    def __init__(self, place: AwsUrl) -> None:
-        self._path = place.options.get("group", "source || 'eventonce'")
-        self._get = getter(self._path, f"{place.what}: group")
+    def __init__(self, address: AwsUrl) -> None:
+        self._path = address.options.get("group", "source || 'eventonce'")
+        self._get = getter(self._path, f"{address.what}: group")
 
     def of(self, event: Event) -> str:
         """Return the group of an event."""

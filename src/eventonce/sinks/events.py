@@ -28,10 +28,10 @@ def open_url(url: str) -> AwsBatchSink:
 class _BusSink(AwsBatchSink):
     def __init__(self, url: str, clock: Clock | None, *options: str) -> None:
         super().__init__(AwsUrl(url, "sink", "source", "detail-type", *options), clock)
-        self._source = self.place.options.get("source", "")
-        self._type = self.place.options.get("detail-type", "")
+        self._source = self.address.options.get("source", "")
+        self._type = self.address.options.get("detail-type", "")
         if self._source.startswith(_RESERVED):
-            raise self.place.wrong(f"source={self._source} is reserved; choose one that does not begin with aws.")
+            raise self.address.wrong(f"source={self._source} is reserved; choose one that does not begin with aws.")
 
     def _entry(self, event: Event, item: Sendable) -> BatchEntry:
         own = "" if event.source.startswith(_RESERVED) else event.source
@@ -69,10 +69,10 @@ class ClassicSink(_BusSink):
 
         https://github.com/aws/aws-sdk/issues/186
         """
-        if self.place.name == "default":
+        if self.address.name == "default":
             return
         try:
-            self.client().describe_event_bus(Name=self.place.name)
+            self.client().describe_event_bus(Name=self.address.name)
         except ClientError as error:
             if not error.response.get("Error", {}).get("Code", "").startswith("AccessDenied"):
                 raise
@@ -83,7 +83,7 @@ class ClassicSink(_BusSink):
             )
 
     def _put(self, bodies: list[dict[str, Any]]) -> list[EntryAccepted | EntryRefusal]:
-        entries = [{"EventBusName": self.place.name, **body} for body in bodies]
+        entries = [{"EventBusName": self.address.name, **body} for body in bodies]
         return _results(self.client().put_events(Entries=entries), len(bodies))
 
 
@@ -96,7 +96,7 @@ class NewBusSink(_BusSink):
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         super().__init__(url, clock, "group")
-        self._group = GroupPath(self.place) if "group" in self.place.options else None
+        self._group = GroupPath(self.address) if "group" in self.address.options else None
         if self.service not in Session().get_available_services():
             raise MissingDriver(f"{self.label}: needs a boto3 that knows {self.service}; pip install --upgrade boto3")
 
@@ -110,7 +110,7 @@ class NewBusSink(_BusSink):
         return None if self._group is None else self._group.of(event)
 
     def _put(self, bodies: list[dict[str, Any]]) -> list[EntryAccepted | EntryRefusal]:
-        return _results(self.client().put_events(EventBusArn=self.place.name, Entries=bodies), len(bodies))
+        return _results(self.client().put_events(EventBusArn=self.address.name, Entries=bodies), len(bodies))
 
 
 def _results(response: dict[str, Any], count: int) -> list[EntryAccepted | EntryRefusal]:

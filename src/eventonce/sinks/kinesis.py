@@ -27,9 +27,9 @@ class KinesisSink(AwsBatchSink):
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         super().__init__(AwsUrl(url, "sink", "partition"), clock)
-        name = self.place.name
+        name = self.address.name
         self._stream = {"StreamARN": name} if name.startswith("arn:") else {"StreamName": name}
-        self._path = self.place.options.get("partition")
+        self._path = self.address.options.get("partition")
         self._get = None if self._path is None else getter(self._path, "sink: partition")
 
     def _entry(self, event: Event, item: Sendable) -> BatchEntry:

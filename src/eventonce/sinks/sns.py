@@ -18,13 +18,13 @@ class SnsSink(AwsBatchSink):
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         super().__init__(AwsUrl(url, "sink", "group"), clock)
-        self._message = MessageFormat(self.place, "Message")
-        self._arn = self.place.name
+        self._message = MessageFormat(self.address, "Message")
+        self._arn = self.address.name
 
     def _prepare(self) -> None:
-        name = self.place.name  # not self._arn: threads may do this at the same time
+        name = self.address.name  # not self._arn: threads may do this at the same time
         if not name.startswith("arn:"):
-            meta, sts = self.client().meta, self.place.client("sts")
+            meta, sts = self.client().meta, self.address.client("sts")
             try:
                 account = sts.get_caller_identity()["Account"]
             finally:

@@ -19,10 +19,10 @@ class SqsSink(AwsBatchSink):
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         super().__init__(AwsUrl(url, self.setting, "group"), clock)
-        self._owner, _, self._name = self.place.name.rpartition("/")
+        self._owner, _, self._name = self.address.name.rpartition("/")
         if self._owner and not self._owner.isdecimal():
-            raise self.place.wrong("names no queue; write sqs://QUEUE, or sqs://ACCOUNT/QUEUE for another account's")
-        self._message = MessageFormat(self.place, "MessageBody")
+            raise self.address.wrong("names no queue; write sqs://QUEUE, or sqs://ACCOUNT/QUEUE for another account's")
+        self._message = MessageFormat(self.address, "MessageBody")
         self._queue_url = ""
 
     def _prepare(self) -> None:

@@ -120,16 +120,16 @@ class ShardSource:
         return min(max(first, 1), self._wait) / 1000
 
     def _fetch(self, reader: ShardReader) -> None:
-        rest = self._wait
+        delay = self._wait
         try:
             if reader.fetch():
-                rest = _SOON
+                delay = _SOON
         except StreamAway:  # the stream has logged it
             pass
         except BaseException:
             reader.fetching = False
             raise
-        reader.next_read = self._clock.steady() + rest
+        reader.next_read = self._clock.steady() + delay
 
     def _settle(self, delivery: Delivery, delay: int | None) -> None:
         reader, number, _ = delivery.handle
