@@ -85,14 +85,14 @@ class Bench:
         return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
 
     def wait(self) -> None:
-        """Until all that was added is published, whoever does it."""
-        give_up, wanted = time.monotonic() + PATIENCE, {each for group in self.added.values() for each in group}
+        """Wait until some relay has published every event that was added."""
+        deadline, wanted = time.monotonic() + PATIENCE, {each for group in self.added.values() for each in group}
         while wanted - {line[1] for line in self.published()}:
-            assert time.monotonic() < give_up, sorted(wanted - {line[1] for line in self.published()})
+            assert time.monotonic() < deadline, sorted(wanted - {line[1] for line in self.published()})
             time.sleep(0.05)
 
     def check(self) -> int:
-        """Each group in the order of its transactions; gives how many were published more than once."""
+        """Check that each group has the order of its transactions. Return how many events were published repeatedly."""
         lines = self.published()
         for group, identities in self.added.items():
             assert list(dict.fromkeys(line[1] for line in lines if line[0] == group)) == identities

@@ -81,7 +81,7 @@ def done(folder: Path) -> list[str]:
 
 
 def reported(finished: Finished) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """What `--json` says: of each letter, and at the end."""
+    """Return what `--json` reports: the letters, and the counts at the end."""
     *each, counts = [json.loads(line) for line in finished.stderr.splitlines()]
     return each, counts
 
@@ -127,7 +127,7 @@ def test_on_a_terminal_it_asks(cli: Command, tmp_path: Path, answer: str, expect
     assert done(tmp_path) == expected
 
 
-def test_letters_are_redriven_and_what_became_of_each_is_told(cli: Command, tmp_path: Path) -> None:
+def test_letters_are_redriven_and_each_outcome_is_reported(cli: Command, tmp_path: Path) -> None:
     name = pipeline(tmp_path)
     write(tmp_path, "a", "b")
     cli("run", name, BROKEN="1")
@@ -216,7 +216,7 @@ def test_a_redrive_that_is_killed_and_run_again_loses_nothing_and_does_nothing_t
     write(tmp_path, *names)
     cli("run", place, BROKEN="1")
 
-    for victim in ("e010", "e025", "e061"):  # some may be busy until their leases are over
+    for victim in ("e010", "e025", "e061"):  # some may be busy until their leases expire
         until(lambda victim=victim: cli("redrive", place, "--yes", DEADLY=victim).returncode == -signal.SIGKILL)  # type: ignore[misc]
     until(lambda: cli("redrive", place, "--yes").returncode == 0)
 
@@ -243,7 +243,7 @@ class Queue:
         self.client.send_message(QueueUrl=self.url, MessageBody=body, MessageAttributes=said)
 
     def counted(self) -> int:
-        """How many there are, in hand or not."""
+        """Return the number of messages, hidden or not."""
         asked = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         found = self.client.get_queue_attributes(QueueUrl=self.url, AttributeNames=asked)["Attributes"]
         return sum(map(int, found.values()))
@@ -292,7 +292,7 @@ def test_a_redrive_of_a_queue_that_is_killed_and_run_again(cli: Command, tmp_pat
     assert effects == names
 
 
-def test_letters_in_other_hands_are_counted(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
+def test_letters_that_another_process_hides_are_counted(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
     queue = Queue(ministack)
     for each in ("a", "b"):
         queue.send(json.dumps({"id": each}))
@@ -336,9 +336,7 @@ def test_letters_that_others_wrote(cli: Command, tmp_path: Path, ministack: Mini
     assert json.loads(left["Body"]) == record
 
 
-def test_what_sqs_has_moved_is_no_letter_of_ours_whatever_it_says(
-    cli: Command, tmp_path: Path, ministack: Ministack
-) -> None:
+def test_what_sqs_has_moved_never_counts_as_our_letter(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
     queue, source = Queue(ministack), Queue(ministack)
     asked = {"QueueUrl": queue.url, "AttributeNames": ["QueueArn"]}
     arn = queue.client.get_queue_attributes(**asked)["Attributes"]["QueueArn"]
@@ -382,9 +380,7 @@ def test_what_does_not_match_can_be_received_again(cli: Command, tmp_path: Path,
     assert len(queue.messages()) == 1
 
 
-def test_a_queue_that_is_not_there_is_told_and_nothing_is_acked(
-    cli: Command, tmp_path: Path, ministack: Ministack
-) -> None:
+def test_a_missing_queue_is_reported_and_nothing_is_acked(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
     name = pipeline(tmp_path, dead_letter=f"sqs://no-such-queue?region=us-east-1&endpoint={ministack.endpoint()}")
     write(tmp_path, "a")
     finished = cli("run", name, BROKEN="1")
