@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from eventonce.claims.protocol import Claim, Want
-from eventonce.dead_letters.writing import Dead
+from eventonce.dead_letters.letter import DeadEvents
 from eventonce.engine import Once
 from eventonce.engine.context import Context
 from eventonce.engine.keeper import Keeper
@@ -298,7 +298,7 @@ class Simulation:
         self._model.failed(claim)
         raise RuntimeError(why)
 
-    def kept(self, dead: Dead) -> None:
+    def kept(self, dead: DeadEvents) -> None:
         for delivery, outcome in dead:
             event = delivery.event
             assert event is not None
@@ -406,7 +406,7 @@ class _DeadLetters:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
 
-    def write(self, dead: Dead, now: int) -> None:
+    def write(self, dead: DeadEvents, now: int) -> None:
         self._simulation.kept(dead)
 
     def close(self) -> None:

@@ -119,7 +119,7 @@ def documents(data: bytes) -> None:
 def _split(data: bytes, size: int) -> list[Any]:
     splitter = Splitter()
     parts = [part for start in range(0, len(data), size) for part in splitter.feed(data[start : start + size])]
-    return [(part.body, part.trouble) for part in [*parts, *splitter.end()]]
+    return [(part.body, part.unreadable) for part in [*parts, *splitter.end()]]
 
 
 def pattern(data: bytes) -> None:

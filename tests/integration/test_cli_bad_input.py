@@ -421,7 +421,7 @@ def test_a_full_disk_under_the_sink_is_reported_and_nothing_is_lost(cli: Command
     done = cli("run", "--sink", "/dev/full", stdin=INPUT)
     assert done.returncode == 2
     assert "/dev/full: cannot be written: No space left on device; " in sentence(done)
-    assert "run again, nothing is lost" in sentence(done)
+    assert "run again (no event was lost)" in sentence(done)
 
     again = cli("run", "--json", stdin=INPUT)
     assert again.returncode == 0

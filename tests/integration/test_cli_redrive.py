@@ -81,7 +81,7 @@ def done(folder: Path) -> list[str]:
 
 
 def reported(finished: Finished) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Return the lines of `--json`: one for each letter, and the counts at the end."""
+    """Return what `--json` reports: the letters, and the counts at the end."""
     *each, counts = [json.loads(line) for line in finished.stderr.splitlines()]
     return each, counts
 
@@ -176,9 +176,9 @@ def test_filters(cli: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--from", "none.jsonl"], "none.jsonl: there are no dead letters here"),
+        (["--from", "none.jsonl"], "none.jsonl: no dead letters found; check the path"),
         (["--from", "-"], "stdout cannot be read back"),
-        (["--from", "sns://x"], "sns:// holds no dead letters"),
+        (["--from", "sns://x"], "sns:// is not supported"),
         (["--since", "soon"], "--since: 'soon' is not a duration"),
         (["--with-key", "xyz"], "'xyz' is not a key"),
         (["--limit", "0"], "0 is not in the range"),
@@ -244,9 +244,9 @@ class Queue:
 
     def counted(self) -> int:
         """Return the number of messages, hidden or not."""
-        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-        counts = self.client.get_queue_attributes(QueueUrl=self.url, AttributeNames=names)["Attributes"]
-        return sum(map(int, counts.values()))
+        asked = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        found = self.client.get_queue_attributes(QueueUrl=self.url, AttributeNames=asked)["Attributes"]
+        return sum(map(int, found.values()))
 
     def messages(self) -> list[dict[str, Any]]:
         """All there are, which stay."""
@@ -292,7 +292,7 @@ def test_a_redrive_of_a_queue_that_is_killed_and_run_again(cli: Command, tmp_pat
     assert effects == names
 
 
-def test_letters_hidden_by_another_process_are_counted(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
+def test_letters_that_another_process_hides_are_counted(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
     queue = Queue(ministack)
     for each in ("a", "b"):
         queue.send(json.dumps({"id": each}))
@@ -336,7 +336,7 @@ def test_letters_that_others_wrote(cli: Command, tmp_path: Path, ministack: Mini
     assert json.loads(left["Body"]) == record
 
 
-def test_a_message_that_sqs_moved_is_not_read_as_our_letter(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
+def test_what_sqs_has_moved_never_counts_as_our_letter(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
     queue, source = Queue(ministack), Queue(ministack)
     request = {"QueueUrl": queue.url, "AttributeNames": ["QueueArn"]}
     arn = queue.client.get_queue_attributes(**request)["Attributes"]["QueueArn"]
@@ -362,7 +362,7 @@ def test_a_message_that_sqs_moved_is_not_read_as_our_letter(cli: Command, tmp_pa
     assert plan.splitlines()[0].endswith("4 match, 2 to redrive")
     for number in (1, 2):
         assert f"       {number}  -  undelivered: was received too often from {source.name}\n" in plan
-    assert plan.count("cannot be redriven: SQS has moved it here, and only its sender says that it is") == 1
+    assert plan.count("cannot be redriven: SQS moved it here, and only its sender calls it a dead letter") == 1
     assert "chosen" not in plan.lower()
     assert cli("redrive", name, "--rule", "orders", "--yes").returncode == 0
     assert done(tmp_path) == []

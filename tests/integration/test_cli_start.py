@@ -256,7 +256,7 @@ def test_a_missing_permission_ends_the_run(start: Start, tmp_path: Path) -> None
     gateway.fault = lambda name, request: wrong("AccessDenied", 403)
     worker = start("run", "--store", "memory:", "--source", source("/orders", gateway.endpoint))
     assert worker.ended() == 2
-    assert worker.says("check network, credentials and rights")
+    assert worker.says("check network, credentials and permissions")
     assert not worker.says(AWAY)
     gateway.shutdown()
     gateway.server_close()

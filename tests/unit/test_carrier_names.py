@@ -18,7 +18,7 @@ from eventonce.event import Delivery
 from eventonce.event.formats import read_events
 from eventonce.event.reading import split_events
 from eventonce.outbox.identity import Identities
-from eventonce.outbox.row import make_row
+from eventonce.outbox.rows import make_row
 from eventonce.redrive import open_box
 from eventonce.requests.reading import deliveries
 from eventonce.rules import Rulebook, identity

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from eventonce import Event, EventRejected, Once, Rule
-from eventonce.dead_letters.file_sink import DeadFile
-from eventonce.dead_letters.queue_sink import DeadQueue
+from eventonce.dead_letters.file import DeadFile
+from eventonce.dead_letters.queue import DeadQueue
 from eventonce.errors import ConfigError, SinkError
 from eventonce.event.formats.text import read_json
 from eventonce.requests import reading
@@ -687,7 +687,7 @@ def test_a_letter_that_its_queue_cannot_hold_does_not_affect_others(
         (503, "unknown"),
         (200, "processed"),
     ]
-    assert "bytes even when packed, over the 1,047,552 of a message" in caplog.text
+    assert "bytes even when compressed, over the 1,047,552 of a message" in caplog.text
 
 
 def test_a_handler_that_wants_to_end_the_process_only_ends_its_batch(hooks: Hooks) -> None:

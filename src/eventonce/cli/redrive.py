@@ -135,7 +135,7 @@ def _list(letters: Sequence[DeadLetter]) -> None:
 
 def _show(box: DeadLetterBox, selection: RedrivePlan, *, on_stderr: bool) -> None:
     """Show the plan, on stderr if events may go to stdout."""
-    letters = f"{selection.found:,} dead letter{'s' if selection.found != 1 else ''} in {box.name}"
+    letters = f"{selection.total:,} dead letter{'s' if selection.total != 1 else ''} in {box.name}"
     lines = [f"{letters}; {selection.matching:,} match, {len(selection.letters):,} to redrive"]
     if hidden := box.hidden():
         lines.append(f"{hidden:>8,}  more, hidden by another process or by a redrive that was killed: look again later")

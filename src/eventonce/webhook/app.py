@@ -10,7 +10,7 @@ from typing import Any
 from eventonce.auth import Auth, cautions
 from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.clock import SystemClock, duration
-from eventonce.dead_letters import keep
+from eventonce.dead_letters import write_dead_letters
 from eventonce.engine import Once
 from eventonce.errors import ConfigError, SinkError, describe
 from eventonce.event import Delivery
@@ -195,6 +195,6 @@ class Webhook:
     ) -> list[tuple[Delivery, Outcome]]:
         """Write the dead letters among these. One that cannot be written is unknown: its sender still has it."""
         dead = [pair for pair in pairs if pair[1].action is Action.DEAD_LETTER]
-        unwritten = {id(delivery) for delivery, _ in keep(sink, dead, self._clock.utc())}
+        unwritten = {id(delivery) for delivery, _ in write_dead_letters(sink, dead, self._clock.utc())}
         unknown = Outcome(kind=OutcomeKind.UNKNOWN, error=SinkError("its dead letter could not be kept"))
         return [(delivery, unknown if id(delivery) in unwritten else outcome) for delivery, outcome in pairs]
