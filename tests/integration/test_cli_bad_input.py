@@ -214,7 +214,7 @@ def test_a_closed_stdin_is_reported_without_options_that_a_verb_lacks(cli: Comma
     done = cli(*words, before="os.close(0)")
 
     assert done.returncode != 0
-    assert done.stderr.startswith("eventonce: stdin: is closed; give events on stdin, or name a file of them\n")
+    assert done.stderr.startswith("eventonce: stdin: is closed; pass events on stdin, or name a file\n")
 
 
 def test_a_file_whose_name_is_not_utf_8(cli: Command, tmp_path: Path) -> None:
@@ -466,7 +466,7 @@ def test_a_full_disk_under_the_store_is_reported_and_nothing_is_lost(
     assert done.returncode == 2
     assert "eventonce.db" in sentence(done)
     assert "free" in sentence(done)
-    assert "run again (no event was lost)" in sentence(done)
+    assert "run again, nothing is lost" in sentence(done)
 
     # and when there is room again, the rest comes
     again = cli("run", "pipeline.toml", "--json", stdin=INPUT)

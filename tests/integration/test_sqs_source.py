@@ -836,9 +836,9 @@ def test_async_handlers(queue: Queue, run: Run) -> None:
     ("url", "reason"),
     [
         ("sqs://", "names nothing"),
-        ("sqs://q?wait=0s", "between 1s and 20s"),
-        ("sqs://q?wait=21s", "between 1s and 20s"),
-        ("sqs://q?visibility=13h", "between 1s and 12h"),
+        ("sqs://q?wait=0s", "wait is out of range; use 1s to 20s"),
+        ("sqs://q?wait=21s", "wait is out of range; use 1s to 20s"),
+        ("sqs://q?visibility=13h", "visibility is out of range; use 1s to 12h"),
         ("sqs://q?visibility=0", "visibility"),
         ("sqs://q?wiat=5s", "unknown option 'wiat'"),
     ],
@@ -862,7 +862,7 @@ def test_a_missing_queue_is_reported_at_once(queue: Queue) -> None:
 
 def test_a_queue_without_permission_is_reported_at_once(queue: Queue, gateway: Gateway) -> None:
     gateway.fault = lambda name, request: wrong("AccessDenied", 403)
-    with pytest.raises(SourceError, match="rights"):
+    with pytest.raises(SourceError, match="permissions"):
         open_source(queue.source(gateway.endpoint))
 
 

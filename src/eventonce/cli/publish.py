@@ -45,7 +45,7 @@ def publish(
       eventonce publish orders.jsonl --to events://orders --json | jq -c 'select(.kind == "failed")'
     """
     if events == "-" and (sys.stdin is None or sys.stdin.isatty()):
-        raise click.UsageError("no events; name a file, or pass them on stdin")
+        raise click.UsageError("name a file of events, or pass them on stdin")
     rules = load(config).rule if config else None
     counts: Counter[PublishKind] = Counter()
     with ExitStack() as stack:
