@@ -1,12 +1,12 @@
 """Batching: events sent in as few calls as possible, in the order of their groups, and retried if that may help."""
 
 import random
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 from eventonce.clock import Clock
 from eventonce.errors import EventRejected, SinkDown, SinkError, SinkUnusable
 from eventonce.event import Event
+from eventonce.event.groups import GroupQueue, Stops
 from eventonce.ports import BatchEntry, BatchRefused, CallLimits, Carrier, EntryAccepted, EntryRefusal
 
 MAX_ATTEMPTS = 4  # for one event in one `send`; after that the engine retries it
@@ -45,91 +45,66 @@ class SendJob:
 # --- order ---
 
 
-class GroupOrder:
-    """Sends one of a group at a time, and none behind one of its group that failed.
+class SendQueue:
+    """Jobs to send. Groups do not wait for each other, and jobs without a group wait for none.
 
-    A refused event has not failed: nothing will ever come of it, so the next one goes.
+    A refused event has not failed: nothing will ever come of it, so the next one of its group goes.
     """
 
-    def __init__(self) -> None:
-        self._waiting: dict[str | None, deque[SendJob]] = {}  # by the group of their entries, behind one under way
-        self._failed: set[str] = set()  # groups as the caller names them, of jobs that could not even be written
-
-    def admit(self, job: SendJob) -> bool:
-        """Return whether the job may be sent now. Else it waits for its turn, or has its result."""
-        if job.result is None and job.group in self._failed:
-            job.result = _held_back()
-        if job.result is not None:
-            if job.group is not None and isinstance(job.result, SinkError):
-                self._failed.add(job.group)
-            return False
-        group = job.entry.group
-        if group in self._waiting:
-            self._waiting[group].append(job)
-            return False
-        if group is not None:
-            self._waiting[group] = deque()
-        return True
-
-    def following(self, job: SendJob) -> SendJob | None:
-        """Return the job that may be sent after this one has its result, if there is one."""
-        group = job.entry.group
-        waiting = self._waiting.get(group)
-        if not waiting:
-            return None
-        if not isinstance(job.result, SinkError):
-            return waiting.popleft()
-        for other in self._waiting.pop(group):
-            other.result = _held_back()
-        return None
-
-    def waiting(self) -> list[SendJob]:
-        """Return the jobs that wait for another of their group."""
-        return [job for jobs in self._waiting.values() for job in jobs]
-
-
-def _held_back() -> SinkDown:
-    return SinkDown("was not sent: an earlier event in its group failed")
-
-
-class SendQueue:
-    """Jobs to send. Groups do not wait for each other, and jobs without a group wait for none."""
-
     def __init__(self, jobs: Iterable[SendJob]) -> None:
-        self._order = GroupOrder()
-        self._ready = deque(job for job in jobs if self._order.admit(job))
+        self._queue = GroupQueue(_sendable(jobs), lambda job: job.entry.group)
         self._later: list[SendJob] = []
 
     def __bool__(self) -> bool:
-        return bool(self._ready or self._later)
+        return bool(self._queue.free or self._later)
 
     def next_call(self, limits: CallLimits) -> list[SendJob]:
         """Return the jobs of the next call. No two are of one group: the second could get through without the first."""
         call: list[SendJob] = []
         size = 0
-        while self._ready and len(call) < limits.entries:
-            size += self._ready[0].entry.size
+        free = self._queue.free
+        while free and len(call) < limits.entries:
+            size += free[0].entry.size
             if call and size > limits.together:
                 break
-            call.append(self._ready.popleft())
+            call.append(free.popleft())
         return call
 
     def settle(self, job: SendJob) -> None:
         """Move a job on after its call: without a result into the next pass, else let the next of its group go."""
         if job.result is None:
             self._later.append(job)
-        elif (following := self._order.following(job)) is not None:
-            self._ready.append(following)
+        else:
+            _hold_back(self._queue.ended(job, well=not isinstance(job.result, SinkError)))
 
     def next_pass(self) -> list[SendJob]:
         """Start another pass. The jobs that this one left without a result come first."""
         repeated, self._later = self._later, []
-        self._ready.extendleft(reversed(repeated))
+        self._queue.free.extendleft(reversed(repeated))
         return repeated
 
     def remaining(self) -> list[SendJob]:
         """Return all that was not sent."""
-        return [*self._later, *self._ready, *self._order.waiting()]
+        return [*self._later, *self._queue.waiting()]
+
+
+def _sendable(jobs: Iterable[SendJob]) -> list[SendJob]:
+    """Return the jobs that may be sent. One that could not be written holds back those behind it in its group."""
+    stops = Stops()
+    sendable: list[SendJob] = []
+    for position, job in enumerate(jobs):
+        if job.result is None and stops.hold_back(job.group, position):
+            _hold_back([job])
+        elif job.result is None:
+            sendable.append(job)
+        elif isinstance(job.result, SinkError):
+            stops.stop(job.group, position)
+    return sendable
+
+
+def _hold_back(jobs: Sequence[SendJob]) -> None:
+    for job in jobs:
+        job.result = SinkDown("was not sent: an earlier event in its group failed")
 
 
 # --- sending ---
