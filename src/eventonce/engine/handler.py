@@ -8,12 +8,12 @@ from typing import Any
 
 from eventonce.engine.context import HandlerFunction, idempotency_key, is_async, wants_context
 from eventonce.engine.drivers import Each, Step
+from eventonce.engine.hooks import Hooks
 from eventonce.engine.jobs import Chain, Runnable
 from eventonce.engine.keeper import OpenClaim
 from eventonce.engine.results import Results
 from eventonce.errors import ConfigError, LeaseLost, SinkError
 from eventonce.event.groups import GroupQueue
-from eventonce.observe.hooks import Hooks
 from eventonce.ports import Attempt, Sink
 
 

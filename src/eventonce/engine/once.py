@@ -16,9 +16,11 @@ from eventonce.engine import endings
 from eventonce.engine.context import AsyncHandlerFunction, HandlerFunction
 from eventonce.engine.drivers import Flow, StoreCalls, drive, drive_async
 from eventonce.engine.handler import Handler
+from eventonce.engine.hooks import Hooks
 from eventonce.engine.jobs import Job, Refused
 from eventonce.engine.keeper import Keeper
 from eventonce.engine.limits import RunLimits
+from eventonce.engine.observed_store import ObservedStore
 from eventonce.engine.plain import run_one
 from eventonce.engine.reading import Reader
 from eventonce.engine.steps import Batch, Engine, strongest
@@ -27,8 +29,6 @@ from eventonce.event import Delivery, Event
 from eventonce.event.formats import MAX_BYTES, read_event
 from eventonce.event.groups import Stops
 from eventonce.event.keys import Key
-from eventonce.observe.hooks import Hooks
-from eventonce.observe.watched import Watched
 from eventonce.ports import Checkable, Hook, Sink, Store
 from eventonce.rules import Rulebook, given_rules, identity
 from eventonce.rules.rule import DEFAULT_WINDOW, OnStoreError, Remember, Rule
@@ -86,7 +86,7 @@ class Once:
         self._owns_store = isinstance(store, str)
         self._store = open_store(store, self._clock) if isinstance(store, str) else store
         observers = Hooks(hooks) if hooks else None
-        self._observed_store = self._store if observers is None else Watched(self._store, observers)
+        self._observed_store = self._store if observers is None else ObservedStore(self._store, observers)
         self._store_calls = StoreCalls(self._observed_store)
         self._engine = Engine(
             reader=Reader(self._rules, self._clock, max_bytes),

@@ -7,11 +7,11 @@ from typing import Any
 
 from eventonce.claims import memo
 from eventonce.claims.protocol import Finish
+from eventonce.engine.hooks import Hooks
 from eventonce.engine.jobs import Chain, Effect, Failure, Job, Runnable
 from eventonce.engine.keeper import OpenClaim, OpenClaims
+from eventonce.engine.observed_store import call_observed
 from eventonce.errors import ConfigError, EventOnceError, StoreError
-from eventonce.observe.hooks import Hooks
-from eventonce.observe.watched import told
 from eventonce.ports import Transaction
 
 _CAUSES = 10  # how far back to look
@@ -140,7 +140,7 @@ class Results:
         assert type(claim) is OpenClaim  # without a claim no transaction begins
         finish = Finish(job.keys[-1], claim.token, job.rule.window, job.version, self._memo(effect))
         commit = transaction.commit
-        committed = commit(finish) if self._hooks is None else told(self._hooks, "commit", 1, commit, finish)
+        committed = commit(finish) if self._hooks is None else call_observed(self._hooks, "commit", 1, commit, finish)
         self.in_transaction[job] = committed
         self.effects.append(effect)  # only now has it happened
         self._claims.drop([finish.key])

@@ -46,6 +46,7 @@ from eventonce.engine import endings
 from eventonce.engine.context import Context
 from eventonce.engine.drivers import Blocking, Flow, Pause, StoreCall
 from eventonce.engine.handler import Handler
+from eventonce.engine.hooks import Hooks
 from eventonce.engine.jobs import Chain, Decision, Deferred, Effect, Ended, Failure, Job, Refused, Runnable, Turn
 from eventonce.engine.keeper import Keeper, OpenClaim, OpenClaims
 from eventonce.engine.limits import RunLimits
@@ -56,7 +57,6 @@ from eventonce.errors import StoreBusy, StoreError, StorePartly
 from eventonce.event import Delivery
 from eventonce.event.groups import Stops
 from eventonce.event.keys import Key
-from eventonce.observe.hooks import Hooks
 from eventonce.ports import Seen, Store
 
 _COMMIT_PAUSES = (20, 100, 400, None)  # milliseconds after each try

@@ -5,15 +5,15 @@ from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
 from eventonce.claims.protocol import Answer, Claim, Finish, Record, Release, Token, Want
+from eventonce.engine.hooks import Hooks
 from eventonce.event.keys import Key
-from eventonce.observe.hooks import Hooks
 from eventonce.ports import Called, Store, Swept
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
-def told(
+def call_observed(
     hooks: Hooks, verb: str, keys: int, call: Callable[Given, Result], *args: Given.args, **named: Given.kwargs
 ) -> Result:
     """Call the store, and tell how long that took and how it ended."""
@@ -27,7 +27,7 @@ def told(
     return answer
 
 
-class Watched:
+class ObservedStore:
     """Passes every verb on to a store, and tells of it."""
 
     def __init__(self, store: Store, hooks: Hooks) -> None:
@@ -35,25 +35,25 @@ class Watched:
         self._hooks = hooks
 
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
-        return told(self._hooks, "claim", len(wants), self._store.claim, wants, token, lease)
+        return call_observed(self._hooks, "claim", len(wants), self._store.claim, wants, token, lease)
 
     def extend(self, claims: Sequence[Claim], lease: int) -> list[bool]:
-        return told(self._hooks, "extend", len(claims), self._store.extend, claims, lease)
+        return call_observed(self._hooks, "extend", len(claims), self._store.extend, claims, lease)
 
     def commit(self, finishes: Sequence[Finish]) -> list[bool]:
-        return told(self._hooks, "commit", len(finishes), self._store.commit, finishes)
+        return call_observed(self._hooks, "commit", len(finishes), self._store.commit, finishes)
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
-        return told(self._hooks, "release", len(releases), self._store.release, releases)
+        return call_observed(self._hooks, "release", len(releases), self._store.release, releases)
 
     def peek(self, keys: Sequence[Key]) -> list[Record | None]:
-        return told(self._hooks, "peek", len(keys), self._store.peek, keys)
+        return call_observed(self._hooks, "peek", len(keys), self._store.peek, keys)
 
     def forget(self, keys: Sequence[Key]) -> list[bool]:
-        return told(self._hooks, "forget", len(keys), self._store.forget, keys)
+        return call_observed(self._hooks, "forget", len(keys), self._store.forget, keys)
 
     def sweep(self, limit: int, cursor: bytes = b"") -> Swept:
-        return told(self._hooks, "sweep", 0, self._store.sweep, limit, cursor)
+        return call_observed(self._hooks, "sweep", 0, self._store.sweep, limit, cursor)
 
     def close(self) -> None:
         self._store.close()
