@@ -23,9 +23,9 @@ from eventonce.event.keys import Key
 from eventonce.ports import Swept
 from eventonce.stores.memory import MemoryStore
 from eventonce.worker import Worker
+from lab.scheduler import NEVER, World
 from lab.simulation import LEASE, Kit, StoreClock, TaskKeeper
 from lab.store import TransactionalMemory
-from lab.world import NEVER, World
 
 
 class _NoTokenCheck(MemoryStore):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from eventonce.event import Delivery, Event
-from lab.world import World
+from lab.scheduler import World
 
 
 class QueueMessage:

@@ -26,8 +26,8 @@ from eventonce.worker import Worker
 from lab.choices import Choices, shrink
 from lab.model import Model, SimulatedEffect
 from lab.queue import QueueMessage, SimulatedQueue
+from lab.scheduler import NEVER, Endless, Killed, SimulatedProcess, Task, World
 from lab.store import Line, TransactionalLine, TransactionalMemory
-from lab.world import NEVER, Endless, Killed, SimulatedProcess, Task, World
 
 LEASE, VISIBILITY = 1000, 3000  # milliseconds
 ATTEMPTS = 4

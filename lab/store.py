@@ -10,7 +10,7 @@ from eventonce.event.keys import Key
 from eventonce.ports import Store, Swept, Transaction
 from eventonce.stores.memory import MemoryStore
 from lab.model import Model
-from lab.world import Killed, SimulatedProcess, World
+from lab.scheduler import Killed, SimulatedProcess, World
 
 Result = TypeVar("Result")
 Write = tuple[str, Sequence[Key]]  # an event whose effect is written in a transaction, and its keys

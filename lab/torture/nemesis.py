@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from lab.torture.history import History
-from lab.torture.place import Fault
+from lab.torture.targets import Fault
 
 _SHORTEST, _LONGEST = 0.2, 1.5  # seconds between two faults
 

@@ -20,9 +20,9 @@ from eventonce.stores.url import redact_url
 from lab.torture.effects import Effects
 from lab.torture.history import History, read
 from lab.torture.nemesis import Nemesis, worker_faults
-from lab.torture.place import TortureTarget, effects_at, place
+from lab.torture.report import Checker, TortureReport
 from lab.torture.sender import TrafficSender
-from lab.torture.verdict import Checker, TortureReport
+from lab.torture.targets import TortureTarget, effects_at, place
 from lab.torture.worker import CONSUMER
 from tests.servers import Ministack
 

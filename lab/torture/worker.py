@@ -22,8 +22,8 @@ from eventonce.stores import open_store
 from eventonce.worker import WorkerPool
 from lab.torture.effects import effect_of
 from lab.torture.history import History
-from lab.torture.place import effects_at
 from lab.torture.recorded import recorded
+from lab.torture.targets import effects_at
 
 CONSUMER = "torture"
 ATTEMPTS = 50  # a worker that is killed in the middle has used one up

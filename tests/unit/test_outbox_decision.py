@@ -4,7 +4,7 @@ from itertools import count
 from typing import Any
 
 from lab.torture.effects import RecordedEffect
-from lab.torture.verdict import Checker
+from lab.torture.report import Checker
 
 KEYS = {"e1": "k1", "e2": "k2"}
 LEASE = 1000  # milliseconds

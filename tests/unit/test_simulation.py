@@ -15,9 +15,9 @@ from eventonce.stores import open_store
 from eventonce.worker import Worker
 from lab.choices import Choices, shrink
 from lab.mutants import MUTANTS
+from lab.scheduler import SimulatedProcess, World
 from lab.simulate import simulate as simulate_command
 from lab.simulation import MEMORY, TRANSACTIONAL, Kit, StoreClock, shrunk, simulate
-from lab.world import SimulatedProcess, World
 
 PIECES = 8
 BUDGET = 20_000  # schedules, in which each planted bug must be found
