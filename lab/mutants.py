@@ -268,9 +268,9 @@ class _DeafHeartbeat(TaskKeeper):
 class _CommitsAtTheEnd(TaskKeeper):
     """An effect is recorded when the whole batch is done, however long that takes."""
 
-    def _try(self, what: str, step: Callable[[], object]) -> None:  # type: ignore[override]
-        if what != "commit":
-            super()._try(what, step)
+    def _try(self, action: str, step: Callable[[], object]) -> None:  # type: ignore[override]
+        if action != "commit":
+            super()._try(action, step)
 
 
 class _FencedBatch(Batch):

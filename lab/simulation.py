@@ -80,7 +80,7 @@ class TaskKeeper(Keeper):
     def _keep(self) -> None:
         while self._batches:
             self._world.sleep(_TICK)
-            self.turn()
+            self.tick()
 
 
 class Kit(NamedTuple):

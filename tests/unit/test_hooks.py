@@ -192,7 +192,7 @@ def test_a_broken_hook_disturbs_nothing(
 
 @pytest.mark.parametrize("wrong", [print, Notes, "prometheus"])
 def test_what_is_no_hook_is_refused(bench: Bench, wrong: Any) -> None:
-    with pytest.raises(ConfigError, match="is no hook"):
+    with pytest.raises(ConfigError, match="is not a Hook"):
         bench.once(hooks=[wrong])
 
 

@@ -1,4 +1,4 @@
-"""All hooks of an engine as one, which never disturbs it."""
+"""All hooks of an engine or a relay as one, which never disturbs it."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -8,40 +8,40 @@ from typing import Any, ParamSpec, TypeVar
 from eventonce.errors import ConfigError
 from eventonce.ports import Attempt, Called, Hook, Relayed, Seen
 
-Given = ParamSpec("Given")
+P = ParamSpec("P")
 Result = TypeVar("Result")
 _log = logging.getLogger("eventonce")
 
 
 class Hooks:
-    """Tells each hook. The first error of each is logged, and none goes further."""
+    """Calls each hook. The first error of a hook is logged, and no error goes further."""
 
     def __init__(self, hooks: Sequence[Hook]) -> None:
         for hook in hooks:
             if not isinstance(hook, Hook):
-                raise ConfigError(f"hooks: {hook!r} is no hook; derive its class from eventonce.ports.Hook")
+                raise ConfigError(f"hooks: {hook!r} is not a Hook; subclass eventonce.ports.Hook")
         self._hooks = tuple(hooks)
         self._failed: set[int] = set()
 
     def called(self, call: Called) -> None:
-        """The store was called."""
+        """Report a call of the store."""
         for hook in self._hooks:
             self._try(hook, hook.called, call)
 
-    def settled(self, seen: Sequence[Seen]) -> None:
-        """A batch has come to its end."""
+    def settled(self, details: Sequence[Seen]) -> None:
+        """Report the outcomes of a batch."""
         for hook in self._hooks:
-            self._try(hook, hook.settled, seen)
+            self._try(hook, hook.settled, details)
 
-    def relayed(self, relayed: Relayed) -> None:
-        """A relay has published, or looked at what waits."""
+    def relayed(self, details: Relayed) -> None:
+        """Report what a relay has published, or what waits for it."""
         for hook in self._hooks:
-            self._try(hook, hook.relayed, relayed)
+            self._try(hook, hook.relayed, details)
 
     @contextmanager
     def running(self, attempts: Sequence[Attempt]) -> Iterator[None]:
-        """Entered around the run of one event, or around the sending of several."""
-        entered = [(hook, self._try(hook, _entered, hook, attempts)) for hook in self._hooks]
+        """Enter the context of each hook, around the run of one event or the sending of several."""
+        entered = [(hook, self._try(hook, _enter, hook, attempts)) for hook in self._hooks]
         try:
             yield
         except BaseException as error:
@@ -49,24 +49,22 @@ class Hooks:
             raise
         self._leave(entered, None, None, None)
 
-    def _leave(self, entered: list[tuple[Hook, AbstractContextManager[object] | None]], *how: Any) -> None:
+    def _leave(self, entered: list[tuple[Hook, AbstractContextManager[object] | None]], *error: Any) -> None:
         for hook, manager in reversed(entered):
             if manager is not None:
-                self._try(hook, manager.__exit__, *how)
+                self._try(hook, manager.__exit__, *error)
 
-    def _try(
-        self, hook: Hook, tell: Callable[Given, Result], *args: Given.args, **named: Given.kwargs
-    ) -> Result | None:
+    def _try(self, hook: Hook, method: Callable[P, Result], *args: P.args, **named: P.kwargs) -> Result | None:
         try:
-            return tell(*args, **named)
+            return method(*args, **named)
         except Exception:
             if id(hook) not in self._failed:
                 self._failed.add(id(hook))
-                _log.exception("a hook failed; the run goes on, and further errors of this hook are not shown")
+                _log.exception("a hook failed; the run goes on, and further errors of this hook are not logged")
             return None
 
 
-def _entered(hook: Hook, attempts: Sequence[Attempt]) -> AbstractContextManager[object]:
+def _enter(hook: Hook, attempts: Sequence[Attempt]) -> AbstractContextManager[object]:
     manager = hook.running(attempts)
     manager.__enter__()
     return manager

@@ -1,4 +1,4 @@
-"""A store whose calls are told to hooks."""
+"""A store that reports its calls to hooks."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,26 +9,26 @@ from eventonce.engine.hooks import Hooks
 from eventonce.event.keys import Key
 from eventonce.ports import Called, Store, Swept
 
-Given = ParamSpec("Given")
+P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
 def call_observed(
-    hooks: Hooks, verb: str, keys: int, call: Callable[Given, Result], *args: Given.args, **named: Given.kwargs
+    hooks: Hooks, verb: str, keys: int, call: Callable[P, Result], *args: P.args, **named: P.kwargs
 ) -> Result:
-    """Call the store, and tell how long that took and how it ended."""
-    began = time.perf_counter()
+    """Call the store, and report how long that took and how it ended."""
+    started_at = time.perf_counter()
     try:
         answer = call(*args, **named)
     except Exception as error:
-        hooks.called(Called(verb, keys, time.perf_counter() - began, error))
+        hooks.called(Called(verb, keys, time.perf_counter() - started_at, error))
         raise
-    hooks.called(Called(verb, keys, time.perf_counter() - began, None))
+    hooks.called(Called(verb, keys, time.perf_counter() - started_at, None))
     return answer
 
 
 class ObservedStore:
-    """Passes every verb on to a store, and tells of it."""
+    """Passes every verb on to a store, and reports each call."""
 
     def __init__(self, store: Store, hooks: Hooks) -> None:
         self._store = store
