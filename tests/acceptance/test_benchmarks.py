@@ -1,4 +1,4 @@
-"""The benchmarks still run; what they measure is for whoever runs them."""
+"""The benchmarks still run. What they measure is not tested."""
 
 import subprocess
 import sys
