@@ -1,6 +1,6 @@
 """Mutants: the product with one bug each, planted on purpose. A simulation that does not find them proves nothing.
 
-Each is a bug that a system in use has, or that one changed line of ours would be.
+Each is a bug that a system in use has, or that one changed line of ours would make.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,9 +23,9 @@ from eventonce.event.keys import Key
 from eventonce.ports import Swept
 from eventonce.stores.memory import MemoryStore
 from eventonce.worker import Worker
-from lab.simulation import LEASE, Kit, StoreClock, TaskKeeper
+from lab.scheduler import NEVER, World
+from lab.simulation import LEASE, Setup, StoreClock, TaskKeeper
 from lab.store import TransactionalMemory
-from lab.world import NEVER, World
 
 
 class _NoTokenCheck(MemoryStore):
@@ -37,13 +37,13 @@ class _NoTokenCheck(MemoryStore):
     def extend(self, claims: Sequence[Claim], lease: int) -> list[bool]:
         return super().extend([each._replace(token=self._owner(each.key, each.token)) for each in claims], lease)
 
-    def _owner(self, key: Key, asks: Token) -> Token:
+    def _owner(self, key: Key, default: Token) -> Token:
         record = self._records.get(key)
-        return record.token if record else asks
+        return record.token if record else default
 
 
 class _ReleaseWithoutToken(_NoTokenCheck):
-    """A release deletes whatever is there, as a plain DELETE does."""
+    """A release deletes any record, as a plain DELETE does."""
 
     commit = MemoryStore.commit
     extend = MemoryStore.extend
@@ -70,9 +70,9 @@ class _ReadThenWrite(MemoryStore):
         self._world = world
 
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
-        found = {want.key: self._records.get(want.key) for want in wants}
+        records = {want.key: self._records.get(want.key) for want in wants}
         self._world.point()
-        for key, record in found.items():
+        for key, record in records.items():
             self._put_back(key, record)
         return super().claim(wants, token, lease)
 
@@ -84,14 +84,14 @@ class _ReadThenWrite(MemoryStore):
 
 
 class _WorkersClock(StoreClock):
-    """The end of a lease is decided by the clock of whoever asks."""
+    """The end of a lease is decided by the clock of the worker that claims."""
 
     def utc(self) -> int:
         return super().utc() + self._world.process.skew
 
 
 class _BusyIsDone(MemoryStore):
-    """What somebody else runs is said to be done."""
+    """A key that another worker runs is answered as done."""
 
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
         answers = super().claim(wants, token, lease)
@@ -100,7 +100,7 @@ class _BusyIsDone(MemoryStore):
 
 
 class _LeaseNeverEnds(MemoryStore):
-    """A claim without a lease: who dies blocks the key for the whole window."""
+    """A claim without a lease: a worker that dies blocks the key for the whole window."""
 
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
         return super().claim(wants, token, 1000 * lease)
@@ -109,35 +109,35 @@ class _LeaseNeverEnds(MemoryStore):
 class _Credulous(Worker):
     """Takes an outcome of one kind for a duplicate."""
 
-    takes: OutcomeKind
+    kind: OutcomeKind
 
     def _outcomes(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
-        found = super()._outcomes(deliveries)
+        outcomes = super()._outcomes(deliveries)
         return [
-            structs.replace(each, kind=OutcomeKind.DUPLICATE) if each.kind is self.takes else each for each in found
+            structs.replace(each, kind=OutcomeKind.DUPLICATE) if each.kind is self.kind else each for each in outcomes
         ]
 
 
 class _AcksBusy(_Credulous):
     """A copy of what runs elsewhere is acked, as if it were done."""
 
-    takes = OutcomeKind.BUSY
+    kind = OutcomeKind.BUSY
 
 
 class _DropsUnknown(_Credulous):
-    """What the store does not answer to is acked."""
+    """An event for which the store does not answer is acked."""
 
-    takes = OutcomeKind.UNKNOWN
+    kind = OutcomeKind.UNKNOWN
 
 
 class _AcksFailed(_Credulous):
-    """What failed is acked, because the handler has had it."""
+    """A failed event is acked, because its handler was called."""
 
-    takes = OutcomeKind.FAILED
+    kind = OutcomeKind.FAILED
 
 
 class _AcksFirst(Worker):
-    """The message is acked as soon as it is here."""
+    """A message is acked as soon as it is received."""
 
     def work(self, received: Sequence[Delivery]) -> list[Outcome]:
         self._source.ack(received)
@@ -145,13 +145,13 @@ class _AcksFirst(Worker):
 
 
 class _HeartbeatWithoutToken(_NoTokenCheck):
-    """Whoever sends a heartbeat has the lease."""
+    """Any worker that sends a heartbeat has the lease."""
 
     commit = MemoryStore.commit
 
 
 class _TransactionWithoutToken(_NoTokenCheck, TransactionalMemory):
-    """Effects are written for whoever has begun, as in a transaction that does not look at the claim."""
+    """Effects are written for any worker, as in a transaction that does not look at the claim."""
 
 
 class _SweepsAll(MemoryStore):
@@ -180,7 +180,7 @@ class _WindowEndsEarly(_Windows):
 
 
 class _Claims(MemoryStore):
-    """A claim that asks something else than it should."""
+    """A claim with another request than it should send."""
 
     change: ClassVar[dict[str, Any]]
 
@@ -195,13 +195,13 @@ class _BlamesTheBatch(_Claims):
 
 
 class _NoVersions(_Claims):
-    """A newer version of what is done is a duplicate of it."""
+    """A newer version of a key that is done is a duplicate."""
 
     change: ClassVar = {"version": None}
 
 
 class _OldVersionsRun(MemoryStore):
-    """What is older than what is done runs all the same, and is what is done then."""
+    """An older version than the one done runs, and becomes the one done."""
 
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
         answers = super().claim(wants, token, lease)
@@ -224,7 +224,7 @@ class _BusyIsAnAttempt(MemoryStore):
 
 
 class _OwnClaimIsBusy(MemoryStore):
-    """A claim that is asked again meets its own token and takes it for another's."""
+    """A claim that is repeated meets its own token, and takes it for another's."""
 
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
         own = {want.key for want in wants if want.key in self._records and self._records[want.key].token == token}
@@ -233,16 +233,16 @@ class _OwnClaimIsBusy(MemoryStore):
 
 
 class _CommitOnlyOnce(MemoryStore):
-    """A commit that is said again is fenced."""
+    """A repeated commit is fenced."""
 
     def commit(self, finishes: Sequence[Finish]) -> list[bool]:
         done = {each.key for each in finishes if each.key in self._records and not self._records[each.key].lease}
         pairs = zip(finishes, super().commit(finishes), strict=True)
-        return [held and each.key not in done for each, held in pairs]
+        return [committed and each.key not in done for each, committed in pairs]
 
 
 class _Unsuspecting(MemoryStore):
-    """What killed the last batch runs in a batch again."""
+    """An event that killed its last batch runs in a batch again."""
 
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
         answers = super().claim(wants, token, lease)
@@ -250,14 +250,14 @@ class _Unsuspecting(MemoryStore):
 
 
 class _NoHeartbeat(TaskKeeper):
-    """Leases end, however alive their owner is."""
+    """Leases expire, although their owner is alive."""
 
     def _extend(self, batches: list[OpenClaims]) -> None:
         """Nothing is extended."""
 
 
 class _DeafHeartbeat(TaskKeeper):
-    """Sends heartbeats, and does not hear that the claim is another's."""
+    """Heartbeats are sent, and the answer that the claim is another's is ignored."""
 
     def _extend(self, batches: list[OpenClaims]) -> None:
         super()._extend(batches)
@@ -268,9 +268,9 @@ class _DeafHeartbeat(TaskKeeper):
 class _CommitsAtTheEnd(TaskKeeper):
     """An effect is recorded when the whole batch is done, however long that takes."""
 
-    def _try(self, what: str, step: Callable[[], object]) -> None:  # type: ignore[override]
-        if what != "commit":
-            super()._try(what, step)
+    def _try(self, action: str, step: Callable[[], object]) -> None:  # type: ignore[override]
+        if action != "commit":
+            super()._try(action, step)
 
 
 class _FencedBatch(Batch):
@@ -280,7 +280,7 @@ class _FencedBatch(Batch):
 
 
 class _FencedIsDone(Once):
-    """Does not look at what the store says to a commit."""
+    """The answer of the store to a commit is ignored."""
 
     batch_type = _FencedBatch
 
@@ -315,7 +315,7 @@ class _OvertakingBatch(Batch):
 
 
 class _Overtakes(Once):
-    """What waits behind a busy one runs as soon as a suspect before both has ended well."""
+    """An event behind a busy one runs as soon as a suspect before both has ended well."""
 
     batch_type = _OvertakingBatch
 
@@ -333,33 +333,33 @@ class _WholeChains(Handler):
             super().run_chain(results, [runnable])
 
 
-def _store(kind: Any) -> Kit:
-    return Kit(lambda world: kind(clock=StoreClock(world)))
+def _store(kind: Any) -> Setup:
+    return Setup(lambda world: kind(clock=StoreClock(world)))
 
 
 MUTANTS = {
     "no token check": _store(_NoTokenCheck),
     "mark before effect": _store(_MarkBeforeEffect),
     "release without token": _store(_ReleaseWithoutToken),
-    "read then write": Kit(_ReadThenWrite),
-    "lease from the worker's clock": Kit(lambda world: MemoryStore(clock=_WorkersClock(world))),
+    "read then write": Setup(_ReadThenWrite),
+    "lease from the worker's clock": Setup(lambda world: MemoryStore(clock=_WorkersClock(world))),
     "a busy key taken for done": _store(_BusyIsDone),
     "a lease without end": _store(_LeaseNeverEnds),
-    "ack of a busy copy": Kit(worker=_AcksBusy),
-    "unknown taken for a duplicate": Kit(worker=_DropsUnknown),
-    "ack of a failure": Kit(worker=_AcksFailed),
-    "ack before the work": Kit(worker=_AcksFirst),
+    "ack of a busy copy": Setup(worker=_AcksBusy),
+    "unknown taken for a duplicate": Setup(worker=_DropsUnknown),
+    "ack of a failure": Setup(worker=_AcksFailed),
+    "ack before the work": Setup(worker=_AcksFirst),
     "heartbeat without token": _store(_HeartbeatWithoutToken),
-    "transaction without token": Kit(
+    "transaction without token": Setup(
         lambda world: _TransactionWithoutToken(clock=StoreClock(world)), transactional=True
     ),
-    "no heartbeat": Kit(keeper=_NoHeartbeat),
-    "a heartbeat that hears nothing": Kit(keeper=_DeafHeartbeat),
-    "commits at the end of a long batch": Kit(keeper=_CommitsAtTheEnd),
-    "a fenced commit taken for done": Kit(once=_FencedIsDone),
-    "copies of a failure taken for done": Kit(once=_CopiesAreDone),
-    "a group that goes on behind a failure": Kit(once=_PressesOn),
-    "a group that goes on behind a busy one": Kit(once=_Overtakes),
+    "no heartbeat": Setup(keeper=_NoHeartbeat),
+    "a heartbeat that hears nothing": Setup(keeper=_DeafHeartbeat),
+    "commits at the end of a long batch": Setup(keeper=_CommitsAtTheEnd),
+    "a fenced commit taken for done": Setup(once=_FencedIsDone),
+    "copies of a failure taken for done": Setup(once=_CopiesAreDone),
+    "a group that goes on behind a failure": Setup(once=_PressesOn),
+    "a group that goes on behind a busy one": Setup(once=_Overtakes),
     "a sweep of what is still needed": _store(_SweepsAll),
     "a window without end": _store(_WindowNeverEnds),
     "a window that ends early": _store(_WindowEndsEarly),

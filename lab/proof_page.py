@@ -1,9 +1,9 @@
-"""Writes docs/proof.md: what was run to break eventonce, and what came of it.
+"""Write docs/proof.md: what was run to break eventonce, and what came of it.
 
     python -m lab.proof_page                 the page from lab/proof.json, the figures of the last full run
     python -m lab.proof_page --run MINUTES   a full run first: schedules, planted bugs, every store tortured
 
-A test fails while the page is stale. What was found by it stands in lab/proof-findings.toml.
+A test fails while the page is stale. The bugs found in this way are listed in lab/proof-findings.toml.
 """
 
 import json
@@ -30,7 +30,7 @@ STORES = {"sqlite": [], "postgresql": [], "dynamodb": [], "redis": [], "postgres
 
 
 def page(figures: dict[str, Any]) -> str:
-    """The report."""
+    """Return the page."""
     return HEAD.format(**figures["machine"]) + "\n".join(
         [*_simulated(figures), *_planted(figures), *_tortured(figures), *_findings(), TAIL]
     )
@@ -48,8 +48,8 @@ def _simulated(figures: dict[str, Any]) -> list[str]:
 
 def _planted(figures: dict[str, Any]) -> list[str]:
     rows = [
-        f"| {name} | {found['schedules']:,} | {found['steps']} | {found['violation']} |"
-        for name, found in figures["planted"].items()
+        f"| {name} | {bug['schedules']:,} | {bug['steps']} | {bug['violation']} |"
+        for name, bug in figures["planted"].items()
     ]
     head = "| planted bug | found after schedules | shrunk to steps | what it violated |"
     return [PLANTED, head, "|---|---|---|---|", *rows, ""]
@@ -58,11 +58,11 @@ def _planted(figures: dict[str, Any]) -> list[str]:
 def _tortured(figures: dict[str, Any]) -> list[str]:
     rows = []
     for name, run in figures["tortured"].items():
-        faults = sum(run["faults"].values())
+        fault_count = sum(run["faults"].values())
         rows.append(
             f"| {name} | {run['effects_are']} | {run['seconds']} s | {run['events']:,} | {run['copies']:,} | "
             f"{run['effects']:,} | {run['lost']} | {run['doubled']} | {run['explained']} | {run['fenced']} | "
-            f"{faults} | {len(run['violations'])} |"
+            f"{fault_count} | {len(run['violations'])} |"
         )
     head = (
         "| store | effects are | for | events | copies sent | effects | lost | doubled | explained | fenced | faults | "
@@ -71,12 +71,21 @@ def _tortured(figures: dict[str, Any]) -> list[str]:
     harm: Counter[str] = Counter()
     for run in figures["tortured"].values():
         harm.update(run["faults"])
-    told = ", ".join(f"{count} x {name}" for name, count in harm.most_common())
-    return [TORTURED, head, "|---|" + "---|" * 11, *rows, "", f"What was done to them: {told}.", "", *_reasons(figures)]
+    faults = ", ".join(f"{count} x {name}" for name, count in harm.most_common())
+    return [
+        TORTURED,
+        head,
+        "|---|" + "---|" * 11,
+        *rows,
+        "",
+        f"What was done to them: {faults}.",
+        "",
+        *_reasons(figures),
+    ]
 
 
 def _reasons(figures: dict[str, Any]) -> list[str]:
-    """Why events took effect twice, counted."""
+    """Return how often events took effect twice, by reason."""
     reasons: Counter[str] = Counter()
     for run in figures["tortured"].values():
         reasons.update(run["reasons"])
@@ -85,8 +94,8 @@ def _reasons(figures: dict[str, Any]) -> list[str]:
 
 
 def _findings() -> list[str]:
-    found = tomllib.loads(FINDINGS.read_text())["finding"]
-    rows = [f"| {each['by']} | {each['what']} | {each['mended']} |" for each in found]
+    findings = tomllib.loads(FINDINGS.read_text())["finding"]
+    rows = [f"| {finding['by']} | {finding['what']} | {finding['fix']} |" for finding in findings]
     return [FOUND, "| found by | what was wrong | what is done now |", "|---|---|---|", *rows, ""]
 
 
@@ -94,13 +103,13 @@ def _findings() -> list[str]:
 
 
 def run(minutes: float) -> dict[str, Any]:
-    """Everything, and its figures."""
-    began = time.monotonic()
+    """Run everything, and return its figures."""
+    started_at = time.monotonic()
     simulated = {"plain": _many(MEMORY_NAME), "in transactions": _many(TRANSACTIONAL_NAME)}
     planted = {name: _find(name) for name in MUTANTS}
     tortured = {name: _torture(name, minutes, options) for name, options in STORES.items()}
     return {
-        "machine": {**_machine(), "minutes": round((time.monotonic() - began) / 60)},
+        "machine": {**_machine(), "minutes": round((time.monotonic() - started_at) / 60)},
         "simulated": simulated,
         "planted": planted,
         "tortured": tortured,
@@ -108,33 +117,33 @@ def run(minutes: float) -> dict[str, Any]:
 
 
 MEMORY_NAME, TRANSACTIONAL_NAME = "plain", "transactional"
-KITS = {MEMORY_NAME: MEMORY, TRANSACTIONAL_NAME: TRANSACTIONAL}
+SETUPS = {MEMORY_NAME: MEMORY, TRANSACTIONAL_NAME: TRANSACTIONAL}
 
 
-def _piece(kit: str, seeds: range) -> Counter[str]:
+def _simulate_range(setup: str, seeds: range) -> Counter[str]:
     counts: Counter[str] = Counter(schedules=len(seeds))
     for seed in seeds:
-        found = simulate(seed, KITS[kit])
-        counts += found.counts
-        counts["violations"] += len(found.violations)
+        result = simulate(seed, SETUPS[setup])
+        counts += result.counts
+        counts["violations"] += len(result.violations)
     return counts
 
 
-def _many(kit: str) -> dict[str, int]:
-    print(f"simulating {SCHEDULES:,} schedules, {kit}", file=sys.stderr)
-    pieces = [range(start, start + 1000) for start in range(0, SCHEDULES, 1000)]
+def _many(setup: str) -> dict[str, int]:
+    print(f"simulating {SCHEDULES:,} schedules, {setup}", file=sys.stderr)
+    ranges = [range(start, start + 1000) for start in range(0, SCHEDULES, 1000)]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        counts = sum(pool.map(_piece, [kit] * len(pieces), pieces), Counter[str]())
+        counts = sum(pool.map(_simulate_range, [setup] * len(ranges), ranges), Counter[str]())
     names = ("schedules", "events", "deliveries", "effects", "deaths", "fenced", "doubled", "violations")
     return {name: counts[name] for name in names}
 
 
 def _find(name: str) -> dict[str, Any]:
     print(f"looking for the planted bug: {name}", file=sys.stderr)
-    kit = MUTANTS[name]
-    found = next(run for run in (simulate(seed, kit) for seed in range(SCHEDULES)) if run.violations)
-    short = shrunk(found, kit)
-    return {"schedules": found.seed + 1, "steps": len(short.story), "violation": short.violations[-1]}
+    setup = MUTANTS[name]
+    violated = next(run for run in (simulate(seed, setup) for seed in range(SCHEDULES)) if run.violations)
+    short = shrunk(violated, setup)
+    return {"schedules": violated.seed + 1, "steps": len(short.story), "violation": short.violations[-1]}
 
 
 def _torture(name: str, minutes: float, options: list[str]) -> dict[str, Any]:
@@ -143,10 +152,10 @@ def _torture(name: str, minutes: float, options: list[str]) -> dict[str, Any]:
     done = subprocess.run([sys.executable, "-m", "lab", *words], capture_output=True, text=True, check=False)
     if not done.stdout:
         sys.exit(done.stderr)
-    verdict: dict[str, Any] = json.loads(done.stdout)
-    explained = verdict.pop("explained")
+    report: dict[str, Any] = json.loads(done.stdout)
+    explained = report.pop("explained")
     reasons = Counter(reason for each in explained for reason in set(each.partition(": ")[2].split("; ")))
-    return {**verdict, "explained": len(explained), "reasons": reasons}
+    return {**report, "explained": len(explained), "reasons": reasons}
 
 
 def _machine() -> dict[str, str]:
@@ -171,24 +180,25 @@ def _version(command: list[str]) -> str:
 HEAD = """# Proof
 
 We break eventonce on purpose, and publish what comes of it. Figures of the last full run: {date}, {minutes} minutes on
-{machine}, Python {python}, SQLite {sqlite}, Redis {redis}, PostgreSQL {postgresql}, DynamoDB played by
-dynoxide and SQS by ministack. `make proof` does it all again on your machine; this page is written from what it found.
+{machine}, Python {python}, SQLite {sqlite}, Redis {redis}, PostgreSQL {postgresql}, DynamoDB emulated by
+dynoxide and SQS by ministack. `make proof` repeats it all on your machine. This page is made from its results.
 
 """
 SIMULATED = """## In a simulator
 
 The real engine, worker, heartbeat and store logic run in virtual time under a seeded scheduler. Every store call, queue
-call and wait is a point at which another worker or thread may run, a process may die or stand still, a call or only its
-answer may be lost, it may be late beyond its lease, arrive after its caller gave up, or be made twice by its client,
-and the queue may deliver late, twice or out of order; the clocks of workers differ by up to 0.9 s under leases of 1 s.
-There are versions, groups, poison, windows that run out, and workers of a replaced rule beside those of the new one.
-Each run is checked, call by call, against a model of the claim protocol that shares no code with the stores: every
-answer is the only one allowed, no handler begins without a live lease, whoever nothing happens to keeps its lease and
-commits within a second, what may have killed a worker runs alone. At its end: nothing lost, nothing acked that is not
-done or kept, no dead letter before its attempts are used up, no second effect within a window without a death or a lost
-lease, none at all in transactions, groups in order.
+call and wait is a point at which another worker or thread may run and a process may die or freeze. A call or only its
+answer may be lost. It may be later than its lease, arrive after its caller gave up, or be made twice by its client. The
+queue may deliver late, twice or out of order. The clocks of workers differ by up to 0.9 s under leases of 1 s. There
+are versions, groups, poison, windows that expire, and workers of a replaced rule beside those of the new one.
 
-`python -m lab simulate --schedules 20000` runs as many as you like. A failing seed is shrunk to a short story and told.
+Each run is checked, call by call, against a model of the claim protocol that shares no code with the stores: every
+answer is the only one allowed, no handler starts without a live lease, a worker without faults keeps its leases and
+commits within a second, and what may have killed a worker runs alone. At its end: nothing lost, nothing acked that is
+not done or kept, no dead letter before its attempts are used up, no second effect within a window without a death or a
+lost lease, none at all in transactions, groups in order.
+
+`python -m lab simulate --schedules 20000` runs as many as you like. A failing seed is shrunk to a short story.
 """
 PLANTED = """A checker that cannot fail proves nothing, so bugs are planted, each known from systems in use, and must be
 found:
@@ -197,23 +207,23 @@ TORTURED = """## On real servers
 
 `python -m lab torture --store STORE --minutes N` runs real worker processes on a real store and queue, and a nemesis
 beside them. Every claim, heartbeat, commit, release and ack is written to a history before anything follows from it.
-In the end the history and effects are read: an event without an effect is lost; one with two effects is explained by
-the [promise](guarantees.md) (its owner was killed, or lost its lease, between effect and commit) or a violation.
+In the end the history and effects are read. An event without an effect is lost. One with two effects is explained by
+the [promise](guarantees.md) (its owner was killed, or lost its lease, between effect and commit) or is a violation.
 """
 FOUND = """## What this found
 
-Each was mended, and has a test of its own now.
+Each was fixed, and has a test of its own now.
 """
 TAIL = """## Limits
 
-- The simulator runs handlers one at a time in a process; `async def` handlers take the same steps through another
-  driver, which ordinary tests cover. It knows the memory store, a transactional one and SQLite; the scripts of Redis
-  and the statements of PostgreSQL and DynamoDB are held to the same protocol by the store contract, on real servers.
-- DynamoDB and SQS are played by emulators here. What AWS does beyond them (throttling, hot partitions, other Regions)
-  is put into tests by hand.
+- The simulator runs handlers one at a time in a process. `async def` handlers take the same steps through another
+  driver, which ordinary tests cover. It covers the memory store, a transactional one and SQLite. The scripts of Redis
+  and the statements of PostgreSQL and DynamoDB are checked against the same protocol by the store contract, on real
+  servers.
+- DynamoDB and SQS are emulated here. What AWS does beyond the emulators (throttling, hot partitions, other Regions) is
+  put into tests by hand.
 - A torture run is as good as its luck: it shows violations, and never that there can be none.
-- Redis ran with `appendfsync always`. With less, a restart may forget what it had said yes to: see
-  [stores](stores.md).
+- Redis ran with `appendfsync always`. With less, a restart may forget what it has confirmed: see [stores](stores.md).
 - One machine: what a network between machines does is played by a proxy that delays, cuts and loses.
 """
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from eventonce.event import Delivery, Event
-from lab.world import World
+from lab.scheduler import World
 
 
 class QueueMessage:
@@ -19,7 +19,7 @@ class QueueMessage:
 
 
 class SimulatedQueue:
-    """Messages that come back until they are acked, and once in a while even then."""
+    """Messages that come back until they are acked, and sometimes even then."""
 
     def __init__(self, world: World, messages: Sequence[QueueMessage], visibility: int) -> None:
         self.messages = messages
@@ -27,12 +27,12 @@ class SimulatedQueue:
         self._visibility = visibility
 
     def receive(self, limit: int) -> Sequence[Delivery]:
-        """Waits for what is visible next; empty once nothing is left."""
+        """Return the messages that are visible next, or none once all are gone."""
         while waiting := [message for message in self.messages if not message.gone]:
             now = self._world.now
             if visible := self._visible([message for message in waiting if message.arrives <= now])[:limit]:
                 return [self._offer(message) for message in visible]
-            # What is visible already stands behind one of its group that is not.
+            # A message that is visible already waits for one of its group that is not.
             times = [max(message.arrives, message.visible_at) for message in waiting]
             self._world.sleep(min(time for time in times if time > now) - now)
         return []
@@ -41,9 +41,9 @@ class SimulatedQueue:
         self._world.point()
         for delivery in deliveries:
             message: QueueMessage = delivery.handle
-            self._world.tell(f"acks {message.event.id}")
-            if self._world.trouble(2):
-                self._world.tell(f"queue keeps {message.event.id} all the same")
+            self._world.log(f"acks {message.event.id}")
+            if self._world.fault(2):
+                self._world.log(f"queue keeps {message.event.id} all the same")
             else:
                 message.gone = True
 
@@ -57,16 +57,17 @@ class SimulatedQueue:
         """Nothing to close."""
 
     def _visible(self, waiting: list[QueueMessage]) -> list[QueueMessage]:
-        """What may be offered now: in any order, but a group only from its first and while none of it is in flight."""
+        """Return the messages that may be offered now, in any order but for groups, of which none is in flight."""
         now = self._world.now
         in_flight = {message.group for message in waiting if message.visible_at > now} - {None}
-        found = [message for message in waiting if message.visible_at <= now and message.group not in in_flight]
-        turn = self._world.choices.below(len(found)) if len(found) > 1 and not any(m.group for m in found) else 0
-        return found[turn:] + found[:turn]
+        visible = [message for message in waiting if message.visible_at <= now and message.group not in in_flight]
+        ordered = len(visible) <= 1 or any(message.group for message in visible)
+        first = 0 if ordered else self._world.choices.below(len(visible))
+        return visible[first:] + visible[:first]
 
     def _offer(self, message: QueueMessage) -> Delivery:
         message.receive_count += 1
-        # Visibility is no guarantee: once in a while a copy is offered to two at a time.
-        twice = message.group is None and self._world.trouble(3)
+        # Visibility guarantees nothing: sometimes a message is offered to two workers at a time.
+        twice = message.group is None and self._world.fault(3)
         message.visible_at = self._world.now + (0 if twice else self._visibility)
         return Delivery(b"", {}, message.receive_count, event=message.event, group=message.group, handle=message)

@@ -11,7 +11,7 @@ from lab import simulation
 
 @click.command()
 @click.option("--schedules", type=click.IntRange(1), default=2000, show_default=True, help="How many to run.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first one; each has its own.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the first schedule.")
 @click.option(
     "--effects",
     type=click.Choice(["plain", "transactional"]),
@@ -22,7 +22,7 @@ from lab import simulation
 @click.option("--story", is_flag=True, help="Print what happened in the first schedule, step by step.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one line of JSON.")
 def simulate(schedules: int, seed: int, effects: str, story: bool, as_json: bool) -> None:
-    """Run the engine in virtual time while workers die, stand still, lose answers and meet copies.
+    """Run the engine in virtual time while workers die, freeze, lose answers and meet copies.
 
     Every schedule is checked against a model of the claim protocol. The first that violates it is shrunk and printed,
     and the exit code is 1.
@@ -31,18 +31,18 @@ def simulate(schedules: int, seed: int, effects: str, story: bool, as_json: bool
       python -m lab simulate --schedules 20000
       python -m lab simulate --seed 4711 --schedules 1 --story
     """
-    kit = simulation.MEMORY if effects == "plain" else simulation.TRANSACTIONAL
+    setup = simulation.MEMORY if effects == "plain" else simulation.TRANSACTIONAL
     counts: Counter[str] = Counter()
     with click.progressbar(
         range(seed, seed + schedules), label="schedules", file=sys.stderr, hidden=not sys.stderr.isatty()
     ) as seeds:
-        for each in seeds:
-            found = simulation.simulate(each, kit)
-            if found.violations:
-                click.echo(f"\nseed {each}, shrunk:\n{simulation.shrunk(found, kit)}")
+        for number in seeds:
+            result = simulation.simulate(number, setup)
+            if result.violations:
+                click.echo(f"\nseed {number}, shrunk:\n{simulation.shrunk(result, setup)}")
                 sys.exit(1)
-            if story and each == seed:
-                click.echo(str(found))
-            counts += found.counts
-    told = {"schedules": schedules, **counts, "violations": 0}
-    click.echo(json.dumps(told) if as_json else ", ".join(f"{count:,} {name}" for name, count in told.items()))
+            if story and number == seed:
+                click.echo(str(result))
+            counts += result.counts
+    summary = {"schedules": schedules, **counts, "violations": 0}
+    click.echo(json.dumps(summary) if as_json else ", ".join(f"{count:,} {name}" for name, count in summary.items()))

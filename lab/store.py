@@ -1,4 +1,4 @@
-"""A store as one process of the simulation reaches it: over a line on which anything may happen to a call."""
+"""A store as one process of the simulation reaches it: over a link on which anything may happen to a call."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -10,17 +10,17 @@ from eventonce.event.keys import Key
 from eventonce.ports import Store, Swept, Transaction
 from eventonce.stores.memory import MemoryStore
 from lab.model import Model
-from lab.world import Killed, SimulatedProcess, World
+from lab.scheduler import Killed, SimulatedProcess, World
 
 Result = TypeVar("Result")
 Write = tuple[str, Sequence[Key]]  # an event whose effect is written in a transaction, and its keys
-TROUBLE = 6  # percent of the calls, while there is trouble left
-_BEFORE = ("lost", "late", "dies", "still", "astray", "twice")  # what may happen to a call on its way there
-_AFTER = ("lost", "late", "dies", "still")  # and to its answer
+FAULT_PERCENT = 6  # of the calls, while there are faults left
+_BEFORE = ("lost", "late", "dies", "freezes", "astray", "twice")  # what may happen to a call on its way there
+_AFTER = ("lost", "late", "dies", "freezes")  # and to its answer
 
 
-class Line:
-    """The way to a store. Every call is a point; it may be lost, or only its answer, or be late, or the caller dies."""
+class StoreLink:
+    """The link to a store. Every call is a point. It or its answer may be lost or late, and its caller may die."""
 
     def __init__(self, world: World, process: SimulatedProcess, store: Store, model: Model, lease: int) -> None:
         self._world = world
@@ -33,41 +33,41 @@ class Line:
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
         self.tokens.add(token)
 
-        def act() -> list[Answer]:
+        def operation() -> list[Answer]:
             answers = self._store.claim(wants, token, lease)
             self._model.claimed(wants, token, lease, answers, self._world.now)
             return answers
 
-        return self._call("claim", act)
+        return self._call("claim", operation)
 
     def extend(self, claims: Sequence[Claim], lease: int) -> list[bool]:
-        def act() -> list[bool]:
+        def operation() -> list[bool]:
             answers = self._store.extend(claims, lease)
             self._model.extended(claims, lease, answers, self._world.now)
             return answers
 
-        return self._call("extend", act)
+        return self._call("extend", operation)
 
     def commit(self, finishes: Sequence[Finish]) -> list[bool]:
-        def act() -> list[bool]:
+        def operation() -> list[bool]:
             answers = self._store.commit(finishes)
             self._model.committed(finishes, answers, self._world.now)
             return answers
 
-        # Whoever commits a batch holds its lock, and the others of the process wait.
+        # The task that commits a batch has its lock, and the others of the process wait.
         self._process.committing = self._world.task
         try:
-            return self._call("commit", act)
+            return self._call("commit", operation)
         finally:
             self._process.committing = None
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
-        def act() -> list[bool]:
+        def operation() -> list[bool]:
             answers = self._store.release(releases)
             self._model.released(releases, answers)
             return answers
 
-        return self._call("release", act)
+        return self._call("release", operation)
 
     def peek(self, keys: Sequence[Key]) -> list[Record | None]:
         return self._call("peek", lambda: self._store.peek(keys))
@@ -81,45 +81,45 @@ class Line:
     def close(self) -> None:
         """The store outlives a process."""
 
-    def _call(self, verb: str, act: Callable[[], Result]) -> Result:
+    def _call(self, verb: str, operation: Callable[[], Result]) -> Result:
         if self._process.dead:
             raise Killed
-        before, after = self._fate() if self._world.trouble(TROUBLE) else ("", "")
-        self._happen(verb, before, act)
-        answer = act()
-        self._world.tell(f"{verb}: {_short(answer)}{', and its answer is lost' if after == 'lost' else ''}")
-        self._happen(verb, after, act)
+        before, after = self._faults() if self._world.fault(FAULT_PERCENT) else ("", "")
+        self._suffer(verb, before, operation)
+        answer = operation()
+        self._world.log(f"{verb}: {_short(answer)}{', and its answer is lost' if after == 'lost' else ''}")
+        self._suffer(verb, after, operation)
         return answer
 
-    def _fate(self) -> tuple[str, str]:
-        """What happens on the way there, and on the way back."""
+    def _faults(self) -> tuple[str, str]:
+        """Return what happens on the way there, and on the way back."""
         chosen = self._world.choices.below(len(_BEFORE) + len(_AFTER))
         return (_BEFORE[chosen], "") if chosen < len(_BEFORE) else ("", _AFTER[chosen - len(_BEFORE)])
 
-    def _happen(self, verb: str, what: str, act: Callable[[], object]) -> None:
-        self._process.harmed |= bool(what)
-        if what == "dies":
+    def _suffer(self, verb: str, fault: str, operation: Callable[[], object]) -> None:
+        self._process.harmed |= bool(fault)
+        if fault == "dies":
             self._world.kill(self._process)
-        if what == "still":
-            self._world.stand_still(self._late)
-        if what in ("late", "astray", "twice"):
-            self._world.tell(f"{verb} is late" if what == "late" else f"{verb} goes {what}")
-        if what == "astray":  # its caller gives up, and then it arrives
+        if fault == "freezes":
+            self._world.freeze(self._late)
+        if fault in ("late", "astray", "twice"):
+            self._world.log(f"{verb} is late" if fault == "late" else f"{verb} goes {fault}")
+        if fault == "astray":  # its caller gives up, and then it arrives
             self._world.start(
-                SimulatedProcess("network"), lambda: self._arrive(verb, act), self._world.now + self._late
+                SimulatedProcess("network"), lambda: self._arrive(verb, operation), self._world.now + self._late
             )
-        if what == "twice":  # its answer is lost, and the client asks again by itself
-            act()
-        self._world.sleep(self._late if what == "late" else 0)
-        if what in ("lost", "astray"):
+        if fault == "twice":  # its answer is lost, and the client repeats it by itself
+            operation()
+        self._world.sleep(self._late if fault == "late" else 0)
+        if fault in ("lost", "astray"):
             raise StoreError(f"the connection was lost in a {verb}")
 
-    def _arrive(self, verb: str, act: Callable[[], object]) -> None:
-        self._world.tell(f"{verb} arrives: {_short(act())}")
+    def _arrive(self, verb: str, operation: Callable[[], object]) -> None:
+        self._world.log(f"{verb} arrives: {_short(operation())}")
 
 
-class TransactionalLine(Line):
-    """The same to a store whose transactions hold effects too."""
+class TransactionalStoreLink(StoreLink):
+    """The link to a store whose transactions have effects too."""
 
     def begin(self, claim: Claim) -> Transaction:
         self._world.point()
@@ -127,24 +127,24 @@ class TransactionalLine(Line):
             raise TypeError("this store has no transactions")
         return _Transaction(self, self._store, claim)
 
-    def settle(self, finish: Finish, act: Callable[[], bool], effects: Sequence[Write]) -> bool:
+    def settle(self, finish: Finish, operation: Callable[[], bool], effects: Sequence[Write]) -> bool:
         """Commit a transaction: the effects and their record in one call, or nothing."""
         written = list(effects)
 
         def together() -> bool:
-            held = act()
-            if held:  # if it was only asked again, the effects are there already
+            accepted = operation()
+            if accepted:  # if the call is repeated, the effects exist already
                 for event, keys in written:
                     self._model.took_effect(event, keys, finish.token, self._world.now)
                 written.clear()
-            self._model.committed([finish], [held], self._world.now)
-            return held
+            self._model.committed([finish], [accepted], self._world.now)
+            return accepted
 
         return self._call("transaction", together)
 
 
 class TransactionalMemory(MemoryStore):
-    """A memory store that checks the owner of an effect in the moment it writes it, as DynamoDB's transactions do."""
+    """A memory store that checks the owner of an effect when it writes it, as DynamoDB's transactions do."""
 
     def holds(self, claim: Claim) -> bool:
         record = protocol.live(self._records.get(claim.key), self.clock.utc())
@@ -154,15 +154,15 @@ class TransactionalMemory(MemoryStore):
 class _Transaction:
     holds = False
 
-    def __init__(self, line: TransactionalLine, store: TransactionalMemory, claim: Claim) -> None:
+    def __init__(self, link: TransactionalStoreLink, store: TransactionalMemory, claim: Claim) -> None:
         if not store.holds(claim):
             raise LeaseLost
-        self._line = line
+        self._link = link
         self._store = store
         self.handle: list[Write] = []
 
     def commit(self, finish: Finish) -> bool:
-        return self._line.settle(finish, lambda: self._store.commit([finish])[0], self.handle)
+        return self._link.settle(finish, lambda: self._store.commit([finish])[0], self.handle)
 
     def rollback(self) -> None:
         self.handle.clear()

@@ -28,7 +28,7 @@ class RecordedEffect(NamedTuple):
 
 
 class Effects(ABC):
-    """Where effects are. Nothing there keeps one event from taking effect twice; that is the product's work."""
+    """The effects of a run. Nothing here keeps an event from taking effect twice, since that is the product's work."""
 
     transactional = True
 
@@ -41,25 +41,25 @@ class Effects(ABC):
 
 
 class FileEffects(Effects):
-    """Plain effects, each one line that is written at once."""
+    """Plain effects, each a line that is written at once."""
 
     transactional = False
 
-    def __init__(self, file: Path) -> None:
-        self._name = file
+    def __init__(self, path: Path) -> None:
+        self._path = path
 
     def prepare(self) -> None:
-        self._name.touch()
+        self._path.touch()
 
     def write(self, effect: RecordedEffect, ctx: Context) -> None:
-        file = os.open(self._name, os.O_WRONLY | os.O_APPEND)
+        file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
         try:
             os.write(file, " ".join(str(each) for each in effect).encode() + b"\n")
         finally:
             os.close(file)
 
     def read(self) -> list[RecordedEffect]:
-        words = (line.split() for line in self._name.read_text().splitlines())
+        words = (line.split() for line in self._path.read_text().splitlines())
         return [RecordedEffect(event, token, int(pid), int(at)) for event, token, pid, at in words]
 
 
@@ -105,7 +105,7 @@ class PostgresEffects(Effects):
 
 
 class DynamoEffects(Effects):
-    """An item for each effect, so that a second one of an event would stand beside the first."""
+    """An item for each effect, so that a second one of an event does not overwrite the first."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
@@ -115,7 +115,7 @@ class DynamoEffects(Effects):
 
     def prepare(self) -> None:
         names, dynamodb = [("event", "HASH"), ("number", "RANGE")], self._client()
-        with contextlib.suppress(dynamodb.exceptions.ResourceInUseException):  # of a run before this one
+        with contextlib.suppress(dynamodb.exceptions.ResourceInUseException):  # the table of an earlier run
             dynamodb.create_table(
                 TableName=_TABLE,
                 KeySchema=[{"AttributeName": name, "KeyType": kind} for name, kind in names],

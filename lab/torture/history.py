@@ -9,7 +9,7 @@ from typing import Any
 
 
 def now() -> int:
-    """Microseconds on a clock that all processes of a machine share and nobody can set."""
+    """Return microseconds on a clock that all processes of a machine share and that cannot be set."""
     return time.monotonic_ns() // 1000
 
 
@@ -19,7 +19,7 @@ class History:
     def __init__(self, folder: Path, name: str) -> None:
         self._file = os.open(folder / f"{name}.history", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def tell(self, what: str, **more: Any) -> None:
+    def write(self, what: str, **more: Any) -> None:
         line = {"what": what, "pid": os.getpid(), "at": now(), **more}
         os.write(self._file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
@@ -28,6 +28,6 @@ class History:
 
 
 def read(folder: Path) -> Iterator[dict[str, Any]]:
-    """Every line of every process, in order of time."""
-    found = [json.loads(line) for file in sorted(folder.glob("*.history")) for line in file.read_bytes().splitlines()]
-    return iter(sorted(found, key=lambda line: int(line["at"])))
+    """Return every line of every process, in order of time."""
+    lines = [json.loads(line) for file in sorted(folder.glob("*.history")) for line in file.read_bytes().splitlines()]
+    return iter(sorted(lines, key=lambda line: int(line["at"])))

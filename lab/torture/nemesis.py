@@ -1,4 +1,4 @@
-"""The nemesis: harms workers and the store, one thing after another, until told to stop, and heals all it did."""
+"""The nemesis: harms workers and the store, one fault after another, and heals each."""
 
 import contextlib
 import os
@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from lab.torture.history import History
-from lab.torture.place import Fault
+from lab.torture.targets import Fault
 
 _SHORTEST, _LONGEST = 0.2, 1.5  # seconds between two faults
 
 
 class Nemesis:
-    """One thread of harm; two of them, one for the workers and one for the store, meet in every way."""
+    """One thread of harm. Two of them, one for the workers and one for the store, meet in every way."""
 
     def __init__(self, faults: Mapping[str, Fault], history: History) -> None:
         self.done: Counter[str] = Counter()
@@ -30,13 +30,13 @@ class Nemesis:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it, and raise what went wrong in it."""
+        """End it, and raise the error if there was one."""
         self.end()
         if self._error is not None:
             raise self._error
 
     def end(self) -> None:
-        """Begin nothing more, and wait until what was begun is healed."""
+        """Start no more faults, and wait until the last one is healed."""
         self._stopping.set()
         self._thread.join()
 
@@ -44,19 +44,19 @@ class Nemesis:
         try:
             while self._faults and not self._stopping.wait(random.uniform(_SHORTEST, _LONGEST)):
                 name = random.choice(list(self._faults))
-                self._history.tell("fault", name=name)
+                self._history.write("fault", name=name)
                 self._faults[name]()
                 self.done[name] += 1
         except BaseException as error:
             self._error = error
 
 
-def worker_faults(workers: Callable[[], list[int]], told: History, lease: float) -> dict[str, Fault]:
-    """What can be done to workers, whose pids these are."""
+def worker_faults(workers: Callable[[], list[int]], history: History, lease: float) -> dict[str, Fault]:
+    """Return the faults of workers, of which `workers` returns the process ids."""
 
     def kill() -> None:
         for pid in _one(workers()):
-            told.tell("killed", worker=pid)
+            history.write("killed", worker=pid)
             _signal(pid, signal.SIGKILL)
 
     def stop() -> None:
@@ -69,7 +69,7 @@ def worker_faults(workers: Callable[[], list[int]], told: History, lease: float)
         for pid in _one(workers()):
             _signal(pid, signal.SIGUSR1)
 
-    return {"kill a worker": kill, "let a worker stand still": stop, "set a worker's clock wrong": jump}
+    return {"kill a worker": kill, "freeze a worker": stop, "set a worker's clock wrong": jump}
 
 
 def _one(pids: list[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""A store that writes down each call of a worker, what was asked and what was answered."""
+"""A store that records each call of a worker, with the request and the answer."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -12,26 +12,25 @@ Result = TypeVar("Result")
 
 
 class Recorded:
-    """The same store, with a history."""
+    """A store with a history of its calls."""
 
     def __init__(self, store: Store, history: History) -> None:
         self._store = store
         self._history = history
 
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
-        return self._told(
-            "claim", lambda: self._store.claim(wants, token, lease), [(want.key, token) for want in wants], lease=lease
-        )
+        owners = [(want.key, token) for want in wants]
+        return self._call("claim", lambda: self._store.claim(wants, token, lease), owners, lease=lease)
 
     def extend(self, claims: Sequence[Claim], lease: int) -> list[bool]:
-        return self._told("extend", lambda: self._store.extend(claims, lease), claims, lease=lease)
+        return self._call("extend", lambda: self._store.extend(claims, lease), claims, lease=lease)
 
     def commit(self, finishes: Sequence[Finish]) -> list[bool]:
-        return self._told("commit", lambda: self._store.commit(finishes), _owners(finishes))
+        return self._call("commit", lambda: self._store.commit(finishes), _owners(finishes))
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
-        self._history.tell("gives", owners=_named(_owners(releases)))
-        return self._told("release", lambda: self._store.release(releases), _owners(releases))
+        self._history.write("gives", owners=_in_hex(_owners(releases)))
+        return self._call("release", lambda: self._store.release(releases), _owners(releases))
 
     def peek(self, keys: Sequence[Key]) -> list[Record | None]:
         return self._store.peek(keys)
@@ -45,21 +44,21 @@ class Recorded:
     def close(self) -> None:
         self._store.close()
 
-    def _told(
-        self, verb: str, act: Callable[[], list[Result]], owners: Sequence[tuple[Key, Token]], **more: Any
+    def _call(
+        self, verb: str, call: Callable[[], list[Result]], owners: Sequence[tuple[Key, Token]], **more: Any
     ) -> list[Result]:
-        began = now()
-        said: list[str] | None = None
+        started_at = now()
+        names: list[str] | None = None
         try:
-            answers = act()
-            said = [str(each) if isinstance(each, bool) else type(each).__name__ for each in answers]
+            answers = call()
+            names = [str(each) if isinstance(each, bool) else type(each).__name__ for each in answers]
             return answers
         finally:
-            self._history.tell(verb, began=began, owners=_named(owners), answers=said, **more)
+            self._history.write(verb, began=started_at, owners=_in_hex(owners), answers=names, **more)
 
 
 class RecordedTransactional(Recorded):
-    """The same for a store whose transactions hold effects too."""
+    """A store with a history, whose transactions have effects too."""
 
     def begin(self, claim: Claim) -> Transaction:
         assert isinstance(self._store, Transactional)
@@ -74,27 +73,28 @@ class _Transaction:
         self.holds = inner.holds
 
     def commit(self, finish: Finish) -> bool:
-        held: bool | None = None
-        began = now()
+        committed: bool | None = None
+        started_at = now()
         try:
-            held = self._inner.commit(finish)
-            return held
+            committed = self._inner.commit(finish)
+            return committed
         finally:
-            owners = _named([(finish.key, finish.token)])
-            self._history.tell("commit", began=began, owners=owners, answers=None if held is None else [str(held)])
+            owners = _in_hex([(finish.key, finish.token)])
+            answers = None if committed is None else [str(committed)]
+            self._history.write("commit", began=started_at, owners=owners, answers=answers)
 
     def rollback(self) -> None:
         self._inner.rollback()
 
 
 def recorded(store: Store, history: History) -> Store:
-    """The store with a history, with transactions if it has them."""
+    """Return the store with a history, and with transactions if it has them."""
     return (RecordedTransactional if isinstance(store, Transactional) else Recorded)(store, history)
 
 
-def _owners(asked: Sequence[Finish] | Sequence[Release]) -> list[tuple[Key, Token]]:
-    return [(each.key, each.token) for each in asked]
+def _owners(requests: Sequence[Finish] | Sequence[Release]) -> list[tuple[Key, Token]]:
+    return [(request.key, request.token) for request in requests]
 
 
-def _named(owners: Sequence[tuple[Key, Token]]) -> list[list[str]]:
+def _in_hex(owners: Sequence[tuple[Key, Token]]) -> list[list[str]]:
     return [[key.hex(), token.hex()] for key, token in owners]

@@ -15,7 +15,7 @@ _BATCH = 10
 
 
 class TrafficSender:
-    """A thread that sends until it is stopped, and then the copies that are still to come."""
+    """A thread that sends events until it is stopped, and then the copies that are still due."""
 
     def __init__(self, sqs: Any, url: str, run: str, rate: int) -> None:
         self.events: dict[str, dict[str, Any]] = {}
@@ -23,7 +23,7 @@ class TrafficSender:
         self._url = url
         self._run = run
         self._rate = rate
-        self._waiting: list[tuple[float, str]] = []  # a heap of when, and what
+        self._waiting: list[tuple[float, str]] = []  # a heap of times and names
         self._stopping = threading.Event()
         self._error: Exception | None = None
 
@@ -32,22 +32,22 @@ class TrafficSender:
         self._thread.start()
 
     def stop(self) -> None:
-        """Wait until all is sent, and raise what went wrong in it."""
+        """Wait until all is sent, and raise the error if there was one."""
         self.end()
         if self._error is not None:
             raise self._error
 
     def end(self) -> None:
-        """Invent nothing more, and wait until all is sent."""
+        """Invent no more events, and wait until all are sent."""
         self._stopping.set()
         self._thread.join()
 
     def _live(self, history: History) -> None:
-        began = time.monotonic()
+        started_at = time.monotonic()
         try:
             while self._waiting or not self._stopping.is_set():
                 now = time.monotonic()
-                while not self._stopping.is_set() and len(self.events) < (now - began) * self._rate:
+                while not self._stopping.is_set() and len(self.events) < (now - started_at) * self._rate:
                     self._invent(now)
                 if due := self._due(now):
                     self._send(due, history)
@@ -63,12 +63,12 @@ class TrafficSender:
             heapq.heappush(self._waiting, (now + (random.uniform(0, _SPREAD) if copy else 0), name))
 
     def _due(self, now: float) -> list[str]:
-        found: list[str] = []
-        while self._waiting and len(found) < _BATCH and (self._waiting[0][0] <= now or self._stopping.is_set()):
-            found.append(heapq.heappop(self._waiting)[1])
-        return found
+        due: list[str] = []
+        while self._waiting and len(due) < _BATCH and (self._waiting[0][0] <= now or self._stopping.is_set()):
+            due.append(heapq.heappop(self._waiting)[1])
+        return due
 
     def _send(self, names: list[str], history: History) -> None:
-        entries = [{"Id": str(at), "MessageBody": json.dumps(self.events[name])} for at, name in enumerate(names)]
-        answer = self._sqs.send_message_batch(QueueUrl=self._url, Entries=entries)
-        history.tell("sent", events=[names[int(each["Id"])] for each in answer.get("Successful", ())])
+        entries = [{"Id": str(index), "MessageBody": json.dumps(self.events[name])} for index, name in enumerate(names)]
+        response = self._sqs.send_message_batch(QueueUrl=self._url, Entries=entries)
+        history.write("sent", events=[names[int(each["Id"])] for each in response.get("Successful", ())])

@@ -1,4 +1,4 @@
-"""A worker that is made to suffer: the real crew on the real queue and store, with a history and a clock that jumps."""
+"""A worker under torture: the real pool on the real queue and store, with a history and a clock that jumps."""
 
 import json
 import logging
@@ -22,8 +22,8 @@ from eventonce.stores import open_store
 from eventonce.worker import WorkerPool
 from lab.torture.effects import effect_of
 from lab.torture.history import History
-from lab.torture.place import effects_at
 from lab.torture.recorded import recorded
+from lab.torture.targets import effects_at
 
 CONSUMER = "torture"
 ATTEMPTS = 50  # a worker that is killed in the middle has used one up
@@ -45,7 +45,7 @@ class JumpyClock(SystemClock):
         self._wrong = random.randint(-_JUMP, _JUMP)
 
 
-class _Told:
+class _RecordedSource:
     """A source with a history of what is acked."""
 
     def __init__(self, source: Source, history: History) -> None:
@@ -54,7 +54,7 @@ class _Told:
         self.receive, self.retry, self.close = source.receive, source.retry, source.close
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
-        self._history.tell("ack", events=[delivery.event.id for delivery in deliveries if delivery.event is not None])
+        self._history.write("ack", events=[delivery.event.id for delivery in deliveries if delivery.event is not None])
         self._source.ack(deliveries)
 
 
@@ -75,17 +75,17 @@ def main(folder: Path) -> None:
 
     store = recorded(open_store(config["store"], clock), history)
     once = Once(store, consumer=CONSUMER, lease=config["lease"], max_attempts=ATTEMPTS, clock=clock)
-    source = _Told(open_source(config["queue"]), history)
-    crew = WorkerPool(
+    source = _RecordedSource(open_source(config["queue"]), history)
+    pool = WorkerPool(
         once, source, handle, open_dead_letters(str(folder / "dead.jsonl")), batch=10, threads=2, clock=clock
     )
-    signal.signal(signal.SIGTERM, lambda *_: crew.stop())
-    history.tell("began")
-    crew.run(grace=20_000)
+    signal.signal(signal.SIGTERM, lambda *_: pool.stop())
+    history.write("began")
+    pool.run(grace=20_000)
     source.close()
     once.close()
     store.close()
-    history.tell("ended")
+    history.write("ended")
 
 
 if __name__ == "__main__":

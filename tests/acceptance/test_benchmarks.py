@@ -1,4 +1,4 @@
-"""The benchmarks still run. Their figures are not checked."""
+"""The benchmarks still run. What they measure is not tested."""
 
 import subprocess
 import sys

@@ -21,14 +21,14 @@ Command = Callable[..., Finished]
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Command:
-    """Runs the command line in a folder of its own."""
+    """Return a function that runs the command line in a folder of its own."""
 
-    def run(*args: str, given: bytes = b"") -> Finished:
+    def run(*args: str, stdin: bytes = b"") -> Finished:
         done = subprocess.run(
             [sys.executable, "-m", "eventonce", *args],
             check=False,
             cwd=tmp_path,
-            input=given,
+            input=stdin,
             capture_output=True,
             timeout=120,
         )
@@ -64,7 +64,7 @@ def test_a_proposal_that_loads_and_finds_the_copies(cli: Command, tmp_path: Path
     assert (list(rule.key), rule.window) == (["detail.orderId"], "1d")
     assert "# How sure: high." in done.stdout
 
-    run = cli("run", "proposal.toml", "--json", given=LINES)
+    run = cli("run", "proposal.toml", "--json", stdin=LINES)
     counts = json.loads(run.stderr)
     assert (counts["processed"], counts["duplicate"]) == (len(ORDERS), len(AGAIN))
 
@@ -79,29 +79,29 @@ def test_orders_sent_again_minutes_later(cli: Command, tmp_path: Path) -> None:
     again = [sent(number, 1 + number * 37 % 600, f"again-{number}") for number in range(0, 600, 6)]
     lines = "".join(json.dumps(each) + "\n" for each in sorted(first + again, key=lambda each: each["time"])).encode()
 
-    done = cli("advise", given=lines)
+    done = cli("advise", stdin=lines)
 
     (tmp_path / "proposal.toml").write_text(done.stdout)
     (rule,) = load_rules(tmp_path / "proposal.toml")
     assert list(rule.key) == ["detail.orderId"]
     assert "# How sure: medium." in done.stdout
-    counts = json.loads(cli("run", "proposal.toml", "--json", given=lines).stderr)
+    counts = json.loads(cli("run", "proposal.toml", "--json", stdin=lines).stderr)
     assert (counts["processed"], counts["duplicate"]) == (600, 100)
 
 
 def test_the_proposal_passes_the_check(cli: Command, tmp_path: Path) -> None:
-    done = cli("advise", given=LINES)
+    done = cli("advise", stdin=LINES)
     (tmp_path / "proposal.toml").write_text(done.stdout)
 
     assert Lint(str(tmp_path / "proposal.toml")).findings == []
 
 
 def test_json(cli: Command) -> None:
-    done = cli("advise", "--json", "-", given=LINES)
+    done = cli("advise", "--json", "-", stdin=LINES)
 
-    told = json.loads(done.stdout)
-    assert told["events"] == len(ORDERS + AGAIN)
-    (kind,) = told["kinds"]
+    document = json.loads(done.stdout)
+    assert document["events"] == len(ORDERS + AGAIN)
+    (kind,) = document["kinds"]
     assert (kind["source"], kind["type"], kind["confidence"]) == ("shop", "Order Placed", "high")
     assert kind["rule"]["key"] == ["detail.orderId"]
     assert kind["check"] == {"dropped": len(AGAIN), "wrong": 0, "missed": 0, "rejected": 0}
@@ -111,10 +111,10 @@ def test_any_shape_of_traffic_gives_the_same_proposal(cli: Command, tmp_path: Pa
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "a.jsonl").write_bytes(LINES[: LINES.index(b"\n", 9000) + 1])
     (tmp_path / "folder" / "b.jsonl.gz").write_bytes(gzip.compress(LINES[LINES.index(b"\n", 9000) + 1 :]))
-    expected = cli("advise", given=LINES).stdout
+    expected = cli("advise", stdin=LINES).stdout
 
-    assert cli("advise", given=LINES.replace(b"\n", b"")).stdout == expected
-    assert cli("advise", given=gzip.compress(LINES)).stdout == expected
+    assert cli("advise", stdin=LINES.replace(b"\n", b"")).stdout == expected
+    assert cli("advise", stdin=gzip.compress(LINES)).stdout == expected
     assert cli("advise", "folder").stdout == expected
 
 
@@ -124,7 +124,7 @@ def test_what_came_through_a_queue_may_come_back_after_two_weeks(cli: Command) -
         for number, each in enumerate(ORDERS + AGAIN)
     ]
 
-    done = cli("advise", given=json.dumps({"Records": records}).encode())
+    done = cli("advise", stdin=json.dumps({"Records": records}).encode())
 
     (rule,) = tomllib.loads(done.stdout)["rule"]
     assert (rule["key"], rule["window"]) == (["detail.orderId"], "14d")
@@ -132,10 +132,10 @@ def test_what_came_through_a_queue_may_come_back_after_two_weeks(cli: Command) -
 
 
 def test_a_horizon_of_ones_own(cli: Command) -> None:
-    assert tomllib.loads(cli("advise", "--horizon", "21d", given=LINES).stdout)["rule"][0]["window"] == "21d"
+    assert tomllib.loads(cli("advise", "--horizon", "21d", stdin=LINES).stdout)["rule"][0]["window"] == "21d"
 
 
-def test_what_cannot_be_read_is_told_and_the_rest_is_used(cli: Command, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_reported_and_the_rest_is_used(cli: Command, tmp_path: Path) -> None:
     (tmp_path / "traffic.jsonl").write_bytes(LINES + b"no JSON\n" * 7)
 
     done = cli("advise", "traffic.jsonl", "missing.jsonl")
@@ -147,9 +147,9 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_used(cli: Command, tmp_path
     assert "# 7 events could not be read" in done.stdout
 
 
-@pytest.mark.parametrize("given", [b"", b"\n\n", b"not JSON\n", b"[1, 2]\n", REPLAYED])
-def test_nothing_to_learn_from(cli: Command, given: bytes) -> None:
-    done = cli("advise", given=given)
+@pytest.mark.parametrize("stdin", [b"", b"\n\n", b"not JSON\n", b"[1, 2]\n", REPLAYED])
+def test_nothing_to_learn_from(cli: Command, stdin: bytes) -> None:
+    done = cli("advise", stdin=stdin)
 
     assert (done.returncode, done.stdout) == (1, "")
     assert "eventonce: there is no event to learn from" in done.stderr
@@ -162,12 +162,12 @@ def test_only_a_missing_file(cli: Command) -> None:
     assert "missing.jsonl: cannot be read" in done.stderr
 
 
-def test_an_option_that_is_not_known(cli: Command) -> None:
+def test_an_unknown_option(cli: Command) -> None:
     assert cli("advise", "--what").returncode == 2
 
 
-def test_a_horizon_that_is_no_duration(cli: Command) -> None:
-    done = cli("advise", "--horizon", "soon", given=LINES)
+def test_a_horizon_that_is_not_a_duration(cli: Command) -> None:
+    done = cli("advise", "--horizon", "soon", stdin=LINES)
 
     assert (done.returncode, done.stdout) == (2, "")
     assert "--horizon: 'soon' is not a duration" in done.stderr

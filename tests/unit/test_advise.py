@@ -18,23 +18,23 @@ from eventonce.event.formats import read_event
 from eventonce.rules import Rulebook, load_rules
 from eventonce.rules.rule import Rule
 from eventonce.traffic import sample, table
-from eventonce.traffic.advise import Advice, advise_on, put_to_test
-from eventonce.traffic.proposal import Totals, as_json, evidence, toml, warnings
+from eventonce.traffic.advise import Advice, advise_on, try_out
+from eventonce.traffic.proposal import Totals, evidence, to_json, toml, warnings
 
 Raw = dict[str, Any]
-BEGIN = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
+START = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
 
 
 class Traffic:
-    """Made traffic: what was sent, and which of it are copies."""
+    """Made traffic: the events that were sent, and which of them are copies."""
 
     def __init__(self, source: str = "com.example.shop", kind: str = "Order Placed", seed: int = 1) -> None:
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.sent: list[tuple[float, Raw, bool]] = []
         self._source, self._kind = source, kind
 
     def send(self, at: float, detail: Any, **envelope: Any) -> Raw:
-        """One event, so many seconds after the begin."""
+        """Send one event, so many seconds after the start."""
         event = {
             "version": "0",
             "id": self.uuid(),
@@ -51,17 +51,17 @@ class Traffic:
         return event
 
     def again(self, event: Raw, after: float, **changes: Any) -> None:
-        """A copy: with its id and time, unless said otherwise."""
-        at = (datetime.fromisoformat(event["time"]) - BEGIN).total_seconds() + after
+        """Send a copy, with its id and time but for the changes."""
+        at = (datetime.fromisoformat(event["time"]) - START).total_seconds() + after
         self.sent.append((at, {**event, **changes}, True))
 
     def anew(self, event: Raw, after: float, **detail: Any) -> None:
-        """A copy that the producer sent under a new id."""
-        at = (datetime.fromisoformat(event["time"]) - BEGIN).total_seconds() + after
+        """Send a copy as a producer does that sends an event again under a new id."""
+        at = (datetime.fromisoformat(event["time"]) - START).total_seconds() + after
         self.again(event, after, id=self.uuid(), time=stamp(at), detail={**event["detail"], **detail})
 
     def uuid(self) -> str:
-        return str(uuid.UUID(int=self.dice.getrandbits(128), version=4))
+        return str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
 
     @property
     def arrived(self) -> list[tuple[Raw, bool]]:
@@ -69,14 +69,14 @@ class Traffic:
 
 
 def stamp(at: float) -> str:
-    return (BEGIN + timedelta(seconds=at)).isoformat(timespec="milliseconds")
+    return (START + timedelta(seconds=at)).isoformat(timespec="milliseconds")
 
 
 def advise(events: Iterable[Event], horizon: str | None = None) -> list[Advice]:
-    taken = sample.Sample()
+    collected = sample.Sample()
     for event in events:
-        taken.add(event)
-    return advise_on(taken, horizon)
+        collected.add(event)
+    return advise_on(collected, horizon)
 
 
 def advised(*traffics: Traffic) -> list[Advice]:
@@ -89,19 +89,19 @@ def only(*traffics: Traffic) -> Advice:
 
 
 def drops(rules: Sequence[Rule], events: Iterable[Raw]) -> list[bool]:
-    """What the rules drop, event by event."""
-    book = Rulebook("test", rules, Rule(name="none"))
+    """Return for each event whether the rules drop it."""
+    rulebook = Rulebook("test", rules, Rule(name="none"))
     seen: set[bytes] = set()
     dropped = []
     for event in events:
-        key = book.key(read_event(event)).key
+        key = rulebook.key(read_event(event)).key
         dropped.append(key in seen)
         seen.add(key)
     return dropped
 
 
 def check(tmp_path: Path, *traffics: Traffic) -> list[Advice]:
-    """The proposal, written and loaded again, drops exactly the copies."""
+    """Assert that the proposal, written and loaded again, drops exactly the copies."""
     advices = advised(*traffics)
     text = toml(advices, Totals(sum(len(traffic.sent) for traffic in traffics)))
     file = tmp_path / "proposal.toml"
@@ -118,15 +118,15 @@ def check(tmp_path: Path, *traffics: Traffic) -> list[Advice]:
 def orders(
     count: int = 150, more: Mapping[str, Callable[[], Any]] | None = None, *, every: int = 5
 ) -> tuple[Traffic, list[Raw]]:
-    """Orders a minute apart, and those of which to make copies."""
+    """Return orders a minute apart, and those of which to make copies."""
     traffic = Traffic()
     made = []
     for number in range(count):
         detail = {
             "orderId": f"o-{number:05}",
-            "cents": traffic.dice.randrange(100, 900),
+            "cents": traffic.rng.randrange(100, 900),
             "currency": "EUR",
-            "customer": {"id": f"c-{traffic.dice.randrange(40)}"},
+            "customer": {"id": f"c-{traffic.rng.randrange(40)}"},
             **{name: make() for name, make in (more or {}).items()},
         }
         made.append(traffic.send(60 * number, detail))
@@ -139,7 +139,7 @@ def orders(
 def test_producer_retries_under_a_new_id_are_found_by_the_business_id(tmp_path: Path) -> None:
     traffic, again = orders()
     for event in again:
-        traffic.anew(event, traffic.dice.uniform(0.5, 20))
+        traffic.anew(event, traffic.rng.uniform(0.5, 20))
 
     (advice,) = check(tmp_path, traffic)
 
@@ -194,12 +194,12 @@ def test_the_id_of_the_event_counts_more_than_that_of_a_thing(tmp_path: Path) ->
     for number in range(150):
         event = traffic.send(60 * number, {"palletId": f"p-{number}", "eventId": traffic.uuid(), "weight": number % 9})
         if number % 6 == 0:
-            traffic.anew(event, traffic.dice.uniform(300, 3600))
+            traffic.anew(event, traffic.rng.uniform(300, 3600))
 
     (advice,) = check(tmp_path, traffic)
 
     assert advice.rule.key == ("detail.eventId",)
-    others = as_json([advice], Totals(1))["kinds"][0]["alternatives"]
+    others = to_json([advice], Totals(1))["kinds"][0]["alternatives"]
     assert {"if": "as good in the sample", "key": ["detail.palletId"]} in others
 
 
@@ -214,7 +214,7 @@ def test_ids_that_do_equally_well_are_taken_together(tmp_path: Path) -> None:
 
     assert advice.rule.key == ("detail.cartId", "detail.payerId")
     assert advice.confidence == "medium"
-    assert "Each of these would do alone; together they are safer." in evidence(advice)
+    assert "Each of these would do alone. Together they are safer." in evidence(advice)
 
 
 def test_few_distinct_events_are_told_apart_by_all_they_say(tmp_path: Path) -> None:
@@ -232,10 +232,10 @@ def test_few_distinct_events_are_told_apart_by_all_they_say(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["deliveryId", "receipt", "traceId", "x-request-id", "CorrelationId", "messageNonce"])
 def test_what_is_unique_per_copy_is_neither_in_the_key_nor_in_the_content(tmp_path: Path, name: str) -> None:
-    dice = random.Random(3)
-    traffic, again = orders(60, {name: lambda: f"{dice.getrandbits(128):032x}"})
+    rng = random.Random(3)
+    traffic, again = orders(60, {name: lambda: f"{rng.getrandbits(128):032x}"})
     for event in again:
-        traffic.anew(event, 2, **{name: f"{dice.getrandbits(128):032x}"})
+        traffic.anew(event, 2, **{name: f"{rng.getrandbits(128):032x}"})
 
     (advice,) = check(tmp_path, traffic)
 
@@ -250,13 +250,13 @@ def test_a_number_that_differs_may_say_something(tmp_path: Path, name: str) -> N
     for event in again:
         for number, after in ((2, 2), (3, 9)):
             changed = {**event["detail"], "meta": {name: number, "shop": "a"}}
-            traffic.send((datetime.fromisoformat(event["time"]) - BEGIN).total_seconds() + after, changed)
+            traffic.send((datetime.fromisoformat(event["time"]) - START).total_seconds() + after, changed)
 
     (advice,) = check(tmp_path, traffic)
 
     assert (advice.rule.key, advice.confidence) == ("id", "low")
     assert any(f"differ only in detail.meta.{name}" in each for each in warnings(advice))
-    others = as_json([advice], Totals(1))["kinds"][0]["alternatives"]
+    others = to_json([advice], Totals(1))["kinds"][0]["alternatives"]
     assert {"if": "if those are copies", "key": "content", "ignore": [f"meta.{name}"]} in others
 
 
@@ -303,7 +303,7 @@ def test_a_stamp_in_epoch_milliseconds(tmp_path: Path) -> None:
     traffic = Traffic(kind="Moved")
     for number in range(60):
         at = 60 * number
-        event = traffic.send(at, {"box": f"b{number}", "ts": int((BEGIN.timestamp() + at) * 1000)})
+        event = traffic.send(at, {"box": f"b{number}", "ts": int((START.timestamp() + at) * 1000)})
         if number % 5 == 0:
             traffic.anew(event, 0.2, ts=event["detail"]["ts"] + 12)
 
@@ -333,33 +333,33 @@ def test_nested_fields_and_fields_in_lists(tmp_path: Path) -> None:
 
 
 def clock_time(at: float) -> str:
-    """A time of day as in `09:00:00.1`."""
+    """Return a time of day such as `09:00:00.1`."""
     return f"{8 + int(at // 3600) % 24:02}:{int(at // 60) % 60:02}:{int(at % 60):02}.{int(at * 10) % 10}"
 
 
 SPELLINGS: dict[str, Callable[[float], Any]] = {
-    "float epoch": lambda at: BEGIN.timestamp() + at,
-    "epoch": lambda at: int(BEGIN.timestamp() + at),
-    "milliseconds": lambda at: int((BEGIN.timestamp() + at) * 1000),
-    "nanoseconds": lambda at: int((BEGIN.timestamp() + at) * 1000) * 1_000_000,
-    "digits": lambda at: str(int((BEGIN.timestamp() + at) * 1000)),
+    "float epoch": lambda at: START.timestamp() + at,
+    "epoch": lambda at: int(START.timestamp() + at),
+    "milliseconds": lambda at: int((START.timestamp() + at) * 1000),
+    "nanoseconds": lambda at: int((START.timestamp() + at) * 1000) * 1_000_000,
+    "digits": lambda at: str(int((START.timestamp() + at) * 1000)),
     "ISO": stamp,
     "time of day": clock_time,
-    "RFC 1123": lambda at: (BEGIN + timedelta(seconds=at)).strftime("%a, %d %b %Y %H:%M:%S GMT"),
-    "12 hours": lambda at: (BEGIN + timedelta(seconds=at)).strftime("%m/%d/%Y, %I:%M:%S %p"),
+    "RFC 1123": lambda at: (START + timedelta(seconds=at)).strftime("%a, %d %b %Y %H:%M:%S GMT"),
+    "12 hours": lambda at: (START + timedelta(seconds=at)).strftime("%m/%d/%Y, %I:%M:%S %p"),
 }
 
 
 def retries(name: str, spell: Callable[[float], Any], **envelope: Any) -> Traffic:
-    """3,000 orders, 199 of which their producer sends again under a new id; only this field differs."""
+    """Return 3,000 orders, 199 of which their producer sends again under a new id. Only this field differs."""
     traffic, _ = orders(0)
-    again = set(traffic.dice.sample(range(3000), 199))
+    again = set(traffic.rng.sample(range(3000), 199))
     for number in range(3000):
-        at = 3 * number + traffic.dice.uniform(0, 2)
-        detail = {"orderId": f"o-{number:05}", "cents": traffic.dice.randrange(100, 9000), name: spell(at)}
+        at = 3 * number + traffic.rng.uniform(0, 2)
+        detail = {"orderId": f"o-{number:05}", "cents": traffic.rng.randrange(100, 9000), name: spell(at)}
         event = traffic.send(at, detail, **envelope)
         if number in again:
-            after = traffic.dice.uniform(0.2, 30)
+            after = traffic.rng.uniform(0.2, 30)
             traffic.anew(event, after, **{name: spell(at + after)})
             traffic.sent[-1] = (at + after, {**traffic.sent[-1][1], **envelope}, True)
     return traffic
@@ -380,7 +380,7 @@ def test_retries_are_found_however_the_field_that_differs_is_spelled(tmp_path: P
 def test_legitimate_repeats_far_apart_stay_distinct(tmp_path: Path) -> None:
     traffic = Traffic(kind="Door Opened")
     for number in range(200):
-        traffic.send(traffic.dice.uniform(0, 86_400 * 3), {"door": f"d-{number % 60}", "state": "open"})
+        traffic.send(traffic.rng.uniform(0, 86_400 * 3), {"door": f"d-{number % 60}", "state": "open"})
 
     (advice,) = check(tmp_path, traffic)
 
@@ -413,12 +413,12 @@ def test_a_few_repeats_in_a_steady_beat(tmp_path: Path) -> None:
     assert advice.rule.key == "id"
 
 
-def test_repeats_that_could_be_copies_are_left_and_told(tmp_path: Path) -> None:
+def test_repeats_that_could_be_copies_are_left_and_reported(tmp_path: Path) -> None:
     traffic = Traffic(kind="Password Reset Requested")
     for number in range(100):
         event = traffic.send(600 * number, {"user": f"u{number}"})
         if number % 10 == 0:
-            traffic.send(600 * number + traffic.dice.uniform(1200, 2400), event["detail"])
+            traffic.send(600 * number + traffic.rng.uniform(1200, 2400), event["detail"])
 
     (advice,) = check(tmp_path, traffic)
 
@@ -432,7 +432,7 @@ def test_when_a_door_was_fitted_does_not_tell_when_it_was_opened(tmp_path: Path)
     for number in range(200):
         door = number % 90
         detail = {"door": f"d-{door}", "fittedAt": stamp(-86_400 * (100 + door * 37 % 90))}
-        traffic.send(traffic.dice.uniform(0, 86_400), detail)
+        traffic.send(traffic.rng.uniform(0, 86_400), detail)
 
     (advice,) = check(tmp_path, traffic)
 
@@ -470,12 +470,12 @@ def test_a_conversation_is_too_coarse_for_genesys(tmp_path: Path) -> None:
             body = {
                 "conversationId": conversation,
                 "participantId": traffic.uuid(),
-                "eventTime": int((BEGIN.timestamp() + at) * 1000),
+                "eventTime": int((START.timestamp() + at) * 1000),
                 "queueId": f"q-{transfer % 2}",
             }
             detail = {"topicName": f"v2.{conversation}", "version": "2", "eventBody": body}
             event = traffic.send(at + 1, {**detail, "metadata": {"CorrelationId": traffic.uuid()}})
-            if traffic.dice.random() < 0.2:
+            if traffic.rng.random() < 0.2:
                 traffic.anew(event, 3 * 3600, metadata={"CorrelationId": traffic.uuid()})
 
     (advice,) = check(tmp_path, traffic)
@@ -501,7 +501,7 @@ def test_another_state_is_another_event_however_near(tmp_path: Path) -> None:
 def test_equal_readings_in_a_row_are_no_copies(tmp_path: Path) -> None:
     traffic = Traffic(kind="Reading")
     for number in range(400):
-        at = 0.8 * number + traffic.dice.uniform(0, 0.3)
+        at = 0.8 * number + traffic.rng.uniform(0, 0.3)
         traffic.send(at, {"degrees": 20 + number // 2 % 5, "at": stamp(at)})
 
     (advice,) = check(tmp_path, traffic)
@@ -514,7 +514,7 @@ def test_a_lamp_that_goes_on_and_off_and_on_again(tmp_path: Path) -> None:
     traffic = Traffic(kind="Lamp")
     for number in range(100):
         for step in range(4):
-            at = 60 * number + 9 * step + traffic.dice.uniform(0, 5)
+            at = 60 * number + 9 * step + traffic.rng.uniform(0, 5)
             traffic.send(at, {"lamp": f"l-{number}", "state": ("on", "off")[step % 2]})
 
     (advice,) = check(tmp_path, traffic)
@@ -527,7 +527,7 @@ def test_a_state_that_comes_again_while_others_do_not(tmp_path: Path) -> None:
     traffic = Traffic(kind="Job")
     for number in range(100):
         for step, state in enumerate(("queued", "queued", "done")):
-            traffic.send(60 * number + 5 * step + traffic.dice.uniform(0, 3), {"job": f"j-{number}", "state": state})
+            traffic.send(60 * number + 5 * step + traffic.rng.uniform(0, 3), {"job": f"j-{number}", "state": state})
 
     (advice,) = check(tmp_path, traffic)
 
@@ -554,9 +554,7 @@ def test_one_more_click_with_a_request_id_of_its_own(tmp_path: Path) -> None:
     for number in range(200):
         event = traffic.send(300 * number, {"user": f"u{number}", "requestId": traffic.uuid()})
         if number % 8 == 0:
-            traffic.send(
-                300 * number + traffic.dice.uniform(100, 800), {**event["detail"], "requestId": traffic.uuid()}
-            )
+            traffic.send(300 * number + traffic.rng.uniform(100, 800), {**event["detail"], "requestId": traffic.uuid()})
 
     (advice,) = check(tmp_path, traffic)
 
@@ -589,8 +587,8 @@ def test_the_subject_of_a_cloudevent_tells_events_apart() -> None:
 
 
 def resend(traffic: Traffic, event: Raw, after: float, *anew: str, **changes: Any) -> None:
-    """A copy under a new id, with these fields made anew: times and ids."""
-    at = (datetime.fromisoformat(event["time"]) - BEGIN).total_seconds() + after
+    """Return a copy under a new id, with these fields made anew: times and ids."""
+    at = (datetime.fromisoformat(event["time"]) - START).total_seconds() + after
     made = {name: traffic.uuid() if name.lower().endswith("id") else stamp(at) for name in anew}
     traffic.anew(event, after, **made, **changes)
 
@@ -608,20 +606,20 @@ def resent(
     late: tuple[float, float] = (1, 600),
     anew: Sequence[str] = ("sentAt", "traceId"),
 ) -> Traffic:
-    """Events of which every sixth is sent again by its producer, some minutes later."""
+    """Return events of which every sixth is sent again by its producer, some minutes later."""
     traffic = Traffic(kind=kind)
     for number in range(count):
         at = step * number
         fresh = {name: traffic.uuid() if name.lower().endswith("id") else stamp(at) for name in anew}
         event = traffic.send(at, {**make(traffic, number), **fresh})
         if number % 6 == 0:
-            resend(traffic, event, traffic.dice.uniform(*late), *anew)
+            resend(traffic, event, traffic.rng.uniform(*late), *anew)
     return traffic
 
 
 def an_order(traffic: Traffic, number: int) -> Raw:
-    customer = {"id": f"c-{traffic.dice.randrange(80)}"}
-    return {"orderId": f"o-{number:05}", "cents": traffic.dice.randrange(90_000), "customer": customer}
+    customer = {"id": f"c-{traffic.rng.randrange(80)}"}
+    return {"orderId": f"o-{number:05}", "cents": traffic.rng.randrange(90_000), "customer": customer}
 
 
 @pytest.mark.parametrize("step", [60, 5, 1])
@@ -631,16 +629,16 @@ def test_orders_sent_again_minutes_later_are_found_by_their_id(tmp_path: Path, k
 
     assert (advice.rule.key, advice.confidence) == (("detail.orderId",), "medium")
     assert advice.study.copies.new_id == 100
-    told = " ".join(evidence(advice))
-    assert "differ only in detail.sentAt, detail.traceId, time, not under one id: taken for copies" in told
-    assert "whenever detail.orderId recurred (100 times) they agreed on all else" in told
+    text = " ".join(evidence(advice))
+    assert "differ only in detail.sentAt, detail.traceId, time, not under one id: taken for copies" in text
+    assert "whenever detail.orderId recurred (100 times) they agreed on all else" in text
     assert any("would be dropped; ask the producer" in each for each in warnings(advice))
 
 
 @pytest.mark.parametrize(("kind", "step"), [("Payment Received", 60), ("payment.succeeded", 2), ("Money Moved", 60)])
 def test_payments_sent_again_are_found_by_their_id(tmp_path: Path, kind: str, step: int) -> None:
     def payment(traffic: Traffic, number: int) -> Raw:
-        return {"paymentId": traffic.uuid(), "amount": traffic.dice.randrange(500), "method": "card"}
+        return {"paymentId": traffic.uuid(), "amount": traffic.rng.randrange(500), "method": "card"}
 
     (advice,) = check(tmp_path, resent(kind, payment, step=step))
 
@@ -655,7 +653,7 @@ def test_copies_late_in_a_short_recording_are_found_if_their_ids_rise(tmp_path: 
 
 def test_a_token_alone_needs_a_sender_that_tries_again_soon() -> None:
     def payment(traffic: Traffic, number: int) -> Raw:
-        return {"paymentId": traffic.uuid(), "amount": traffic.dice.randrange(500)}
+        return {"paymentId": traffic.uuid(), "amount": traffic.rng.randrange(500)}
 
     advice = only(resent("Money Moved", payment, late=(1, 3600)))
 
@@ -666,7 +664,7 @@ def test_a_token_alone_needs_a_sender_that_tries_again_soon() -> None:
 
 def test_an_id_alone_is_that_of_what_the_event_is_about(tmp_path: Path) -> None:
     def invoice(traffic: Traffic, number: int) -> Raw:
-        return {"object": {"id": f"in_{number}", "total": traffic.dice.randrange(9_000)}}
+        return {"object": {"id": f"in_{number}", "total": traffic.rng.randrange(9_000)}}
 
     (advice,) = check(tmp_path, resent("invoice.issued", invoice, late=(60, 9_000), anew=["deliveryId"]))
 
@@ -699,7 +697,7 @@ def test_a_time_other_than_that_of_sending_makes_another_event(tmp_path: Path) -
         at = 60 * number
         event = traffic.send(at, {**delivery(traffic, number), **stamped(traffic, at)})
         if number % 10 == 0:  # put off by some days, at once
-            due = stamp(at + 86_400 * traffic.dice.randrange(4, 9))
+            due = stamp(at + 86_400 * traffic.rng.randrange(4, 9))
             traffic.send(at + 40, {**event["detail"], "due": due, **stamped(traffic, at + 40)})
 
     (advice,) = check(tmp_path, traffic)
@@ -715,7 +713,7 @@ def test_a_token_that_comes_again_itself_makes_another_event(tmp_path: Path) -> 
         for part in range(2 if number % 5 == 0 else 1):
             event = traffic.send(at + 30 * part, {**order, "shipment": traffic.uuid(), **stamped(traffic, at)})
             if number % 7 == 0:
-                resend(traffic, event, traffic.dice.uniform(1, 300), "sentAt", "traceId")
+                resend(traffic, event, traffic.rng.uniform(1, 300), "sentAt", "traceId")
 
     (advice,) = check(tmp_path, traffic)
 
@@ -732,15 +730,15 @@ def test_events_without_times_by_an_id_that_comes_once() -> None:
     assert (advice.rule.key, advice.check.missed) == (("detail.orderId",), 0)
 
 
-def test_changes_are_not_told_apart_by_the_id_of_what_is_changed(tmp_path: Path) -> None:
+def test_changes_are_not_distinguished_by_the_id_of_what_is_changed(tmp_path: Path) -> None:
     traffic, at = Traffic(kind="Order Updated"), 0.0
     for number in range(300):
         order = {"orderId": traffic.uuid(), "customer": f"c-{number % 40}"}
         for _ in range(2 if number % 4 == 0 else 1):
             at += 60
-            event = traffic.send(at, {**order, "cents": traffic.dice.randrange(90_000), **stamped(traffic, at)})
-            if traffic.dice.random() < 0.2:
-                resend(traffic, event, traffic.dice.uniform(1, 50), "sentAt", "traceId")
+            event = traffic.send(at, {**order, "cents": traffic.rng.randrange(90_000), **stamped(traffic, at)})
+            if traffic.rng.random() < 0.2:
+                resend(traffic, event, traffic.rng.uniform(1, 50), "sentAt", "traceId")
 
     (advice,) = check(tmp_path, traffic)
 
@@ -760,7 +758,7 @@ def test_changes_of_older_things_are_left_to_their_ids(tmp_path: Path) -> None:
     traffic = Traffic(kind="Order Updated")
     for number in range(300):
         at = 60 * number
-        event = traffic.send(at, {"orderId": f"o-{traffic.dice.randrange(5000)}", **stamped(traffic, at)})
+        event = traffic.send(at, {"orderId": f"o-{traffic.rng.randrange(5000)}", **stamped(traffic, at)})
         if number % 6 == 0:
             traffic.send(at + 30, {**event["detail"], **stamped(traffic, at + 30)})
 
@@ -774,34 +772,34 @@ def statuses(hours: float) -> Traffic:
     for number in range(150):
         order = an_order(traffic, number)
         for step, status in enumerate(("PLACED", "PAID", "SHIPPED")):
-            at = 120 * number + 3600 * hours * step * traffic.dice.uniform(0.8, 1.2)
+            at = 120 * number + 3600 * hours * step * traffic.rng.uniform(0.8, 1.2)
             event = traffic.send(at, {**order, "status": status, **stamped(traffic, at)})
-            if traffic.dice.random() < 0.2:
-                resend(traffic, event, traffic.dice.uniform(1, 600), "sentAt", "traceId")
+            if traffic.rng.random() < 0.2:
+                resend(traffic, event, traffic.rng.uniform(1, 600), "sentAt", "traceId")
     return traffic
 
 
-def test_orders_whose_status_changes_are_told_by_id_and_status(tmp_path: Path) -> None:
+def test_orders_whose_status_changes_are_distinguished_by_id_and_status(tmp_path: Path) -> None:
     (advice,) = check(tmp_path, statuses(hours=2))
 
     assert (advice.rule.key, advice.confidence) == (("detail.orderId", "detail.status"), "medium")
     assert any("several about one thing" in each for each in evidence(advice))
 
 
-def test_a_status_that_comes_after_another_one_again_is_told(tmp_path: Path) -> None:
+def test_a_status_that_returns_after_another_is_reported(tmp_path: Path) -> None:
     (advice,) = check(tmp_path, statuses(hours=0.2))
 
     assert advice.rule.key == ("detail.orderId", "detail.status")
     assert any("came after another one about the same thing" in each for each in warnings(advice))
 
 
-def test_a_status_that_comes_back_is_no_copy(tmp_path: Path) -> None:
+def test_a_status_that_comes_back_is_not_a_copy(tmp_path: Path) -> None:
     traffic = Traffic(kind="Order Status Changed")
     for number in range(150):
         order, at = an_order(traffic, number), 120.0 * number
         for status in ("OPEN", "HELD", "OPEN", "PAID") if number % 4 == 0 else ("OPEN", "PAID"):
             traffic.send(at, {**order, "status": status, **stamped(traffic, at)})
-            at += traffic.dice.uniform(60, 300)
+            at += traffic.rng.uniform(60, 300)
 
     (advice,) = check(tmp_path, traffic)
 
@@ -828,13 +826,13 @@ def dropped(advice: Advice, traffic: Traffic) -> list[tuple[Raw, bool]]:
 
 
 def again_and_again(kind: str, make: Callable[[random.Random, int], Raw], *, count: int = 300) -> Traffic:
-    """Things to which the same happens once or a few times within minutes, each time for real."""
+    """Send events of things to which the same happens once or a few times within minutes, each time for real."""
     traffic = Traffic(kind=kind)
     for number in range(count):
-        at, detail = traffic.dice.uniform(0, 86_400), make(traffic.dice, number)
-        for _ in range(traffic.dice.choice([1, 1, 1, 2, 3])):
+        at, detail = traffic.rng.uniform(0, 86_400), make(traffic.rng, number)
+        for _ in range(traffic.rng.choice([1, 1, 1, 2, 3])):
             traffic.send(at, {**detail, **stamped(traffic, at)})
-            at += traffic.dice.uniform(5, 400)
+            at += traffic.rng.uniform(5, 400)
     return traffic
 
 
@@ -854,7 +852,7 @@ def again_and_again(kind: str, make: Callable[[random.Random, int], Raw], *, cou
     ],
 )
 def test_what_happens_to_a_thing_again_stays_distinct(tmp_path: Path, kind: str, thing: str) -> None:
-    def make(dice: random.Random, number: int) -> Raw:
+    def make(rng: random.Random, number: int) -> Raw:
         return {thing: f"t-{number * 7919 % 1000}", "price": number * 31 % 997, "label": f"l-{number % 50}"}
 
     (advice,) = check(tmp_path, again_and_again(kind, make))
@@ -865,7 +863,7 @@ def test_what_happens_to_a_thing_again_stays_distinct(tmp_path: Path, kind: str,
 
 def test_the_id_of_a_click_is_one_clicks_own(tmp_path: Path) -> None:
     def click(traffic: Traffic, number: int) -> Raw:
-        return {"clickId": traffic.uuid(), "userId": f"u-{traffic.dice.randrange(40)}", "button": "buy"}
+        return {"clickId": traffic.uuid(), "userId": f"u-{traffic.rng.randrange(40)}", "button": "buy"}
 
     (advice,) = check(tmp_path, resent("Click", click))
 
@@ -875,7 +873,7 @@ def test_the_id_of_a_click_is_one_clicks_own(tmp_path: Path) -> None:
 def test_one_coupon_may_be_issued_to_many(tmp_path: Path) -> None:
     traffic = Traffic(kind="Coupon Issued")
     for number in range(600):
-        coupon = traffic.dice.randrange(2000)
+        coupon = traffic.rng.randrange(2000)
         traffic.send(15 * number, {"couponId": f"k-{coupon}", "value": coupon % 90, **stamped(traffic, 15 * number)})
 
     (advice,) = check(tmp_path, traffic)
@@ -887,8 +885,8 @@ def test_one_coupon_may_be_issued_to_many(tmp_path: Path) -> None:
 def test_sensors_that_send_the_same_again(tmp_path: Path, kind: str) -> None:
     traffic = Traffic(kind=kind)
     for number in range(600):
-        at = 10 * number + traffic.dice.uniform(0, 3)
-        reading = {"sensorId": f"s-{traffic.dice.randrange(30)}", "celsius": 20 + traffic.dice.randrange(3)}
+        at = 10 * number + traffic.rng.uniform(0, 3)
+        reading = {"sensorId": f"s-{traffic.rng.randrange(30)}", "celsius": 20 + traffic.rng.randrange(3)}
         traffic.send(at, {**reading, **stamped(traffic, at)})
 
     (advice,) = check(tmp_path, traffic)
@@ -910,12 +908,12 @@ def test_a_counter_that_stands_still(tmp_path: Path) -> None:
 def test_a_batch_that_a_machine_is_still_at(tmp_path: Path) -> None:
     traffic = Traffic(kind="Machine State")
     for machine in range(12):
-        at = traffic.dice.uniform(0, 60)
+        at = traffic.rng.uniform(0, 60)
         for batch in range(40):
-            detail = {"batchNo": f"b-{batch:03}-{machine}", "machine": f"m{machine}", "speed": traffic.dice.random()}
-            for _ in range(traffic.dice.choice([1, 1, 2, 3])):
+            detail = {"batchNo": f"b-{batch:03}-{machine}", "machine": f"m{machine}", "speed": traffic.rng.random()}
+            for _ in range(traffic.rng.choice([1, 1, 2, 3])):
                 traffic.send(at, {**detail, **stamped(traffic, at)})
-                at += traffic.dice.uniform(50, 70)
+                at += traffic.rng.uniform(50, 70)
 
     (advice,) = check(tmp_path, traffic)
 
@@ -928,7 +926,7 @@ def test_things_that_report_at_one_distance(tmp_path: Path) -> None:
         at = 100.0 * number
         for _ in range(1 + (number % 3 == 0)):
             traffic.send(at, {"boxRef": f"b-{number}", "load": number * 31 % 97, **stamped(traffic, at)})
-            at += 300 + traffic.dice.uniform(0, 2)
+            at += 300 + traffic.rng.uniform(0, 2)
 
     (advice,) = check(tmp_path, traffic)
 
@@ -951,23 +949,23 @@ KINDS = ("Order Placed", "Payment Received", "order", "Reading", "Moved", "Statu
 
 
 def anything(seed: int) -> Traffic:
-    """Traffic without any sense: fields that repeat or not, copies of which some differ in what they say."""
-    dice = random.Random(seed)
-    traffic = Traffic(kind=dice.choice(KINDS), seed=seed)
-    fields, many = dice.sample(NAMES, dice.randrange(1, 7)), dice.choice([5, 40, 10_000])
+    """Return random traffic: fields that repeat or not, and copies of which some differ in content."""
+    rng = random.Random(seed)
+    traffic = Traffic(kind=rng.choice(KINDS), seed=seed)
+    fields, many = rng.sample(NAMES, rng.randrange(1, 7)), rng.choice([5, 40, 10_000])
 
     def value(name: str, at: float) -> Any:
         if name in {"sentAt", "timestamp"}:
             return stamp(at)
-        return traffic.uuid() if name in {"ref", "messageId", "hash", "traceId"} else dice.randrange(many)
+        return traffic.uuid() if name in {"ref", "messageId", "hash", "traceId"} else rng.randrange(many)
 
-    for number in range(dice.choice([10, 30, 120])):
+    for number in range(rng.choice([10, 30, 120])):
         at = 30.0 * number
         event = traffic.send(at, {name: value(name, at) for name in fields})
-        if dice.random() < 0.2:
-            after = dice.uniform(0, dice.choice([2, 600]))
-            changes = {name: value(name, at + after) for name in fields if dice.random() < 0.4}
-            own = {} if dice.random() < 0.3 else {"id": traffic.uuid(), "time": stamp(at + after)}
+        if rng.random() < 0.2:
+            after = rng.uniform(0, rng.choice([2, 600]))
+            changes = {name: value(name, at + after) for name in fields if rng.random() < 0.4}
+            own = {} if rng.random() < 0.3 else {"id": traffic.uuid(), "time": stamp(at + after)}
             traffic.again(event, after, **own, detail={**event["detail"], **changes})
     return traffic
 
@@ -977,12 +975,14 @@ def test_no_key_drops_what_differs_without_saying_so(seed: int) -> None:
     traffic = anything(seed)
     advice = only(traffic)
     volatile = {column.path for column in advice.study.copies.volatile.values()}
-    book = Rulebook("test", [advice.rule], Rule(name="none"))
+    rulebook = Rulebook("test", [advice.rule], Rule(name="none"))
     first: dict[bytes, Raw] = {}
     differing = 0
     for event, _ in traffic.arrived:
-        kept = first.setdefault(book.key(read_event(event)).key, event)["detail"]
-        differing += any(kept[name] != event["detail"][name] and f"detail.{name}" not in volatile for name in kept)
+        earlier = first.setdefault(rulebook.key(read_event(event)).key, event)["detail"]
+        differing += any(
+            earlier[name] != event["detail"][name] and f"detail.{name}" not in volatile for name in earlier
+        )
 
     assert differing <= advice.check.wrong
     assert not advice.check.wrong or any("DROPS" in each for each in warnings(advice))
@@ -992,16 +992,16 @@ def test_no_key_drops_what_differs_without_saying_so(seed: int) -> None:
 
 
 def in_series(kind: str, own: Callable[[Traffic, int, int], Raw], *, every: int = 6, step: float = 60) -> Traffic:
-    """Distinct events: every sixth thing has a second one soon, which differs in `own` and was sent later."""
+    """Return distinct events. Every sixth thing soon has a second one, which differs in `own` and was sent later."""
     traffic = Traffic(kind=kind)
     for number in range(600):
         thing = {
             "thing": traffic.uuid(),
-            "owner": f"w-{traffic.dice.randrange(30)}",
-            "size": traffic.dice.randrange(50),
+            "owner": f"w-{traffic.rng.randrange(30)}",
+            "size": traffic.rng.randrange(50),
         }
         for turn in range(2 if number % every == 0 else 1):
-            at = step * number + 5 * turn + traffic.dice.uniform(0, 3)
+            at = step * number + 5 * turn + traffic.rng.uniform(0, 3)
             traffic.send(at, {**thing, **own(traffic, number, turn), **stamped(traffic, at)})
     return traffic
 
@@ -1011,8 +1011,8 @@ def in_series(kind: str, own: Callable[[Traffic, int, int], Raw], *, every: int 
     [
         lambda traffic, number, turn: {"count": turn},
         lambda traffic, number, turn: {"version": number + turn},
-        lambda traffic, number, turn: {"price": traffic.dice.randrange(100, 9000)},
-        lambda traffic, number, turn: {"price": traffic.dice.random()},
+        lambda traffic, number, turn: {"price": traffic.rng.randrange(100, 9000)},
+        lambda traffic, number, turn: {"price": traffic.rng.random()},
         lambda traffic, number, turn: {"sequence": 2 * number + turn},
         lambda traffic, number, turn: {"sequence": f"{2 * number + turn:09}"},
         lambda traffic, number, turn: {"sequence": f"evt-{2 * number + turn:09}"},
@@ -1022,8 +1022,8 @@ def in_series(kind: str, own: Callable[[Traffic, int, int], Raw], *, every: int 
         lambda traffic, number, turn: {"lines": [{"sku": "a", "count": turn}]},
         lambda traffic, number, turn: {"deep": {"er": [{"price": turn}]}},
         lambda traffic, number, turn: {"cancelled": True} if turn else {},
-        lambda traffic, number, turn: {"comment": f"a note of someone, {traffic.dice.random()}, in plain words"},
-        lambda traffic, number, turn: {"file": f"scan-{traffic.dice.randrange(10**9)}.pdf"},
+        lambda traffic, number, turn: {"comment": f"a note of someone, {traffic.rng.random()}, in plain words"},
+        lambda traffic, number, turn: {"file": f"scan-{traffic.rng.randrange(10**9)}.pdf"},
         lambda traffic, number, turn: {"due": stamp(86_400 * (number % 97 + 40 * turn))},
     ],
 )
@@ -1036,13 +1036,13 @@ def test_what_says_something_else_is_another_event(tmp_path: Path, own: Callable
 def test_two_types_in_one_kind_are_told_apart_by_what_they_say(tmp_path: Path) -> None:
     traffic = Traffic(kind="Anything")
     for number in range(300):
-        order = {"order": traffic.uuid(), "customer": f"c-{traffic.dice.randrange(50)}"}
+        order = {"order": traffic.uuid(), "customer": f"c-{traffic.rng.randrange(50)}"}
         steps: list[Raw] = [{"type": "created", "total": number * 7 % 100}, {"type": "paid", "by": "card"}]
         for turn, more in enumerate(steps):
             at = 30 * number + 10 * turn
             event = traffic.send(at, {**order, **more, "sentAt": clock_time(at)})
-            if traffic.dice.random() < 0.15:
-                after = traffic.dice.uniform(1, 8)
+            if traffic.rng.random() < 0.15:
+                after = traffic.rng.uniform(1, 8)
                 traffic.anew(event, after, sentAt=clock_time(at + after))
 
     (advice,) = check(tmp_path, traffic)
@@ -1054,9 +1054,9 @@ def test_a_number_of_an_event_that_is_sent_again_with_it(tmp_path: Path) -> None
     traffic = Traffic(kind="Measured")
     for number in range(300):
         at = 5 * number
-        event = traffic.send(at, {"sequence": number, "device": f"d-{number % 7}", "value": traffic.dice.random()})
+        event = traffic.send(at, {"sequence": number, "device": f"d-{number % 7}", "value": traffic.rng.random()})
         if number % 9 == 0:
-            traffic.anew(event, traffic.dice.uniform(0.1, 9))
+            traffic.anew(event, traffic.rng.uniform(0.1, 9))
 
     (advice,) = check(tmp_path, traffic)
 
@@ -1067,11 +1067,11 @@ def test_a_number_of_an_event_that_is_sent_again_with_it(tmp_path: Path) -> None
 def test_a_steady_heartbeat_of_few_things_or_of_many(tmp_path: Path, jitter: float) -> None:
     hosts, pods = Traffic(kind="Host"), Traffic(kind="Pod")
     for number in range(400):
-        at = 15 * number + hosts.dice.uniform(0, jitter)
-        hosts.send(at, {"host": f"h-{number % 3}", "status": "ok", "at": BEGIN.timestamp() + at})
+        at = 15 * number + hosts.rng.uniform(0, jitter)
+        hosts.send(at, {"host": f"h-{number % 3}", "status": "ok", "at": START.timestamp() + at})
         pod = {"pod": pods.uuid(), "node": f"n-{number % 30}", "ip": f"10.0.0.{number % 97}"}
         for turn in range(1 if number % 5 else 2):
-            at = 90 * number + 30 * turn + pods.dice.uniform(0, jitter)
+            at = 90 * number + 30 * turn + pods.rng.uniform(0, jitter)
             pods.send(at, {**pod, "at": clock_time(at)})
 
     for advice in check(tmp_path, hosts, pods):
@@ -1081,11 +1081,11 @@ def test_a_steady_heartbeat_of_few_things_or_of_many(tmp_path: Path, jitter: flo
 def test_when_a_thing_was_made_does_not_tell_when_it_was_looked_at(tmp_path: Path) -> None:
     traffic = Traffic(kind="Order Viewed")
     for number in range(300):
-        at, made = 60.0 * number, stamp(60 * number - traffic.dice.uniform(1, 30))
-        order = {"orderId": f"o-{number}", "price": traffic.dice.randrange(900), "made": made}
-        for _ in range(traffic.dice.choice([1, 1, 2])):
+        at, made = 60.0 * number, stamp(60 * number - traffic.rng.uniform(1, 30))
+        order = {"orderId": f"o-{number}", "price": traffic.rng.randrange(900), "made": made}
+        for _ in range(traffic.rng.choice([1, 1, 2])):
             traffic.send(at, {**order, **stamped(traffic, at)})
-            at += traffic.dice.uniform(5, 400)
+            at += traffic.rng.uniform(5, 400)
 
     (advice,) = check(tmp_path, traffic)
 
@@ -1107,7 +1107,7 @@ def test_retries_of_events_whose_envelope_does_not_show_the_time(time: str | Non
 def test_a_recording_out_of_order_is_never_called_sure() -> None:
     traffic = retries("sentAt", SPELLINGS["float epoch"])
     events = [event for event, _ in traffic.arrived]
-    traffic.dice.shuffle(events)
+    traffic.rng.shuffle(events)
 
     (advice,) = advise(map(read_event, events))
 
@@ -1119,9 +1119,9 @@ def test_a_recording_out_of_order_is_never_called_sure() -> None:
 def test_nothing_is_called_sure_on_a_tiny_sample(count: int) -> None:
     traffic = Traffic()
     for number in range(count):
-        event = traffic.send(60 * number, {"orderId": f"o-{number}", "sentAt": BEGIN.timestamp() + 60 * number})
+        event = traffic.send(60 * number, {"orderId": f"o-{number}", "sentAt": START.timestamp() + 60 * number})
         if number % 9 == 0:
-            traffic.anew(event, 2, sentAt=BEGIN.timestamp() + 60 * number + 2)
+            traffic.anew(event, 2, sentAt=START.timestamp() + 60 * number + 2)
 
     advice = only(traffic)
 
@@ -1145,8 +1145,8 @@ def test_the_names_of_fields_and_events_change_nothing() -> None:
 
 
 def test_events_without_ids(tmp_path: Path) -> None:
-    dice = random.Random(5)
-    made = [{"sensor": f"s{n % 5}", "value": dice.random(), "at": stamp(60 * n)} for n in range(80)]
+    rng = random.Random(5)
+    made = [{"sensor": f"s{n % 5}", "value": rng.random(), "at": stamp(60 * n)} for n in range(80)]
     sent = [(each, False) for each in made]
     for number in range(0, 80, 8):
         sent.insert(2 * number + 1 if number < 40 else len(sent), (made[number], True))
@@ -1164,9 +1164,9 @@ def test_events_without_ids(tmp_path: Path) -> None:
     assert drops(load_rules(file), [each for each, _ in sent]) == expected
 
 
-def test_equal_events_without_ids_and_times_are_told() -> None:
-    dice = random.Random(5)
-    (advice,) = advise(read_event({"door": f"d{dice.randrange(20)}"}) for _ in range(200))
+def test_equal_events_without_ids_and_times_are_reported() -> None:
+    rng = random.Random(5)
+    (advice,) = advise(read_event({"door": f"d{rng.randrange(20)}"}) for _ in range(200))
 
     assert advice.rule.key == "content"
     assert advice.confidence == "low"
@@ -1175,10 +1175,10 @@ def test_equal_events_without_ids_and_times_are_told() -> None:
 
 
 def test_empty_ids_with_a_time_are_told_apart_by_content_and_time() -> None:
-    dice = random.Random(5)
+    rng = random.Random(5)
     traffic = Traffic(kind="Door")
     for number in range(200):
-        traffic.send(dice.uniform(0, 86_400), {"door": number % 40}, id="")
+        traffic.send(rng.uniform(0, 86_400), {"door": number % 40}, id="")
 
     advice = only(traffic)
 
@@ -1294,9 +1294,9 @@ def test_a_wide_event_is_compared_as_a_whole_beyond_a_limit(monkeypatch: pytest.
 
 def test_hostile_fields_take_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "MAX_CELLS", 600)
-    dice = random.Random(1)
+    rng = random.Random(1)
     events = [
-        {"id": str(number), **{f"{dice.random()}\x1b[31m\n": 1 for _ in range(200)}, "n" * 5_000: number}
+        {"id": str(number), **{f"{rng.random()}\x1b[31m\n": 1 for _ in range(200)}, "n" * 5_000: number}
         for number in range(100)
     ]
 
@@ -1339,22 +1339,22 @@ def test_a_long_recording_is_sampled_with_its_copies(monkeypatch: pytest.MonkeyP
 def test_kinds_and_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample, "MAX_KINDS", 3)
     monkeypatch.setattr(sample, "MAX_BYTES", 10_000)
-    taken = sample.Sample()
+    collected = sample.Sample()
     for number in range(100):
-        taken.add(read_event({"id": str(number), "source": f"s{number % 5}", "text": "x" * 100}))
-    taken.add(read_event({"id": "1", "source": "s" * 10_000}))
+        collected.add(read_event({"id": str(number), "source": f"s{number % 5}", "text": "x" * 100}))
+    collected.add(read_event({"id": "1", "source": "s" * 10_000}))
 
-    assert len(taken.kinds) == 3
-    assert taken.unsampled == 41
-    assert sum(len(list(kind)) for kind in taken.kinds.values()) < 60
+    assert len(collected.kinds) == 3
+    assert collected.unsampled == 41
+    assert sum(len(list(kind)) for kind in collected.kinds.values()) < 60
 
 
 def test_an_event_without_a_canonical_form_is_refused() -> None:
-    taken = sample.Sample()
+    collected = sample.Sample()
 
     with pytest.raises(EventRejected):
-        taken.add(read_event({"id": "1", "n": float("nan")}))
-    assert taken.kinds == {}
+        collected.add(read_event({"id": "1", "n": float("nan")}))
+    assert collected.kinds == {}
 
 
 @pytest.mark.parametrize("data", ["text", 7, None, [], {}, [{"a": 1}], [1, 2]])
@@ -1379,7 +1379,7 @@ def test_the_window_is_three_times_the_longest_gap_in_readable_form() -> None:
     advice = only(traffic)
 
     assert advice.rule.window == "7d"
-    assert "the longest gap between copies is 2d2h24m, times 3 is 6d7h12m" in advice.late.why
+    assert "the longest gap between copies is 2d2h24m, times 3 is 6d7h12m" in advice.lateness.reason
 
 
 def test_the_window_is_no_shorter_than_eventbridge_can_be_late() -> None:
@@ -1391,9 +1391,9 @@ def test_the_window_is_no_shorter_than_eventbridge_can_be_late() -> None:
 
 
 def test_the_window_is_no_shorter_than_a_queue_keeps_a_message() -> None:
-    taken = sample.Sample()
-    taken.add(read_event({"id": "1"}), queued=True)
-    (kind,) = taken.kinds.values()
+    collected = sample.Sample()
+    collected.add(read_event({"id": "1"}), queued=True)
+    (kind,) = collected.kinds.values()
     assert kind.queued
 
 
@@ -1417,7 +1417,7 @@ def test_nothing_is_learnt_from_a_gap_of_years() -> None:
 def test_a_rule_that_drops_distinct_events_is_found_out() -> None:
     events = [read_event({"id": str(number), "customer": number % 10}) for number in range(50)]
 
-    tried = put_to_test(Rule(name="coarse", key=["detail.customer"]), events, range(50))
+    tried = try_out(Rule(name="coarse", key=["detail.customer"]), events, range(50))
 
     assert (tried.dropped, tried.wrong) == (40, 40)
 
@@ -1441,10 +1441,10 @@ def test_the_json_says_the_same() -> None:
         traffic.anew(event, 2)
     advices = advised(traffic)
 
-    told = json.loads(json.dumps(as_json(advices, Totals(180, 2))))
+    document = json.loads(json.dumps(to_json(advices, Totals(180, 2))))
 
-    assert (told["events"], told["rejected"]) == (180, 2)
-    (kind,) = told["kinds"]
+    assert (document["events"], document["rejected"]) == (180, 2)
+    (kind,) = document["kinds"]
     assert kind["rule"]["key"] == ["detail.orderId"]
     assert kind["copies"] == {"same_id": 0, "new_id": 30}
     assert kind["check"] == {"dropped": 30, "wrong": 0, "missed": 0, "rejected": 0}

@@ -1755,7 +1755,7 @@ def test_a_rejected_event_tells_its_rule(bench: Bench) -> None:
 
 @pytest.mark.parametrize("one", [{"id": "1"}, '{"id": "1"}', b'{"id": "1"}', Event(id="1", data={})])
 def test_run_takes_many(bench: Bench, one: Any) -> None:
-    with pytest.raises(ConfigError, match="give it a list"):
+    with pytest.raises(ConfigError, match="pass a list"):
         bench.once().run(one, ok)
 
 

@@ -15,46 +15,46 @@ from eventonce.stores import open_store
 from eventonce.worker import Worker
 from lab.choices import Choices, shrink
 from lab.mutants import MUTANTS
+from lab.scheduler import SimulatedProcess, World
 from lab.simulate import simulate as simulate_command
-from lab.simulation import MEMORY, TRANSACTIONAL, Kit, StoreClock, shrunk, simulate
-from lab.world import SimulatedProcess, World
+from lab.simulation import MEMORY, TRANSACTIONAL, Setup, StoreClock, shrunk, simulate
 
-PIECES = 8
+PARTS = 8
 BUDGET = 20_000  # schedules, in which each planted bug must be found
 PLAIN, IN_TRANSACTIONS, ON_SQLITE = 14_400, 5_600, 160
 
 
-def counted(seeds: range, kit: Kit) -> Counter[str]:
-    """Run these schedules; the first that is violated fails the test with its shrunk story."""
+def run_schedules(seeds: range, setup: Setup) -> Counter[str]:
+    """Run these schedules. The first that violates something fails the test with its shrunk story."""
     counts: Counter[str] = Counter()
     for seed in seeds:
-        run = simulate(seed, kit)
-        assert not run.violations, f"seed {seed}\n{shrunk(run, kit)}"
+        run = simulate(seed, setup)
+        assert not run.violations, f"seed {seed}\n{shrunk(run, setup)}"
         counts += run.counts
     return counts
 
 
-def piece(number: int, total: int) -> range:
-    return range(number * total // PIECES, (number + 1) * total // PIECES)
+def part(number: int, total: int) -> range:
+    return range(number * total // PARTS, (number + 1) * total // PARTS)
 
 
-IN_PIECES = pytest.mark.parametrize(
-    "number", [0, *(pytest.param(each, marks=pytest.mark.long) for each in range(1, PIECES))]
+IN_PARTS = pytest.mark.parametrize(
+    "number", [0, *(pytest.param(each, marks=pytest.mark.long) for each in range(1, PARTS))]
 )
 
 
-@IN_PIECES
+@IN_PARTS
 def test_plain_effects(number: int) -> None:
-    counts = counted(piece(number, PLAIN), MEMORY)
+    counts = run_schedules(part(number, PLAIN), MEMORY)
 
     assert counts["doubled"] < counts["deaths"] + counts["fenced"]  # only where an owner died or lost its lease
     assert min(counts["deaths"], counts["fenced"], counts["dead letters"], counts["doubled"]) > 10  # bad days indeed
-    assert counts["windows over"] > 10
+    assert counts["windows expired"] > 10
 
 
-@IN_PIECES
+@IN_PARTS
 def test_transactional_effects(number: int) -> None:
-    counts = counted(piece(number, IN_TRANSACTIONS), TRANSACTIONAL)
+    counts = run_schedules(part(number, IN_TRANSACTIONS), TRANSACTIONAL)
 
     assert counts["doubled"] == 0
     assert min(counts["deaths"], counts["fenced"], counts["dead letters"]) > 10
@@ -66,20 +66,20 @@ def test_on_a_real_file(tmp_path: Path) -> None:
     def sqlite(world: World) -> Store:
         return open_store(f"sqlite:///{tmp_path}/{next(numbers)}.db", StoreClock(world))
 
-    counts = counted(range(ON_SQLITE), Kit(sqlite))
+    counts = run_schedules(range(ON_SQLITE), Setup(sqlite))
 
     assert counts["effects"] > ON_SQLITE
 
 
-def test_a_task_that_ends_wakes_nobody() -> None:
-    world, woken = World(Choices(0), troubles=0), []
+def test_a_task_that_ends_wakes_no_other() -> None:
+    world, woken = World(Choices(0), faults=0), []
     process = SimulatedProcess("worker")
 
     def starts_another() -> None:
-        began = world.now
+        started_at = world.now
         world.start(process, lambda: world.sleep(10))
         world.sleep(1000)
-        woken.append(world.now - began)
+        woken.append(world.now - started_at)
 
     world.start(process, starts_another)
     world.run()
@@ -94,24 +94,24 @@ def test_a_seed_is_one_run_to_the_last_step() -> None:
     assert first.story != other.story
 
 
-def test_a_run_can_be_had_again_from_its_choices() -> None:
+def test_a_run_can_be_repeated_from_its_choices() -> None:
     run = simulate(7)
 
-    assert simulate(7, given=run.made).story == run.story
+    assert simulate(7, recorded=run.made).story == run.story
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    kit = MUTANTS[name]
+    setup = MUTANTS[name]
 
-    found = next((run for run in (simulate(seed, kit) for seed in range(BUDGET)) if run.violations), None)
+    violated = next((run for run in (simulate(seed, setup) for seed in range(BUDGET)) if run.violations), None)
 
-    assert found is not None, f"{name}: not found in {BUDGET:,} schedules"
-    short = shrunk(found, kit)
+    assert violated is not None, f"{name}: not found in {BUDGET:,} schedules"
+    short = shrunk(violated, setup)
     assert short.violations
-    assert sum(each > 0 for each in short.made) <= sum(each > 0 for each in found.made)
-    assert simulate(found.seed, kit, short.made).story == short.story
+    assert sum(each > 0 for each in short.made) <= sum(each > 0 for each in violated.made)
+    assert simulate(violated.seed, setup, short.made).story == short.story
 
 
 class Breaking(Worker):
@@ -120,7 +120,9 @@ class Breaking(Worker):
 
 
 def test_a_worker_that_breaks_is_a_violation() -> None:
-    assert simulate(7, Kit(worker=Breaking)).violations == ["a worker ended with ZeroDivisionError('one over nothing')"]
+    assert simulate(7, Setup(worker=Breaking)).violations == [
+        "a worker ended with ZeroDivisionError('one over nothing')"
+    ]
 
 
 def test_shrinking_keeps_what_matters() -> None:
@@ -128,7 +130,7 @@ def test_shrinking_keeps_what_matters() -> None:
     for _ in range(60):
         made.below(50)
 
-    short = shrink(made.made, lambda given: sum(value > 20 for value in given) >= 2)
+    short = shrink(made.made, lambda values: sum(value > 20 for value in values) >= 2)
 
     assert [value for value in short if value] == [21, 21]
 

@@ -4,7 +4,7 @@ from itertools import count
 from typing import Any
 
 from lab.torture.effects import RecordedEffect
-from lab.torture.verdict import Checker
+from lab.torture.report import Checker
 
 KEYS = {"e1": "k1", "e2": "k2"}
 LEASE = 1000  # milliseconds
@@ -155,7 +155,7 @@ def test_a_claim_given_back_after_its_effect() -> None:
     effect = RecordedEffect("e1", "t", 1, story.tell("effect"))
     story.call("release", "t", "True")
 
-    assert judged(story, effect).violations == ["e1 was given back after its effect"]
+    assert judged(story, effect).violations == ["e1 was released after its effect"]
 
 
 def test_two_effects_in_transactions_are_never_explained() -> None:

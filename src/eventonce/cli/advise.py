@@ -11,18 +11,18 @@ from eventonce.clock import duration
 from eventonce.errors import EventRejected, describe
 from eventonce.traffic.advise import advise_on
 from eventonce.traffic.archive import Archive, RecordedEvent
-from eventonce.traffic.proposal import Totals, as_json, toml
+from eventonce.traffic.proposal import Totals, to_json, toml
 from eventonce.traffic.sample import Sample
 
 _MOST_COMPLAINTS = 5
-_FROM_SQS = b"eceiptHandle"  # however the recorder spelled its first letter
+_FROM_SQS = b"eceiptHandle"  # with a small or a capital R, as the recorder wrote it
 
 
 @click.command()
 @click.argument("traffic", nargs=-1)
 @click.option("--horizon", metavar="DURATION", help="How late a copy can be, if you know it: 14d behind SQS.")
-@click.option("--json", "in_json", is_flag=True, help="Print one JSON document in place of the rule file.")
-def advise(traffic: tuple[str, ...], horizon: str | None, *, in_json: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document in place of the rule file.")
+def advise(traffic: tuple[str, ...], horizon: str | None, *, as_json: bool) -> None:
     """Propose rules from recorded traffic: what identifies an event, what to ignore, and the window.
 
     TRAFFIC is files, folders or - for stdin: JSON lines or concatenated JSON documents, gzip or not, in any
@@ -30,9 +30,9 @@ def advise(traffic: tuple[str, ...], horizon: str | None, *, in_json: bool) -> N
     tried on, and what to ask the producer.
 
     Events with one id are copies. So are events that are equal but for a time of sending or a token that no other
-    event has, if they share an id, are rare and come soon. Values count, names do not. If the traffic is too little
-    or leaves a doubt, the rule is the safe one, the event's id, and says why. Exit 1 if there was no event to learn
-    from.
+    event has, if they share an id, are rare and come soon. Values count, and names do not. If there is too little
+    traffic or a doubt is left, the key is the safe one, the event's id, and the rule gives the reason. Exit 1 if there
+    was no event to learn from.
 
     \b
       eventonce advise traffic.jsonl > pipeline.toml
@@ -41,27 +41,27 @@ def advise(traffic: tuple[str, ...], horizon: str | None, *, in_json: bool) -> N
     """
     if horizon is not None:
         duration(horizon, "--horizon")
-    recorded = Archive(_paths(traffic), parquet=False)
-    with Progress(recorded) as progress:
-        reading = _Reading(progress)
-        reading.all(recorded)
-    for place, reason in recorded.unreadable.items():
-        click.echo(f"eventonce: {place}: {reason}", err=True)
-    advices = advise_on(reading.sample, horizon)
+    archive = Archive(_paths(traffic), parquet=False)
+    with Progress(archive) as progress:
+        sampler = _Sampler(progress)
+        sampler.read(archive)
+    for path, reason in archive.unreadable.items():
+        click.echo(f"eventonce: {path}: {reason}", err=True)
+    advices = advise_on(sampler.sample, horizon)
     if not advices:
         click.echo("eventonce: there is no event to learn from", err=True)
         sys.exit(1)
-    totals = Totals(reading.events, reading.rejected, reading.sample.unsampled)
-    click.echo(json.dumps(as_json(advices, totals)) if in_json else toml(advices, totals), nl=in_json)
+    totals = Totals(sampler.events, sampler.rejected, sampler.sample.unsampled)
+    click.echo(json.dumps(to_json(advices, totals)) if as_json else toml(advices, totals), nl=as_json)
 
 
 def _paths(traffic: Sequence[str]) -> Sequence[str]:
     if not traffic and (sys.stdin is None or sys.stdin.isatty()):
-        raise click.UsageError("name files or folders of traffic, or give it on stdin")
+        raise click.UsageError("name files or folders of traffic, or pass it on stdin")
     return traffic or ("-",)
 
 
-class _Reading:
+class _Sampler:
     """Takes the sample, and reports what could not be read."""
 
     def __init__(self, progress: Progress) -> None:
@@ -70,24 +70,24 @@ class _Reading:
         self.rejected = 0
         self._progress = progress
 
-    def all(self, recorded: Iterable[RecordedEvent]) -> None:
+    def read(self, archive: Iterable[RecordedEvent]) -> None:
         """Read everything."""
         latest, queued = None, False
-        for seen in recorded:
-            if seen.delivery is not latest:  # one document may hold many events
-                latest, queued = seen.delivery, _FROM_SQS in seen.delivery.body
-            self._one(seen, queued=queued)
+        for recorded in archive:
+            if recorded.delivery is not latest:  # one document may hold many events
+                latest, queued = recorded.delivery, _FROM_SQS in recorded.delivery.body
+            self._add(recorded, queued=queued)
             self._progress.step()
 
-    def _one(self, seen: RecordedEvent, *, queued: bool) -> None:
+    def _add(self, recorded: RecordedEvent, *, queued: bool) -> None:
         try:
-            if isinstance(seen.event, EventRejected):
-                raise seen.event
-            self.sample.add(seen.event, queued=queued)
+            if isinstance(recorded.event, EventRejected):
+                raise recorded.event
+            self.sample.add(recorded.event, queued=queued)
             self.events += 1
         except EventRejected as error:
             self.rejected += 1
-            self._complain(f"{seen.location}: rejected: {describe(error)}")
+            self._complain(f"{recorded.location}: rejected: {describe(error)}")
 
     def _complain(self, line: str) -> None:
         if self.rejected <= _MOST_COMPLAINTS:

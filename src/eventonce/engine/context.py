@@ -20,7 +20,7 @@ AsyncHandlerFunction = Callable[..., Awaitable[Any]]
 
 
 class Context(msgspec.Struct, eq=False):
-    """What a handler can learn about its run: `handle(event, ctx)`."""
+    """What a handler may know of its run, and use in it: `handle(event, ctx)`."""
 
     attempt: int  # 1 at first
     replay: str | None  # the name of the replay this event belongs to
@@ -36,17 +36,17 @@ class Context(msgspec.Struct, eq=False):
 
     @property
     def claim(self) -> Claim | None:
-        """Our claim, or None if the store did not answer and the rule says to run all the same."""
+        """Our claim, or None if the event runs unclaimed."""
         return None if self._claim is None else self._claim.claim
 
     @property
     def idempotency_key(self) -> str:
-        """The same at every attempt."""
+        """The key that names the event to a receiver. It is the same at every attempt."""
         return idempotency_key(self._key, self._version)
 
     @property
     def token(self) -> str:
-        """The name of this one claim."""
+        """The token of the claim in hexadecimal. It is empty without a claim."""
         return "" if self._claim is None else self._claim.token.hex()
 
     @property
@@ -73,7 +73,7 @@ class Context(msgspec.Struct, eq=False):
 
     def _begin(self) -> Transaction:
         if self._is_async:
-            raise ConfigError("ctx.tx is for synchronous handlers: write this one with def instead of async def")
+            raise ConfigError("ctx.tx is for synchronous handlers; write this one with def instead of async def")
         if not isinstance(self._store, Transactional):
             raise ConfigError(
                 f"ctx.tx needs a store with transactions, and {type(self._store).__name__} has none; "

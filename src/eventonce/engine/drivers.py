@@ -2,7 +2,7 @@
 
 The steps are a generator (`steps.py`). It yields whatever takes time: a store call, a run of handlers, a pause. `drive`
 does that in place. `drive_async` does it in the running loop: handlers run concurrently, and store calls go to a
-thread. asyncio is imported where it is used, as it would be a third of a cold start.
+thread. asyncio is imported where it is used, since it would take a third of a cold start.
 """
 
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
@@ -17,7 +17,7 @@ Item = TypeVar("Item")
 
 
 class StoreCalls:
-    """How the verbs of a store are called: each by itself."""
+    """Calls the verbs of a store, each by itself."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -69,7 +69,7 @@ class Blocking:
 
 
 class Pause:
-    """Wait a little (milliseconds)."""
+    """Wait for a while (milliseconds)."""
 
     def __init__(self, sleep: Callable[[int], None], duration: int) -> None:
         self._sleep = sleep
@@ -85,7 +85,7 @@ class Pause:
 
 
 class Each(Generic[Item]):
-    """Call a function with each item in order; if it is async, with several items at a time."""
+    """Call a function with each item in order. If it is async, with several items at a time."""
 
     def __init__(self, function: Callable[[Item], Any], items: Sequence[Item], concurrency: int = 1) -> None:
         self._function = function
@@ -102,10 +102,10 @@ class Each(Generic[Item]):
         if not self._items:
             return
         queue = iter(self._items)
-        runners = [asyncio.ensure_future(self._some(queue)) for _ in range(min(self._concurrency, len(self._items)))]
+        runners = [asyncio.ensure_future(self._drain(queue)) for _ in range(min(self._concurrency, len(self._items)))]
         try:
             await asyncio.gather(*runners)
-        except GeneratorExit:  # the loop has gone, and nothing can be awaited
+        except GeneratorExit:  # the loop is closed, and nothing can be awaited
             raise
         except BaseException:
             for runner in runners:
@@ -113,12 +113,12 @@ class Each(Generic[Item]):
             await asyncio.wait(runners)
             raise
 
-    async def _some(self, queue: Iterator[Item]) -> None:
+    async def _drain(self, queue: Iterator[Item]) -> None:
         from asyncio import CancelledError, current_task
 
         task = current_task()
         for item in queue:
-            if task is not None and task.cancelling():  # even if the handler before ignored that
+            if task is not None and task.cancelling():  # even if the previous handler ignored that
                 raise CancelledError
             await self._function(item)
 
@@ -127,7 +127,7 @@ Flow = Generator[Step, Any, Result]
 
 
 class Interrupted(BaseException):
-    """Thrown into a flow instead of an error that is not an `Exception`: some of those mean something to generators."""
+    """Stands for an error that is not an `Exception`, since generators treat some of those specially."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
@@ -163,7 +163,7 @@ async def drive_async(flow: Flow[Result], store: StoreCalls) -> Result:
         result: Result = end.value
         return result
     except BaseException as error:
-        # Most likely cancelled. Claims are given back in place, before another cancellation can interfere.
+        # Most likely cancelled. Claims are released in place, before another cancellation can interfere.
         _wind_up(flow, error, store)
         raise
 
@@ -181,7 +181,7 @@ def _drive(flow: Flow[Result], step: Step, store: StoreCalls) -> Result:
 
 
 def _wind_up(flow: Flow[Any], error: BaseException, store: StoreCalls) -> None:
-    """After an interrupt, let the flow give its claims back, unless it has ended by itself."""
+    """After an interrupt, let the flow release its claims, unless it has ended by itself."""
     if isinstance(flow, GeneratorType) and flow.gi_frame is not None:  # it has a frame until its end
         with suppress(StopIteration, Interrupted):
             _drive(flow, flow.throw(Interrupted(error)), store)

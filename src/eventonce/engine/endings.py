@@ -29,18 +29,18 @@ _BLAMELESS = (StoreError, LeaseLost, SinkDown)  # not caused by the event, so no
 
 
 def refused(error: EventRejected | EventExpired, rule: CompiledRule | None, key: Key | None) -> Outcome:
-    """It is unreadable, has no key, or is too old."""
+    """Return the outcome of an event that is unreadable, has no key or an impossible version, or is too old."""
     kind = OutcomeKind.EXPIRED if isinstance(error, EventExpired) else OutcomeKind.REJECTED
     return Outcome(kind=kind, key=key, rule=None if rule is None else rule.name, error=error)
 
 
 def behind(job: Job) -> Ended:
-    """An earlier event of its group did not end well, so this one does not run."""
+    """End a job that does not run, because an earlier event of its group did not end well."""
     return Ended(job, _outcome(job, OutcomeKind.BUSY, EventBusy("an earlier event in its group has not finished")))
 
 
 def too_far_ahead(job: Job, records: Sequence[Record | None], now: int) -> Ended | None:
-    """Its version counts too far beyond the last one done. Return None if that is not so."""
+    """End a job whose version counts too far beyond the last one done. Return None if it does not."""
     rule = job.rule
     done = [record.version for record in records if record is not None and record.until > now]
     last = max((version for version in done if version is not None), default=None)
@@ -56,41 +56,41 @@ def too_far_ahead(job: Job, records: Sequence[Record | None], now: int) -> Ended
 # --- by the answer to the claim ---
 
 
-def answered(job: Job, answer: Done | Busy | Stale) -> Ended:
-    """It does not run, because of what the store remembers of its key."""
+def not_won(job: Job, answer: Done | Busy | Stale) -> Ended:
+    """End a job that does not run, because of what the store remembers of its key."""
     if isinstance(answer, Done):
         return duplicate(job, answer)
     return busy(job, answer) if isinstance(answer, Busy) else stale(job, answer)
 
 
 def duplicate(job: Job, done: Done) -> Ended:
-    """It was done before."""
+    """End a job that was done before."""
     record = done.record
     return Ended(job, _remembered(job, record.memo, record.done_at, record.attempts), done)
 
 
 def busy(job: Job, answer: Busy) -> Ended:
-    """Another worker is running it."""
+    """End a job that another worker is running."""
     until = to_datetime(answer.until).strftime("%Y-%m-%d %H:%M:%S")
     error = EventBusy(f"another worker is running it; its lease lasts until {until} UTC")
     return Ended(job, _outcome(job, OutcomeKind.BUSY, error, retry_at=answer.until))
 
 
 def stale(job: Job, answer: Stale) -> Ended:
-    """A newer version was done before."""
+    """End a job of which a newer version was done before."""
     error = EventStale(f"version {answer.version} was processed before version {job.version}")
     return Ended(job, _outcome(job, OutcomeKind.STALE, error))
 
 
 def used_up(job: Job, answer: Won, attempts: int) -> Ended:
-    """It has no attempt left."""
+    """End a job that has no attempt left."""
     last = f"the last one ended with {answer.error}" if answer.error else "its worker died each time"
     error = TooManyAttempts(f"failed {attempts} times; {last}")
     return Ended(job, _outcome(job, OutcomeKind.FAILED, error, attempt=answer.attempt - 1, final=True))
 
 
 def unknown(job: Job, error: StoreError) -> Ended:
-    """The store did not answer, and nothing ran."""
+    """End a job that did not run, because the store did not answer."""
     return Ended(job, _outcome(job, OutcomeKind.UNKNOWN, error, attempt=1))
 
 
@@ -98,7 +98,7 @@ def unknown(job: Job, error: StoreError) -> Ended:
 
 
 def processed(effect: Effect, memory: bytes | None = None) -> Ended:
-    """It ran and is recorded."""
+    """End a job that ran and is recorded."""
     runnable = effect.runnable
     job = runnable.job
     outcome = Outcome(
@@ -108,12 +108,12 @@ def processed(effect: Effect, memory: bytes | None = None) -> Ended:
 
 
 def unclaimed(effect: Effect, basis: Done | StoreError, memory: bytes | None) -> Ended:
-    """It ran without a claim: an earlier run is recorded, or the store did not answer."""
+    """End a job that ran without a claim: an earlier run is recorded, or the store did not answer."""
     return processed(effect, memory) if isinstance(basis, Done) else unrecorded(effect, basis, memory)
 
 
 def unrecorded(effect: Effect, error: StoreError | None, memory: bytes | None) -> Ended:
-    """It ran, and the store did not confirm its record. By default it comes back, and may run again."""
+    """End a job that ran, and whose record the store did not confirm. By default it comes back, and may run again."""
     runnable = effect.runnable
     job = runnable.job
     if job.rule.on_store_error != "process":
@@ -123,14 +123,14 @@ def unrecorded(effect: Effect, error: StoreError | None, memory: bytes | None) -
 
 
 def fenced(effect: Effect) -> Ended:
-    """It ran, and another worker took over before it could be recorded."""
+    """End a job that ran, and that another worker took over before it could be recorded."""
     job, attempt = effect.runnable.job, effect.runnable.attempt
     error = LeaseLost("another worker took over before this run could be recorded")
     return Ended(job, _outcome(job, OutcomeKind.FAILED, error, attempt=attempt))
 
 
 def failed(failure: Failure, max_attempts: int) -> Ended:
-    """The handler raised."""
+    """End a job whose handler raised, or whose claim was lost before the handler was called."""
     error, job, attempt = failure.error, failure.runnable.job, failure.runnable.attempt
     if isinstance(error, StoreError):
         return Ended(job, _outcome(job, OutcomeKind.UNKNOWN, error, attempt=attempt))
@@ -145,19 +145,19 @@ def failed(failure: Failure, max_attempts: int) -> Ended:
 
 
 def follow(job: Job, first: Ended, now: int) -> Ended | None:
-    """A copy in the same batch ends as the first one did: done with it, or retried with it.
+    """End a copy as the first one in its batch ended: done with it, or retried with it.
 
-    Return None if an earlier run passed on this very message, so that it has to be passed on once more.
+    Return None if it is a redelivery, which has to run once more.
     """
     if first.done is not None:
-        return None if passed_on(job, first.done) else duplicate(job, first.done)
+        return None if is_redelivery(job, first.done) else duplicate(job, first.done)
     if first.outcome.kind is OutcomeKind.PROCESSED:
         return Ended(job, _remembered(job, first.memo, now, first.outcome.attempt))
     return Ended(job, first.outcome)
 
 
-def passed_on(job: Job, done: Done) -> bool:
-    """Return whether an earlier run passed on this very message."""
+def is_redelivery(job: Job, done: Done) -> bool:
+    """Return whether an earlier run passed on this very message, and its carrier failed to pass it further."""
     return job.message_id is not None and memo.message_id(done.record.memo) == job.message_id
 
 
@@ -165,7 +165,7 @@ def passed_on(job: Job, done: Done) -> bool:
 
 
 def error_to_remember(error: Exception) -> str | None:
-    """Return the error of an attempt, or None if the event did not cause it and it does not count as an attempt."""
+    """Return the error of an attempt, or None if the event did not cause it, so that it counts as no attempt."""
     return None if isinstance(error, _BLAMELESS) else one_line(error)
 
 

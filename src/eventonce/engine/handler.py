@@ -8,12 +8,12 @@ from typing import Any
 
 from eventonce.engine.context import HandlerFunction, idempotency_key, is_async, wants_context
 from eventonce.engine.drivers import Each, Step
+from eventonce.engine.hooks import Hooks
 from eventonce.engine.jobs import Chain, Runnable
 from eventonce.engine.keeper import OpenClaim
 from eventonce.engine.results import Results
 from eventonce.errors import ConfigError, LeaseLost, SinkError
 from eventonce.event.groups import GroupQueue
-from eventonce.observe.hooks import Hooks
 from eventonce.ports import Attempt, Sink
 
 
@@ -42,7 +42,7 @@ class Handler:
         return other
 
     def run(self, chains: Sequence[Chain], results: Results) -> Step:
-        """Return the step that runs chains side by side, each in its order and up to its first failure."""
+        """Return the step that runs chains side by side, each in order and up to its first failure."""
         results.expect(chains)
         if self._sink is not None:
             return Each(partial(self._send_all, self._sink, results), [chains] if chains else [])
@@ -56,7 +56,7 @@ class Handler:
                 if self._hooks is None:
                     results.returning = runnable, self._call(runnable)
                 else:
-                    with self._hooks.running([_attempt(runnable)]):
+                    with self._hooks.running([_details(runnable)]):
                         results.returning = runnable, self._call(runnable)
                 goes_on = results.returned(*results.returning)
             except Exception as error:
@@ -69,14 +69,14 @@ class Handler:
 
         for runnable in chain:
             try:
-                with nullcontext() if self._hooks is None else self._hooks.running([_attempt(runnable)]):
+                with nullcontext() if self._hooks is None else self._hooks.running([_details(runnable)]):
                     result = await self._call(runnable)
                 goes_on = results.returned(runnable, result)
             except CancelledError as error:
                 task = current_task()
                 if task is None or task.cancelling():
                     raise
-                reason = f"the handler ended with {error!r} though nobody cancelled it"
+                reason = f"the handler ended with {error!r}, although it was not cancelled"
                 goes_on = results.raised(runnable, RuntimeError(reason))
             except Exception as error:
                 goes_on = results.raised(runnable, error)
@@ -85,7 +85,7 @@ class Handler:
 
     def _call(self, runnable: Runnable) -> Any:
         if not self._has_run:
-            _check_claim(runnable)  # others may have taken over while those before this one ran
+            _check_claim(runnable)  # others may have taken over while earlier jobs ran
         if self._context == "no":
             return self.function(runnable.job.event)
         if self._context == "second":
@@ -105,22 +105,23 @@ class Handler:
 
     def _send(self, sink: Sink, results: Results, runnables: Sequence[Runnable]) -> list[bool]:
         """Send these in one call. Return for each whether it ended well."""
-        errors: dict[Runnable, Exception | None] = {runnable: _lost(runnable) for runnable in runnables}
+        errors: dict[Runnable, Exception | None] = {runnable: _lease_lost(runnable) for runnable in runnables}
         ours = [runnable for runnable, error in errors.items() if error is None]
-        errors.update(zip(ours, self._errors(sink, results, ours), strict=True))
+        errors.update(zip(ours, self._call_sink(sink, results, ours), strict=True))
         return [
             results.returned(runnable, None) if error is None else results.raised(runnable, error)
             for runnable, error in errors.items()
         ]
 
-    def _errors(self, sink: Sink, results: Results, runnables: Sequence[Runnable]) -> Sequence[Exception | None]:
+    def _call_sink(self, sink: Sink, results: Results, runnables: Sequence[Runnable]) -> Sequence[Exception | None]:
+        """Send these. Return None or an error for each."""
         events = [runnable.job.event for runnable in runnables]
         keys = [idempotency_key(runnable.job.key, runnable.job.version) for runnable in runnables]
         try:
             if self._hooks is None:
                 results.sent = runnables, sink.send(events, keys)
             else:
-                with self._hooks.running(list(map(_attempt, runnables))):
+                with self._hooks.running(list(map(_details, runnables))):
                     results.sent = runnables, sink.send(events, keys)
             return results.sent[1]
         except SinkError:  # nothing can be sent until someone acts
@@ -136,7 +137,7 @@ def _check_claim(runnable: Runnable) -> None:
         runnable.basis.check()
 
 
-def _lost(runnable: Runnable) -> LeaseLost | None:
+def _lease_lost(runnable: Runnable) -> LeaseLost | None:
     try:
         _check_claim(runnable)
     except LeaseLost as error:
@@ -144,7 +145,7 @@ def _lost(runnable: Runnable) -> LeaseLost | None:
     return None
 
 
-def _attempt(runnable: Runnable) -> Attempt:
+def _details(runnable: Runnable) -> Attempt:
     return Attempt(runnable.job.event, runnable.job.rule.name, runnable.job.key, runnable.attempt)
 
 
@@ -162,7 +163,7 @@ def _check(function: Any) -> None:
 
 
 def _check_arguments(function: Any) -> None:
-    """Refuse now what would fail at every event."""
+    """Raise `ConfigError` now if every call would fail."""
     import inspect
 
     try:

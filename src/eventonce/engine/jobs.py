@@ -6,7 +6,7 @@ Job ----> Runnable ---> Effect  ----> Ended
  |                                      |
  +--> Deferred (claimed again later)    |
  +--> duplicate, stale, busy, used up --+
-Refused: it never becomes a job
+Refused: never a job
 """
 
 from collections.abc import Hashable
@@ -35,12 +35,12 @@ class Job(msgspec.Struct, frozen=True, eq=False):
     version: int | None = None
     content: bytes = b""  # its canonical content, if the rule remembers a note of it
     group: str | None = None
-    message: Hashable = None  # the message that it is part of, if several events are settled with it
-    message_id: str | None = None  # if its carrier may send it again after it was passed on
+    message: Hashable = None  # the handle of its message, in which there may be several events
+    message_id: str | None = None  # if its carrier may redeliver it after it was passed on
 
 
 class Refused(msgspec.Struct, frozen=True, eq=False):
-    """What cannot become a job: it is unreadable, has no key, or is too old."""
+    """An event that cannot become a job: it is unreadable, has no key, or is too old."""
 
     position: int
     event: Event | None
@@ -53,20 +53,20 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
     """The jobs that are claimed, run and committed together."""
 
     jobs: list[Job]
-    token: Token  # of their claims: whatever becomes of the call that makes them, it can undo them
+    token: Token  # of their claims. It releases them even if the answer to the call that made them is lost.
     pause: int = 0  # milliseconds to wait first, if all of them were busy before
 
     @property
     def alone(self) -> bool:
-        """Return whether a worker that dies can only have died of this one job."""
+        """Return whether there is one job only, so that a worker that dies can only have died of it."""
         return len(self.jobs) == 1
 
 
 class Runnable(msgspec.Struct, frozen=True, eq=False):
     """A job that may run, and on what basis.
 
-    Its claim is open. Or it was done before, and its carrier wants it passed on once more. Or the store did not answer,
-    and its rule says to run all the same.
+    Either its claim is open. Or it is a redelivery of what was done before, which has to be passed on once more. Or the
+    store did not answer, and its rule says to run unclaimed.
     """
 
     job: Job
@@ -83,14 +83,14 @@ class Deferred(msgspec.Struct, frozen=True, eq=False):
 
 
 class Effect(msgspec.Struct, frozen=True, eq=False):
-    """The handler has returned. From now on the event must be recorded, and must not be given back."""
+    """A run whose handler has returned. The event must be recorded, and its claim must not be released."""
 
     runnable: Runnable
     result: Any
 
 
 class Failure(msgspec.Struct, frozen=True, eq=False):
-    """The handler has raised, or was not called because the claim was lost."""
+    """A run whose handler has raised, or was not called because the claim was lost."""
 
     runnable: Runnable
     error: Exception
@@ -114,5 +114,5 @@ Chain = list[Runnable]  # what runs one after another: the jobs of one group, or
 
 
 def ended_well(outcome: Outcome) -> bool:
-    """Return whether those behind it in its group may run."""
+    """Return whether events later in its group may run."""
     return outcome.action is Action.ACK

@@ -1,4 +1,4 @@
-"""Open claims, and their keeper: a thread that extends leases and commits effects that wait too long."""
+"""Open claims, and their keeper: a thread that extends leases and commits effects that have waited long enough."""
 
 import logging
 import threading
@@ -15,20 +15,19 @@ from eventonce.event.keys import Key
 from eventonce.forks import register_for_forks
 from eventonce.ports import Store
 
-GROUP_FOR = 700  # commits wait this long for company; with the tick below, never longer than a second
+GROUP_FOR = 700  # how long commits wait for others; with the tick below, never longer than a second
 _TICK = 200
 _SWEEP_EVERY = 1000
-_SWEEP_LEAST = 1000  # keys to look at
-_SWEEP_MOST = 10_000
+_SWEEP_MIN, _SWEEP_MAX = 1000, 10_000  # keys to look at
 _log = logging.getLogger("eventonce")
 
 
 class OpenClaim(msgspec.Struct, eq=False):
-    """One claim of ours, and until when we know it to be ours."""
+    """One claim of ours, and until when it is certainly ours."""
 
     key: Key
     token: Token
-    until: int  # on our own steady clock, counted from before the claim was sent
+    until: int  # on our own steady clock, counted from before the call was sent
     _clock: Clock
     lost: bool = False
 
@@ -51,8 +50,8 @@ class OpenClaims:
 
     def __init__(self, clock: Clock, *, renewed: bool = True) -> None:
         self._clock = clock
-        self._renewed = renewed  # or the claims end with their first lease
-        self._lock = threading.RLock()  # an interrupt can leave it locked by the thread that gives the claims back
+        self._renewed = renewed  # otherwise the claims end with their first lease
+        self._lock = threading.RLock()  # an interrupt can leave it locked by the thread that releases the claims
         self._open: dict[Key, OpenClaim] = {}
         self._ready: dict[Key, Finish] = {}
         self._oldest = 0
@@ -74,20 +73,20 @@ class OpenClaims:
                 if (before := self._open.get(key)) is not None and before.token == token:
                     claims[key] = before
             self._open |= claims
-            if self.committed or self._ready:  # what was left of earlier claims does not concern these
+            if self.committed or self._ready:  # what remains of earlier claims does not concern these
                 for key in claims:
                     self.committed.pop(key, None)
                     self._ready.pop(key, None)
         return claims
 
     def drop(self, keys: Iterable[Key]) -> None:
-        """Forget claims that have been given back."""
+        """Forget claims that have been released."""
         with self._lock:
             for key in keys:
                 self._open.pop(key, None)
 
-    def finish(self, finish: Finish) -> None:
-        """Enter an effect that has happened. Its commit may wait a little for others."""
+    def enter_commit(self, finish: Finish) -> None:
+        """Enter the commit of an effect that has happened. It may wait a little for others."""
         with self._lock:
             if not self._ready:
                 self._oldest = self._clock.steady()
@@ -99,16 +98,16 @@ class OpenClaims:
             return list(self._ready.values())
 
     def overdue(self) -> list[Finish]:
-        """Return the commits that wait if one of them has waited long enough."""
+        """Return the commits that wait, if one of them has waited long enough."""
         with self._lock:
             due = self._ready and self._clock.steady() - self._oldest >= GROUP_FOR
             return list(self._ready.values()) if due else []
 
-    def answered(self, finishes: Iterable[Finish], answers: Iterable[bool | None]) -> None:
-        """Enter the store's answers to commits. One that was not answered waits on."""
+    def note_commits(self, finishes: Iterable[Finish], answers: Iterable[bool | None]) -> None:
+        """Note the store's answers to commits. A commit without an answer waits on."""
         with self._lock:
             for finish, committed in zip(finishes, answers, strict=True):
-                # An answer counts for the very commit that was sent: the keeper's may come after another claim's.
+                # An answer counts only for the commit that was sent. The keeper's may arrive during a later claim.
                 if committed is not None and self._ready.get(finish.key) is finish:
                     del self._ready[finish.key]
                     self._open.pop(finish.key, None)
@@ -127,6 +126,7 @@ class OpenClaims:
             return [claim for claim in claims if claim.until <= by and not claim.lost]
 
     def owns(self, claim: OpenClaim) -> bool:
+        """Return whether a claim is still one of these."""
         return self._open.get(claim.key) is claim
 
 
@@ -148,7 +148,7 @@ class Keeper:
         register_for_forks(self)
 
     def watch(self, claims: OpenClaims, count: int) -> None:
-        """Look after the claims of a batch, which is about to make so many."""
+        """Look after the claims of a batch, which is about to claim `count` jobs."""
         if not count:
             return
         if self._stopped.is_set():
@@ -166,8 +166,8 @@ class Keeper:
         with self._lock:
             self._batches.discard(claims)
 
-    def heartbeat(self) -> None:
-        """Do what is due now: commit effects that have waited long enough, extend leases, sweep a little."""
+    def _run_due(self) -> None:
+        """Commit effects that have waited long enough, extend leases, and sweep a little, if that is due."""
         with self._lock:
             batches = list(self._batches)
         for claims in batches:
@@ -181,9 +181,9 @@ class Keeper:
         if not overdue:
             return
         try:
-            claims.answered(overdue, self._store.commit(overdue))
+            claims.note_commits(overdue, self._store.commit(overdue))
         except StorePartly as error:
-            claims.answered(overdue, error.answers)
+            claims.note_commits(overdue, error.answers)
             raise
 
     def _extend(self, batches: list[OpenClaims]) -> None:
@@ -192,12 +192,12 @@ class Keeper:
         if not due:
             return
         try:
-            self._extended(due, self._store.extend([claim.claim for _, claim in due], self._lease), now)
+            self._note_extends(due, self._store.extend([claim.claim for _, claim in due], self._lease), now)
         except StorePartly as error:
-            self._extended(due, error.answers, now)
+            self._note_extends(due, error.answers, now)
             raise
 
-    def _extended(self, due: list[tuple[OpenClaims, OpenClaim]], answers: Sequence[bool | None], now: int) -> None:
+    def _note_extends(self, due: list[tuple[OpenClaims, OpenClaim]], answers: Sequence[bool | None], now: int) -> None:
         for (claims, claim), still_ours in zip(due, answers, strict=True):
             if still_ours:
                 claim.until = now + self._lease
@@ -207,16 +207,16 @@ class Keeper:
 
     def _sweep(self) -> None:
         # Twice as many keys as were claimed meanwhile, so that the sweep gains on them; bounded, so it is short.
-        limit = min(max(_SWEEP_LEAST, 2 * self._claimed), _SWEEP_MOST)
+        limit = min(max(_SWEEP_MIN, 2 * self._claimed), _SWEEP_MAX)
         self._swept_at, self._claimed = self._clock.steady(), 0
         self._cursor = self._store.sweep(limit, self._cursor or b"").cursor
 
     @staticmethod
-    def _try(what: str, step: Callable[[], object]) -> None:
+    def _try(action: str, step: Callable[[], object]) -> None:
         try:
             step()
         except StoreError as error:  # the next heartbeat tries again; a lease that expires meanwhile is noticed
-            _log.warning("could not %s in the background: %s", what, error)
+            _log.warning("could not %s in the background: %s", action, error)
 
     def _start(self) -> None:
         with self._lock:
@@ -246,16 +246,16 @@ class Keeper:
     def __del__(self) -> None:
         self._needed.set()  # so that the thread sees that its keeper is gone
 
-    def turn(self) -> None:
-        """Take one turn of the thread: do what is due, and rest while nothing is claimed."""
-        self.heartbeat()
+    def tick(self) -> None:
+        """Do what is due now. The thread then rests until there are claims."""
+        self._run_due()
         with self._lock:
             if not self._batches and not self._stopped.is_set():
                 self._needed.clear()
 
 
 def _keep(keeper: "weakref.ref[Keeper]", needed: threading.Event, stopped: threading.Event, tick: float) -> None:
-    # Holds the keeper only while it works, so that an `Once` that nobody uses any more can be collected.
+    # This holds the keeper only while it works, so that a `Once` that is no longer used can be collected.
     while True:
         needed.wait()
         if stopped.wait(tick):
@@ -263,5 +263,5 @@ def _keep(keeper: "weakref.ref[Keeper]", needed: threading.Event, stopped: threa
         alive = keeper()
         if alive is None:
             return
-        alive.turn()
+        alive.tick()
         del alive

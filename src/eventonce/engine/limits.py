@@ -4,9 +4,9 @@ import msgspec
 
 
 class RunLimits(msgspec.Struct, frozen=True, eq=False):
-    """How long claims live, how often to try, and how long to wait (milliseconds).
+    """How many attempts there are, how long claims live, and how long to wait for a busy key (milliseconds).
 
-    With `ends` the claims live until then and are not renewed, as those of a Lambda function end with its time.
+    With `ends`, claims live until then and are not extended: those of a Lambda function end with its time.
     """
 
     max_attempts: int
@@ -19,6 +19,6 @@ class RunLimits(msgspec.Struct, frozen=True, eq=False):
         return self.lease if self.ends is None else max(self.ends - now, 1)
 
     def deadline_from(self, now: int) -> int:
-        """Return until when to wait for a busy key: not until our own claims end, so that time to answer remains."""
+        """Return until when to wait for a busy key: well before our own claims end, so that time to respond remains."""
         deadline = now + self.busy_wait
         return deadline if self.ends is None else min(deadline, now + (self.ends - now) // 2)

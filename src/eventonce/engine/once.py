@@ -16,9 +16,11 @@ from eventonce.engine import endings
 from eventonce.engine.context import AsyncHandlerFunction, HandlerFunction
 from eventonce.engine.drivers import Flow, StoreCalls, drive, drive_async
 from eventonce.engine.handler import Handler
+from eventonce.engine.hooks import Hooks
 from eventonce.engine.jobs import Job, Refused
 from eventonce.engine.keeper import Keeper
 from eventonce.engine.limits import RunLimits
+from eventonce.engine.observed_store import ObservedStore
 from eventonce.engine.plain import run_one
 from eventonce.engine.reading import Reader
 from eventonce.engine.steps import Batch, Engine, strongest
@@ -27,8 +29,6 @@ from eventonce.event import Delivery, Event
 from eventonce.event.formats import MAX_BYTES, read_event
 from eventonce.event.groups import Stops
 from eventonce.event.keys import Key
-from eventonce.observe.hooks import Hooks
-from eventonce.observe.watched import ObservedStore
 from eventonce.ports import Checkable, Hook, Sink, Store
 from eventonce.rules import Rulebook, identity, resolve_rules
 from eventonce.rules.rule import DEFAULT_WINDOW, OnStoreError, Remember, Rule
@@ -49,9 +49,9 @@ Returned = TypeVar("Returned")
 class Once:
     """The front door: makes every event take effect once.
 
-    `store` is a URL or a store. `rules` is a rule, several, or a TOML file that holds them. An event that no rule
-    matches is keyed by its own id, with `window`, `on_store_error` and `remember`. Durations are written like "60s" or
-    as seconds.
+    `store` is a URL or a store. `rules` is a rule, several rules, or the path of a TOML file with rules. An event that
+    no rule matches is keyed by its own id, with `window`, `on_store_error` and `remember`. A duration is a string like
+    "60s" or a number of seconds.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Once:
     # --- the front door ---
 
     def __call__(self, handler: Callable[..., Returned]) -> Callable[[object], Returned]:
-        """Decorate a handler. Called with one event it returns its result, or the remembered one, or raises."""
+        """Decorate a handler. Called with one event, it returns its result or the remembered one, or raises."""
         prepared = self.prepare(handler)
         self._refuse_second(handler)
 
@@ -121,14 +121,14 @@ class Once:
         return decorated
 
     def run(self, events: Iterable[object], handler: HandlerFunction | Sink | Handler) -> list[Outcome]:
-        """Run a handler or a sink over many events: one outcome each, in order. See `arun` for `async def`."""
+        """Run a handler or a sink over many events. Return one outcome each, in order. Use `arun` for `async def`."""
         items, prepared = _many(events), self.prepare(handler)
         if prepared.is_async:
             raise ConfigError("the handler is async def; use await once.arun(events, handler)")
         return drive(self._flow(items, prepared, self._limits), self._store_calls)
 
     async def arun(self, events: Iterable[object], handler: AsyncHandlerFunction | Handler) -> list[Outcome]:
-        """Run an `async def` handler over many events: one outcome each, in order."""
+        """Run an `async def` handler over many events. Return one outcome each, in order."""
         items, prepared = _many(events), self.prepare(handler)
         if not prepared.is_async:
             raise ConfigError("the handler is not async def; use once.run(events, handler)")
@@ -142,12 +142,12 @@ class Once:
         report_kafka_failures: bool = False,
         auth: "Auth | None" = None,
     ) -> "LambdaHandler":
-        """Return a Lambda handler for everything that AWS invokes one with. It answers as its carrier expects.
+        """Return a Lambda handler for everything that AWS invokes one with. It responds as its carrier expects.
 
-        With `enrichment` it is part of a pipe: it hands on what is new, as the handler returns it or as it came.
+        With `enrichment` it is part of a pipe: it passes on what is new, as the handler returns it or as it came.
         With `report_kafka_failures` it names the records of Kafka that failed, which takes `ReportBatchItemFailures` in
         the mapping. Without it, one failure brings all of the batch back.
-        `auth` decides who may send requests to it. What services of AWS invoke it with is theirs by IAM.
+        `auth` decides who may send requests to it. AWS services that invoke it are authorised by IAM.
         """
         from eventonce.aws_lambda import Gate, LambdaHandler
 
@@ -177,7 +177,7 @@ class Once:
 
     @property
     def rules(self) -> Sequence[Rule]:
-        """The rules that it was made with."""
+        """The rules that it was created with."""
         return self._rules.definition[1]
 
     def key(self, event: object) -> Key:
@@ -185,24 +185,24 @@ class Once:
         return self._rules.key(read_event(event, self._max_bytes)).key
 
     def preview(self, event: object) -> Outcome:
-        """Return what an event would become if it came now and its handler returned. Nothing is claimed or changed."""
+        """Return the outcome an event would have if it came now and its handler returned. Nothing is changed."""
         job = self._engine.reader.read(0, event)
         return job.outcome if isinstance(job, Refused) else self._preview(job)
 
     def peek(self, keys: Sequence[Key]) -> list[Record | None]:
-        """Return what is remembered of these keys."""
+        """Return the records of these keys. One that is not remembered is None."""
         return self._observed_store.peek(keys)
 
     def forget(self, keys: Sequence[Key]) -> list[bool]:
-        """Forget these keys, so that the next copy of their events runs again. Return whether each was known."""
+        """Forget these keys, so that the next copy of their events runs again. Return whether each was remembered."""
         return self._observed_store.forget(keys)
 
     def check(self) -> list[str]:
-        """Return what to warn of in the store's server. Raise `StoreError` if it cannot be used."""
+        """Return warnings about the store's server. Raise `StoreError` if it cannot be used."""
         return self._store.check() if isinstance(self._store, Checkable) else []
 
     def close(self) -> None:
-        """End the background thread, and close the store if it was opened here."""
+        """End the background thread, and close the store if this `Once` opened it."""
         self._engine.keeper.stop()
         if self._loop is not None:
             self._loop.close()
@@ -231,7 +231,7 @@ class Once:
         if self._decorated not in (None, name):
             raise ConfigError(
                 f"this Once decorates {self._decorated} already, and {name} would split the events with it; "
-                'give each handler an Once with a consumer of its own: Once(..., consumer="mail")'
+                'give each handler a Once with a consumer of its own: Once(..., consumer="mail")'
             )
         self._decorated = name
 
@@ -259,27 +259,27 @@ class Once:
             return end.outcome
         answer = strongest([protocol.claim(record, want, b"", self._limits.lease, now)[0] for record in records])
         if not isinstance(answer, Won):
-            return endings.answered(job, answer).outcome
+            return endings.not_won(job, answer).outcome
         if answer.attempt > self._limits.max_attempts:
             return endings.used_up(job, answer, self._limits.max_attempts).outcome
         return Outcome(kind=OutcomeKind.PROCESSED, key=job.key, rule=job.rule.name, attempt=answer.attempt)
 
 
 def lease_of(value: str | float) -> int:
-    """Return a lease, from how someone has written it."""
+    """Return the milliseconds of a lease, from a string like "60s" or a number of seconds."""
     lease = duration(value, "lease")
     if not lease:
-        raise ConfigError("lease: 0 would let every worker take over every claim at once")
+        raise ConfigError("lease: 0 would let every worker take over every claim at once; use one like 60s")
     if lease > LONGEST_LEASE:
         raise ConfigError(
-            f"lease: {value} is longer than a day; a worker that lives extends its leases, so write one like 60s or 10m"
+            f"lease: {value} is longer than a day; use one like 60s or 10m, since a live worker extends its leases"
         )
     return lease
 
 
 def _many(events: Iterable[object]) -> list[object]:
     if isinstance(events, Mapping | str | bytes | Event | Delivery):
-        raise ConfigError("run takes many events: give it a list, such as [event]")
+        raise ConfigError("run takes many events; pass a list, such as [event]")
     return list(events)
 
 
@@ -290,7 +290,7 @@ def _at_least_one(name: str, value: int) -> int:
 
 
 def _value(outcome: Outcome) -> Any:
-    """Return or raise what a decorated handler does for an outcome."""
+    """Return or raise what a decorated handler returns or raises for an outcome."""
     if outcome.error is not None and outcome.kind is not OutcomeKind.PROCESSED:
         raise outcome.error
     return outcome.result

@@ -1,6 +1,6 @@
 """The order of a batch: the one home of everything that makes one event wait for another.
 
-- **Groups.** Nothing runs behind one of its group that did not end well.
+- **Groups.** Nothing runs behind one of its group that did not end well (was not acknowledged).
 - **Copies.** The first of each key runs, and its copies end as it did. Another version of the key waits for it.
 - **Suspects.** What may have killed a worker is claimed again alone, so that it takes nothing else with it.
 - **Busy keys.** What another worker runs is claimed again after a pause, for as long as we may wait.
@@ -39,12 +39,12 @@ class Order:
     ) -> None:
         self._arrived = arrived
         self._limits = limits
-        self._stops = stops  # of groups, for good
+        self._stops = stops  # of groups, for the whole call
         self._clock = clock
         self._token = token  # of the first turn, if that is claimed already
         self._ended: dict[int, Ended | Refused] = {}  # by position
         self._waiting = [job for job in arrived if type(job) is Job]
-        self._more_wait = False  # than those in the current turn
+        self._more_wait = False  # than the jobs of the current turn
         self._firsts: dict[Key, Ended] = {}  # the latest end of each key, while others wait
         self._suspects: set[Job] = set()
         self._busy: dict[Job, Ended] = {}  # with the end it has if we wait no longer
@@ -82,8 +82,8 @@ class Order:
         """
         runnable = [decision for decision in decisions if type(decision) is Runnable]
         if len(runnable) < len(decisions):
-            stops = self._take_in([decision for decision in decisions if not isinstance(decision, Runnable)])
-            runnable = [each for each in runnable if not _held_back(each.job, stops)]
+            stops = self._put_off([decision for decision in decisions if not isinstance(decision, Runnable)])
+            runnable = [each for each in runnable if not _is_stopped(each.job, stops)]
         return chains(runnable, _group) if self._has_groups else [[each] for each in runnable]
 
     def end(self, ended: Iterable[Ended]) -> None:
@@ -100,8 +100,8 @@ class Order:
 
     # --- what makes one wait for another ---
 
-    def _take_in(self, decisions: Sequence[Deferred | Ended]) -> Stops:
-        """Note which jobs of a turn do not run now. Return what that stops in this turn."""
+    def _put_off(self, decisions: Sequence[Deferred | Ended]) -> Stops:
+        """End or defer the jobs of a turn that do not run now. Return the groups that they stop in this turn."""
         ended: list[Ended] = []
         stops = Stops()
         for decision in decisions:
@@ -121,15 +121,15 @@ class Order:
         return stops
 
     def _free(self) -> list[Job]:
-        """Return the jobs that wait for no other one, in order of arrival. End those that others have decided."""
+        """Return the jobs that wait for no other one, in order of arrival. End those whose end another decides."""
         free: list[Job] = []
         waiting: list[Job] = []
-        first: dict[Key, Job] = {}  # of each key, the one that its copies wait for
+        leaders: dict[Key, Job] = {}  # of each key, the one that its copies wait for
         blocked: set[str | None] = set()  # groups with one that waits
         some_ended = self._stops or self._firsts
         some_wait = self._busy or self._suspects
         for job in self._waiting:
-            leader = first.get(job.key) or first.get(job.keys[-1])  # it has one key or two
+            leader = leaders.get(job.key) or leaders.get(job.keys[-1])  # it has one key or two
             if job.position in self._ended or (some_ended and self._ends_by_another(job, leader)):
                 continue
             waiting.append(job)
@@ -137,7 +137,7 @@ class Order:
                 continue
             if leader is None:
                 for key in job.keys:
-                    first[key] = job
+                    leaders[key] = job
             if leader is None and not (some_wait and self._must_wait(job, free)):
                 free.append(job)
             elif leader is None or not _ends_with(job, leader):
@@ -146,7 +146,7 @@ class Order:
         return free
 
     def _must_wait(self, job: Job, free: Sequence[Job]) -> bool:
-        """Return whether a job is busy elsewhere, or must run alone and another of its group goes first."""
+        """Return whether a job is busy elsewhere, or must run alone while another of its group goes first."""
         if job in self._busy:
             return True
         return job in self._suspects and job.group is not None and any(job.group == other.group for other in free)
@@ -161,14 +161,14 @@ class Order:
         ended = None
         if first is not None and (not is_copy or ended_well(first.outcome)):
             ended = endings.follow(job, first, self._clock.utc())
-        if ended is None and not is_copy and _held_back(job, self._stops):
+        if ended is None and not is_copy and _is_stopped(job, self._stops):
             ended = endings.behind(job)
         if ended is not None:
             self._end(ended)
         return ended is not None
 
     def _first_of(self, job: Job) -> Ended | None:
-        """Return the end that a copy takes over. Of two, for its two keys, that is the one that ended well."""
+        """Return the end that a copy takes over. If its two keys have two, that is the one that ended well."""
         firsts = [first for key in job.keys if (first := self._firsts.get(key)) and first.job.version == job.version]
         return next((first for first in firsts if ended_well(first.outcome)), firsts[0] if firsts else None)
 
@@ -179,14 +179,14 @@ class Order:
             self._deadline, self._pause = self._limits.deadline_from(self._clock.steady()), _FIRST_PAUSE
 
     def _next_pause(self) -> int:
-        """Return how long to wait now for what is busy. 0 means that the deadline has passed."""
+        """Return how long to wait now for busy keys. 0 means that the deadline has passed."""
         pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
         remaining = 0 if self._deadline is None else self._deadline - self._clock.steady()
         return max(0, min(pause, remaining))
 
     def _end(self, ended: Ended) -> None:
         job = ended.job
-        assert job.position not in self._ended  # a job ends once, or the batch would have no end
+        assert job.position not in self._ended  # ended twice, a job would be counted twice in `remaining`
         self._ended[job.position] = ended
         self.remaining -= 1
         if self._busy:
@@ -208,7 +208,7 @@ def _stop(stops: Stops, event: Job | Refused, outcome: Outcome) -> None:
         stops.stop(event.group, event.position, message)
 
 
-def _held_back(job: Job, stops: Stops) -> bool:
+def _is_stopped(job: Job, stops: Stops) -> bool:
     return stops.hold_back(job.group, job.position, job.message)
 
 

@@ -1,8 +1,8 @@
 """A plain call with one event in straight code, for `def` handlers.
 
 It knows the good cases only: a duplicate, or a new event whose handler returns and whose commit is recorded. Whatever
-else happens is played back to the steps, as if they had asked for it themselves, and they go on from there. So the
-steps stay the one place that knows what to do.
+else happens is played back to the steps, as if they had made these calls themselves, and they go on from there. So the
+steps remain the only place that knows what to do.
 """
 
 import os
@@ -32,19 +32,19 @@ def run_one(
     job = engine.reader.read(0, item)
     if not isinstance(job, Job) or not _is_plain(job):
         return drive(batch.steps([item], arrived=[job]), store)[0]
-    straight = _Straight(job, handler.function, batch.claims)
-    if (ended := straight.run(engine, limits, store)) is not None:
+    plain = _PlainRun(job, handler.function, batch.claims)
+    if (ended := plain.run(engine, limits, store)) is not None:
         return ended
-    played_back = batch_type(engine, handler.played_back(straight.function), limits, Stops(), batch.claims)
-    steps = played_back.steps([item], arrived=[job], token=straight.token)
-    end = drive(steps, _PlayedBack(store, straight.answers))[0]
-    if straight.interrupt is not None:  # which came when all was done
-        raise straight.interrupt
+    played_back = batch_type(engine, handler.played_back(plain.function), limits, Stops(), batch.claims)
+    steps = played_back.steps([item], arrived=[job], token=plain.token)
+    end = drive(steps, _PlayedBack(store, plain.answers))[0]
+    if plain.interrupt is not None:  # it came when all was done, so the steps did not meet it
+        raise plain.interrupt
     return end
 
 
-class _Straight:
-    """The run of one job, and what has happened in it so far."""
+class _PlainRun:
+    """The run of one job in straight code, and what has happened in it so far."""
 
     def __init__(self, job: Job, function: Any, claims: OpenClaims) -> None:
         self.job = job
@@ -107,7 +107,7 @@ class _Returns:
 
 
 class _Raises:
-    """A handler that has raised, or was never reached."""
+    """A handler that has raised, or was never called."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
@@ -117,7 +117,7 @@ class _Raises:
 
 
 class _PlayedBack(StoreCalls):
-    """Store calls of which the first have been made already."""
+    """Store calls, of which the first ones repeat answers that have been received already."""
 
     def __init__(self, store: StoreCalls, answers: list[Any]) -> None:
         self._store_calls = store

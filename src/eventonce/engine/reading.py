@@ -1,4 +1,4 @@
-"""Reading: from whatever arrived to a job, with its event, rule and key."""
+"""Reading: whatever arrived becomes a job, with its event, rule and key."""
 
 import logging
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from eventonce.event import Delivery, Event
 from eventonce.event.formats import read_event
 from eventonce.rules import CompiledRule, Keyed, Rulebook
 
-_TEXTS = (bytes, str, bytearray, memoryview)
+_RAW = (bytes, str, bytearray, memoryview)
 _LARGE = 64 * 1024  # bytes of a batch that may take a loop too long to read
 _log = logging.getLogger("eventonce")
 
@@ -37,7 +37,7 @@ class Reader:
                 group, message, message_id = item.group, item.handle, item.message_id
                 body = _body(item)
             event = read_event(body, self._max_bytes)
-            if not isinstance(body, _TEXTS):  # a handler may write into it, and whoever passed it will use it again
+            if not isinstance(body, _RAW):  # a handler may write into it, and whoever passed it will use it again
                 event = event.copy()
             rule = self._rules.find(event)
             keyed = rule.key(event)
@@ -57,7 +57,7 @@ class Reader:
         return Refused(position, None if keyed is None else event, outcome, group, message)
 
     def _check_version(self, keyed: Keyed, since: int) -> None:
-        """Reject a version that no clock can have given yet: it would make all that follow it stale."""
+        """Reject a version that no clock can have given yet. It would make all later versions stale."""
         rule = keyed.rule
         if since > self._clock.utc() + rule.ahead_of_clock:
             time = to_datetime(since).isoformat(timespec="seconds")
@@ -66,13 +66,14 @@ class Reader:
                 f"versions stale; if it is right, give rule {rule.name!r} another version_ahead"
             )
 
-    def _check_age(self, event: Event, rule: CompiledRule, oldest: int) -> None:
+    def _check_age(self, event: Event, rule: CompiledRule, max_age: int) -> None:
+        """Raise `EventExpired` if an event is older than its rule allows."""
         if event.time is None and event.tombstone:
             return
         if event.time is None:
             raise EventRejected(f"has no time, and rule {rule.name!r} has a max_age")
         age = self._clock.utc() - event.time.timestamp() * 1000
-        if age > oldest:
+        if age > max_age:
             raise EventExpired(f"is {age / 1000:.0f} s old, over the max_age of rule {rule.name!r}")
 
 
@@ -82,7 +83,7 @@ def are_large(items: Sequence[object]) -> bool:
 
 
 def _size(item: object) -> int:
-    """Return how long an event is, as far as that is known without reading it."""
+    """Return the length of an event in bytes, as far as that is known without reading it."""
     if isinstance(item, Delivery):
         return max(len(item.body), _size(item.event))
     if isinstance(item, Event):

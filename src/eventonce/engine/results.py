@@ -1,4 +1,4 @@
-"""What comes of the runs of a turn, noted as it happens: an interrupt must find what has taken effect."""
+"""The results of a turn, noted as they happen: an interrupt must find what has taken effect."""
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Generator, Iterable, Sequence
@@ -7,15 +7,15 @@ from typing import Any
 
 from eventonce.claims import memo
 from eventonce.claims.protocol import Finish
+from eventonce.engine.hooks import Hooks
 from eventonce.engine.jobs import Chain, Effect, Failure, Job, Runnable
 from eventonce.engine.keeper import OpenClaim, OpenClaims
+from eventonce.engine.observed_store import call_observed
 from eventonce.errors import ConfigError, EventOnceError, StoreError
-from eventonce.observe.hooks import Hooks
-from eventonce.observe.watched import call_observed
 from eventonce.ports import Transaction
 
-_CAUSES = 10  # how far back to look
-_NOT_RUN = (Awaitable, AsyncGenerator, Generator, map, filter, zip, enumerate)  # has only been made
+_CAUSES = 10  # how many causes of an error to follow
+_NOT_RUN = (Awaitable, AsyncGenerator, Generator, map, filter, zip, enumerate)  # created, and not run yet
 _LISTS = (list, tuple, set, frozenset)
 _log = logging.getLogger("eventonce")
 
@@ -27,7 +27,7 @@ class Results:
         self.effects: list[Effect] = []
         self.failures: list[Failure] = []
         self.memos: dict[Job, bytes | None] = {}
-        self.in_transaction: dict[Job, bool] = {}  # whether a transaction of its own was committed, or fenced
+        self.in_transaction: dict[Job, bool] = {}  # whether its own transaction was committed; False means fenced
         # What has just come back. It is stored in the statement of the call: no interrupt can come between the two.
         self.returning: tuple[Runnable, Any] | None = None  # from a handler, with its result
         self.sent: tuple[Sequence[Runnable], Sequence[Exception | None]] | None = None  # from a sink, with its errors
@@ -76,20 +76,20 @@ class Results:
         if not self.failures and not self.in_transaction:
             return []
         happened = {effect.runnable for effect in self.effects}
-        runnables = [each for chain in self._chains for each in chain if type(each.basis) is OpenClaim]
-        return [each.job for each in runnables if each not in happened]
+        claimed = [each for chain in self._chains for each in chain if type(each.basis) is OpenClaim]
+        return [runnable.job for runnable in claimed if runnable not in happened]
 
     def wind_up(self) -> None:
-        """After an interrupt, undo what was written in transactions that are open, and record all other effects."""
+        """After an interrupt, roll open transactions back, and record all other effects."""
         for chain in self._chains:
             for runnable in chain:
-                self._try("undo what was begun", _roll_back, runnable)
+                self._try("roll back a transaction", _roll_back, runnable)
         self.effects += self._not_noted()
         for effect in self.effects:
             self._try("record what was done", self._record_again, effect)
 
     def _not_noted(self) -> list[Effect]:
-        """Return the effects of what had come back when an interrupt came, and was not noted yet."""
+        """Return the effects that had come back when an interrupt came, and were not noted yet."""
         returned = [] if self.returning is None else [self.returning]
         if self.sent is not None:
             returned += [(runnable, None) for runnable, error in zip(*self.sent, strict=False) if error is None]
@@ -105,34 +105,34 @@ class Results:
         happened = {effect.runnable.job for effect in self.effects}
         return [job for job in jobs if job not in happened]
 
-    def _try(self, what: str, function: Any, *args: Any) -> None:
+    def _try(self, action: str, function: Any, *args: Any) -> None:
         try:
             function(*args)
         except Exception:
-            _log.exception("could not %s after an interruption", what)
+            _log.exception("could not %s after an interruption", action)
 
     # --- how an effect is recorded ---
 
     def _record(self, effect: Effect) -> None:
-        """Have an effect remembered, together with others."""
+        """Have an effect remembered. It is committed together with others."""
         job, claim = effect.runnable.job, effect.runnable.basis
-        memory = None if job.rule.remember == "seen" and job.message_id is None else self._memo(effect)
+        packed = None if job.rule.remember == "seen" and job.message_id is None else self._memo(effect)
         if type(claim) is not OpenClaim:
             return
         # The last key is the one under which workers with the replaced rule look too, so that one goes first.
-        finish = Finish(job.keys[-1], claim.token, job.rule.window, job.version, memory)
-        self._claims.finish(finish)
+        finish = Finish(job.keys[-1], claim.token, job.rule.window, job.version, packed)
+        self._claims.enter_commit(finish)
         if len(job.keys) > 1:
-            self._claims.finish(finish._replace(key=job.key))
+            self._claims.enter_commit(finish._replace(key=job.key))
 
     def _record_again(self, effect: Effect) -> None:
-        """Have an effect remembered that perhaps is already. To do it twice is harmless."""
+        """Have an effect remembered that may be remembered already. Doing so twice is harmless."""
         job, claim = effect.runnable.job, effect.runnable.basis
         committed = self.in_transaction.get(job)
         if committed is None:
             self._record(effect)
         elif committed and len(job.keys) > 1 and type(claim) is OpenClaim:
-            self._claims.finish(Finish(job.key, claim.token, job.rule.window, job.version, self.memos[job]))
+            self._claims.enter_commit(Finish(job.key, claim.token, job.rule.window, job.version, self.memos[job]))
 
     def _commit(self, effect: Effect, transaction: Transaction) -> bool:
         """Commit an effect and the record of it together."""
@@ -145,7 +145,7 @@ class Results:
         self.effects.append(effect)  # only now has it happened
         self._claims.drop([finish.key])
         if committed and len(job.keys) > 1:  # if fenced, whoever took over decides what becomes of it
-            self._claims.finish(finish._replace(key=job.key))
+            self._claims.enter_commit(finish._replace(key=job.key))
         return committed
 
     def _memo(self, effect: Effect) -> bytes | None:
@@ -155,12 +155,12 @@ class Results:
             rule.remember, job.event, job.content, effect.result, self._max_result, job.message_id
         )
         if reason:
-            _log.warning("rule %s: the result is not kept, duplicates will not get it: %s", rule.name, reason)
+            _log.warning("rule %s: duplicates will not get the result: %s", rule.name, reason)
         return self.memos[job]
 
 
 def _check_has_run(result: Any) -> None:
-    """Raise `ConfigError` if a handler returned what has not run: to mark that done would lose the event."""
+    """Raise `ConfigError` if a handler returned what has not run. To record it as done would lose the event."""
     kind = None if result is None else unrun_kind(result)
     if kind is None:
         return
@@ -197,7 +197,7 @@ def _remedy(kind: type) -> str:
 
 
 def _store_error_behind(error: Exception) -> Exception:
-    """Return the store error of ctx.tx in whose place a handler or a library has raised an error of its own."""
+    """Return the store error of ctx.tx behind an error of a handler or a library, or that error itself."""
     cause: BaseException | None = error
     for _ in range(_CAUSES):  # an error may be its own cause
         if cause is None or isinstance(cause, EventOnceError):

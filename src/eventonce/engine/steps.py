@@ -6,29 +6,38 @@
 through it together, and nearly always there is one. Another follows for what had to wait: for another version of its
 key, for one before it in its group, for a busy key, or to run alone.
 
-What can happen at each step, and the outcome of the event:
+What can happen at each step, the outcome of the event, and what its source then does with it. The steps return the
+outcomes, and whoever passed the events acts on them.
 
     read     unreadable, or without a key            rejected     it becomes a dead letter
              older than its rule allows              expired      it is dropped
-    claim    done before                             duplicate    with the remembered result
+    claim    done before                             duplicate    it is dropped, with the remembered result
+             done before, for this very message      processed    it runs once more, without a claim: a pipe sends
+                                                                  again what it could not pass on
              a newer version was done before         stale        it is dropped
              its version is too far ahead            rejected     it becomes a dead letter
-             another worker runs it                  busy         after some looks; it comes back later
+             another worker runs it                  busy         it comes back, after more turns if it may wait
              no attempt is left                      failed       it becomes a dead letter
-             its worker died in company              -            another turn: it runs alone
-             the store does not answer               unknown      it comes back; or it runs, as its rule says
+             its worker died in company              -            it runs alone, in a turn of its own
+             the store does not answer               unknown      it comes back, or runs unclaimed if its rule says so
+             only other servers of the store fail    -            it is claimed again in the next turn
     run      the handler raises EventRejected        rejected     it becomes a dead letter
              the handler cannot reach its store      unknown      it comes back
-             the handler raises another error        failed       it comes back, until no attempt is left
-             the claim expired before its start      failed       it comes back; that counts as no attempt
-             behind one of its group that failed     busy         it does not run, and comes back
-    commit   recorded                                processed
+             the handler raises another error        failed       it comes back, or becomes a dead letter after its
+                                                                  last attempt
+             its claim expired before it began, or   failed       it comes back, and that counts as no attempt
+             its sink is down
+             one before it in its group did not      busy         it does not run, and comes back
+             end well (was not dropped or processed)
+    commit   recorded                                processed    it is acknowledged
              another worker has taken over           failed       it comes back, most likely as a duplicate
-             the store does not answer               unknown      it comes back; or processed, as its rule says
-    settle   a copy of one that was processed        duplicate    with its result
-             a copy of one that ended otherwise      the same     and with the same consequence
+             the store does not answer               unknown      it comes back, or is processed if its rule says so
+    settle   a copy of one that was processed        duplicate    it is dropped, with the same result
+             a copy of one that ended otherwise      the same     with the same consequence
 
-An interrupt at any step: what has taken effect is committed, and the rest is given back.
+After an interrupt at any step, what has taken effect is committed, what has failed counts as an attempt, and all other
+claims are released as if they had never been made. The same goes for an error that is not about one event, such as a
+sink that can send nothing. Both then go on to the caller.
 
 Which events go when is decided in `order.py`. What is known in each phase is in `jobs.py`, and how a job can end in
 `endings.py`.
@@ -46,6 +55,7 @@ from eventonce.engine import endings
 from eventonce.engine.context import Context
 from eventonce.engine.drivers import Blocking, Flow, Pause, StoreCall
 from eventonce.engine.handler import Handler
+from eventonce.engine.hooks import Hooks
 from eventonce.engine.jobs import Chain, Decision, Deferred, Effect, Ended, Failure, Job, Refused, Runnable, Turn
 from eventonce.engine.keeper import Keeper, OpenClaim, OpenClaims
 from eventonce.engine.limits import RunLimits
@@ -56,17 +66,16 @@ from eventonce.errors import StoreBusy, StoreError, StorePartly
 from eventonce.event import Delivery
 from eventonce.event.groups import Stops
 from eventonce.event.keys import Key
-from eventonce.observe.hooks import Hooks
 from eventonce.ports import Seen, Store
 
-_COMMIT_PAUSES = (20, 100, 400, None)  # milliseconds after each try
+_COMMIT_PAUSES = (20, 100, 400, None)  # milliseconds after each call that failed; the last one is not repeated
 _NEW = Won(1)
 _STRENGTH: dict[type, int] = {Done: 0, Stale: 1, Busy: 2, Won: 3}
 _log = logging.getLogger("eventonce")
 
 
 class Engine(msgspec.Struct, eq=False):
-    """What all batches of an `Once` share. It holds nothing of a batch, so threads may share it."""
+    """What the batches of one `Once` share. It holds nothing of a batch, so threads may share it."""
 
     reader: Reader
     store: Store  # for transactions; its verbs are called by whoever drives the steps
@@ -108,20 +117,20 @@ class Batch:
         engine, claims = self._engine, self.claims
         arrived = arrived or (yield from self._read(items, first))
         order = self.order_type(arrived, self._limits, self._stops, engine.clock, token)
-        engine.keeper.watch(claims, order.remaining)  # from now on leases are extended, and no effect waits long
+        engine.keeper.watch(claims, order.remaining)  # it extends leases, and commits what the steps leave waiting
         try:
             while turn := order.next_turn():
                 if turn.pause:
                     yield Pause(engine.clock.sleep, turn.pause)
                 results = Results(claims, engine.max_result, engine.hooks)
                 try:
-                    decisions = yield from self._claim(turn)  # each may run, has ended, or is claimed again later
+                    decisions = yield from self._claim(turn)  # each job may run, has ended, or is claimed again later
                     chains = order.admit(decisions)  # what runs now: of each group, one after another
-                    yield from self._give_back(turn, self._unused(turn, chains))
-                    yield self._handler.run(chains, results)  # which notes each result as it happens
+                    yield from self._release(turn, self._unused(turn, chains))
+                    yield self._handler.run(chains, results)  # each result is noted as it happens
                     error = yield from self._commit(results)
-                    yield from self._give_back(turn, results.without_effect(), results.failures)
-                    order.end(self._settle(results, error))  # and so end their copies
+                    yield from self._release(turn, results.without_effect(), results.failures)
+                    order.end(self._settle(results, error))  # this decides copies, and the group behind a failure
                 except BaseException:
                     yield from self._rescue(turn, results)
                     raise
@@ -129,7 +138,7 @@ class Batch:
             engine.keeper.leave(claims)
         ended = order.ended()
         if engine.hooks is not None:
-            engine.hooks.settled([_seen(item, event) for item, event in zip(items, ended, strict=True)])
+            engine.hooks.settled([_details(item, event) for item, event in zip(items, ended, strict=True)])
         return ended
 
     # --- read: which events are these? ---
@@ -161,29 +170,27 @@ class Batch:
             answers = (yield StoreCall("claim", wants, turn.token, lease)) if wants else []
         except StoreError as error:
             if error.retryable and not isinstance(error, StoreBusy):  # it may have claimed, with only its answer lost
-                yield from self._give_back(turn, jobs)
+                yield from self._release(turn, jobs)
             return _in_order(rejected + self._without_store(jobs, error))
         won = [want.key for want, answer in zip(wants, answers, strict=True) if type(answer) is Won]
         claims = self.claims.add(won, turn.token, sent + lease)
-        if len(answers) == len(jobs) == answers.count(_NEW) and not rejected:  # nearly always, and the rest agrees
+        if len(answers) == len(jobs) == answers.count(_NEW) and not rejected:  # nearly always: a short cut
             runnable = self._runnable if self._handler.takes_context else Runnable
             return [runnable(job, 1, claims[job.key]) for job in jobs]
         if len(answers) > len(jobs):  # some have two keys
-            each = iter(answers)
-            answers = [strongest([next(each) for _ in job.keys]) for job in jobs]
+            remaining = iter(answers)
+            answers = [strongest([next(remaining) for _ in job.keys]) for job in jobs]
         decided = [self._decide(turn, job, answer, claims) for job, answer in zip(jobs, answers, strict=True)]
         return _in_order(rejected + decided) if rejected else decided
 
     def _decide(self, turn: Turn, job: Job, answer: Answer, claims: Mapping[Key, OpenClaim]) -> Decision:
         """Decide what the store's answer means for a job."""
         if isinstance(answer, Done):
-            if job.message_id is None or not endings.passed_on(job, answer):
-                return endings.duplicate(job, answer)
-            return self._runnable(
-                job, answer.record.attempts, answer
-            )  # by an earlier run, and its carrier sent it again
+            if endings.is_redelivery(job, answer):
+                return self._runnable(job, answer.record.attempts, answer)
+            return endings.duplicate(job, answer)
         if not isinstance(answer, Won):
-            return endings.answered(job, answer)
+            return endings.not_won(job, answer)
         if answer.suspect and not turn.alone:
             return Deferred(job, alone=True)
         if answer.attempt > self._limits.max_attempts:
@@ -197,7 +204,7 @@ class Batch:
             return []
         try:
             records = iter((yield StoreCall("peek", [key for job in bounded for key in job.keys])))
-        except StorePartly as error:  # its answers are about these keys only
+        except StorePartly as error:  # its partial answers are to this peek, not to the claim
             raise StoreError(str(error)) from error
         now = self._engine.clock.utc()
         ends = [endings.too_far_ahead(job, [next(records) for _ in job.keys], now) for job in bounded]
@@ -206,20 +213,20 @@ class Batch:
     def _without_store(self, jobs: Sequence[Job], error: StoreError) -> list[Decision]:
         """Decide without an answer: retry later, or run unclaimed if the rule says so.
 
-        If some servers of the store did answer, what they answered for is claimed again in the next turn. Nothing runs
-        unclaimed behind that in its group.
+        If some servers of the store did answer, their jobs are claimed again in the next turn. Nothing runs unclaimed
+        behind such a job in its group.
         """
         answered = _answered(jobs, error)
-        waiting: set[str | None] = set()  # groups, of which one with an answer goes first
+        waiting_groups: set[str | None] = set()
         decisions: list[Decision] = []
         unclaimed = 0
         for job in jobs:
             if job in answered:
                 decisions.append(Deferred(job, alone=False))
-                waiting |= {job.group} - {None}
+                waiting_groups |= {job.group} - {None}
             elif job.rule.on_store_error != "process":
                 decisions.append(endings.unknown(job, error))
-            elif job.group in waiting:
+            elif job.group in waiting_groups:
                 decisions.append(endings.behind(job))
             else:
                 decisions.append(self._runnable(job, 1, error))
@@ -236,10 +243,13 @@ class Batch:
         context = Context(attempt, replay, job.key, job.version, claim, engine.store, engine.clock, is_async)
         return Runnable(job, attempt, basis, context)
 
-    # --- commit and give back: what the store must know ---
+    # --- commit and release: what the store must know ---
 
     def _commit(self, results: Results) -> Flow[StoreError | None]:
-        """Commit what waits. The effects have happened, so try again for as long as the claims are ours."""
+        """Commit what waits. Return the error if that failed.
+
+        The effects have happened, so the call is repeated while the claims are ours.
+        """
         if not results.effects:
             return None
         for pause in _COMMIT_PAUSES:
@@ -250,15 +260,15 @@ class Batch:
                 answers = yield StoreCall("commit", finishes)
             except StoreError as error:
                 if isinstance(error, StorePartly):
-                    self.claims.answered(finishes, error.answers)
+                    self.claims.note_commits(finishes, error.answers)
                 if pause is None or not error.retryable or not self.claims.may_still_commit():
                     return error
                 yield Pause(self._engine.clock.sleep, pause)
             else:
-                self.claims.answered(finishes, answers)
+                self.claims.note_commits(finishes, answers)
         return None
 
-    def _give_back(self, turn: Turn, jobs: Sequence[Job], failures: Iterable[Failure] = ()) -> Flow[None]:
+    def _release(self, turn: Turn, jobs: Sequence[Job], failures: Iterable[Failure] = ()) -> Flow[None]:
         """Release the claims of jobs: with the error of a failed attempt, or as if they had never been made."""
         if not jobs:
             return
@@ -267,11 +277,14 @@ class Batch:
         try:
             yield StoreCall("release", releases)
         except StoreError as error:  # their leases expire by themselves
-            _log.warning("could not give %d claims back: %s", len(jobs), error)
+            _log.warning("could not release %d claims: %s", len(jobs), error)
         self.claims.drop([release.key for release in releases])
 
     def _unused(self, turn: Turn, chains: Sequence[Chain]) -> list[Job]:
-        """Return the jobs with a claim of ours that do not run now: deferred, used up, behind another, half won."""
+        """Return the jobs with a claim of ours that do not run now: deferred, without an attempt, or behind another.
+
+        A job may also have won one of its two keys only.
+        """
         running = [each.job for chain in chains for each in chain if type(each.basis) is OpenClaim]
         if len(running) == len(self.claims):  # nearly always
             return []
@@ -279,12 +292,12 @@ class Batch:
         return [job for job in turn.jobs if job in unused and any(is_open(key, turn.token) for key in job.keys)]
 
     def _rescue(self, turn: Turn, results: Results) -> Flow[None]:
-        """After an interrupt, commit what has taken effect and give the rest back. One failure here stops no other."""
+        """After an interrupt, commit what has taken effect and release the rest, even if one of the two fails."""
         results.wind_up()
         with _logged("commit what was done"):
             yield from self._commit(results)
-        with _logged("give claims back"):
-            yield from self._give_back(turn, results.never_happened(turn.jobs), results.failures)
+        with _logged("release claims"):
+            yield from self._release(turn, results.never_happened(turn.jobs), results.failures)
 
     # --- settle: what became of those that ran ---
 
@@ -295,16 +308,16 @@ class Batch:
 
     def _end(self, effect: Effect, results: Results, error: StoreError | None) -> Ended:
         job, basis = effect.runnable.job, effect.runnable.basis
-        memory = results.memos.get(job) if results.memos else None
+        memo = results.memos.get(job) if results.memos else None
         if not isinstance(basis, OpenClaim):
-            return endings.unclaimed(effect, basis, memory)
+            return endings.unclaimed(effect, basis, memo)
         committed = results.in_transaction.get(job) if results.in_transaction else None
         if committed is None:
             committed = self.claims.committed.pop(job.key, None)
         if committed:
-            return endings.processed(effect, memory)
+            return endings.processed(effect, memo)
         if committed is None:
-            return endings.unrecorded(effect, error, memory)
+            return endings.unrecorded(effect, error, memo)
         _log.warning("key %s: another worker took over before the commit", job.key.hex())
         return endings.fenced(effect)
 
@@ -324,7 +337,10 @@ def _strength(answer: Answer) -> tuple[int, bool, int]:
 
 
 def _answered(jobs: Sequence[Job], error: StoreError) -> set[Job]:
-    """Return the jobs with an answer to each of their keys, which only some servers of a store can have given."""
+    """Return the jobs with an answer to each of their keys, if only some servers of the store answered.
+
+    Return none if all have one: another turn could end in the same way, and so without end.
+    """
     if not isinstance(error, StorePartly):
         return set()
     answers = iter(error.answers)
@@ -341,14 +357,14 @@ def _in_order(decisions: list[Decision]) -> list[Decision]:
     return sorted(decisions, key=lambda decision: decision.job.position)
 
 
-def _seen(item: object, event: Ended | Refused) -> Seen:
+def _details(item: object, event: Ended | Refused) -> Seen:
     return Seen(event.event, event.outcome, item.origin if isinstance(item, Delivery) else {})
 
 
 @contextmanager
-def _logged(what: str) -> Iterator[None]:
-    """Log an error and go on: another one is on its way up, and it must arrive."""
+def _logged(action: str) -> Iterator[None]:
+    """Log an error and go on: the interrupt is on its way up, and must arrive."""
     try:
         yield
     except Exception:
-        _log.exception("could not %s after an interruption", what)
+        _log.exception("could not %s after an interruption", action)

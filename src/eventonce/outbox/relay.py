@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from eventonce.clock import Clock, SystemClock, duration
 from eventonce.dead_letters import open_dead_letters
+from eventonce.engine.hooks import Hooks
 from eventonce.errors import ConfigError
-from eventonce.observe.hooks import Hooks
 from eventonce.observe.outage import Outage, awaited
 from eventonce.outbox.feed import OutboxFeed
 from eventonce.outbox.outbox import Outbox

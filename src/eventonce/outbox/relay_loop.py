@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 from eventonce.backoff import backoff
 from eventonce.clock import Clock
+from eventonce.engine.hooks import Hooks
 from eventonce.errors import EventRejected, StoreError, StoreUnusable
-from eventonce.observe.hooks import Hooks
 from eventonce.observe.outage import Outage
 from eventonce.outbox.decision import PublishedRows, RefusedRow, RelayDecision, dead_event
 from eventonce.outbox.feed import OutboxFeed

@@ -1,12 +1,12 @@
-"""Finding the copies among recorded events, and the fields that differ between them.
+"""The search for copies among recorded events, and for the fields that differ between them.
 
 1. Events with one envelope id are copies, as EventBridge and CloudEvents promise. If they differ in more than what is
    made anew when an event is sent, the id is used twice and proves nothing.
 2. What is **made anew** is a clock that shows the time of sending, or a token that no other event has. A field of any
-   other kind, such as a price, a counter or a status, says something: events that differ there are never copies.
+   other kind, such as a price, a counter or a status, has a meaning. Events that differ there are never copies.
 3. Events that are **equal but for what is made anew** are one event sent again, or the same thing happening again.
-   Two events do not show which. The traffic as a whole does: copies share an id that was made for the event and on
-   which all else depends; they are rare, come soon, and strike any event alike (`_doubt`).
+   Two events do not show which. The traffic as a whole does. Copies share an id that was made for the event and on
+   which all else depends. They are rare, come soon, and strike any event alike (`_doubt`).
 
 To drop an event is worse than to run one twice, so "unclear" counts as "not copies".
 """
@@ -31,8 +31,8 @@ _MANY = 4  # no more equal events than this, on average
 _RARE = 0.3  # of all events at most are repeated
 _SOON = 15 * MINUTE  # at the latest
 _BEAT = 10 * SECOND  # a longer distance is not always the same
-_SOONER = 4  # times as soon as the next event comes, if the events say little
-_FAR = 10  # times as late as nine of ten copies, and it is not a copy
+_SOONER = 4  # times as soon as the next event comes, if there is no other evidence
+_FAR = 10  # times as late as nine of ten copies: not a copy
 # What shows a pattern, and what may be chance:
 _STEADY, _BEATS = 0.2, 4  # the deviation of gaps as a share of their mean, and how many gaps show it
 _UNRELATED = 0.125  # of the recording or more lies between two events that have nothing to do with each other
@@ -50,10 +50,10 @@ class Record(NamedTuple):
 
 
 class Likeness(NamedTuple):
-    """Events that are equal but for some fields, and what they are."""
+    """Events that are equal but for some fields, and what they are taken for."""
 
     answer: Answer
-    why: str
+    reason: str
     events: int
     differing: tuple[Column, ...]
     certain: bool = False  # they agree on when they happened
@@ -61,11 +61,11 @@ class Likeness(NamedTuple):
 
 @dataclass
 class Copies:
-    """Which events are one, and what shows it."""
+    """Which events are one, and the evidence for it."""
 
-    labels: list[int]  # by row: copies of one event have the same
-    volatile: dict[int, Column] = field(default_factory=dict)  # what differs between copies
-    same_id: int = 0  # copies with their first one's id
+    labels: list[int]  # by row; copies of one event have the same label
+    volatile: dict[int, Column] = field(default_factory=dict)  # the columns that differ between copies
+    same_id: int = 0  # copies with the id of their first one
     reused: int = 0  # events with the id of another one
     apart: int = 0  # events like others, but too far from them to be copies
     between: int = 0  # copies that came after another event about the same thing
@@ -88,31 +88,30 @@ class Copies:
 
     @property
     def doubtful(self) -> list[Likeness]:
-        """Return the likenesses that may be copies and are not taken for such."""
+        """Return the likenesses that may be copies, and are not taken for copies."""
         return [likeness for likeness in self.likenesses if likeness.answer == "unclear"]
 
     def join(self, groups: Iterable[Sequence[int]]) -> None:
         """Label the rows of each group as copies of one event."""
-        home = {self.labels[row]: self.labels[group[0]] for group in groups for row in group}
-        self.labels = [home.get(label, label) for label in self.labels]
+        new_labels = {self.labels[row]: self.labels[group[0]] for group in groups for row in group}
+        self.labels = [new_labels.get(label, label) for label in self.labels]
 
 
 def find(table: Table, records: Sequence[Record]) -> Copies:
-    """Find the copies."""
+    """Find the copies among the rows of a table."""
     copies = Copies(list(range(len(records))))
     by_id = [group for group in grouped(range(len(records)), lambda row: records[row].id or row) if len(group) > 1]
-    again = {row for group in by_id for row in group[1:]}
-    firsts = [row for row in range(len(records)) if row not in again]
-    known = [record.time for record in records if record.time is not None]
-    timed = len(known) == len(records) and 2 * len(set(known)) > len(firsts)
-    times = [time / 1000 for time in known] if timed else None
-    table.settle(firsts, None if times is None else [times[row] for row in firsts])
-    _same_id(table, by_id, copies)
-    _Search(table, _firsts(copies.labels), known if timed else None, copies).run()
+    repeated = {row for group in by_id for row in group[1:]}
+    firsts = [row for row in range(len(records)) if row not in repeated]
+    times = [record.time for record in records if record.time is not None]
+    timed = len(times) == len(records) and 2 * len(set(times)) > len(firsts)
+    table.settle(firsts, [times[row] / 1000 for row in firsts] if timed else None)
+    _join_same_id(table, by_id, copies)
+    _Search(table, _firsts(copies.labels), times if timed else None, copies).run()
     return copies
 
 
-def _same_id(table: Table, groups: Groups, copies: Copies) -> None:
+def _join_same_id(table: Table, groups: Groups, copies: Copies) -> None:
     for group in groups:
         differ = [table.columns[number] for number in _differing(table, group)]
         if all(column.steps == ("time",) or column.clock or column.made_anew(group[0]) for column in differ):
@@ -124,7 +123,7 @@ def _same_id(table: Table, groups: Groups, copies: Copies) -> None:
 
 
 class _Search:
-    """The search for copies under new ids, among rows of which each stands for one event."""
+    """The search for copies under new ids, among rows each of which is one event."""
 
     def __init__(self, table: Table, rows: Sequence[int], times: Sequence[int] | None, copies: Copies) -> None:
         self._table = table
@@ -134,12 +133,12 @@ class _Search:
         self._columns = table.columns
         self._own_time = {column.number for column in table.columns if column.steps == ("time",)}
         anew = {column.number for column in table.columns if any(map(column.made_anew, rows))}
-        self._says = [column for column in table.columns if column.number not in anew | self._own_time]
+        self._content_columns = [column for column in table.columns if column.number not in anew | self._own_time]
         self._thing: Column | None = None
         self._states: list[Column] = []
 
     def run(self) -> None:
-        """Judge the events that agree on the time at which they happened, then those that are alike."""
+        """Decide on the events that agree on the time at which they happened, then on those that are alike."""
         exact = grouped(self._rows, lambda row: self._content(row, clocks=True))
         heads = [group[0] for group in exact]
         alike = grouped(heads, lambda row: self._content(row, clocks=False))
@@ -157,7 +156,7 @@ class _Search:
             self._series(groups, self._thing)
 
     def _content(self, row: int, *, clocks: bool) -> frozenset[tuple[int, bytes | None]]:
-        """Return what the event in this row says, without what is made anew; clocks are left in if wanted."""
+        """Return the content of this row, without what is made anew. With `clocks`, that of clocks is left in."""
         return frozenset(
             (number, None if column.made_anew(row) and not (clocks and column.clock) else cell)
             for number, cell in self._table.rows[row].items()
@@ -171,7 +170,8 @@ class _Search:
 
     def _find_thing(self, groups: Groups) -> None:
         """Find the id of what the events are about, and what differs between the events about one thing."""
-        whole = [column for column in self._says if column.minted and column.present == len(self._table.rows)]
+        columns = self._content_columns
+        whole = [column for column in columns if column.minted and column.present == len(self._table.rows)]
         often = [column for column in whole if _EVENTS * len(column.cells) >= len(groups)]
         self._thing = max(often, key=lambda each: (len(each.cells), each.rising, -len(each.steps)), default=None)
         numbers: set[int] = set()
@@ -189,12 +189,12 @@ class _Search:
 
     # --- what they are ---
 
-    def _settle(self, groups: Groups, judgement: tuple[Answer, str], *, certain: bool) -> None:
+    def _settle(self, groups: Groups, decision: tuple[Answer, str], *, certain: bool) -> None:
         several = [group for group in groups if len(group) > 1]
         numbers = {number for group in several for number in _differing(self._table, group)}
         differing = tuple(column for column in self._columns if column.number in numbers)
-        answer, why = judgement
-        self._copies.likenesses.append(Likeness(answer, why, sum(map(len, several)), differing, certain))
+        answer, reason = decision
+        self._copies.likenesses.append(Likeness(answer, reason, sum(map(len, several)), differing, certain))
         if answer != "copies":
             return
         runs = [group if certain else run for group in several for run in self._runs(group, self._reach(several))]
@@ -211,57 +211,58 @@ class _Search:
     def _judge(self, groups: Groups) -> tuple[Answer, str]:
         several = [group for group in groups if len(group) > 1]
         gaps = [self._gaps(group) for group in several]
-        every = sorted(gap for each in gaps for gap in each)
-        distance = f" ({format_duration(every[0])} to {format_duration(every[-1])})" if self._times else ""
+        sorted_gaps = sorted(gap for each in gaps for gap in each)
+        distance = f" ({format_duration(sorted_gaps[0])} to {format_duration(sorted_gaps[-1])})" if self._times else ""
         if _mean_size(groups) > _MANY:
             return "repeats", f"{_mean_size(groups):,.0f} events on average say the same"
         if any(len(each) >= _BEATS and _is_steady(each) for each in gaps):
             return "repeats", f"they come in a steady beat{distance}"
-        evidence = self._dependence(groups, len(every))
-        if evidence is None and statistics.median(every) > _UNRELATED * sum(self._gaps(self._rows)):
+        evidence = self._dependence(groups, len(sorted_gaps))
+        if evidence is None and statistics.median(sorted_gaps) > _UNRELATED * sum(self._gaps(self._rows)):
             return "repeats", f"they are as far apart as unrelated events are{distance}"
-        doubt = self._doubt(groups, every, shown=evidence is not None)
+        doubt = self._doubt(groups, sorted_gaps, dependent=evidence is not None)
         if doubt is not None:
             return "unclear", f"{doubt}{distance}"
         return "copies", f"{evidence or 'they follow each other far sooner than any two events do'}{distance}"
 
-    def _dependence(self, groups: Groups, again: int) -> str | None:
+    def _dependence(self, groups: Groups, repeats: int) -> str | None:
         """Return the evidence, if any, that all else depends on the id: by chance it would be equal far less often."""
         if self._thing is None:
             return None
-        rest = {column.number for column in self._says} - {self._thing.number, *(each.number for each in self._states)}
+        own = {self._thing.number, *(each.number for each in self._states)}
+        others = {column.number for column in self._content_columns} - own
         heads = [head for head, *_ in self._by_thing(groups)]
         contents = Counter(
-            frozenset((number, cell) for number, cell in self._table.rows[head].items() if number in rest)
+            frozenset((number, cell) for number, cell in self._table.rows[head].items() if number in others)
             for head in heads
         )
         pairs = sum(count * (count - 1) for count in contents.values())
         alike = max(pairs / max(1, len(heads) * (len(heads) - 1)), 1 / len(heads))
-        if alike > _ALIKE or again * math.log10(alike) > _CHANCE:
+        if alike > _ALIKE or repeats * math.log10(alike) > _CHANCE:
             return None
-        own = " with ".join(column.path for column in (self._thing, *self._states))
+        paths = " with ".join(column.path for column in (self._thing, *self._states))
         return (
-            f"whenever {own} recurred ({again:,} times) they agreed on all else, "
+            f"whenever {paths} recurred ({repeats:,} times) they agreed on all else, "
             f"as two others do in {alike:.1%} of all cases at most"
         )
 
-    def _doubt(self, groups: Groups, gaps: Sequence[int], *, shown: bool) -> str | None:
-        """Return what speaks against copies: they are rare, come soon, and strike any event alike."""
+    def _doubt(self, groups: Groups, gaps: Sequence[int], *, dependent: bool) -> str | None:
+        """Return the first reason to doubt that these are copies, which are rare, come soon and strike any event."""
         thing = self._thing
         if thing is None:
             return "they have no id that looks as if it was made for the event"
-        if self._times is None and not (shown and thing.rising):
+        if self._times is None and not (dependent and thing.rising):
             return "there are no times to compare"
         late = 0 if self._times is None else gaps[int(MOST * (len(gaps) - 1))]
-        reach = DAY if shown and thing.rising else _SOON if shown else MINUTE
+        reach = DAY if dependent and thing.rising else _SOON if dependent else MINUTE
         several = sum(len(group) > 1 for group in groups)
-        state = next((column.path for column in self._says if self._favours(column, groups)), None)
+        state = next((column.path for column in self._content_columns if self._favours(column, groups)), None)
         doubts = (
             (late > reach, "they are too far apart for a sender that tries again"),
             (state is not None, f"it depends on {state} whether an event is repeated"),
             (2 * self._between(groups) > several, "other events about the same thing come in between"),
             (
-                not shown and _SOONER * statistics.median(gaps) > statistics.median(self._gaps(self._rows)),
+                not dependent and _SOONER * statistics.median(gaps) > statistics.median(self._gaps(self._rows)),
                 "they follow each other as any two events do",
             ),
             (late > _BEAT and len(gaps) >= _BEATS and _is_steady(gaps), "they all come at the same distance"),
@@ -273,48 +274,49 @@ class _Search:
         return next((doubt for holds, doubt in doubts if holds), None)
 
     def _favours(self, column: Column, groups: Groups) -> bool:
-        """Return whether events in some states are repeated more often than others: copies strike any event alike."""
+        """Return whether events in some states are repeated more often than others. Copies strike any event alike."""
         if not column.scalar or not 1 < len(column.cells) <= _FEW:
             return False
         cells = [self._table.rows[group[0]].get(column.number) for group in groups]
-        every, again = Counter(cells), Counter(cell for cell, group in zip(cells, groups, strict=True) if group[1:])
-        share = sum(again.values()) / len(groups)
-        for cell, count in every.items():
+        repeated = Counter(cell for cell, group in zip(cells, groups, strict=True) if group[1:])
+        share = sum(repeated.values()) / len(groups)
+        for cell, count in Counter(cells).items():
             expected = count * share
-            if abs(again[cell] - expected) > max(_LEAST, _DEVIATIONS * math.sqrt(expected * (1 - share))):
+            if abs(repeated[cell] - expected) > max(_LEAST, _DEVIATIONS * math.sqrt(expected * (1 - share))):
                 return True
         return False
 
     def _between(self, groups: Groups) -> int:
         """Return how many groups have another event about the same thing between their first and last."""
-        members = {group[0]: [self._at(row) for row in group] for group in groups}
+        times = {group[0]: [self._time(row) for row in group] for group in groups}
         count = 0
         for heads in self._by_thing(groups) if self._states else ():
-            for place, head in enumerate(heads):
-                others = heads[max(0, place - _FEW) : place] + heads[place + 1 : place + _FEW]  # bounds the work
-                first, last = min(members[head]), max(members[head])
-                count += first < last and any(first < at < last for other in others for at in members[other])
+            for index, head in enumerate(heads):
+                others = heads[max(0, index - _FEW) : index] + heads[index + 1 : index + _FEW]  # bounds the work
+                first, last = min(times[head]), max(times[head])
+                count += first < last and any(first < time < last for other in others for time in times[other])
         return count
 
     # --- distances ---
 
-    def _at(self, row: int) -> tuple[int, int]:
+    def _time(self, row: int) -> tuple[int, int]:
+        """Return the time of a row, and the row where times are equal. Without times, rows are the only measure."""
         return (row if self._times is None else self._times[row], row)
 
     def _gaps(self, group: Sequence[int]) -> list[int]:
-        return [later[0] - earlier[0] for earlier, later in pairwise(sorted(map(self._at, group)))]
+        return [later[0] - earlier[0] for earlier, later in pairwise(sorted(map(self._time, group)))]
 
     def _reach(self, groups: Groups) -> float:
-        """Return how far from the one before a copy may be."""
+        """Return how far a copy may be from the one before it."""
         gaps = sorted(gap for group in groups for gap in self._gaps(group))
         return math.inf if self._times is None else max(_SOON, _FAR * gaps[int(MOST * (len(gaps) - 1))])
 
     def _runs(self, group: Sequence[int], reach: float) -> Groups:
-        """Split a group where the next is too far to be a copy."""
-        ordered = sorted(group, key=self._at)
+        """Split a group where the next event is too far away to be a copy."""
+        ordered = sorted(group, key=self._time)
         runs = [ordered[:1]]
         for earlier, later in pairwise(ordered):
-            if self._at(later)[0] - self._at(earlier)[0] > reach:
+            if self._time(later)[0] - self._time(earlier)[0] > reach:
                 runs.append([])
             runs[-1].append(later)
         return runs
@@ -322,22 +324,22 @@ class _Search:
     # --- several events about one thing ---
 
     def _series(self, groups: Groups, thing: Column) -> None:
-        """Record what tells the events about one thing apart, and doubt it if there are no copies besides."""
+        """Note what tells the events about one thing apart, and the doubt if there are no other copies."""
         events = sum(len(heads) for heads in self._by_thing(groups) if len(heads) > 1)
         simple = all(each.scalar and each.present == len(self._table.rows) for each in self._states)
         if simple and len(self._states) <= _STATES and all(len(each.cells) <= _FEW for each in self._states):
             self._copies.series = (thing, *self._states)
-        other = self._copies.new_id or self._copies.doubtful
-        if len(self._states) <= _STATES and not other and self._dependence(groups, events):
-            why = f"they have the same {thing.path}, and what differs may be what happened to it"
-            self._copies.likenesses.append(Likeness("unclear", why, events, tuple(self._states)))
+        others = self._copies.new_id or self._copies.doubtful
+        if len(self._states) <= _STATES and not others and self._dependence(groups, events):
+            reason = f"they have the same {thing.path}, and what differs may be what happened to it"
+            self._copies.likenesses.append(Likeness("unclear", reason, events, tuple(self._states)))
 
 
-def grouped(rows: Iterable[int], by: Callable[[int], Hashable]) -> Groups:
-    """Return the rows that are the same by this, in the order of their first ones."""
+def grouped(rows: Iterable[int], key: Callable[[int], Hashable]) -> Groups:
+    """Return the rows in groups of equal keys, in the order of their first rows."""
     groups: defaultdict[Hashable, list[int]] = defaultdict(list)
     for row in rows:
-        groups[by(row)].append(row)
+        groups[key(row)].append(row)
     return list(groups.values())
 
 

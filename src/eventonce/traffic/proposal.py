@@ -1,4 +1,4 @@
-"""Advice in writing: a rule file with its reasons in comments, or JSON."""
+"""Proposals: advice as a rule file with the reasons in comments, or as JSON."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ from eventonce.traffic.table import MAX_COLUMNS, Column
 
 _WIDTH = 110
 _MAX_PATHS = 12
-_TAKEN = {
+_TAKEN_FOR = {
     "copies": "taken for copies",
     "repeats": "taken for the same thing happening again, so not for copies",
     "unclear": "not taken for copies",
@@ -21,7 +21,7 @@ _TAKEN = {
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """What was read in all."""
+    """The numbers of all events that were read."""
 
     events: int
     rejected: int = 0
@@ -29,15 +29,15 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 def toml(advices: Sequence[Advice], totals: Totals) -> str:
-    """Return the rule file."""
+    """Return the proposal as a rule file."""
     lines = [*_comment(_head(advices, totals))]
     for advice in advices:
         lines += ["", *_rule(advice)]
     return "\n".join(lines) + "\n"
 
 
-def as_json(advices: Sequence[Advice], totals: Totals) -> dict[str, Any]:
-    """Return the same for programs."""
+def to_json(advices: Sequence[Advice], totals: Totals) -> dict[str, Any]:
+    """Return the proposal as a JSON document."""
     return {**msgspec.to_builtins(totals), "kinds": [_fields(advice) for advice in advices]}
 
 
@@ -45,12 +45,12 @@ def as_json(advices: Sequence[Advice], totals: Totals) -> dict[str, Any]:
 
 
 def evidence(advice: Advice) -> list[str]:
-    """Return what the rule rests on, a sentence each."""
-    return [*_seen(advice), *_key(advice), _checked(advice), f"Window: {advice.late.why}."]
+    """Return the evidence for a rule, a sentence each."""
+    return [*_seen(advice), *_key(advice), _checked(advice), f"Window: {advice.lateness.reason}."]
 
 
 def warnings(advice: Advice) -> list[str]:
-    """Return what to know before using it, a sentence each."""
+    """Return what to know before using a rule, a sentence each."""
     return [*_little(advice), *_doubts(advice), *_failures(advice), *_limits(advice)]
 
 
@@ -64,7 +64,7 @@ def _seen(advice: Advice) -> Iterator[str]:
     if kind.replayed:
         yield f"{_count(kind.replayed, 'replayed event')} left out: they were sent again on purpose."
     for likeness in copies.likenesses:
-        yield f"{_alike(likeness)}: {_TAKEN[likeness.answer]}, as {likeness.why}."
+        yield f"{_alike(likeness)}: {_TAKEN_FOR[likeness.answer]}, as {likeness.reason}."
     if copies.volatile:
         yield f"Copies differ in {_paths(copies.volatile.values())}."
 
@@ -83,7 +83,7 @@ def _key(advice: Advice) -> Iterator[str]:
         f"so fewer than {3 / distinct:.1%} of all will (95 %)."
     )
     if fields.tied:
-        yield "Each of these would do alone; together they are safer."
+        yield "Each of these would do alone. Together they are safer."
     elif len(fields.columns) > 1:
         yield "No single id tells these events apart: there are several about one thing."
 
@@ -100,17 +100,17 @@ def _checked(advice: Advice) -> str:
 
 def _little(advice: Advice) -> Iterator[str]:
     about = advice.study
-    if about.little:
+    if about.too_little:
         yield f"too little traffic to learn from: {len(about.table.rows)} of at least {ENOUGH} events."
-    elif about.seen:
+    elif about.copy_count:
         return
     elif about.copies.doubtful:
         yield "no event is shown to be a copy, so there is nothing to learn from what copies share."
     else:
         yield "no copies were seen, so there is nothing to learn from what copies share. Record for longer."
     if advice.rule.key != "id":
-        why = "the ids do not tell these events apart" if about.ids else "not every event has an id"
-        yield f"{why}, so this goes by content: equal events count as one, whether copies or not."
+        reason = "the ids do not tell these events apart" if about.ids else "not every event has an id"
+        yield f"{reason}, so this goes by content: equal events count as one, whether copies or not."
     elif not advice.check.wrong:
         yield "the id is the safe choice: it drops no distinct event, but misses what is sent again under a new id."
 
@@ -118,8 +118,8 @@ def _little(advice: Advice) -> Iterator[str]:
 def _doubts(advice: Advice) -> Iterator[str]:
     about, copies = advice.study, advice.study.copies
     for likeness in copies.doubtful:
-        yield (f"{_alike(likeness)}. They may be copies under new ids: ask the producer before you choose another key.")
-    if not copies.certain and not about.little:
+        yield f"{_alike(likeness)}. They may be copies under new ids: ask the producer before you choose another key."
+    if not copies.certain and not about.too_little:
         yield (
             "no field proves that the copies under new ids are copies: what really happens again soon and says the "
             "same would be dropped; ask the producer whether that can be."
@@ -198,12 +198,12 @@ def _rule(advice: Advice) -> Iterator[str]:
     if rule.ignore:
         yield f"ignore = {_value(rule.ignore)}"
     yield f"window = {_value(rule.window)}"
-    yield from map(_other, _alternatives(advice))
+    yield from map(_alternative, _alternatives(advice))
 
 
-def _other(other: dict[str, Any]) -> str:
-    keyed = ", ".join(f"{name} = {_value(value)}" for name, value in other.items() if name != "if")
-    return f"# {other['if']}: {keyed}"
+def _alternative(alternative: dict[str, Any]) -> str:
+    settings = ", ".join(f"{name} = {_value(value)}" for name, value in alternative.items() if name != "if")
+    return f"# {alternative['if']}: {settings}"
 
 
 def _comment(sentences: Sequence[str] | Iterator[str]) -> Iterator[str]:
@@ -214,7 +214,7 @@ def _comment(sentences: Sequence[str] | Iterator[str]) -> Iterator[str]:
 
 
 def _harmless(text: str) -> str:
-    """Without characters that a comment may not have, or that a terminal would obey."""
+    """Replace characters that a comment may not have, or that a terminal would obey."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
@@ -229,7 +229,7 @@ def _value(value: Any) -> str:
 
 
 def _text(text: str) -> str:
-    # JSON's escapes are TOML's, too, but for surrogate pairs; what cannot be printed is escaped by hand.
+    # JSON's escapes are TOML's, too, but for surrogate pairs. Other characters that cannot be printed are escaped here.
     escaped = json.dumps(text, ensure_ascii=False)
     return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in escaped)
 
@@ -250,7 +250,7 @@ def _fields(advice: Advice) -> dict[str, Any]:
             "window": rule.window,
         },
         "confidence": advice.confidence,
-        "enough": not about.little,
+        "enough": not about.too_little,
         "events": about.kind.events,
         "sampled": len(about.table.rows),
         "distinct": copies.distinct,
@@ -266,20 +266,20 @@ def _fields(advice: Advice) -> dict[str, Any]:
 def _alternatives(advice: Advice) -> list[dict[str, Any]]:
     """Return other keys, for those who know more than the traffic shows."""
     about, copies, rule = advice.study, advice.study.copies, advice.rule
-    others: list[dict[str, Any]] = []
-    if about.little:
-        return others
-    if about.fields is not None and about.seen:
-        sets = [about.fields.paths, *((column.path,) for column in about.fields.others)]
-        others = [{"if": "as good in the sample", "key": list(paths)} for paths in sets if paths != rule.key]
+    alternatives: list[dict[str, Any]] = []
+    if about.too_little:
+        return alternatives
+    if about.fields is not None and about.copy_count:
+        keys = [about.fields.paths, *((column.path,) for column in about.fields.others)]
+        alternatives = [{"if": "as good in the sample", "key": list(paths)} for paths in keys if paths != rule.key]
         if rule.key == about.fields.paths:
-            others.append({"if": "if other content makes another event", **_content(copies.volatile.values())})
+            alternatives.append({"if": "if other content makes another event", **_content(copies.volatile.values())})
     if copies.doubtful or copies.apart:
         differing = [column for likeness in copies.likenesses for column in likeness.differing]
-        others.append({"if": "if those are copies", **_content([*copies.volatile.values(), *differing])})
+        alternatives.append({"if": "if those are copies", **_content([*copies.volatile.values(), *differing])})
     if copies.new_id and not copies.certain and about.ids:
-        others.append({"if": "if those are not copies", "key": "id"})
-    return others
+        alternatives.append({"if": "if those are not copies", "key": "id"})
+    return alternatives
 
 
 def _content(volatile: Iterable[Column]) -> dict[str, Any]:

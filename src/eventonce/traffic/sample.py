@@ -22,7 +22,7 @@ _unpack = msgspec.json.Decoder(Event).decode
 
 
 class TypeSample:
-    """What was seen of one source and type."""
+    """The sample of one source and type."""
 
     def __init__(self, source: str, type_: str) -> None:
         self.source = source
@@ -37,19 +37,21 @@ class TypeSample:
         return map(_unpack, self._packed)
 
     def add(self, event: Event, room: int) -> int:
-        """Count the event, and add it if it is of use; return how many bytes that took."""
+        """Count the event, and add it if it is of use. Return how many bytes that took."""
         content = canonical(event.data)
         self.events += 1
         if event.replay:
-            self.replayed += 1  # sent again on purpose: it says nothing about copies
+            self.replayed += 1  # sent again on purpose, so it shows nothing about copies
             return 0
-        own = {_fingerprint(b"content", content)} | ({_fingerprint(b"id", event.id.encode())} if event.id else set())
-        limit = MAX_EVENTS if self._fingerprints.isdisjoint(own) else 2 * MAX_EVENTS
+        fingerprints = {_fingerprint(b"content", content)}
+        if event.id:
+            fingerprints.add(_fingerprint(b"id", event.id.encode()))
+        limit = MAX_EVENTS if self._fingerprints.isdisjoint(fingerprints) else 2 * MAX_EVENTS
         if len(self._packed) >= limit or room <= 0:
             return 0
         packed = _pack(msgspec.structs.replace(event, raw=b""))
         self._packed.append(packed)
-        self._fingerprints |= own
+        self._fingerprints |= fingerprints
         return len(packed)
 
 
@@ -74,5 +76,5 @@ class Sample:
         self.kinds.setdefault((event.source, event.type), kind)
 
 
-def _fingerprint(of: bytes, data: bytes) -> bytes:
-    return hashlib.sha256(of + b" " + data).digest()[:16]
+def _fingerprint(domain: bytes, data: bytes) -> bytes:
+    return hashlib.sha256(domain + b" " + data).digest()[:16]

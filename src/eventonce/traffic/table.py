@@ -1,17 +1,17 @@
 """The fields of recorded events as a table: one column for each path, one row for each event.
 
 A cell is the canonical JSON of a value, or its digest if that is long. Lists of objects are looked into: the column
-`items[*].price` holds the prices of all items in their order. Work and memory are bounded: below a certain depth an
-object counts as one value, and beyond a certain number of columns the rest of an event goes into one last cell, which
-is compared but never proposed.
+`items[*].price` holds the prices of all items in their order. Work and memory are bounded. Below a certain depth an
+object counts as one value. Beyond a certain number of columns the rest of an event goes into one last cell, which is
+compared but never proposed.
 
 What a column holds is read off its values, never off its name:
 
-- an **opaque** value is a long token without meaning, such as a UUID, a hash or a receipt; a short one such as `e-17`
-  counts like it if none of many events shares its value;
-- a **clock** shows the time at which its event was sent, in any spelling: it keeps the distance to the envelope's
-  time, or it rises along the recording;
-- **rising** values have numbers in them that grow from one event to the next, such as `o-00017`.
+- An **opaque** value is a long token without meaning, such as a UUID, a hash or a receipt. A short one such as `e-17`
+  counts as opaque if none of many events shares its value.
+- A **clock** shows the time at which its event was sent, in any spelling. It keeps the distance to the envelope's
+  time, or it rises along the recording.
+- **Rising** values have numbers in them that grow from one event to the next, such as `o-00017`.
 """
 
 import hashlib
@@ -33,38 +33,38 @@ Steps = tuple[str, ...]
 Cells = dict[int, bytes]
 
 MAX_COLUMNS = 500
-MAX_CELLS = 500_000  # read, of one kind
-MOST = 0.9  # of the values show what a column holds
+MAX_CELLS = 500_000  # of one kind
+MOST = 0.9  # the share of values that shows what a column holds
 _REST: Steps = ("",)
 _MAX_DEPTH = 12
 _MAX_NAME = 100
 _MAX_CELL = 40
 _NULL = b"null"
-_ELSEWHERE = frozenset(("id", "source", "detail-type", "type", "replay-name"))  # what the rule's match or the id says
+_NOT_COMPARED = frozenset(("id", "source", "detail-type", "type", "replay-name"))  # the rule's match and id have these
 _TOKEN = re.compile(r"[A-Za-z0-9+/=_-]{16,}")
-_TURN = re.compile(r"[a-z](?=[A-Z0-9])|[A-Z](?=[a-z0-9])|[0-9](?=[A-Za-z])")
-_TURNS = 0.2  # of all characters in a token
+_SWITCH = re.compile(r"[a-z](?=[A-Z0-9])|[A-Z](?=[a-z0-9])|[0-9](?=[A-Za-z])")  # between kinds of characters
+_SWITCHES = 0.2  # of all characters in a token
 _SHORT = re.compile(rb'"(?=[^"]*[A-Za-z])(?=[^"]*\d)[A-Za-z0-9+/=_-]+"')
-_UNSHARED = 500  # events of which no two share a value: so there are tens of thousands
-_DIGITS = 17  # more than those of a card's number
+_UNSHARED = 500  # events of which no two share a value, so there are tens of thousands of values
+_DIGITS = 17  # more than a card number has
 _NUMBER = re.compile(rb"\.\d+|\d+")
 _TIME_OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}(?:[.,]\d+)?))?")
 _HALF_DAY = 43_200
 _YEARS = (946_684_800, 4_102_444_800)  # 2000 to 2099, in seconds
-_SHIFT, _TIGHT = 10.0, 2.0  # seconds that a clock may be off
-_FOLLOWS = 0.7  # of the values; those that agree with an earlier copy are off
-_NEAR = 3  # places
+_LOOSE, _TIGHT = 10.0, 2.0  # seconds that a clock may be off
+_FOLLOWS = 0.7  # the share of values that follow the time. Those of late copies may not.
+_NEAR = 3  # rows
 
 
 class Column:
-    """One path, and what it holds."""
+    """One path, and what its values show."""
 
     def __init__(self, number: int, steps: Steps) -> None:
         self.number = number
         self.steps = steps
         self.cells: Counter[bytes] = Counter()
-        self.present = 0  # rows that have it, other than as null
-        self.tokens = 0  # of these
+        self.present = 0  # rows that have it, and not as null
+        self.tokens = 0  # rows in which it is a token
         self.rising = self.timed = self.clock = self.fine = self.unshared = False
         self.on_time: set[int] = set()  # rows in which a clock shows when the event was sent
 
@@ -80,14 +80,14 @@ class Column:
         return text
 
     @property
-    def known(self) -> bool:
+    def is_path(self) -> bool:
         """Return whether it is one path, and not the rest."""
         return self.steps != _REST
 
     @property
     def scalar(self) -> bool:
         """Return whether a key can have it: it holds one string or number in each event."""
-        return self.known and ITEM not in self.steps and all(cell[:1] not in b"[{tfn" for cell in self.cells)
+        return self.is_path and ITEM not in self.steps and all(cell[:1] not in b"[{tfn" for cell in self.cells)
 
     @property
     def opaque(self) -> bool:
@@ -100,7 +100,7 @@ class Column:
 
     def made_anew(self, row: int) -> bool:
         """Return whether the value in this row may have been made when the event was sent."""
-        return self.known and (row in self.on_time if self.clock else self.unshared)
+        return self.is_path and (row in self.on_time if self.clock else self.unshared)
 
     def settle(self, rows: Sequence[int], cells: Sequence[bytes | None], times: Sequence[float] | None) -> None:
         """Determine what it holds, from rows of different ids in the order of the recording, and their times."""
@@ -114,20 +114,20 @@ class Column:
         self.rising = len(numbers) == len(distinct) and rises >= MOST * (len(numbers) - 1)
         short = len(distinct) >= _UNSHARED and sum(map(bool, map(_SHORT.fullmatch, distinct))) >= MOST * len(distinct)
         self.unshared |= len(distinct) == len(present) and short and not self.rising
-        moments = [moment for _, cell, _ in present if (moment := read_moment(cell)) is not None]
-        self.timed = len(moments) == len(present)
+        values = [value for _, cell, _ in present if (value := read_seconds(cell)) is not None]
+        self.timed = len(values) == len(present)
         if not self.timed:
             return
-        inside = _in_order(moments)
-        close = inside if times is None else _at_one_distance(moments, [times[index] for *_, index in present], _SHIFT)
-        self.fine = any(value % 1 for value in moments)  # it counts less than seconds
+        ordered = _in_order(values)
+        close = ordered if times is None else _at_one_distance(values, [times[index] for *_, index in present], _LOOSE)
+        self.fine = any(value % 1 for value in values)  # it shows fractions of a second
         self.clock = sum(close) >= _FOLLOWS * len(close)
-        self.on_time = {row for (row, *_), near, steady in zip(present, inside, close, strict=True) if near or steady}
+        self.on_time = {row for (row, *_), near, fits in zip(present, ordered, close, strict=True) if near or fits}
 
     def tells_apart(self, cells: Sequence[bytes | None], times: Sequence[float] | None) -> bool:
         """Return whether it shows to the second when each of these events happened."""
-        moments = [read_moment(cell or _NULL) for cell in cells]
-        values = [each for each in moments if each is not None]
+        seconds = [read_seconds(cell or _NULL) for cell in cells]
+        values = [value for value in seconds if value is not None]
         if not self.clock or times is None or len(values) < len(cells) or 2 * len(set(values)) < len(cells):
             return False
         return sum(_at_one_distance(values, times, _TIGHT)) >= MOST * len(values)
@@ -190,8 +190,8 @@ class Table:
         return number
 
 
-def read_moment(cell: bytes) -> float | None:
-    """Return the time that a cell shows, in seconds: of half a day if it has no date that can be read."""
+def read_seconds(cell: bytes) -> float | None:
+    """Return the time that a cell shows, in seconds since 1970 or, without a readable date, of half a day."""
     if cell[:1] not in b'"-0123456789':
         return None
     value = msgspec.json.decode(cell)
@@ -212,22 +212,22 @@ def _time_of_day(text: str) -> float | None:
     return (3600 * int(hours) + 60 * int(minutes) + float(seconds.replace(",", "."))) % _HALF_DAY
 
 
-def _at_one_distance(values: Sequence[float], times: Sequence[float], within: float) -> list[bool]:
-    """Return which values are as far from their times as most are, but for so many seconds."""
+def _at_one_distance(values: Sequence[float], times: Sequence[float], tolerance: float) -> list[bool]:
+    """Return for each value whether it is as far from its time as most are, up to some seconds."""
     offsets = [value - time for value, time in zip(values, times, strict=True)]
     if max(values) < _HALF_DAY:  # they have no date, and perhaps only 12 hours
         offsets = [(offset - offsets[0] + _HALF_DAY / 2) % _HALF_DAY for offset in offsets]
     middle = statistics.median(offsets)
-    return [abs(offset - middle) <= within for offset in offsets]
+    return [abs(offset - middle) <= tolerance for offset in offsets]
 
 
 def _in_order(values: Sequence[float]) -> list[bool]:
-    """Return which values lie between those a few places before and after them, to the second."""
+    """Return for each value whether it lies between the few values before and after it, to the second."""
     return [
-        min(values[max(0, at - _NEAR) : at], default=value) - 1
+        min(values[max(0, index - _NEAR) : index], default=value) - 1
         <= value
-        <= max(values[at + 1 : at + 1 + _NEAR], default=value) + 1
-        for at, value in enumerate(values)
+        <= max(values[index + 1 : index + 1 + _NEAR], default=value) + 1
+        for index, value in enumerate(values)
     ]
 
 
@@ -240,7 +240,7 @@ def _is_token(value: Any) -> bool:
     if text.isdecimal():
         return len(text) >= _DIGITS
     bare = text.replace("-", "").replace("_", "")
-    return _TOKEN.fullmatch(text) is not None and len(_TURN.findall(bare)) >= _TURNS * len(bare)
+    return _TOKEN.fullmatch(text) is not None and len(_SWITCH.findall(bare)) >= _SWITCHES * len(bare)
 
 
 def _cell(value: Any) -> bytes:
@@ -249,7 +249,7 @@ def _cell(value: Any) -> bytes:
 
 
 def _fields(event: Event) -> dict[Steps, Any]:
-    """Return every path of an event with its value; below a list, the values of all elements with their positions."""
+    """Return every path of an event with its value. Below a list, that is the values of all items with positions."""
     fields: dict[Steps, Any] = {}
     for steps, positions, value in _walk(_document(event), (), ()):
         if ITEM in steps:
@@ -266,7 +266,7 @@ def _document(event: Event) -> dict[str, Any]:
         data = {name: value for name, value in data.items() if name not in VOLATILE}
     if event.form == "plain":
         return {"detail": data}
-    return {**{name: value for name, value in event.attributes.items() if name not in _ELSEWHERE}, "detail": data}
+    return {**{name: value for name, value in event.attributes.items() if name not in _NOT_COMPARED}, "detail": data}
 
 
 def _walk(value: Any, steps: Steps, positions: tuple[int, ...]) -> Iterator[tuple[Steps, tuple[int, ...], Any]]:

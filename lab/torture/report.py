@@ -1,4 +1,4 @@
-"""The verdict: what the history and the effects of a run say about the promise."""
+"""The report: what the history and the effects of a run show about the promise."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,14 +13,14 @@ Owner = tuple[str, str]  # an event and a token
 
 
 class Lease(NamedTuple):
-    """A claim that was won: when that was certain, and the soonest time at which its lease can be over."""
+    """A claim that was won: when that was certain, and the soonest time at which its lease can expire."""
 
     won: int
     ends: int
 
 
 class TortureReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a run. `doubled` are events with more than one effect; each is explained, or a violation."""
+    """The figures of a run. `doubled` counts events with more than one effect. Each is explained, or a violation."""
 
     store: str
     effects_are: str  # transactional, or plain
@@ -30,7 +30,7 @@ class TortureReport(msgspec.Struct, frozen=True, kw_only=True):
     effects: int
     lost: int
     doubled: int
-    fenced: int  # verbs of owners that were none any more
+    fenced: int  # verbs of former owners
     dead_letters: int
     deaths: int  # of workers
     faults: dict[str, int]
@@ -39,7 +39,7 @@ class TortureReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checker:
-    """Reads a history once, in order of time, and then judges the effects."""
+    """Reads a history once, in order of time, and then checks the effects."""
 
     def __init__(
         self, history: Iterable[Line], keys: Mapping[str, str], dead: Iterable[str], *, one_clock: bool = True
@@ -47,23 +47,23 @@ class Checker:
         self.violations: list[str] = []
         self.explained: list[str] = []
         self.sent: Counter[str] = Counter()
-        self.deaths: dict[int, int] = {}  # pid: when
+        self.deaths: dict[int, int] = {}  # pid: time
         self.fenced = 0
-        self.kept = set(dead)
+        self.dead_letters = set(dead)
         self._event_of = {key: event for event, key in keys.items()}
-        self._one_clock = one_clock  # or a lease may end early because somebody's clock is wrong
-        self._done: set[str] = set()  # what a worker told the store, or was told by it, to be done
-        self._committed: defaultdict[str, dict[str, int]] = defaultdict(dict)  # event, token: when
+        self._one_clock = one_clock  # otherwise a lease may end early because a worker's clock is wrong
+        self._done: set[str] = set()  # by a commit, or by the answer to a claim
+        self._committed: defaultdict[str, dict[str, int]] = defaultdict(dict)  # event, token: time
         self._leases: defaultdict[str, dict[str, Lease]] = defaultdict(dict)  # event, token
         self._released: dict[Owner, int] = {}
         self._troubled: set[Owner] = set()  # whose commit or heartbeat was fenced, or not answered
         for line in history:
-            read = {"sent": self._send, "killed": self._kill, "ack": self._ack, "claim": self._claim}
-            read |= {"extend": self._extend, "commit": self._commit, "release": self._release, "gives": self._give}
-            if line["what"] in read:
-                read[line["what"]](line)
+            readers = {"sent": self._send, "killed": self._kill, "ack": self._ack, "claim": self._claim}
+            readers |= {"extend": self._extend, "commit": self._commit, "release": self._release, "gives": self._give}
+            if line["what"] in readers:
+                readers[line["what"]](line)
 
-    # --- what a line tells ---
+    # --- what a line shows ---
 
     def _send(self, line: Line) -> None:
         self.sent.update(line["events"])
@@ -72,8 +72,8 @@ class Checker:
         self.deaths[line["worker"]] = line["at"]
 
     def _ack(self, line: Line) -> None:
-        wrong = [event for event in line["events"] if event not in self._done and event not in self.kept]
-        self.violations += [f"{event} was acked, and it was neither done nor kept" for event in wrong]
+        lost = [event for event in line["events"] if event not in self._done and event not in self.dead_letters]
+        self.violations += [f"{event} was acked, and it was neither done nor kept" for event in lost]
 
     def _claim(self, line: Line) -> None:
         for event, token, answer in self._each(line):
@@ -83,7 +83,7 @@ class Checker:
                 self._won(event, token, line)
 
     def _won(self, event: str, token: str, line: Line) -> None:
-        """A call takes effect somewhere between its beginning and its end: only what no such time allows is wrong."""
+        """Check a claim that was won. It took effect at some time between the start and the end of the call."""
         others = [lease for other, lease in self._leases[event].items() if other != token]
         if self._one_clock and any(lease.won < line["began"] and lease.ends > line["at"] for lease in others):
             self.violations.append(f"{event} was won while the lease of another lasted")
@@ -94,15 +94,15 @@ class Checker:
     def _extend(self, line: Line) -> None:
         for event, token, answer in self._each(line):
             if answer != "True":
-                self._trouble(event, token, answer)
-            elif lease := self._leases[event].get(token):  # else it was given back while the answer was on its way
+                self._note_trouble(event, token, answer)
+            elif lease := self._leases[event].get(token):  # else it was released while the answer was on its way
                 self._leases[event][token] = Lease(lease.won, max(lease.ends, _ends(line)))
 
     def _commit(self, line: Line) -> None:
         for event, token, answer in self._each(line):
             self._leases[event].pop(token, None)
             if answer != "True":
-                self._trouble(event, token, answer)
+                self._note_trouble(event, token, answer)
                 continue
             self._done.add(event)
             self._committed[event].setdefault(token, line["at"])
@@ -110,7 +110,7 @@ class Checker:
                 self.violations.append(f"{event} was committed by two owners")
 
     def _give(self, line: Line) -> None:
-        """About to be given back: from now on it may be free, whether or not its owner lives to hear the answer."""
+        """Note a release that is about to be sent. The key may be free from now on, even if its owner dies."""
         for key, token in line["owners"]:
             self._leases[self._event_of[key]].pop(token, None)
 
@@ -120,7 +120,7 @@ class Checker:
             if answer == "True":
                 self._released[event, token] = line["at"]
 
-    def _trouble(self, event: str, token: str, answer: str | None) -> None:
+    def _note_trouble(self, event: str, token: str, answer: str | None) -> None:
         self.fenced += answer == "False"
         self._troubled.add((event, token))
 
@@ -129,20 +129,20 @@ class Checker:
         for (key, token), answer in zip(line["owners"], answers, strict=True):
             yield self._event_of[key], token, answer
 
-    # --- what the effects tell ---
+    # --- what the effects show ---
 
     def judge(self, effects: Sequence[RecordedEffect], *, transactional: bool) -> tuple[list[str], list[str]]:
-        """Which events were lost, and which took effect twice; what the promise does not allow is a violation."""
-        found: defaultdict[str, list[RecordedEffect]] = defaultdict(list)
+        """Return the events that were lost, and those that took effect twice. Note what the promise does not allow."""
+        by_event: defaultdict[str, list[RecordedEffect]] = defaultdict(list)
         for effect in effects:
-            found[effect.event].append(effect)
+            by_event[effect.event].append(effect)
             if self._released.get((effect.event, effect.token), 0) > effect.at and not transactional:
-                self.violations.append(f"{effect.event} was given back after its effect")
-        lost = [event for event in self.sent if event not in found and event not in self.kept]
-        doubled = [event for event, several in found.items() if len(several) > 1]
+                self.violations.append(f"{effect.event} was released after its effect")
+        lost = [event for event in self.sent if event not in by_event and event not in self.dead_letters]
+        doubled = [event for event, several in by_event.items() if len(several) > 1]
         self.violations += [f"{event} was lost" for event in lost]
         for event in doubled:
-            self._judge(event, found[event], transactional=transactional)
+            self._judge(event, by_event[event], transactional=transactional)
         return lost, doubled
 
     def _judge(self, event: str, several: Sequence[RecordedEffect], *, transactional: bool) -> None:
@@ -156,7 +156,7 @@ class Checker:
             self.explained.append(f"{event} took effect {len(several)} times: {'; '.join(map(str, reasons))}")
 
     def _reason(self, effect: RecordedEffect) -> str | None:
-        """Why an effect was not recorded, so that another was allowed."""
+        """Return why an effect was not recorded, so that another was allowed, or None without a reason."""
         if self.deaths.get(effect.pid, 0) > effect.at:
             return "a worker was killed between the effect and its commit"
         if (effect.event, effect.token) in self._troubled:

@@ -1,4 +1,4 @@
-"""The hooks of an engine, called so that none of them can disturb it."""
+"""All hooks of an engine or a relay as one, which never disturbs it."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +14,7 @@ _log = logging.getLogger("eventonce")
 
 
 class Hooks:
-    """Calls each hook. The first error of each is logged, and none is raised."""
+    """Calls each hook. The first error of a hook is logged, and no error goes further."""
 
     def __init__(self, hooks: Sequence[Hook]) -> None:
         for hook in hooks:
@@ -28,19 +28,19 @@ class Hooks:
         for hook in self._hooks:
             self._try(hook, hook.called, call)
 
-    def settled(self, seen: Sequence[Seen]) -> None:
+    def settled(self, details: Sequence[Seen]) -> None:
         """Report the outcomes of a batch."""
         for hook in self._hooks:
-            self._try(hook, hook.settled, seen)
+            self._try(hook, hook.settled, details)
 
-    def relayed(self, relayed: Relayed) -> None:
-        """Report what a relay published, or what waits in its outbox."""
+    def relayed(self, details: Relayed) -> None:
+        """Report what a relay has published, or what waits for it."""
         for hook in self._hooks:
-            self._try(hook, hook.relayed, relayed)
+            self._try(hook, hook.relayed, details)
 
     @contextmanager
     def running(self, attempts: Sequence[Attempt]) -> Iterator[None]:
-        """Enter the context of each hook around the run of one event, or the sending of several."""
+        """Enter the context of each hook, around the run of one event or the sending of several."""
         entered = [(hook, self._try(hook, _enter, hook, attempts)) for hook in self._hooks]
         try:
             yield
@@ -49,10 +49,10 @@ class Hooks:
             raise
         self._leave(entered, None, None, None)
 
-    def _leave(self, entered: list[tuple[Hook, AbstractContextManager[object] | None]], *exit_args: Any) -> None:
+    def _leave(self, entered: list[tuple[Hook, AbstractContextManager[object] | None]], *error: Any) -> None:
         for hook, manager in reversed(entered):
             if manager is not None:
-                self._try(hook, manager.__exit__, *exit_args)
+                self._try(hook, manager.__exit__, *error)
 
     def _try(self, hook: Hook, method: Callable[P, Result], *args: P.args, **named: P.kwargs) -> Result | None:
         try:
@@ -60,7 +60,7 @@ class Hooks:
         except Exception:
             if id(hook) not in self._failed:
                 self._failed.add(id(hook))
-                _log.exception("a hook failed; the run goes on, and further errors of this hook are not shown")
+                _log.exception("a hook failed; the run goes on, and further errors of this hook are not logged")
             return None
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
 from eventonce.claims.protocol import Answer, Claim, Finish, Record, Release, Token, Want
+from eventonce.engine.hooks import Hooks
 from eventonce.event.keys import Key
-from eventonce.observe.hooks import Hooks
 from eventonce.ports import Called, Store, Swept
 
 P = ParamSpec("P")
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 def call_observed(
     hooks: Hooks, verb: str, keys: int, call: Callable[P, Result], *args: P.args, **named: P.kwargs
 ) -> Result:
-    """Call the store, and report to the hooks how long that took and how it ended."""
+    """Call the store, and report how long that took and how it ended."""
     started_at = time.perf_counter()
     try:
         answer = call(*args, **named)
@@ -28,7 +28,7 @@ def call_observed(
 
 
 class ObservedStore:
-    """Calls a store, and reports each call to hooks."""
+    """Passes every verb on to a store, and reports each call."""
 
     def __init__(self, store: Store, hooks: Hooks) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""The place of a torture run: a store, servers of its own where they can be broken, and what can be done to them."""
+"""The target of a torture run: a store, perhaps on a server of its own, and the faults that can be put into it."""
 
 import contextlib
 import os
@@ -23,13 +23,13 @@ from lab.torture.effects import (
 )
 from tests.servers import Dynoxide, Postgres, Redis, ServerProcess
 
-Fault = Callable[[], None]  # begins, lasts and heals
+Fault = Callable[[], None]  # starts, lasts and heals
 _DISK = 64  # megabytes of a disk that may be filled
 STORES = ("sqlite", "redis", "postgresql", "dynamodb")
 
 
 class TortureTarget:
-    """A store by its URL, which is somebody else's: only our own workers are harmed."""
+    """A store by its URL, which is not ours: only our own workers are harmed."""
 
     own = False
 
@@ -39,11 +39,11 @@ class TortureTarget:
         self.faults: dict[str, Fault] = {}
 
     def open(self, folder: Path, stack: ExitStack, lease: float) -> None:
-        """Start what there is to start."""
+        """Start the server, if there is one."""
 
 
-class SqlitePlace(TortureTarget):
-    """A file on a disk of its own, which can be filled where we may mount one."""
+class SqliteTarget(TortureTarget):
+    """A file on a disk of its own, which can be filled if we may mount one."""
 
     def __init__(self) -> None:
         super().__init__("sqlite:///")
@@ -59,7 +59,7 @@ class SqlitePlace(TortureTarget):
         self.store = self.direct = f"sqlite:///{disk / 'claims.db'}?shared=true"
 
 
-class ServerPlace(TortureTarget):
+class ServerTarget(TortureTarget):
     """A server of our own behind a proxy of our own."""
 
     own = True
@@ -76,7 +76,7 @@ class ServerPlace(TortureTarget):
         self.store, self.direct = self._url(server, proxy.port), self._url(server, None)
         self.faults = {
             "kill and restart the server": server.restart,
-            "let the server stand still": lambda: _lasting(server.freeze, server.thaw, 1.5 * lease),
+            "freeze the server": lambda: _lasting(server.freeze, server.thaw, 1.5 * lease),
             "cut connections": proxy.cut_all,
             "lose answers": lambda: proxy.cut_answers(random.randint(1, 6)),
             "delay answers": lambda: _lasting(
@@ -94,16 +94,16 @@ class ServerPlace(TortureTarget):
             )
 
 
-def place(store: str) -> TortureTarget:
-    """The place for a store: one of the words for a server of its own, or a URL."""
+def target_of(store: str) -> TortureTarget:
+    """Return the target for a store, by the name of a kind of server or by a URL."""
     if store == "sqlite":
-        return SqlitePlace()
+        return SqliteTarget()
     if store == "redis":
-        return ServerPlace(Redis, Redis.url)
+        return ServerTarget(Redis, Redis.url)
     if store == "postgresql":
-        return ServerPlace(Postgres, Postgres.url)
+        return ServerTarget(Postgres, Postgres.url)
     if store == "dynamodb":
-        return ServerPlace(Dynoxide, lambda server, port: server.url("torture_claims", port))
+        return ServerTarget(Dynoxide, lambda server, port: server.url("torture_claims", port))
     if ":" not in store:
         raise ConfigError(f"--store: {store!r} is neither a URL nor one of {', '.join(STORES)}")
     if store.startswith(("memory:", "journal:")):
@@ -111,7 +111,9 @@ def place(store: str) -> TortureTarget:
             "--store: memory: and journal: are for one process; use sqlite or a URL that workers can share"
         )
     if store.startswith("dynamodb:") and not _option(store, "endpoint"):
-        raise ConfigError("--store: name an emulator, dynamodb://TABLE?endpoint=URL; torture is not for a real account")
+        raise ConfigError(
+            "--store: a real account must not be tortured; use an emulator, dynamodb://TABLE?endpoint=URL"
+        )
     return TortureTarget(store)
 
 
@@ -120,19 +122,19 @@ def _option(url: str, name: str) -> str:
 
 
 def effects_at(config: Mapping[str, Any], folder: Path) -> Effects:
-    """Where effects are: in the store's own database if it has transactions and they are wanted, else in a file."""
+    """Return the effects: in the store's own database if it has transactions and they are wanted, else in a file."""
     parts = urlsplit(config["direct"])
     if config["plain"] or parts.scheme not in ("sqlite", "postgresql", "dynamodb"):
         return FileEffects(folder / "effects")
     if parts.scheme == "sqlite":
         return SqliteEffects(Path(parts.path))
     if parts.scheme == "postgresql":
-        return PostgresEffects(without(config["direct"], "timeout", "prepare"))  # which are no options of libpq
+        return PostgresEffects(without(config["direct"], "timeout", "prepare"))  # libpq does not have these options
     return DynamoEffects(_option(config["direct"], "endpoint"))
 
 
-def _lasting(begin: Callable[[], object], end: Callable[[], object], seconds: float) -> None:
-    begin()
+def _lasting(start: Callable[[], object], end: Callable[[], object], seconds: float) -> None:
+    start()
     try:
         time.sleep(seconds)
     finally:
