@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.harness import IGNORED, batches
 from eventonce import Once, Rule
-from eventonce.claims.protocol import Finish, Want, Won
+from eventonce.claims.protocol import ClaimRequest, Commit, Won
 from eventonce.event.formats import eventbridge
 from eventonce.event.keys import Digester, Key, canonical_parsed
 from eventonce.event.paths import Ignored, ignored_path
@@ -58,13 +58,13 @@ def bare(store: Store, size: int = 100) -> RunEvents:
 
     def run(events: Sequence[bytes]) -> None:
         for batch in batches(events, size):
-            wants = [Want(key(raw), WINDOW, None, False, True) for raw in batch]
+            wants = [ClaimRequest(key(raw), WINDOW, None, False, True) for raw in batch]
             two_phases(store, wants, batch)
 
     return run
 
 
-def two_phases(store: Store, wants: Sequence[Want], events: Sequence[object]) -> None:
+def two_phases(store: Store, wants: Sequence[ClaimRequest], events: Sequence[object]) -> None:
     """Claim, run and commit."""
     token = os.urandom(8)
     answers = store.claim(wants, token, LEASE)
@@ -72,14 +72,14 @@ def two_phases(store: Store, wants: Sequence[Want], events: Sequence[object]) ->
     for want, event, answer in zip(wants, events, answers, strict=True):
         if type(answer) is Won:
             nothing(event)
-            finishes.append(Finish(want.key, token, WINDOW))
+            finishes.append(Commit(want.key, token, WINDOW))
     store.commit(finishes)
 
 
 def store_only(store: Store, size: int = 100) -> Callable[[Sequence[Key]], None]:
     def run(keys: Sequence[Key]) -> None:
         for batch in batches(keys, size):
-            two_phases(store, [Want(key, WINDOW, None, False, True) for key in batch], batch)
+            two_phases(store, [ClaimRequest(key, WINDOW, None, False, True) for key in batch], batch)
 
     return run
 

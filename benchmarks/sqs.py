@@ -27,7 +27,7 @@ from eventonce import Once
 from eventonce.clients.aws import client
 from eventonce.dead_letters.file import DeadFile
 from eventonce.event import Delivery
-from eventonce.ports import Called, Hook
+from eventonce.ports import Hook, StoreCallDetails
 from eventonce.sources.sqs import SqsSource
 from eventonce.sources.visibility import VisibilityChange
 from eventonce.worker import WorkerPool
@@ -168,7 +168,7 @@ class BeatingClaims(Hook):
     def __init__(self) -> None:
         self.beats = Heartbeats()
 
-    def called(self, call: Called) -> None:
+    def after_store_call(self, call: StoreCallDetails) -> None:
         if call.verb == "claim":
             self.beats.last.setdefault("claims", time.monotonic() - call.seconds)
         elif call.verb == "extend" and "claims" in self.beats.last:

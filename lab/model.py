@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from eventonce.claims.protocol import Answer, Busy, Claim, Done, Finish, Release, Stale, Token, Want, Won
+from eventonce.claims.protocol import Answer, Busy, Claim, ClaimRequest, Commit, Done, Release, Stale, Token, Won
 from eventonce.event.keys import Key
 
 _SOON = 1000  # milliseconds within which an effect is committed
@@ -22,7 +22,7 @@ Owner = tuple[Key, Token]
 class Owned:
     """A claim that was won: by whom, for what, and until when in true time."""
 
-    def __init__(self, token: Token, want: Want, until: int) -> None:
+    def __init__(self, token: Token, want: ClaimRequest, until: int) -> None:
         self.token = token
         self.want = want
         self.until = until
@@ -68,7 +68,9 @@ class Model:
 
     # --- what a store did ---
 
-    def claimed(self, wants: Sequence[Want], token: Token, lease: int, answers: Sequence[Answer], now: int) -> None:
+    def claimed(
+        self, wants: Sequence[ClaimRequest], token: Token, lease: int, answers: Sequence[Answer], now: int
+    ) -> None:
         for want, answer in zip(wants, answers, strict=True):
             self._claimed(want, token, answer, now)
             if isinstance(answer, Won):
@@ -85,7 +87,7 @@ class Model:
             if owned is not None:
                 owned.until = now + lease
 
-    def committed(self, finishes: Sequence[Finish], answers: Sequence[bool], now: int) -> None:
+    def committed(self, finishes: Sequence[Commit], answers: Sequence[bool], now: int) -> None:
         for finish, accepted in zip(finishes, answers, strict=True):
             ended, last = self._done.get(finish.key), self._last.get(finish.key)
             repeated = ended is not None and ended.token == finish.token == last and ended.until > now
@@ -148,7 +150,7 @@ class Model:
 
     # --- the rules ---
 
-    def _claimed(self, want: Want, token: Token, answer: Answer, now: int) -> None:
+    def _claimed(self, want: ClaimRequest, token: Token, answer: Answer, now: int) -> None:
         owned, ended = self._owned.get(want.key), self._done.get(want.key)
         own = owned is not None and owned.token == token
         live = owned is not None and not own and owned.until > now
@@ -160,7 +162,7 @@ class Model:
         elif isinstance(answer, Won) and (live or (expected is not None and not own)):
             self._violated(want.key, "was won while " + ("another owned it" if live else "it was done"))
 
-    def _won(self, want: Want, token: Token, now: int) -> None:
+    def _won(self, want: ClaimRequest, token: Token, now: int) -> None:
         key, owned, ended = want.key, self._owned.get(want.key), self._done.get(want.key)
         if owned is not None and owned.token != token:
             self.overtaken.add((key, owned.token))
@@ -173,7 +175,7 @@ class Model:
             self.ran_out |= {owner for owner in self._committed if owner[0] == key}
         self._last[key] = token
 
-    def _commit(self, finish: Finish, now: int) -> None:
+    def _commit(self, finish: Commit, now: int) -> None:
         key, token = owner = finish.key, finish.token
         if not self._effects_of(owner):
             self._violated(key, "was marked done before its effect")
@@ -187,7 +189,7 @@ class Model:
     def _effects_of(self, owner: Owner) -> list[SimulatedEffect]:
         return [each for each in self.effects if owner[0] in each.keys and owner[1] == each.token]
 
-    def _owner(self, request: Claim | Finish | Release) -> Owned | None:
+    def _owner(self, request: Claim | Commit | Release) -> Owned | None:
         owned = self._owned.get(request.key)
         return owned if owned is not None and owned.token == request.token else None
 

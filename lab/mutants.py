@@ -9,7 +9,19 @@ from typing import Any, ClassVar
 from msgspec import structs
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
-from eventonce.claims.protocol import Answer, Busy, Claim, Done, Finish, Record, Release, Stale, Token, Want, Won
+from eventonce.claims.protocol import (
+    Answer,
+    Busy,
+    Claim,
+    ClaimRequest,
+    Commit,
+    Done,
+    Record,
+    Release,
+    Stale,
+    Token,
+    Won,
+)
 from eventonce.engine import Once, endings
 from eventonce.engine.handler import Handler
 from eventonce.engine.jobs import Chain, Effect, Ended, Job
@@ -31,7 +43,7 @@ from lab.store import TransactionalMemory
 class _NoTokenCheck(MemoryStore):
     """Commit and extend act for whoever asks, as a plain UPDATE does."""
 
-    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+    def commit(self, finishes: Sequence[Commit]) -> list[bool]:
         return super().commit([each._replace(token=self._owner(each.key, each.token)) for each in finishes])
 
     def extend(self, claims: Sequence[Claim], lease: int) -> list[bool]:
@@ -55,10 +67,10 @@ class _ReleaseWithoutToken(_NoTokenCheck):
 class _MarkBeforeEffect(MemoryStore):
     """Seen is seen: the claim marks the key as done, as SET NX before the work does."""
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         answers = super().claim(wants, token, lease)
         won = [want for want, answer in zip(wants, answers, strict=True) if isinstance(answer, Won)]
-        super().commit([Finish(want.key, token, want.window) for want in won])
+        super().commit([Commit(want.key, token, want.window) for want in won])
         return answers
 
 
@@ -69,7 +81,7 @@ class _ReadThenWrite(MemoryStore):
         super().__init__(clock=StoreClock(world))
         self._world = world
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         records = {want.key: self._records.get(want.key) for want in wants}
         self._world.point()
         for key, record in records.items():
@@ -93,7 +105,7 @@ class _WorkersClock(StoreClock):
 class _BusyIsDone(MemoryStore):
     """A key that another worker runs is answered as done."""
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         answers = super().claim(wants, token, lease)
         pairs = zip(wants, answers, strict=True)
         return [Done(self._records[want.key]) if isinstance(answer, Busy) else answer for want, answer in pairs]
@@ -102,7 +114,7 @@ class _BusyIsDone(MemoryStore):
 class _LeaseNeverEnds(MemoryStore):
     """A claim without a lease: a worker that dies blocks the key for the whole window."""
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         return super().claim(wants, token, 1000 * lease)
 
 
@@ -167,7 +179,7 @@ class _Windows(MemoryStore):
 
     factor: float
 
-    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+    def commit(self, finishes: Sequence[Commit]) -> list[bool]:
         return super().commit([each._replace(window=int(each.window * self.factor)) for each in finishes])
 
 
@@ -184,7 +196,7 @@ class _Claims(MemoryStore):
 
     change: ClassVar[dict[str, Any]]
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         return super().claim([want._replace(**self.change) for want in wants], token, lease)
 
 
@@ -203,7 +215,7 @@ class _NoVersions(_Claims):
 class _OldVersionsRun(MemoryStore):
     """An older version than the one done runs, and becomes the one done."""
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         answers = super().claim(wants, token, lease)
         stale = {want.key for want, answer in zip(wants, answers, strict=True) if isinstance(answer, Stale)}
         for key in stale:
@@ -214,7 +226,7 @@ class _OldVersionsRun(MemoryStore):
 class _BusyIsAnAttempt(MemoryStore):
     """A copy that has to wait uses up an attempt."""
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         answers = super().claim(wants, token, lease)
         for want, answer in zip(wants, answers, strict=True):
             if isinstance(answer, Busy):
@@ -226,7 +238,7 @@ class _BusyIsAnAttempt(MemoryStore):
 class _OwnClaimIsBusy(MemoryStore):
     """A claim that is repeated meets its own token, and takes it for another's."""
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         own = {want.key for want in wants if want.key in self._records and self._records[want.key].token == token}
         answers = zip(wants, super().claim(wants, token, lease), strict=True)
         return [Busy(self._records[want.key].lease) if want.key in own else answer for want, answer in answers]
@@ -235,7 +247,7 @@ class _OwnClaimIsBusy(MemoryStore):
 class _CommitOnlyOnce(MemoryStore):
     """A repeated commit is fenced."""
 
-    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+    def commit(self, finishes: Sequence[Commit]) -> list[bool]:
         done = {each.key for each in finishes if each.key in self._records and not self._records[each.key].lease}
         pairs = zip(finishes, super().commit(finishes), strict=True)
         return [committed and each.key not in done for each, committed in pairs]
@@ -244,7 +256,7 @@ class _CommitOnlyOnce(MemoryStore):
 class _Unsuspecting(MemoryStore):
     """An event that killed its last batch runs in a batch again."""
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         answers = super().claim(wants, token, lease)
         return [each._replace(suspect=False) if isinstance(each, Won) else each for each in answers]
 

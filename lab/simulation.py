@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from eventonce.claims.protocol import Claim, Want
+from eventonce.claims.protocol import Claim, ClaimRequest
 from eventonce.dead_letters.letter import DeadEvents
 from eventonce.engine import Once
 from eventonce.engine.context import Context
@@ -206,7 +206,11 @@ class Simulation:
             lease = (0, 1, LEASE)[self._choices.below(3)]
             if lease:
                 token = f"dead {event.id}".encode()
-                wants = [Want(self._scene.keys[event.id][0][0], _LONG * 1000, self._scene.version(event), shared=True)]
+                wants = [
+                    ClaimRequest(
+                        self._scene.keys[event.id][0][0], _LONG * 1000, self._scene.version(event), shared=True
+                    )
+                ]
                 answers = self._store.claim(wants, token, lease)
                 self._model.claimed(wants, token, lease, answers, self._world.now)
                 self._model.died({token})

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from eventonce.claims import protocol
-from eventonce.claims.protocol import Answer, Claim, Finish, Record, Release, Token, Want
+from eventonce.claims.protocol import Answer, Claim, ClaimRequest, Commit, Record, Release, Token
 from eventonce.errors import LeaseLost, StoreError
 from eventonce.event.keys import Key
 from eventonce.ports import Store, Swept, Transaction
@@ -30,7 +30,7 @@ class StoreLink:
         self._late = lease * 3 // 2
         self.tokens: set[Token] = set()  # of this process
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         self.tokens.add(token)
 
         def operation() -> list[Answer]:
@@ -48,7 +48,7 @@ class StoreLink:
 
         return self._call("extend", operation)
 
-    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+    def commit(self, finishes: Sequence[Commit]) -> list[bool]:
         def operation() -> list[bool]:
             answers = self._store.commit(finishes)
             self._model.committed(finishes, answers, self._world.now)
@@ -127,7 +127,7 @@ class TransactionalStoreLink(StoreLink):
             raise TypeError("this store has no transactions")
         return _Transaction(self, self._store, claim)
 
-    def settle(self, finish: Finish, operation: Callable[[], bool], effects: Sequence[Write]) -> bool:
+    def settle(self, finish: Commit, operation: Callable[[], bool], effects: Sequence[Write]) -> bool:
         """Commit a transaction: the effects and their record in one call, or nothing."""
         written = list(effects)
 
@@ -161,7 +161,7 @@ class _Transaction:
         self._store = store
         self.handle: list[Write] = []
 
-    def commit(self, finish: Finish) -> bool:
+    def commit(self, finish: Commit) -> bool:
         return self._link.settle(finish, lambda: self._store.commit([finish])[0], self.handle)
 
     def rollback(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from eventonce.claims.protocol import Answer, Claim, Finish, Record, Release, Token, Want
+from eventonce.claims.protocol import Answer, Claim, ClaimRequest, Commit, Record, Release, Token
 from eventonce.event.keys import Key
 from eventonce.ports import Store, Swept, Transaction, Transactional
 from lab.torture.history import History, now
@@ -18,14 +18,14 @@ class Recorded:
         self._store = store
         self._history = history
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         owners = [(want.key, token) for want in wants]
         return self._call("claim", lambda: self._store.claim(wants, token, lease), owners, lease=lease)
 
     def extend(self, claims: Sequence[Claim], lease: int) -> list[bool]:
         return self._call("extend", lambda: self._store.extend(claims, lease), claims, lease=lease)
 
-    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+    def commit(self, finishes: Sequence[Commit]) -> list[bool]:
         return self._call("commit", lambda: self._store.commit(finishes), _owners(finishes))
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
@@ -72,7 +72,7 @@ class _Transaction:
         self.handle = inner.handle
         self.holds = inner.holds
 
-    def commit(self, finish: Finish) -> bool:
+    def commit(self, finish: Commit) -> bool:
         committed: bool | None = None
         started_at = now()
         try:
@@ -92,7 +92,7 @@ def recorded(store: Store, history: History) -> Store:
     return (RecordedTransactional if isinstance(store, Transactional) else Recorded)(store, history)
 
 
-def _owners(requests: Sequence[Finish] | Sequence[Release]) -> list[tuple[Key, Token]]:
+def _owners(requests: Sequence[Commit] | Sequence[Release]) -> list[tuple[Key, Token]]:
     return [(request.key, request.token) for request in requests]
 
 

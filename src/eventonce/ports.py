@@ -7,10 +7,10 @@ are in `claims/protocol.py`, and `eventonce.testing` has a test suite for stores
 Stores:        `Store`, and if it can: `Transactional` with its `Transaction`, `Checkable`
 Sources:       `Source`, and if it can: `Measured`
 Sinks:         `Sink`
-Dead letters:  `DeadLetters` writes them, and `DeadLetterBox` reads them back as `DeadLetter`
+Dead letters:  `DeadLetterSink` writes them, and `DeadLetterBox` reads them back as `DeadLetter`
 Requests:      `Auth`, which returns what it has `Admitted`
 Publishing:    `Carrier`, with `Sendable`, `BatchEntry`, `CallLimits`, `EntryAccepted`, `EntryRefusal`, `BatchRefused`
-Watching:      `Hook`, with `Attempt`, `Seen`, `Called` and `Relayed`
+Watching:      `Hook`, with `AttemptDetails`, `OutcomeDetails`, `StoreCallDetails` and `RelayDetails`
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from eventonce.claims.outcome import Outcome
-from eventonce.claims.protocol import Answer, Claim, Finish, Record, Release, Token, Want
+from eventonce.claims.protocol import Answer, Claim, ClaimRequest, Commit, Record, Release, Token
 from eventonce.errors import EventRejected, SinkError
 from eventonce.event import Delivery, Event
 from eventonce.event.keys import Key
@@ -44,9 +44,9 @@ class Store(Protocol):
     has the answers of the others. A key that is repeated in one call gets the same answer. Threads may share a store.
     """
 
-    def claim(self, requests: Sequence[Want], token: Token, lease: int) -> list[Answer]: ...
+    def claim(self, requests: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]: ...
     def extend(self, claims: Sequence[Claim], lease: int) -> list[bool]: ...
-    def commit(self, commits: Sequence[Finish]) -> list[bool]: ...
+    def commit(self, commits: Sequence[Commit]) -> list[bool]: ...
     def release(self, releases: Sequence[Release]) -> list[bool]: ...
     def peek(self, keys: Sequence[Key]) -> list[Record | None]: ...
     def forget(self, keys: Sequence[Key]) -> list[bool]: ...
@@ -60,7 +60,7 @@ class Transaction(Protocol):
     handle: Any  # through which the handler writes
     holds: bool  # nobody can take the claim over while it lasts
 
-    def commit(self, commit: Finish) -> bool: ...  # the effect and its record, together or not at all
+    def commit(self, commit: Commit) -> bool: ...  # the effect and its record, together or not at all
     def rollback(self) -> None: ...
 
 
@@ -115,7 +115,7 @@ class Sink(Protocol):
 # --- dead letters ---
 
 
-class DeadLetters(Protocol):
+class DeadLetterSink(Protocol):
     """Where dead letters are written. They are stored for good once `write` returns. Else it raises `SinkError`.
 
     If some can never be stored there, such as those that are too large, it raises `LettersNotKept`.
@@ -266,7 +266,7 @@ class Carrier(Protocol):
 # --- watching ---
 
 
-class Attempt(NamedTuple):
+class AttemptDetails(NamedTuple):
     """One event that a handler is about to run, or a sink to send."""
 
     event: Event
@@ -275,7 +275,7 @@ class Attempt(NamedTuple):
     number: int  # 1 at first
 
 
-class Seen(NamedTuple):
+class OutcomeDetails(NamedTuple):
     """What became of one event, for now or for good."""
 
     event: Event | None  # None if it could not be read
@@ -283,7 +283,7 @@ class Seen(NamedTuple):
     origin: Mapping[str, Any]  # of its delivery
 
 
-class Called(NamedTuple):
+class StoreCallDetails(NamedTuple):
     """One call of the store."""
 
     verb: str
@@ -292,7 +292,7 @@ class Called(NamedTuple):
     error: Exception | None
 
 
-class Relayed(NamedTuple):
+class RelayDetails(NamedTuple):
     """What a relay did, or what waits in its outbox."""
 
     outbox: str
@@ -309,15 +309,15 @@ class Hook:
     share a hook, and it runs on their time.
     """
 
-    def running(self, attempts: Sequence[Attempt]) -> AbstractContextManager[object]:
+    def around_run(self, attempts: Sequence[AttemptDetails]) -> AbstractContextManager[object]:
         """Return a context that is entered around the run of one event, or around the sending of several."""
         return nullcontext()
 
-    def called(self, details: Called) -> None:
+    def after_store_call(self, details: StoreCallDetails) -> None:
         """Observe a call of the store."""
 
-    def settled(self, details: Sequence[Seen]) -> None:
+    def after_settle(self, details: Sequence[OutcomeDetails]) -> None:
         """Observe the outcomes of a batch."""
 
-    def relayed(self, details: Relayed) -> None:
+    def after_relay(self, details: RelayDetails) -> None:
         """Observe a relay that has published, or has counted what waits."""

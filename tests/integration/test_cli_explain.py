@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from eventonce.claims.protocol import Want
+from eventonce.claims.protocol import ClaimRequest
 from eventonce.engine import Once
 from eventonce.event.keys import Key
 from eventonce.stores import open_store
@@ -202,7 +202,7 @@ def test_what_is_too_old_and_what_has_no_key(explain: Callable[..., Finished]) -
 
 def test_a_key_alone(folder: Path, explain: Callable[..., Finished]) -> None:
     store = open_store(f"sqlite:///{folder / 'store.db'}")
-    store.claim([Want(Key(b"k" * 16), 1000)], b"t" * 8, 0)  # whose worker is gone
+    store.claim([ClaimRequest(Key(b"k" * 16), 1000)], b"t" * 8, 0)  # whose worker is gone
     store.close()
 
     gone = printed(explain((b"k" * 16).hex(), "--json"))

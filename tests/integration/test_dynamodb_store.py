@@ -19,7 +19,7 @@ import pytest
 from eventonce import Event, Once, Rule, open_store
 from eventonce.claims import protocol
 from eventonce.claims.outcome import OutcomeKind
-from eventonce.claims.protocol import Busy, Claim, Done, Finish, Release, Want, Won
+from eventonce.claims.protocol import Busy, Claim, ClaimRequest, Commit, Done, Release, Won
 from eventonce.clock import SystemClock
 from eventonce.errors import ConfigError, LeaseLost, StoreError, StoreUnusable
 from eventonce.event.keys import Key
@@ -93,7 +93,7 @@ def items(client: Any, table: str) -> list[dict[str, Any]]:
 
 
 def claim_all(store: DynamoDBStore, count: int, token: bytes = b"token--1", lease: int = LONG) -> list[Any]:
-    return store.claim([Want(each, LONG) for each in keys(count)], token, lease)
+    return store.claim([ClaimRequest(each, LONG) for each in keys(count)], token, lease)
 
 
 # --- opening ---
@@ -324,7 +324,7 @@ def test_a_retryable_error_is_waited_for(store: DynamoDBStore, meddler: Meddler,
     meddler.instead = times(4, answer)  # once more than botocore retries by itself
     assert claim_all(store, count) == [Won(1)] * count
     meddler.instead = times(4, answer)  # once more than botocore retries by itself
-    assert store.commit([Finish(each, b"token--1", LONG) for each in keys(count)]) == [True] * count
+    assert store.commit([Commit(each, b"token--1", LONG) for each in keys(count)]) == [True] * count
 
 
 @BOTH
@@ -393,7 +393,7 @@ def test_a_hot_key_is_committed_as_soon_as_it_can_be(store: DynamoDBStore, meddl
         return throttle_key(7, "ProvisionedThroughputExceeded")(operation, request, answer) if left[0] >= 0 else answer
 
     meddler.after = after
-    assert store.commit([Finish(each, b"token--1", LONG) for each in keys(60)]) == [True] * 60
+    assert store.commit([Commit(each, b"token--1", LONG) for each in keys(60)]) == [True] * 60
 
 
 @pytest.mark.parametrize("code", ["InternalServerError", "TransactionConflict", "RequestLimitExceeded"])
@@ -410,7 +410,7 @@ def test_a_statement_that_reports_a_failure_but_succeeded_is_ours(
     meddler.after = after
     assert claim_all(store, 20) == [Won(1)] * 20
     left[0] = 1
-    assert store.commit([Finish(each, b"token--1", LONG) for each in keys(20)]) == [True] * 20
+    assert store.commit([Commit(each, b"token--1", LONG) for each in keys(20)]) == [True] * 20
     assert all(isinstance(answer, Done) for answer in claim_all(store, 20, b"token--2"))
 
 
@@ -440,7 +440,7 @@ def test_a_truncated_answer_is_requested_again(store: DynamoDBStore, meddler: Me
     meddler.halved = 5  # more than botocore retries by itself
     assert claim_all(store, 30) == [Won(1)] * 30
     meddler.halved = 5
-    assert store.commit([Finish(each, b"token--1", LONG) for each in keys(30)]) == [True] * 30
+    assert store.commit([Commit(each, b"token--1", LONG) for each in keys(30)]) == [True] * 30
 
 
 # --- lost replies, and requests that arrive twice ---
@@ -469,7 +469,7 @@ def test_a_takeover_whose_reply_is_lost_is_ours_and_still_suspect(
     if count == 1:  # the first call is refused, the second is the takeover
         existing = far._items.read(keys(1), LONG)[key(0)]
         proxy.cut_answers()
-        assert far._decide(Want(key(0), LONG), b"token--2", LONG, existing) == Won(2, None, suspect=True)
+        assert far._decide(ClaimRequest(key(0), LONG), b"token--2", LONG, existing) == Won(2, None, suspect=True)
     else:
         proxy.cut_answers(3)
         answers = claim_all(far, count, b"token--2")
@@ -560,7 +560,7 @@ def test_two_owners_of_one_key_in_one_call_have_their_own_answers(store: DynamoD
     claims = [Claim(key(1), b"token--1"), Claim(key(1), b"token--2"), Claim(key(1), b"token--1")]
     assert store.extend(claims, LONG) == [False, True, False]
     assert store.release([Release(*each, LONG, "late") for each in claims[::-2]]) == [False, False]
-    assert store.commit([Finish(*each, LONG) for each in claims]) == [False, True, False]
+    assert store.commit([Commit(*each, LONG) for each in claims]) == [False, True, False]
 
 
 def test_a_killed_server_in_a_big_batch_costs_nothing(dynoxide: Dynoxide, table: str) -> None:
@@ -570,7 +570,7 @@ def test_a_killed_server_in_a_big_batch_costs_nothing(dynoxide: Dynoxide, table:
     killer.start()
     assert claim_all(store, 1000) == [Won(1)] * 1000
     killer.join()
-    assert store.commit([Finish(each, b"token--1", LONG) for each in keys(1000)]) == [True] * 1000
+    assert store.commit([Commit(each, b"token--1", LONG) for each in keys(1000)]) == [True] * 1000
     store.close()
 
 
@@ -590,7 +590,7 @@ def test_large_memos_are_sent_in_smaller_calls(store: DynamoDBStore, meddler: Me
     memos = [os.urandom(40_000) for _ in range(60)]
     meddler.requests.clear()
     assert (
-        store.commit([Finish(each, b"token--1", LONG, None, memo) for each, memo in zip(keys(60), memos, strict=True)])
+        store.commit([Commit(each, b"token--1", LONG, None, memo) for each, memo in zip(keys(60), memos, strict=True)])
         == [True] * 60
     )
     assert max(len(json.dumps(request)) for _, request in meddler.requests) < 1_000_000
@@ -871,7 +871,7 @@ def test_a_refused_transaction_is_never_taken_for_a_committed_one(
     transaction = store.begin(Claim(key(1), b"token--1"))
     transaction.handle.put_item(TableName=ledger, Item={"account": "a"})
     store._client.time.offset = 20 * 86_400_000  # the answer corrects it
-    assert not transaction.commit(Finish(key(1), b"token--1", LONG))
+    assert not transaction.commit(Commit(key(1), b"token--1", LONG))
     assert items(client, ledger) == []
     store.close()
 
@@ -1040,7 +1040,7 @@ def test_our_own_earlier_commit_is_not_taken_for_a_lost_claim(
 ) -> None:
     """This holds also after DynamoDB has forgotten the token of the request, which it does after ten minutes."""
     claim(store, 1)
-    done = Finish(key(1), b"token--1", LONG)
+    done = Commit(key(1), b"token--1", LONG)
     for expected in (True, True):
         transaction = store.begin(Claim(key(1), b"token--1"))
         transaction.handle.put_item(TableName=ledger, Item={"account": "a"})
@@ -1052,7 +1052,7 @@ def test_our_own_earlier_commit_is_not_taken_for_a_lost_claim(
     claim(store, 2, b"token--2")
     transaction = store.begin(Claim(key(2), b"token--1"))
     transaction.handle.put_item(TableName=ledger, Item={"account": "b"})
-    assert transaction.commit(Finish(key(2), b"token--1", LONG)) is False
+    assert transaction.commit(Commit(key(2), b"token--1", LONG)) is False
     assert [item["account"]["S"] for item in items(client, ledger)] == ["a"]
 
 
@@ -1271,7 +1271,7 @@ def test_records_of_powertools_expire_by_its_rules() -> None:
     endless = layout.record({**base, "status": {"S": "INPROGRESS"}}, 0)
     assert endless.lease == endless.expires == 101_000
     for_a_year = {**base, "status": {"S": "INPROGRESS"}, "expiration": {"N": str(365 * 86_400)}}
-    answer, _ = protocol.claim(layout.record(for_a_year, 0), Want(Key(bytes(16)), 1000), b"token--1", 1000, 0)
+    answer, _ = protocol.claim(layout.record(for_a_year, 0), ClaimRequest(Key(bytes(16)), 1000), b"token--1", 1000, 0)
     assert isinstance(answer, Busy)
     with pytest.raises(StoreUnusable, match="another program"):
         layout.record({**base, "status": {"S": "PAID"}}, 0)

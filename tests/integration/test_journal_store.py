@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eventonce import Once, OutcomeKind, StoreError, open_store
-from eventonce.claims.protocol import FAILURES_FOR, Claim, Done, Finish, Record, Release, Want, Won
+from eventonce.claims.protocol import FAILURES_FOR, Claim, ClaimRequest, Commit, Done, Record, Release, Won
 from eventonce.errors import StoreUnusable
 from eventonce.event.keys import Key
 from eventonce.ports import Transactional
@@ -50,11 +50,11 @@ def keys(batch: int, count: int = 3) -> list[Key]:
 
 
 def claim(store: JournalStore, batch: int, token: bytes = b"token--1") -> list[Any]:
-    return store.claim([Want(key, HOUR) for key in keys(batch)], token, HOUR)
+    return store.claim([ClaimRequest(key, HOUR) for key in keys(batch)], token, HOUR)
 
 
 def finish(store: JournalStore, batch: int, token: bytes = b"token--1", memo: bytes | None = None) -> list[bool]:
-    return store.commit([Finish(key, token, HOUR, None, memo) for key in keys(batch)])
+    return store.commit([Commit(key, token, HOUR, None, memo) for key in keys(batch)])
 
 
 def end(store: JournalStore) -> int:
@@ -121,8 +121,8 @@ def test_it_answers_as_memory_however_often_it_is_opened_and_rewritten(
         token, window, lease = bytes([rng.randrange(3)] * 8), rng.choice([1, 50, HOUR]), rng.choice([20, HOUR])
         verb, arguments = rng.choice(
             [
-                ("claim", ([Want(key, window, None, rng.random() < 0.3) for key in some], token, lease)),
-                ("commit", ([Finish(key, token, window, None, rng.choice([None, b"m"])) for key in some],)),
+                ("claim", ([ClaimRequest(key, window, None, rng.random() < 0.3) for key in some], token, lease)),
+                ("commit", ([Commit(key, token, window, None, rng.choice([None, b"m"])) for key in some],)),
                 ("release", ([Release(key, token, window, rng.choice([None, "no"])) for key in some],)),
                 ("extend", ([Claim(key, token) for key in some], lease)),
                 ("forget", (some[:1],)),
@@ -138,7 +138,7 @@ def test_it_answers_as_memory_however_often_it_is_opened_and_rewritten(
 
 def test_keys_of_a_batch_share_their_record_after_opening_too(file: Path) -> None:
     store = JournalStore(file)
-    store.claim([Want(key, HOUR + number % 2) for number, key in enumerate(keys(1, 100))], b"token--1", HOUR)
+    store.claim([ClaimRequest(key, HOUR + number % 2) for number, key in enumerate(keys(1, 100))], b"token--1", HOUR)
     store.close()
     again = JournalStore(file)
     assert len({id(record) for record in again.peek(keys(1, 100))}) == 2
@@ -159,9 +159,9 @@ def test_expired_records_are_dropped_after_opening_too(file: Path) -> None:
 
 def test_it_is_full_when_its_keys_are_many(tmp_path: Path) -> None:
     store = open_store(f"journal:///{tmp_path}/j?max_keys=5")
-    store.claim([Want(key, HOUR) for key in keys(1)], b"token--1", HOUR)
+    store.claim([ClaimRequest(key, HOUR) for key in keys(1)], b"token--1", HOUR)
     with pytest.raises(StoreError, match=r"full with 5 keys in memory; .*raise max_keys or use sqlite"):
-        store.claim([Want(key, HOUR) for key in keys(2)], b"token--1", HOUR)
+        store.claim([ClaimRequest(key, HOUR) for key in keys(2)], b"token--1", HOUR)
     store.close()
 
 
@@ -171,7 +171,7 @@ def test_it_has_no_transactions(store: JournalStore) -> None:
 
 KILLED = """
 import os, sys
-from eventonce.claims.protocol import Finish, Want
+from eventonce.claims.protocol import Commit, ClaimRequest
 from eventonce.event.keys import Key
 from eventonce.stores import journal
 
@@ -180,8 +180,8 @@ store = journal.JournalStore(sys.argv[1])
 begin = int(sys.argv[2])
 for batch in range(begin, begin + 10**6):
     keys = [Key(batch.to_bytes(8, "big") + number.to_bytes(8, "big")) for number in range(20)]
-    store.claim([Want(key, 10**9) for key in keys], b"token--1", 10**6)
-    assert all(store.commit([Finish(key, b"token--1", 10**9) for key in keys]))
+    store.claim([ClaimRequest(key, 10**9) for key in keys], b"token--1", 10**6)
+    assert all(store.commit([Commit(key, b"token--1", 10**9) for key in keys]))
     os.write(1, b"%d\\n" % batch)
     if batch % 3 == 0:
         assert all(store.forget(keys))
@@ -240,7 +240,7 @@ def test_a_last_frame_of_which_some_sectors_were_not_written_is_cut_off(file: Pa
     claim(store, 1)
     begin = end(store)
     many = [Key(rng.randbytes(16)) for _ in range(rng.randrange(1, 300))]
-    store.claim([Want(key, HOUR) for key in many], b"token--1", HOUR)
+    store.claim([ClaimRequest(key, HOUR) for key in many], b"token--1", HOUR)
     frame = range(begin, end(store))
     store.close()
     data = bytearray(file.read_bytes())

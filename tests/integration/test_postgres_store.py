@@ -30,7 +30,7 @@ from eventonce import (
     StoreError,
     open_store,
 )
-from eventonce.claims.protocol import Busy, Claim, Done, Finish, Record, Release, Want, Won
+from eventonce.claims.protocol import Busy, Claim, ClaimRequest, Commit, Done, Record, Release, Won
 from eventonce.clock import SystemClock
 from eventonce.errors import StoreBusy, StoreUnusable
 from eventonce.event.keys import Key
@@ -348,7 +348,7 @@ def test_the_least_grants_are_enough(place: Place, role: str, store: PostgresSto
     least.sweep(100)
     assert least.check() == store.check()
     claim(least, 1)
-    assert least.begin(MINE).commit(Finish(*MINE, LONG))
+    assert least.begin(MINE).commit(Commit(*MINE, LONG))
     least.close()
 
 
@@ -461,7 +461,7 @@ def test_a_transaction_that_the_synchronous_standby_lacks_does_not_count(
     transaction = strict.begin(MINE)
     transaction.handle.execute("INSERT INTO effects VALUES (1)")
     with pytest.raises(StoreError, match="did not answer within 1 s"):
-        transaction.commit(Finish(*MINE, LONG))
+        transaction.commit(Commit(*MINE, LONG))
     with pytest.raises(StoreError, match="did not answer within 1 s"):
         claim(strict, 1, b"token--2", lease=2000)
     assert effects(place) == [1]
@@ -561,7 +561,8 @@ def test_overlapping_batches_in_any_order_never_deadlock(
         chance, token, mine = random.Random(number), b"worker%02d" % number, (store, other)[number % 2]
         for _ in range(12):
             wants = [
-                Want(each, LONG, chance.choice([None, 1, 2]), True, True) for each in chance.sample(keys(300), 150)
+                ClaimRequest(each, LONG, chance.choice([None, 1, 2]), True, True)
+                for each in chance.sample(keys(300), 150)
             ]
             lease = chance.choice([1, 1, 5, LONG])
             answers = zip(wants, mine.claim(wants, token, lease), strict=True)
@@ -569,7 +570,7 @@ def test_overlapping_batches_in_any_order_never_deadlock(
             chance.shuffle(won)
             mine.extend([Claim(each, token) for each in won], chance.choice([1, 5, LONG]))
             third = len(won) // 3
-            mine.commit([Finish(each, token, chance.choice([1, LONG])) for each in won[:third]])
+            mine.commit([Commit(each, token, chance.choice([1, LONG])) for each in won[:third]])
             mine.release([Release(each, token, LONG, chance.choice([None, "no"])) for each in won[third:]])
             mine.sweep(1000)
             mine.forget(chance.sample(keys(300), 10))
@@ -592,7 +593,7 @@ def test_the_loser_of_a_race_for_new_keys_sees_the_winner(
 ) -> None:
     store.peek(keys(1))
     store._races_until = 2**60 if seen_before else 0
-    wants, answers = [Want(each, LONG) for each in reversed(keys(5))], []
+    wants, answers = [ClaimRequest(each, LONG) for each in reversed(keys(5))], []
     lease_end = SystemClock().utc() + LONG
     with psycopg.connect(place.server.url(), options=f"-csearch_path={place.name}") as winner:
         winner.execute(
@@ -618,9 +619,9 @@ def waits_for_a_lock(place: Place) -> None:
 
 @pytest.mark.parametrize("large", [False, True])
 def test_two_equal_commits_at_the_same_time_are_both_done(place: Place, store: PostgresStore, *, large: bool) -> None:
-    store.claim([Want(each, LONG) for each in keys(5)], b"token--1", LONG)
+    store.claim([ClaimRequest(each, LONG) for each in keys(5)], b"token--1", LONG)
     store._large, done = large, []
-    finishes = [Finish(each, b"token--1", LONG) for each in keys(5)]
+    finishes = [Commit(each, b"token--1", LONG) for each in keys(5)]
     with psycopg.connect(place.server.url(), options=f"-csearch_path={place.name}") as first:
         first.execute(
             "UPDATE eventonce_claims SET lease = 0, tries = 0, done_at = 1, until = expires WHERE key = %s", (key(2),)
@@ -636,9 +637,9 @@ def test_two_equal_commits_at_the_same_time_are_both_done(place: Place, store: P
 
 @pytest.mark.parametrize("large", [False, True])
 def test_a_commit_that_meets_a_successor_is_fenced(place: Place, store: PostgresStore, *, large: bool) -> None:
-    store.claim([Want(each, LONG) for each in keys(5)], b"token--1", LONG)
+    store.claim([ClaimRequest(each, LONG) for each in keys(5)], b"token--1", LONG)
     store._large, done = large, []
-    finishes = [Finish(each, b"token--1", LONG) for each in keys(5)]
+    finishes = [Commit(each, b"token--1", LONG) for each in keys(5)]
     with psycopg.connect(place.server.url(), options=f"-csearch_path={place.name}") as successor:
         successor.execute("UPDATE eventonce_claims SET token = %s WHERE key = %s", (b"token--2", key(2)))
         late = threading.Thread(target=lambda: done.extend(store.commit(finishes)))
@@ -652,10 +653,10 @@ def test_a_commit_that_meets_a_successor_is_fenced(place: Place, store: Postgres
 
 @pytest.mark.parametrize("large", [False, True])
 def test_a_commit_is_a_success_although_its_window_has_expired(store: PostgresStore, *, large: bool) -> None:
-    store.claim([Want(each, LONG) for each in keys(2)], b"token--1", LONG)
+    store.claim([ClaimRequest(each, LONG) for each in keys(2)], b"token--1", LONG)
     store._large = large
     finishes = [
-        Finish(each, b"token--1", 0) for each in keys(3)
+        Commit(each, b"token--1", 0) for each in keys(3)
     ]  # the last is not its own, so a second statement is needed
     assert store.commit(finishes) == [True, True, False]
 
@@ -682,20 +683,20 @@ def _steps(plan: dict[str, Any]) -> Iterator[str]:
 
 
 def test_a_stale_owner_waits_only_for_its_own_rows(place: Place, store: PostgresStore) -> None:
-    store.claim([Want(each, LONG) for each in keys(3)], b"token--1", SHORT)
+    store.claim([ClaimRequest(each, LONG) for each in keys(3)], b"token--1", SHORT)
     time.sleep(OVER)
     assert claim(store, 1, b"token--2") == Won(2, None, suspect=True)
     transaction = store.begin(Claim(key(1), b"token--2"))  # a row that it must not wait for
     assert store.extend([Claim(each, b"token--1") for each in keys(3)], LONG) == [True, False, True]
-    assert store.commit([Finish(each, b"token--1", LONG) for each in keys(3)]) == [True, False, True]
+    assert store.commit([Commit(each, b"token--1", LONG) for each in keys(3)]) == [True, False, True]
     assert store.release([Release(each, b"token--1", LONG, "late") for each in keys(3)]) == [False] * 3
-    assert transaction.commit(Finish(key(1), b"token--2", LONG))
+    assert transaction.commit(Commit(key(1), b"token--2", LONG))
 
 
 def test_the_sweep_walks_the_table_in_steps_and_never_waits(place: Place, store: PostgresStore) -> None:
     every = keys(2000)
-    store.claim([Want(each, SHORT) for each in every], b"token--1", LONG)
-    store.commit([Finish(each, b"token--1", SHORT) for each in every])
+    store.claim([ClaimRequest(each, SHORT) for each in every], b"token--1", LONG)
+    store.commit([Commit(each, b"token--1", SHORT) for each in every])
     time.sleep(OVER)
     with psycopg.connect(place.server.url(), options=f"-csearch_path={place.name}") as holder:
         holder.execute("SELECT FROM eventonce_claims WHERE key = %s FOR UPDATE", (key(7),))
@@ -722,7 +723,7 @@ def prepared(store: PostgresStore) -> int:
 
 def fill(store: PostgresStore) -> None:
     every = [key(number) for number in range(10_000, 16_000)]
-    store.claim([Want(each, LONG) for each in every], b"token--0", LONG)
+    store.claim([ClaimRequest(each, LONG) for each in every], b"token--0", LONG)
     store.sweep(1000)
 
 
@@ -1096,7 +1097,7 @@ def test_a_transaction_may_outlast_its_lease(place: Place, store: PostgresStore)
         for _ in range(3):
             clock.sleep(400)
             time.sleep(0.4)  # on the server's clock too
-            answers.append(other.claim([Want(ctx.claim.key, LONG)], b"token--2", LONG)[0])
+            answers.append(other.claim([ClaimRequest(ctx.claim.key, LONG)], b"token--2", LONG)[0])
             ctx.check()
 
     (outcome,) = transact(place, store, handle, lease="0.3s", clock=clock)
@@ -1120,7 +1121,9 @@ def test_the_heartbeat_goes_on_while_a_transaction_is_open(place: Place, store: 
                 before = max(leases())
                 clock.sleep(45_000)  # less than the lease, but the heartbeat is due
                 until(lambda before=before: min(leases()) > before)  # type: ignore[misc]
-                answers.extend(other.claim([Want(once.key({"id": each}), LONG) for each in "123"], b"token--2", LONG))
+                answers.extend(
+                    other.claim([ClaimRequest(once.key({"id": each}), LONG) for each in "123"], b"token--2", LONG)
+                )
 
     with Once(store, lease="60s", clock=clock) as once:
         outcomes = once.run([{"id": each} for each in "0123"], handle)
@@ -1135,13 +1138,13 @@ def test_claims_do_not_wait_for_a_transaction_that_begins_meanwhile(place: Place
         every = [key(1000 * number + each) for each in range(300)]
 
         def hold(every: list[Key] = every) -> None:
-            if isinstance(store.claim([Want(each, LONG) for each in every], b"token--1", LONG)[-1], Won):
+            if isinstance(store.claim([ClaimRequest(each, LONG) for each in every], b"token--1", LONG)[-1], Won):
                 transaction = store.begin(Claim(every[-1], b"token--1"))
                 time.sleep(0.1)
                 transaction.rollback()
 
         def meet(every: list[Key] = every) -> None:
-            other.claim([Want(each, LONG) for each in every], b"token--2", LONG)
+            other.claim([ClaimRequest(each, LONG) for each in every], b"token--2", LONG)
 
         assert run_together(hold, meet) == []
     other.close()

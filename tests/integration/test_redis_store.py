@@ -18,7 +18,7 @@ import pytest
 import redis
 
 from eventonce import ConfigError, Event, LeaseLost, Once, OutcomeKind, StoreError, open_store
-from eventonce.claims.protocol import Busy, Claim, Done, Finish, Release, Want, Won
+from eventonce.claims.protocol import Busy, Claim, ClaimRequest, Commit, Done, Release, Won
 from eventonce.errors import StorePartly, StoreUnusable
 from eventonce.event import Delivery
 from eventonce.event.keys import Key
@@ -112,7 +112,7 @@ def test_a_cluster_spreads_its_keys(redis_cluster: RedisCluster) -> None:
     for node in redis_cluster.nodes:
         node.cli("flushall")
     store = open_store(redis_cluster.url())
-    assert store.claim([Want(each, LONG) for each in _random(600)], b"token--1", LONG) == [Won(1)] * 600
+    assert store.claim([ClaimRequest(each, LONG) for each in _random(600)], b"token--1", LONG) == [Won(1)] * 600
     key_counts = [int(node.cli("dbsize")) for node in redis_cluster.nodes]
     assert sum(key_counts) == 600
     assert min(key_counts) > 100
@@ -173,7 +173,7 @@ def test_scripts_are_loaded_again_after_a_flush(server: Redis) -> None:
     server.cli("script", "flush")
     assert finish(store, 1)
     server.cli("script", "flush")
-    wants = [Want(each, LONG) for each in keys(3000)]  # several scripts in one pipeline
+    wants = [ClaimRequest(each, LONG) for each in keys(3000)]  # several scripts in one pipeline
     assert store.claim(wants, b"token--2", LONG).count(Won(1)) == 2999
     store.close()
 
@@ -205,11 +205,11 @@ def test_a_master_that_hangs_delays_only_its_own_keys(
     living, dead = one_hangs
     mixed = [each for pair in zip(living, dead, strict=False) for each in pair]
     store = open_store(f"{redis_cluster.url()}&timeout=200ms")
-    assert store.claim([Want(each, LONG) for each in mixed], b"token--1", 5000) == [Won(1)] * len(mixed)
+    assert store.claim([ClaimRequest(each, LONG) for each in mixed], b"token--1", 5000) == [Won(1)] * len(mixed)
     redis_cluster.nodes[2].freeze()
     calls: list[Callable[[], object]] = [
         lambda: store.extend([Claim(each, b"token--1") for each in mixed], 5000),
-        lambda: store.commit([Finish(each, b"token--1", LONG) for each in mixed]),
+        lambda: store.commit([Commit(each, b"token--1", LONG) for each in mixed]),
         lambda: store.release([Release(each, b"token--1", LONG, None) for each in mixed]),
     ]
     for call, answer in zip(calls, (True, True, False), strict=True):
@@ -217,10 +217,10 @@ def test_a_master_that_hangs_delays_only_its_own_keys(
             call()
         assert caught.value.answers == [answer, None] * (len(mixed) // 2)
     other = open_store(f"{redis_cluster.url()}&timeout=200ms")  # which connects meanwhile
-    assert isinstance(other.claim([Want(living[0], LONG)], b"token--2", 5000)[0], Done)
-    assert other.claim([Want(living[-1], LONG)], b"token--2", 5000) == [Won(1)]
+    assert isinstance(other.claim([ClaimRequest(living[0], LONG)], b"token--2", 5000)[0], Done)
+    assert other.claim([ClaimRequest(living[-1], LONG)], b"token--2", 5000) == [Won(1)]
     redis_cluster.nodes[2].thaw()
-    assert store.commit([Finish(each, b"token--1", LONG) for each in mixed]) == [True] * len(mixed)
+    assert store.commit([Commit(each, b"token--1", LONG) for each in mixed]) == [True] * len(mixed)
     for each in (store, other):
         each.close()
 
@@ -330,11 +330,11 @@ def test_an_event_without_a_claim_overtakes_nothing_of_its_group(
 
 def test_a_batch_is_answered_as_each_of_its_keys_alone(server: Redis) -> None:
     store = open_store(server.url())
-    store.claim([Want(each, LONG, 2) for each in keys(9)], b"token--1", LONG)
-    store.commit([Finish(each, b"token--1", LONG, 2) for each in keys(5)])
-    store.commit([Finish(each, b"token--1", LONG, 2, b"memo") for each in keys(7)[5:]])
+    store.claim([ClaimRequest(each, LONG, 2) for each in keys(9)], b"token--1", LONG)
+    store.commit([Commit(each, b"token--1", LONG, 2) for each in keys(5)])
+    store.commit([Commit(each, b"token--1", LONG, 2, b"memo") for each in keys(7)[5:]])
     for version in (None, 1, 2):
-        wants = [Want(each, LONG, version) for each in keys(9)]
+        wants = [ClaimRequest(each, LONG, version) for each in keys(9)]
         mixed = [want if index % 3 else want._replace(version=1) for index, want in enumerate(wants)]
         for batch in (wants, mixed):
             together = store.claim(batch, b"token--2", LONG)
@@ -371,8 +371,8 @@ def test_a_remembered_key_costs_little_more_than_a_plain_one(start: Start) -> No
 
         for index in range(0, len(many), 1000):
             some = many[index : index + 1000]
-            store.claim([Want(each, LONG) for each in some], b"token--1", LONG)
-            store.commit([Finish(each, b"token--1", LONG) for each in some])
+            store.claim([ClaimRequest(each, LONG) for each in some], b"token--1", LONG)
+            store.commit([Commit(each, b"token--1", LONG) for each in some])
         ours = used()
         client.flushall()
         for each in many:
@@ -630,7 +630,7 @@ def test_room_in_a_full_server_is_waited_for(server: Redis) -> None:
     room.start()
     try:
         assert finish(store, 1)
-        assert store.claim([Want(each, LONG) for each in keys(3)], b"token--2", LONG)[0] == Won(1)
+        assert store.claim([ClaimRequest(each, LONG) for each in keys(3)], b"token--2", LONG)[0] == Won(1)
     finally:
         room.join()
     store.close()
@@ -678,7 +678,7 @@ def test_one_node_of_a_cluster_is_refused_also_without_the_right_to_info(
         node.cli("acl", "setuser", "blind", "on", ">pw", "~*", "+@all", "-info" if blind else "+info")
     store = open_store(redis_cluster.nodes[0].url().replace("//", "//blind:pw@"))
     with pytest.raises(StoreUnusable, match="add cluster=true to the URL"):
-        store.claim([Want(each, LONG) for each in _random(50)], b"token--1", LONG)
+        store.claim([ClaimRequest(each, LONG) for each in _random(50)], b"token--1", LONG)
     store.close()
 
 

@@ -19,12 +19,12 @@ from eventonce.claims.protocol import (
     Answer,
     Busy,
     Claim,
+    ClaimRequest,
+    Commit,
     Done,
-    Finish,
     Record,
     Release,
     Token,
-    Want,
     Won,
 )
 from eventonce.clock import SystemClock
@@ -137,36 +137,36 @@ def test_nothing_is_claimed_without_the_log(file: Path) -> None:
 def test_the_log_exists_as_long_as_a_connection(file: Path) -> None:
     first, second = SQLiteStore(file), SQLiteStore(file)
     for number in range(3):
-        first.claim([Want(key(number), 60_000)], b"token--1", 60_000)
+        first.claim([ClaimRequest(key(number), 60_000)], b"token--1", 60_000)
         second.close()
-        second.claim([Want(key(number + 10), 60_000)], b"token--2", 60_000)
+        second.claim([ClaimRequest(key(number + 10), 60_000)], b"token--2", 60_000)
         first.close()
-        second.claim([Want(key(number + 20), 60_000)], b"token--2", 60_000)
+        second.claim([ClaimRequest(key(number + 20), 60_000)], b"token--2", 60_000)
         second.close()
         assert not file.with_name("store.db-wal").exists()
     first.close()
 
 
 def test_claims_can_be_committed_while_the_file_is_moved(file: Path, store: SQLiteStore) -> None:
-    store.claim([Want(key(1), 60_000)], b"token--1", 60_000)
+    store.claim([ClaimRequest(key(1), 60_000)], b"token--1", 60_000)
     away = file.rename(file.with_name("away"))
     with pytest.raises(StoreUnusable, match=MOVED):
-        store.claim([Want(key(2), 60_000)], b"token--1", 60_000)
-    assert store.commit([Finish(key(1), b"token--1", 60_000)]) == [True]
+        store.claim([ClaimRequest(key(2), 60_000)], b"token--1", 60_000)
+    assert store.commit([Commit(key(1), b"token--1", 60_000)]) == [True]
     away.rename(file)
-    (answer,) = store.claim([Want(key(1), 60_000)], b"token--2", 60_000)
+    (answer,) = store.claim([ClaimRequest(key(1), 60_000)], b"token--2", 60_000)
     assert isinstance(answer, Done)
 
 
 def test_a_deleted_file_is_not_created_again_by_an_open_store(file: Path, store: SQLiteStore) -> None:
-    store.claim([Want(key(1), 60_000)], b"token--1", 60_000)
+    store.claim([ClaimRequest(key(1), 60_000)], b"token--1", 60_000)
     remove(file)
     pid = os.fork()  # which closes the connection, and the next call opens it again
     if not pid:
         os._exit(0)
     os.waitpid(pid, 0)
     with pytest.raises(StoreUnusable, match=MOVED):
-        store.commit([Finish(key(1), b"token--1", 60_000)])
+        store.commit([Commit(key(1), b"token--1", 60_000)])
     with pytest.raises(StoreUnusable, match=MOVED):
         store.begin(Claim(key(1), b"token--1"))
     assert not file.exists()
@@ -175,12 +175,12 @@ def test_a_deleted_file_is_not_created_again_by_an_open_store(file: Path, store:
 def test_the_schema_is_migrated_step_by_step(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = module._migrations()
     first = SQLiteStore(file)
-    first.claim([Want(KEY, 60_000)], b"token--1", 60_000)
+    first.claim([ClaimRequest(KEY, 60_000)], b"token--1", 60_000)
     first.close()
     more = [*known, "ALTER TABLE eventonce_open ADD COLUMN extra TEXT;\nCREATE TABLE eventonce_more (x)"]
     monkeypatch.setattr(module, "_migrations", lambda: more)
     reopened = SQLiteStore(file)
-    assert reopened.commit([Finish(KEY, b"token--1", 60_000)]) == [True]
+    assert reopened.commit([Commit(KEY, b"token--1", 60_000)]) == [True]
     reopened.close()
     assert query(file, "SELECT version FROM eventonce_schema") == [(1,), (2,), (3,)]
     assert query(file, "SELECT count(*) FROM eventonce_more") == [(0,)]
@@ -221,8 +221,11 @@ def test_a_file_of_the_first_schema_answers_as_before(file: Path, monkeypatch: p
         Record(b"", 0, True, 0, None, now, later, 1, 5, None, None, later),
         None,
     ]
-    assert store.commit([Finish(key(number), b"token--1", 60_000) for number in (1, 2, 3)]) == [True, True, False]
-    assert store.claim([Want(key(3), 60_000), Want(key(7), 60_000)], b"token--3", 60_000) == [Won(2, "no"), Won(1)]
+    assert store.commit([Commit(key(number), b"token--1", 60_000) for number in (1, 2, 3)]) == [True, True, False]
+    assert store.claim([ClaimRequest(key(3), 60_000), ClaimRequest(key(7), 60_000)], b"token--3", 60_000) == [
+        Won(2, "no"),
+        Won(1),
+    ]
     store.close()
     assert query(file, "SELECT name FROM sqlite_master WHERE name = 'eventonce_claims'") == []
 
@@ -318,27 +321,27 @@ def test_a_full_disk_is_an_error_and_loses_nothing(file: Path) -> None:
     store._use(lambda connection: connection.execute("PRAGMA max_page_count = 1"))
     keys = [Key(number.to_bytes(16, "big")) for number in range(1000)]
     with pytest.raises(StoreUnusable, match="free some space"):
-        store.claim([Want(key, 60_000) for key in keys], b"token--1", 60_000)
+        store.claim([ClaimRequest(key, 60_000) for key in keys], b"token--1", 60_000)
     store._use(lambda connection: connection.execute("PRAGMA max_page_count = 100000"))
-    assert store.claim([Want(key, 60_000) for key in keys], b"token--1", 60_000) == [Won(1)] * 1000
+    assert store.claim([ClaimRequest(key, 60_000) for key in keys], b"token--1", 60_000) == [Won(1)] * 1000
     store.close()
 
 
 def test_a_forked_child_opens_its_own_connection(store: SQLiteStore) -> None:
-    store.claim([Want(KEY, 60_000)], b"token--1", 60_000)
+    store.claim([ClaimRequest(KEY, 60_000)], b"token--1", 60_000)
     child = os.fork()
     if not child:
-        os._exit(0 if store.commit([Finish(KEY, b"token--1", 60_000)]) == [True] else 1)
+        os._exit(0 if store.commit([Commit(KEY, b"token--1", 60_000)]) == [True] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert isinstance(store.claim([Want(KEY, 60_000)], b"token--2", 60_000)[0], Done)
+    assert isinstance(store.claim([ClaimRequest(KEY, 60_000)], b"token--2", 60_000)[0], Done)
 
 
 def test_the_sweep_walks_the_whole_file_in_steps(file: Path) -> None:
     clock = ManualClock()
     store = SQLiteStore(file, clock=clock)
     keys = [Key(number.to_bytes(16, "big")) for number in range(100)]
-    store.claim([Want(key, 1000) for key in keys], b"token--1", 1000)
-    store.commit([Finish(key, b"token--1", 1000) for key in keys[:90]])
+    store.claim([ClaimRequest(key, 1000) for key in keys], b"token--1", 1000)
+    store.commit([Commit(key, b"token--1", 1000) for key in keys[:90]])
     clock.sleep(1500)
     swept = [store.sweep(40)]
     while swept[-1].cursor is not None:
@@ -355,9 +358,11 @@ def test_the_sweep_drops_both_rows_of_a_key_and_none_that_is_still_open(file: Pa
     clock = ManualClock()
     store = SQLiteStore(file, clock=clock)
     for number in range(6):
-        store.claim([Want(key(number), 1000, version=1)], b"token--1", 1000)
-        store.commit([Finish(key(number), b"token--1", 1000, version=1)])
-    store.claim([Want(key(number), 1000, version=2) for number in range(3)], b"token--2", 1000)  # in both tables
+        store.claim([ClaimRequest(key(number), 1000, version=1)], b"token--1", 1000)
+        store.commit([Commit(key(number), b"token--1", 1000, version=1)])
+    store.claim(
+        [ClaimRequest(key(number), 1000, version=2) for number in range(3)], b"token--2", 1000
+    )  # in both tables
     clock.sleep(5000)
     steps = [store.sweep(4)]
     while steps[-1].cursor is not None:
@@ -373,8 +378,8 @@ def test_the_sweep_drops_both_rows_of_a_key_and_none_that_is_still_open(file: Pa
 def test_a_worker_sweeps_by_itself(file: Path) -> None:
     with Once(f"sqlite:///{file}") as once:
         store = SQLiteStore(file)
-        store.claim([Want(KEY, 1)], b"token--1", 1)
-        store.commit([Finish(KEY, b"token--1", 1)])
+        store.claim([ClaimRequest(KEY, 1)], b"token--1", 1)
+        store.commit([Commit(KEY, b"token--1", 1)])
 
         def swept() -> bool:
             once.run([EVENT], lambda event: None)
@@ -394,7 +399,7 @@ class ProtocolModel:
         self.clock = clock
         self.records: dict[Key, Record] = {}
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         answers = []
         for want in wants:
             answer, record = protocol.claim(self.records.get(want.key), want, token, lease, self.clock.utc())
@@ -410,7 +415,7 @@ class ProtocolModel:
             for claim in claims
         ]
 
-    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+    def commit(self, finishes: Sequence[Commit]) -> list[bool]:
         now = self.clock.utc()
         return [
             self._update(finish.key, protocol.commit(self.records.get(finish.key), finish, now)) for finish in finishes
@@ -468,19 +473,21 @@ class RandomHistory:
         terms = rng.choices([False, True], k=2)
         memo, error = rng.choice([None, b"", b"memo"]), rng.choice([None, "no", "\u00fc"])
         calls: dict[str, Callable[[Any], object]] = {
-            "claim": lambda store: store.claim([Want(key, window, version, *terms) for key in keys], token, lease),
-            "commit": lambda store: store.commit([Finish(key, token, window, version, memo) for key in keys]),
+            "claim": lambda store: store.claim(
+                [ClaimRequest(key, window, version, *terms) for key in keys], token, lease
+            ),
+            "commit": lambda store: store.commit([Commit(key, token, window, version, memo) for key in keys]),
             "release": lambda store: store.release([Release(key, token, window, error) for key in keys]),
             "extend": lambda store: store.extend([Claim(key, token) for key in keys], lease),
             "forget": lambda store: store.forget(keys[:2]),
             "sweep": lambda store: store.sweep(100),
         }
         if not alike and verb == "claim":
-            wants = [Want(key, window, version, *rng.choices([False, True], k=2)) for key in keys]
+            wants = [ClaimRequest(key, window, version, *rng.choices([False, True], k=2)) for key in keys]
             return lambda store: store.claim(wants, token, lease)
         if not alike and verb == "commit":
             finishes = [
-                Finish(key, rng.choice([token, other]), rng.choice(windows), version, rng.choice([None, memo]))
+                Commit(key, rng.choice([token, other]), rng.choice(windows), version, rng.choice([None, memo]))
                 for key in keys
             ]
             return lambda store: store.commit(finishes)
@@ -528,7 +535,7 @@ def test_the_fast_path_equals_the_protocol(file: Path, paths: set[str], seed: in
 def test_of_a_large_batch_some_keys_are_new_and_the_others_in_every_state(file: Path, count: int) -> None:
     clock = ManualClock()
     model, store = ProtocolModel(clock), SQLiteStore(file, clock=clock)
-    wants = [Want(key(number), 1000) for number in range(count)]
+    wants = [ClaimRequest(key(number), 1000) for number in range(count)]
     done, busy, over, reopened = wants[::7], wants[1::7], wants[2::7], wants[3::7]
 
     def agree(milliseconds: int, call: Callable[[Any], object]) -> None:
@@ -537,14 +544,14 @@ def test_of_a_large_batch_some_keys_are_new_and_the_others_in_every_state(file: 
         assert store._read([want.key for want in wants]) == model.records
 
     agree(0, lambda each: each.claim(done, b"earlier1", 100))
-    agree(0, lambda each: each.commit([Finish(want.key, b"earlier1", 5000) for want in done]))
+    agree(0, lambda each: each.commit([Commit(want.key, b"earlier1", 5000) for want in done]))
     agree(0, lambda each: each.claim(busy, b"earlier2", 9000))
     agree(0, lambda each: each.claim(over, b"earlier3", 100))
     agree(200, lambda each: each.claim(reopened, b"token--1", 1000))  # a claim whose answer was lost
     agree(0, lambda each: each.claim(wants, b"token--1", 1000))
-    agree(0, lambda each: each.commit([Finish(want.key, b"token--1", 1000) for want in wants]))
+    agree(0, lambda each: each.commit([Commit(want.key, b"token--1", 1000) for want in wants]))
     agree(1000, lambda each: each.claim(wants, b"token--2", 1000))  # most windows have expired, and nothing was swept
-    agree(0, lambda each: each.commit([Finish(want.key, b"token--2", 1000) for want in wants]))
+    agree(0, lambda each: each.commit([Commit(want.key, b"token--2", 1000) for want in wants]))
     store.close()
 
 
@@ -552,13 +559,13 @@ def test_a_commit_of_which_some_claims_are_lost_keeps_the_others(file: Path) -> 
     clock = ManualClock()
     store = SQLiteStore(file, clock=clock)
     keys = [key(number) for number in range(100)]
-    store.claim([Want(each, 60_000) for each in keys], b"token--1", 1000)
+    store.claim([ClaimRequest(each, 60_000) for each in keys], b"token--1", 1000)
     clock.sleep(2000)
-    store.claim([Want(each, 60_000) for each in keys[:10]], b"token--2", 60_000)  # takes over
+    store.claim([ClaimRequest(each, 60_000) for each in keys[:10]], b"token--2", 60_000)  # takes over
     store.release([Release(each, b"token--1", 60_000, "no") for each in keys[10:20]])
-    finishes = [Finish(each, b"token--1", number % 3, None, b"memo") for number, each in enumerate(keys)]
+    finishes = [Commit(each, b"token--1", number % 3, None, b"memo") for number, each in enumerate(keys)]
     assert store.commit(finishes) == [False] * 20 + [True] * 80
-    assert store.commit([Finish(each, b"token--2", 60_000) for each in keys[:10]]) == [True] * 10
+    assert store.commit([Commit(each, b"token--2", 60_000) for each in keys[:10]]) == [True] * 10
     assert query(file, "SELECT count(*), min(tries), min(error) FROM eventonce_open") == [(10, 1, "no")]
     assert query(file, "SELECT count(*), sum(took) FROM eventonce_done") == [(90, 100)]
     store.close()
@@ -574,12 +581,12 @@ def test_changes_by_triggers_are_not_counted(file: Path) -> None:
         )
     connection.close()
     keys = [key(number) for number in range(6)]
-    store.claim([Want(each, 60_000) for each in keys[:4]], b"token--1", 60_000)
-    store.commit([Finish(each, b"token--1", 60_000) for each in keys[:2]])
-    answers = store.claim([Want(each, 60_000) for each in keys], b"token--2", 60_000)
+    store.claim([ClaimRequest(each, 60_000) for each in keys[:4]], b"token--1", 60_000)
+    store.commit([Commit(each, b"token--1", 60_000) for each in keys[:2]])
+    answers = store.claim([ClaimRequest(each, 60_000) for each in keys], b"token--2", 60_000)
     assert [type(answer) for answer in answers] == [Done, Done, Busy, Busy, Won, Won]
-    assert store.commit([Finish(each, b"token--2", 60_000) for each in keys[3:]]) == [False, True, True]
-    assert store.commit([Finish(each, b"token--1", 60_000) for each in keys[2:4]]) == [True, True]
+    assert store.commit([Commit(each, b"token--2", 60_000) for each in keys[3:]]) == [False, True, True]
+    assert store.commit([Commit(each, b"token--1", 60_000) for each in keys[2:4]]) == [True, True]
     store.close()
 
 
@@ -587,9 +594,9 @@ def test_changes_by_triggers_are_not_counted(file: Path) -> None:
 def test_a_commit_with_a_key_twice_equals_the_protocol(file: Path, windows: tuple[int, int]) -> None:
     clock = ManualClock()
     model, store = ProtocolModel(clock), SQLiteStore(file, clock=clock)
-    finishes = [Finish(KEY, b"token--1", window, None, b"%d" % window) for window in windows]
+    finishes = [Commit(KEY, b"token--1", window, None, b"%d" % window) for window in windows]
     for each in (model, store):
-        each.claim([Want(KEY, 1000)], b"token--1", 1000)
+        each.claim([ClaimRequest(KEY, 1000)], b"token--1", 1000)
     assert store.commit(finishes) == model.commit(finishes)
     assert store._read([KEY]) == model.records
     store.close()
@@ -602,10 +609,10 @@ def _work(file: Path, seed: int) -> int:
     rng.shuffle(keys)
     for begin in range(0, len(keys), 100):
         some, token = keys[begin : begin + 100], os.urandom(8)
-        answers = store.claim([Want(each, 60_000) for each in some], token, 60_000)
+        answers = store.claim([ClaimRequest(each, 60_000) for each in some], token, 60_000)
         won = [each for each, answer in zip(some, answers, strict=True) if isinstance(answer, Won)]
         assert None not in store.peek(some)
-        done += sum(store.commit([Finish(each, token, 60_000) for each in won]))
+        done += sum(store.commit([Commit(each, token, 60_000) for each in won]))
     store.close()
     return done
 
@@ -755,7 +762,7 @@ def test_an_interrupt_anywhere_before_the_commit_strands_nothing(once: Once, fil
 def test_a_lost_claim_cannot_begin_a_transaction(store: SQLiteStore) -> None:
     with pytest.raises(LeaseLost):
         store.begin(Claim(KEY, b"token--1"))
-    assert store.claim([Want(KEY, 1000)], b"token--1", 1000) == [Won(1)]
+    assert store.claim([ClaimRequest(KEY, 1000)], b"token--1", 1000) == [Won(1)]
 
 
 def test_the_store_cannot_be_used_inside_its_own_transaction(once: Once, file: Path) -> None:
@@ -881,7 +888,7 @@ def test_an_interrupt_while_committing_undoes_or_keeps_both(
 
 
 def _interrupting(commit: Any, interrupted_at: str) -> Any:
-    def interrupted(self: Any, finish: Finish) -> bool:
+    def interrupted(self: Any, finish: Commit) -> bool:
         if interrupted_at == "commit":
             commit(self, finish)
         raise KeyboardInterrupt
@@ -897,7 +904,7 @@ def test_the_file_stays_the_same_if_the_process_changes_its_folder(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     store.close()
-    store.claim([Want(KEY, 1000)], b"token--1", 1000)
+    store.claim([ClaimRequest(KEY, 1000)], b"token--1", 1000)
     store.close()
     assert list((tmp_path / "elsewhere").iterdir()) == []
 

@@ -24,7 +24,7 @@ import boto3
 import pytest
 
 from eventonce import Once
-from eventonce.claims.protocol import Want
+from eventonce.claims.protocol import ClaimRequest
 from eventonce.dead_letters.file import DeadFile
 from eventonce.errors import ConfigError, SourceError
 from eventonce.event import Delivery, Event
@@ -465,7 +465,7 @@ def test_a_thousand_messages_in_progress_are_all_kept(ministack: Ministack, gate
 def test_a_busy_copy_comes_back_when_the_lease_expires(queue: Queue, run: Run) -> None:
     store = MemoryStore()
     once = Once(store)
-    store.claim([Want(once.key({"id": "a"}), 60_000)], b"another1", 2500)  # by one that dies
+    store.claim([ClaimRequest(once.key({"id": "a"}), 60_000)], b"another1", 2500)  # by one that dies
     queue.send({"id": "a"})
     running = run(queue.source(), store=store)
     running.until_ended(1)

@@ -13,7 +13,7 @@ import pytest
 
 from eventonce import EventRejected, Once, Rule
 from eventonce.auth import Auth, Bearer, Hmac, Sns, Stripe, github, shopify
-from eventonce.claims.protocol import Want
+from eventonce.claims.protocol import ClaimRequest
 from eventonce.errors import ConfigError, EventBusy, StoreError
 from eventonce.event import Event
 from eventonce.event.formats import read_event
@@ -202,7 +202,7 @@ def test_a_direct_failure_is_raised_so_that_lambda_retries(function: Function) -
 
 
 def test_a_busy_copy_is_raised(function: Function) -> None:
-    function.store.claim([Want(function.once.key(bridge(1)), 60_000)], b"another1", 60_000)
+    function.store.claim([ClaimRequest(function.once.key(bridge(1)), 60_000)], b"another1", 60_000)
     with pytest.raises(EventBusy):
         function.handler(bridge(1), None)
 
@@ -267,7 +267,7 @@ def test_a_copy_of_what_failed_comes_back_too(function: Function) -> None:
 
 
 def test_a_busy_message_comes_back(function: Function) -> None:
-    function.store.claim([Want(function.once.key(bridge(2)), 60_000)], b"another1", 60_000)
+    function.store.claim([ClaimRequest(function.once.key(bridge(2)), 60_000)], b"another1", 60_000)
     assert failures(function.handler(sqs(1, 2, 3), None)) == ["m-2"]
 
 
@@ -313,7 +313,7 @@ def test_fifo_stops_a_group_at_its_first_failure_and_others_go_on(function: Func
 
 
 def test_fifo_stops_a_group_at_a_busy_message(function: Function) -> None:
-    function.store.claim([Want(function.once.key(bridge(1)), 60_000)], b"another1", 60_000)
+    function.store.claim([ClaimRequest(function.once.key(bridge(1)), 60_000)], b"another1", 60_000)
     assert failures(function.handler(sqs(1, 2, 3, groups="aab"), None)) == ["m-1", "m-2"]
     assert function.ran == ["3"]
 
@@ -442,7 +442,7 @@ def test_a_broken_record_of_kafka_stops_its_partition_alone(function: Function) 
 
 def test_a_busy_record_of_kafka_stops_its_partition(function: Function) -> None:
     handler = function.once.aws_lambda(function._handle, report_kafka_failures=True)
-    function.store.claim([Want(function.once.key(bridge(1)), 60_000)], b"another1", 60_000)
+    function.store.claim([ClaimRequest(function.once.key(bridge(1)), 60_000)], b"another1", 60_000)
     assert failures(handler(kafka(1, 2), None)) == [{"partition": "o-0", "offset": n} for n in (10, 11)]
     assert function.ran == []
 
@@ -707,7 +707,7 @@ def test_a_webhook_responds_with_what_is_wrong(function: Function) -> None:
     failed = function.handler(request(bridge(1)), None)
     assert failed["statusCode"] == 500
     assert "no 1" not in failed["body"]
-    function.store.claim([Want(function.once.key(bridge(2)), 60_000)], b"another1", 60_000)
+    function.store.claim([ClaimRequest(function.once.key(bridge(2)), 60_000)], b"another1", 60_000)
     busy = function.handler(request(bridge(2)), None)
     assert (busy["statusCode"], busy["headers"]["retry-after"]) == (503, "5")
 
@@ -1104,7 +1104,7 @@ def test_claims_made_late_do_not_outlive_the_function(function: Function) -> Non
 
 def test_a_busy_copy_is_not_waited_for_until_no_time_is_left_to_answer(function: Function) -> None:
     patient = Once(function.store, rules=Rule(name="r", key=["id"]), consumer="billing", busy_wait="1h")
-    function.store.claim([Want(patient.key(bridge(2)), 60_000)], b"another1", 60_000)
+    function.store.claim([ClaimRequest(patient.key(bridge(2)), 60_000)], b"another1", 60_000)
     handler = patient.aws_lambda(lambda event: None)
     assert failures(handler(sqs(1, 2), Context(1000))) == ["m-2"]
     patient.close()

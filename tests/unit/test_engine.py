@@ -44,7 +44,7 @@ from eventonce import (
     StoreError,
     TooManyAttempts,
 )
-from eventonce.claims.protocol import Claim, Want
+from eventonce.claims.protocol import Claim, ClaimRequest
 from eventonce.errors import SinkDown
 from eventonce.event import Delivery
 from eventonce.event.formats import read_event
@@ -256,7 +256,7 @@ def test_a_call_raises_for_what_was_not_processed(bench: Bench) -> None:
 def test_a_busy_event_raises(bench: Bench) -> None:
     store = MemoryStore()
     once = bench.once(store)
-    store.claim([Want(once.key(A), 1000)], b"another!", 60_000)
+    store.claim([ClaimRequest(once.key(A), 1000)], b"another!", 60_000)
     with pytest.raises(EventBusy, match="another worker is running it"):
         once(ok)(A)
 
@@ -612,7 +612,7 @@ def test_a_clock_before_1970_takes_what_is_done_for_done(monkeypatch: pytest.Mon
 def test_what_is_busy_says_until_when_with_the_date() -> None:
     store, clock = MemoryStore(clock=ManualClock()), ManualClock()
     once = Once(store, clock=clock)
-    store.claim([Want(once.key(A), 60_000)], b"another-", 86_400_000)
+    store.claim([ClaimRequest(once.key(A), 60_000)], b"another-", 86_400_000)
     (outcome,) = once.run([A], ok)
     assert str(outcome.error) == "another worker is running it; its lease lasts until 2026-01-02 00:00:00 UTC"
 
@@ -683,7 +683,7 @@ def test_a_worker_that_lost_its_claim_learns_so_and_cannot_commit(bench: Bench) 
     def handle(event: Event, ctx: Context) -> None:
         stolen.append(once.key(event))
         store.forget(stolen)
-        store.claim([Want(stolen[0], 60_000)], b"thief---", 60_000)
+        store.claim([ClaimRequest(stolen[0], 60_000)], b"thief---", 60_000)
         clock.sleep(45_000)  # its lease is not over, but is to be renewed
         until(lambda: lost(ctx))
 
@@ -755,7 +755,7 @@ def test_a_busy_copy_may_wait_for_the_end_of_the_other(bench: Bench) -> None:
 def test_a_busy_copy_waits_no_longer_than_told(bench: Bench) -> None:
     store, clock = MemoryStore(), ManualClock()
     once = bench.once(store, busy_wait="5s", clock=clock)
-    store.claim([Want(once.key(A), 1000)], b"another!", 60_000)
+    store.claim([ClaimRequest(once.key(A), 1000)], b"another!", 60_000)
     (outcome,) = once.run([A], ok)
     assert outcome.kind is OutcomeKind.BUSY
     assert outcome.retry_at is not None
@@ -1039,7 +1039,7 @@ class Death(BaseException):
 
 def die(once: Once, store: MemoryStore, events: list[Any], clock: ManualClock) -> None:
     token = os.urandom(8)
-    store.claim([Want(once.key(event), 10**9, shared=len(events) > 1) for event in events], token, 1000)
+    store.claim([ClaimRequest(once.key(event), 10**9, shared=len(events) > 1) for event in events], token, 1000)
     clock.sleep(2000)
 
 
@@ -1647,7 +1647,7 @@ def test_what_shares_an_old_key_with_one_that_fails_comes_again(bench: Bench) ->
 def test_an_old_worker_at_work_makes_the_new_one_wait(bench: Bench) -> None:
     store = MemoryStore()
     old = bench.once(store, name="old")
-    store.claim([Want(old.key(A), 60_000)], b"old-----", 60_000)
+    store.claim([ClaimRequest(old.key(A), 60_000)], b"old-----", 60_000)
     new = bench.once(store, name="new", replaces="old")
     assert kinds(new.run([A], ok)) == ["busy"]
     assert store.peek([new.key(A)]) == [None]

@@ -9,7 +9,7 @@ import pytest
 
 from eventonce import Event, EventRejected, Once, Outcome, OutcomeKind, Rule, StoreError
 from eventonce.claims.outcome import Action
-from eventonce.claims.protocol import Answer, Finish, Record, Release, Token, Want
+from eventonce.claims.protocol import Answer, ClaimRequest, Commit, Record, Release, Token
 from eventonce.errors import SinkDown, StoreBusy, StorePartly, StoreUnusable
 from eventonce.event import Delivery
 from eventonce.event.keys import Key
@@ -46,10 +46,10 @@ class FaultyStore(MemoryStore):
         self.plan: dict[str, list[Fault | None]] = {}
         self.calls: list[str] = []
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         return self._call("claim", lambda: super(FaultyStore, self).claim(wants, token, lease))
 
-    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+    def commit(self, finishes: Sequence[Commit]) -> list[bool]:
         return self._call("commit", lambda: super(FaultyStore, self).commit(finishes))
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
@@ -141,7 +141,7 @@ class RandomBatch:
             self._once.run([Delivery(body, message_id="m1" if before == "passed on" else None)], lambda event: 0)
         elif before != "new":
             lease = {"busy": 100_000, "busy a while": 100}.get(before, 1)
-            self._store.claim([Want(self._once.key(body), LONG, 1, shared=before == "died")], ANOTHER, lease)
+            self._store.claim([ClaimRequest(self._once.key(body), LONG, 1, shared=before == "died")], ANOTHER, lease)
 
     def _faults(self) -> list[Fault | None]:
         error = StoreError("x")
@@ -255,7 +255,7 @@ def _remember(once: Once, store: FaultyStore, clock: ManualClock, event: object,
     elif before == "failed":
         once.run([event], lambda event: 1 / 0)
     elif before != "new":
-        store.claim([Want(key, LONG, shared=before == "died")], ANOTHER, 100_000 if before == "busy" else 1000)
+        store.claim([ClaimRequest(key, LONG, shared=before == "died")], ANOTHER, 100_000 if before == "busy" else 1000)
         clock.sleep(2000)
     return key
 

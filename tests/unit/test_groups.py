@@ -9,7 +9,7 @@ import pytest
 
 from eventonce import Once, Rule
 from eventonce.claims.outcome import OutcomeKind
-from eventonce.claims.protocol import Answer, Token, Want
+from eventonce.claims.protocol import Answer, ClaimRequest, Token
 from eventonce.errors import StorePartly
 from eventonce.event import Delivery, Event
 from eventonce.stores.memory import MemoryStore
@@ -78,7 +78,7 @@ def test_what_runs_without_a_claim_overtakes_nothing_of_its_group(bench: Bench) 
     class Partly(MemoryStore):
         """A store with several servers, of which one does not answer for the keys of some events."""
 
-        def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+        def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
             answers = super().claim(wants, token, lease)
             if silent.isdisjoint(want.key for want in wants):
                 return answers
@@ -98,8 +98,8 @@ def test_nothing_runs_behind_a_busy_one_when_a_suspect_before_it_has_run(bench: 
     store = MemoryStore(clock=clock)
     handler, once = Handler(), bench.once(store, clock=clock, busy_wait=busy_wait)
     first, second = (once.key({"id": name}) for name in ("a1", "a2"))
-    store.claim([Want(first, 10_000, shared=True)], b"dead", 1)
-    store.claim([Want(second, 10_000)], b"another", 10_000)
+    store.claim([ClaimRequest(first, 10_000, shared=True)], b"dead", 1)
+    store.claim([ClaimRequest(second, 10_000)], b"another", 10_000)
     clock.sleep(10)
     assert kinds(once.run(deliver("a1 a2 a3"), handler)) == ["processed", "busy", "busy"]
     assert handler.ran == ["a1"]
@@ -131,7 +131,7 @@ def test_a_busy_one_stops_its_group_until_it_is_free(bench: Bench) -> None:
     store = Faulty()
     handler, once = Handler(), bench.once(store)
     other = once.key({"id": "a2"})
-    store.claim([Want(other, 60_000)], b"another1", 600_000)
+    store.claim([ClaimRequest(other, 60_000)], b"another1", 600_000)
     assert kinds(once.run(deliver("a1 a2 a3"), handler)) == ["processed", "busy", "busy"]
     assert handler.ran == ["a1"]
 
@@ -156,7 +156,7 @@ def test_a_failure_is_not_waited_for(bench: Bench) -> None:
 def test_what_a_worker_may_have_died_of_runs_alone_and_in_its_place(bench: Bench) -> None:
     store = MemoryStore()
     handler, once = Handler(), bench.once(store)
-    store.claim([Want(once.key({"id": "a2"}), 60_000, shared=True)], b"another1", 0)
+    store.claim([ClaimRequest(once.key({"id": "a2"}), 60_000, shared=True)], b"another1", 0)
     assert kinds(once.run(deliver("a1 a2 a3 b1"), handler)) == ["processed"] * 4
     assert [each for each in handler.ran if each[0] == "a"] == ["a1", "a2", "a3"]
 
@@ -229,7 +229,9 @@ def test_what_is_to_run_alone_waits_for_a_failure_before_it() -> None:
 
     with Once(store, lease=1, clock=clock) as once:
         first, second = (Delivery(b"", event=Event(id=name, data={}), group="g") for name in ("1", "2"))
-        store.claim([Want(once.key(second.event), 10_000, shared=True)], b"token--1", 1000)  # by a worker that died
+        store.claim(
+            [ClaimRequest(once.key(second.event), 10_000, shared=True)], b"token--1", 1000
+        )  # by a worker that died
         clock.sleep(2000)
         kinds = [outcome.kind for outcome in once.run([first, second], handle)]
 
@@ -248,7 +250,7 @@ def test_what_waited_and_then_runs_without_a_claim_has_run() -> None:
 
     with Once(store, on_store_error="process", busy_wait="5s", clock=Clock()) as once:
         first, _ = events = deliver("a1 a2")
-        store.claim([Want(once.key(first.body), 60_000)], b"another!", 60_000)
+        store.claim([ClaimRequest(once.key(first.body), 60_000)], b"another!", 60_000)
         outcomes = once.run(events, handler)
     assert handler.ran == ["a1", "a2"]
     assert kinds(outcomes) == ["processed", "processed"]

@@ -11,7 +11,7 @@ import pytest
 
 from eventonce import ConfigError, Event, EventRejected, OutcomeKind
 from eventonce.event import Delivery
-from eventonce.ports import Attempt, Called, Hook, Seen
+from eventonce.ports import AttemptDetails, Hook, OutcomeDetails, StoreCallDetails
 from tests.unit.conftest import Bench, Faulty
 
 
@@ -21,10 +21,10 @@ class Notes(Hook):
     def __init__(self) -> None:
         self.runs: list[tuple[list[str], str | None]] = []
         self.calls: list[tuple[str, int, bool]] = []
-        self.seen: list[Seen] = []
+        self.seen: list[OutcomeDetails] = []
 
     @contextmanager
-    def running(self, attempts: Sequence[Attempt]) -> Iterator[None]:
+    def around_run(self, attempts: Sequence[AttemptDetails]) -> Iterator[None]:
         ids = [attempt.event.id for attempt in attempts]
         try:
             yield
@@ -33,10 +33,10 @@ class Notes(Hook):
             raise
         self.runs.append((ids, None))
 
-    def called(self, call: Called) -> None:
+    def after_store_call(self, call: StoreCallDetails) -> None:
         self.calls.append((call.verb, call.keys, call.error is None))
 
-    def settled(self, seen: Sequence[Seen]) -> None:
+    def after_settle(self, seen: Sequence[OutcomeDetails]) -> None:
         self.seen += seen
 
     def kinds(self) -> list[str]:
@@ -50,7 +50,7 @@ class Broken(Hook):
         self._at_exit = at_exit
 
     @contextmanager
-    def running(self, attempts: Sequence[Attempt]) -> Iterator[None]:
+    def around_run(self, attempts: Sequence[AttemptDetails]) -> Iterator[None]:
         if not self._at_exit:
             raise RuntimeError("at the beginning")
         try:
@@ -58,10 +58,10 @@ class Broken(Hook):
         finally:
             raise RuntimeError("at the end")
 
-    def called(self, call: Called) -> None:
+    def after_store_call(self, call: StoreCallDetails) -> None:
         raise RuntimeError("of a call")
 
-    def settled(self, seen: Sequence[Seen]) -> None:
+    def after_settle(self, seen: Sequence[OutcomeDetails]) -> None:
         raise RuntimeError("of a batch")
 
 

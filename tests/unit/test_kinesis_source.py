@@ -11,7 +11,7 @@ import pytest
 
 from eventonce import Once, Rule
 from eventonce.claims.outcome import OutcomeKind
-from eventonce.claims.protocol import Answer, Claim, Finish, Token, Want
+from eventonce.claims.protocol import Answer, Claim, ClaimRequest, Commit, Token
 from eventonce.dead_letters.queue import DeadQueue
 from eventonce.errors import ConfigError, StoreError, StoreUnusable
 from eventonce.event import Delivery
@@ -94,11 +94,11 @@ class Troubled(MemoryStore):
             raise self.after.pop(verb)
         return answer
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         deliveries: list[Answer] = self._around("claim", lambda: MemoryStore.claim(self, wants, token, lease))
         return deliveries
 
-    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+    def commit(self, finishes: Sequence[Commit]) -> list[bool]:
         deliveries: list[bool] = self._around("commit", lambda: MemoryStore.commit(self, finishes))
         return deliveries
 

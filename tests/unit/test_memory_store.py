@@ -3,7 +3,7 @@
 import pytest
 
 from eventonce import ConfigError, StoreError, open_store
-from eventonce.claims.protocol import Finish, Record, Want
+from eventonce.claims.protocol import ClaimRequest, Commit, Record
 from eventonce.event.keys import Key
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
@@ -27,8 +27,8 @@ class Counting(MemoryStore):
 
 def add(store: MemoryStore, numbers: range, window: int = HOUR) -> None:
     keys = [Key(number.to_bytes(16, "big")) for number in numbers]
-    store.claim([Want(key, window) for key in keys], b"token--1", 1000)
-    store.commit([Finish(key, b"token--1", window) for key in keys])
+    store.claim([ClaimRequest(key, window) for key in keys], b"token--1", 1000)
+    store.commit([Commit(key, b"token--1", window) for key in keys])
 
 
 def test_claims_drop_expired_keys_a_few_at_a_time() -> None:
@@ -62,7 +62,7 @@ def test_a_key_that_was_refreshed_waits_again() -> None:
     add(store, range(1))
     for _ in range(10):
         clock.sleep(HOUR // 2)
-        store.claim([Want(Key(bytes(16)), HOUR, refresh=True)], b"token--2", 1000)
+        store.claim([ClaimRequest(Key(bytes(16)), HOUR, refresh=True)], b"token--2", 1000)
         store.sweep(100)
     assert len(store.records) == 1
     clock.sleep(2 * HOUR)

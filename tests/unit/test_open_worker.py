@@ -9,20 +9,20 @@ import pytest
 
 from eventonce import Once
 from eventonce.dead_letters import open_dead_letters
-from eventonce.ports import DeadLetters
+from eventonce.ports import DeadLetterSink
 from eventonce.sources import open_source
 from eventonce.worker import Worker, WorkerPool, open_worker
 from eventonce.worker.request_server import RequestServer
 
 
 @pytest.fixture
-def dead_letters(tmp_path: Path) -> Iterator[DeadLetters]:
+def dead_letters(tmp_path: Path) -> Iterator[DeadLetterSink]:
     sink = open_dead_letters(str(tmp_path / "dead.jsonl"))
     yield sink
     sink.close()
 
 
-def test_a_file_has_a_worker_that_ends_with_it(tmp_path: Path, dead_letters: DeadLetters) -> None:
+def test_a_file_has_a_worker_that_ends_with_it(tmp_path: Path, dead_letters: DeadLetterSink) -> None:
     file = tmp_path / "events.jsonl"
     file.write_text("".join(json.dumps({"id": name}) + "\n" for name in ("1", "2", "1")))
     ran: list[str] = []
@@ -37,7 +37,7 @@ def test_a_file_has_a_worker_that_ends_with_it(tmp_path: Path, dead_letters: Dea
     assert (worker.tally.counts()["processed"], worker.tally.counts()["duplicate"]) == (2, 1)
 
 
-def test_requests_have_a_server(dead_letters: DeadLetters) -> None:
+def test_requests_have_a_server(dead_letters: DeadLetterSink) -> None:
     server = open_worker(Once("memory:"), open_source("http://127.0.0.1:0/"), print, dead_letters)
     assert isinstance(server, RequestServer)
     assert server.address.port > 0
@@ -45,6 +45,6 @@ def test_requests_have_a_server(dead_letters: DeadLetters) -> None:
     assert server.run(0) == 0
 
 
-def test_any_other_source_has_a_pool(dead_letters: DeadLetters) -> None:
+def test_any_other_source_has_a_pool(dead_letters: DeadLetterSink) -> None:
     queue = cast(Any, object())
     assert isinstance(open_worker(Once("memory:"), queue, print, dead_letters), WorkerPool)

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from eventonce import Context, EventRejected, Once
 from eventonce.backoff import backoff
-from eventonce.claims.protocol import Want
+from eventonce.claims.protocol import ClaimRequest
 from eventonce.cli.log_filter import Repeats
 from eventonce.clock import SystemClock
 from eventonce.dead_letters.file import DeadFile
@@ -258,7 +258,7 @@ def test_a_busy_copy_comes_back_when_the_lease_could_be_over(crew: Make, bench: 
     clock = ManualClock()
     store = MemoryStore(clock=clock)
     once = bench.once(store, clock=clock)
-    store.claim([Want(once.key({"id": "a"}), 60_000)], b"another1", 45_000)
+    store.claim([ClaimRequest(once.key({"id": "a"}), 60_000)], b"another1", 45_000)
     queue = Queue({"id": "a"})
     crew(queue, Fails(), once, clock=clock).run(GRACE)
     assert queue.retried == [("h-0", 45_000)]

@@ -25,7 +25,7 @@ FURTHEST_LEASE = LONGEST_LEASE + 3_600_000
 # --- requests ---
 
 
-class Want(NamedTuple):
+class ClaimRequest(NamedTuple):
     """Ask to run a key. `window` is also how long failed attempts are remembered, if it is longer than a day.
 
     `shared` says that the owner claims other keys too and may die before it starts this one. An abandoned claim then
@@ -46,7 +46,7 @@ class Claim(NamedTuple):
     token: Token
 
 
-class Finish(NamedTuple):
+class Commit(NamedTuple):
     """Record a run that has taken effect, for the window."""
 
     key: Key
@@ -138,7 +138,9 @@ def running(record: Record, now: int) -> bool:
     return now < record.lease <= now + FURTHEST_LEASE
 
 
-def claim(record: Record | None, want: Want, token: Token, lease: int, now: int) -> tuple[Answer, Record | None]:
+def claim(
+    record: Record | None, want: ClaimRequest, token: Token, lease: int, now: int
+) -> tuple[Answer, Record | None]:
     """Return the answer to a claim, and the record to store, or None if nothing changes."""
     if record is None or record.expires <= now:
         return _take(_NEW, want, token, lease, now)
@@ -159,20 +161,20 @@ def _compare_version(record: Record, version: int | None) -> Done | Stale | None
     return Stale(record.version) if version < record.version else None
 
 
-def _refresh(record: Record, want: Want, now: int) -> Record | None:
+def _refresh(record: Record, want: ClaimRequest, now: int) -> Record | None:
     if not want.refresh:
         return None
     until = max(record.until, now + want.window)
     return record._replace(until=until, expires=max(record.expires, until))
 
 
-def _confirm(record: Record, want: Want, lease: int, now: int) -> tuple[Won, Record]:
+def _confirm(record: Record, want: ClaimRequest, lease: int, now: int) -> tuple[Won, Record]:
     # The answer to the first claim was lost and the client repeats it: it is still the owner.
     updated = record._replace(lease=now + lease, expires=max(record.expires, now + lease + _retention(want.window)))
     return Won(record.tries, record.error), updated
 
 
-def _take(record: Record, want: Want, token: Token, lease: int, now: int) -> tuple[Won, Record]:
+def _take(record: Record, want: ClaimRequest, token: Token, lease: int, now: int) -> tuple[Won, Record]:
     tries, error, suspect = 1, None, False
     if record.tries and not _higher(want.version, record.trying):
         suspect = record.lease > 0
@@ -207,7 +209,7 @@ def extend(record: Record | None, token: Token, lease: int, now: int) -> Record 
     return record._replace(lease=end, expires=max(record.expires, end))
 
 
-def commit(record: Record | None, finish: Finish, now: int) -> Record | None:
+def commit(record: Record | None, finish: Commit, now: int) -> Record | None:
     """Return the record marked done, or None if the token no longer owns it."""
     record = live(record, now)
     if record is None or record.token != finish.token:

@@ -7,7 +7,7 @@ from eventonce.clients.drivers import from_extra
 from eventonce.dead_letters.file import DeadFile, FileBox
 from eventonce.dead_letters.letter import write_dead_letters
 from eventonce.errors import ConfigError
-from eventonce.ports import DeadLetterBox, DeadLetters
+from eventonce.ports import DeadLetterBox, DeadLetterSink
 
 __all__ = ["open_box", "open_dead_letters", "write_dead_letters"]
 
@@ -21,14 +21,14 @@ _FORMS = "a file, - for stdout, sqs://QUEUE, sqlite:///FILE, postgresql://HOST/D
 _BOX_FORMS = "a file, sqs://QUEUE, sqlite:///FILE or postgresql://HOST/DATABASE"
 
 
-def open_dead_letters(url: str) -> DeadLetters:
+def open_dead_letters(url: str) -> DeadLetterSink:
     """Open a sink for dead letters: a file, `-` for standard output, a queue or a database table."""
     scheme, separator, _ = url.partition("://")
     if not separator:
         return DeadFile(url)
     if scheme not in _MODULES:
         raise ConfigError(f"dead_letter: {scheme}:// is not supported; use {_FORMS}")
-    return cast(DeadLetters, _open("open_url", url, "dead_letter"))
+    return cast(DeadLetterSink, _open("open_url", url, "dead_letter"))
 
 
 def open_box(url: str) -> DeadLetterBox:

@@ -16,7 +16,7 @@ from eventonce.errors import LettersNotKept, describe
 from eventonce.event import Delivery, Event
 from eventonce.event.paths import read_time
 from eventonce.event.reading import split_events
-from eventonce.ports import DeadLetter, DeadLetters
+from eventonce.ports import DeadLetter, DeadLetterSink
 
 OUTCOME, RULE = "eventonce-outcome", "eventonce-rule"  # message attributes that tell letters apart unread
 MAX_LETTERS = 10_000  # per redrive: they are held in memory, and a queue hides them from others
@@ -32,7 +32,7 @@ _log = logging.getLogger("eventonce")
 # --- writing ---
 
 
-def write_dead_letters(sink: DeadLetters, dead: DeadEvents, now: int) -> DeadEvents:
+def write_dead_letters(sink: DeadLetterSink, dead: DeadEvents, now: int) -> DeadEvents:
     """Write dead letters. Return those that the sink can never keep, which must not be settled.
 
     The sender decides how large an event is. One that is too large must not stop all others.

@@ -14,7 +14,7 @@ from eventonce.engine.keeper import OpenClaim
 from eventonce.engine.results import Results
 from eventonce.errors import ConfigError, LeaseLost, SinkError
 from eventonce.event.groups import GroupQueue
-from eventonce.ports import Attempt, Sink
+from eventonce.ports import AttemptDetails, Sink
 
 
 class Handler:
@@ -56,7 +56,7 @@ class Handler:
                 if self._hooks is None:
                     results.returning = runnable, self._call(runnable)
                 else:
-                    with self._hooks.running([_details(runnable)]):
+                    with self._hooks.around_run([_details(runnable)]):
                         results.returning = runnable, self._call(runnable)
                 goes_on = results.returned(*results.returning)
             except Exception as error:
@@ -69,7 +69,7 @@ class Handler:
 
         for runnable in chain:
             try:
-                with nullcontext() if self._hooks is None else self._hooks.running([_details(runnable)]):
+                with nullcontext() if self._hooks is None else self._hooks.around_run([_details(runnable)]):
                     result = await self._call(runnable)
                 goes_on = results.returned(runnable, result)
             except CancelledError as error:
@@ -121,7 +121,7 @@ class Handler:
             if self._hooks is None:
                 results.sent = runnables, sink.send(events, keys)
             else:
-                with self._hooks.running(list(map(_details, runnables))):
+                with self._hooks.around_run(list(map(_details, runnables))):
                     results.sent = runnables, sink.send(events, keys)
             return results.sent[1]
         except SinkError:  # nothing can be sent until someone acts
@@ -145,8 +145,8 @@ def _lease_lost(runnable: Runnable) -> LeaseLost | None:
     return None
 
 
-def _details(runnable: Runnable) -> Attempt:
-    return Attempt(runnable.job.event, runnable.job.rule.name, runnable.job.key, runnable.attempt)
+def _details(runnable: Runnable) -> AttemptDetails:
+    return AttemptDetails(runnable.job.event, runnable.job.rule.name, runnable.job.key, runnable.attempt)
 
 
 # --- what is refused when the handler is passed ---

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ParamSpec, TypeVar
 
 from eventonce.errors import ConfigError
-from eventonce.ports import Attempt, Called, Hook, Relayed, Seen
+from eventonce.ports import AttemptDetails, Hook, OutcomeDetails, RelayDetails, StoreCallDetails
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -23,23 +23,23 @@ class Hooks:
         self._hooks = tuple(hooks)
         self._failed: set[int] = set()
 
-    def called(self, call: Called) -> None:
+    def after_store_call(self, call: StoreCallDetails) -> None:
         """Report a call of the store."""
         for hook in self._hooks:
-            self._try(hook, hook.called, call)
+            self._try(hook, hook.after_store_call, call)
 
-    def settled(self, details: Sequence[Seen]) -> None:
+    def after_settle(self, details: Sequence[OutcomeDetails]) -> None:
         """Report the outcomes of a batch."""
         for hook in self._hooks:
-            self._try(hook, hook.settled, details)
+            self._try(hook, hook.after_settle, details)
 
-    def relayed(self, details: Relayed) -> None:
+    def after_relay(self, details: RelayDetails) -> None:
         """Report what a relay has published, or what waits for it."""
         for hook in self._hooks:
-            self._try(hook, hook.relayed, details)
+            self._try(hook, hook.after_relay, details)
 
     @contextmanager
-    def running(self, attempts: Sequence[Attempt]) -> Iterator[None]:
+    def around_run(self, attempts: Sequence[AttemptDetails]) -> Iterator[None]:
         """Enter the context of each hook, around the run of one event or the sending of several."""
         entered = [(hook, self._try(hook, _enter, hook, attempts)) for hook in self._hooks]
         try:
@@ -64,7 +64,7 @@ class Hooks:
             return None
 
 
-def _enter(hook: Hook, attempts: Sequence[Attempt]) -> AbstractContextManager[object]:
-    manager = hook.running(attempts)
+def _enter(hook: Hook, attempts: Sequence[AttemptDetails]) -> AbstractContextManager[object]:
+    manager = hook.around_run(attempts)
     manager.__enter__()
     return manager

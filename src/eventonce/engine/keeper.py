@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from eventonce.claims.protocol import Claim, Finish, Token
+from eventonce.claims.protocol import Claim, Commit, Token
 from eventonce.clock import Clock
 from eventonce.errors import ConfigError, LeaseLost, StoreError, StorePartly
 from eventonce.event.keys import Key
@@ -53,7 +53,7 @@ class OpenClaims:
         self._renewed = renewed  # otherwise the claims end with their first lease
         self._lock = threading.RLock()  # an interrupt can leave it locked by the thread that releases the claims
         self._open: dict[Key, OpenClaim] = {}
-        self._ready: dict[Key, Finish] = {}
+        self._ready: dict[Key, Commit] = {}
         self._oldest = 0
         self.committed: dict[Key, bool] = {}  # the store's answer to each commit; False means fenced
 
@@ -85,25 +85,25 @@ class OpenClaims:
             for key in keys:
                 self._open.pop(key, None)
 
-    def enter_commit(self, finish: Finish) -> None:
+    def enter_commit(self, finish: Commit) -> None:
         """Enter the commit of an effect that has happened. It may wait a little for others."""
         with self._lock:
             if not self._ready:
                 self._oldest = self._clock.steady()
             self._ready[finish.key] = finish
 
-    def ready(self) -> list[Finish]:
+    def ready(self) -> list[Commit]:
         """Return the commits that wait."""
         with self._lock:
             return list(self._ready.values())
 
-    def overdue(self) -> list[Finish]:
+    def overdue(self) -> list[Commit]:
         """Return the commits that wait, if one of them has waited long enough."""
         with self._lock:
             due = self._ready and self._clock.steady() - self._oldest >= GROUP_FOR
             return list(self._ready.values()) if due else []
 
-    def note_commits(self, finishes: Iterable[Finish], answers: Iterable[bool | None]) -> None:
+    def note_commits(self, finishes: Iterable[Commit], answers: Iterable[bool | None]) -> None:
         """Note the store's answers to commits. A commit without an answer waits on."""
         with self._lock:
             for finish, committed in zip(finishes, answers, strict=True):

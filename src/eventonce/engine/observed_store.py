@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
-from eventonce.claims.protocol import Answer, Claim, Finish, Record, Release, Token, Want
+from eventonce.claims.protocol import Answer, Claim, ClaimRequest, Commit, Record, Release, Token
 from eventonce.engine.hooks import Hooks
 from eventonce.event.keys import Key
-from eventonce.ports import Called, Store, Swept
+from eventonce.ports import Store, StoreCallDetails, Swept
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -21,9 +21,9 @@ def call_observed(
     try:
         answer = call(*args, **named)
     except Exception as error:
-        hooks.called(Called(verb, keys, time.perf_counter() - started_at, error))
+        hooks.after_store_call(StoreCallDetails(verb, keys, time.perf_counter() - started_at, error))
         raise
-    hooks.called(Called(verb, keys, time.perf_counter() - started_at, None))
+    hooks.after_store_call(StoreCallDetails(verb, keys, time.perf_counter() - started_at, None))
     return answer
 
 
@@ -34,13 +34,13 @@ class ObservedStore:
         self._store = store
         self._hooks = hooks
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         return call_observed(self._hooks, "claim", len(wants), self._store.claim, wants, token, lease)
 
     def extend(self, claims: Sequence[Claim], lease: int) -> list[bool]:
         return call_observed(self._hooks, "extend", len(claims), self._store.extend, claims, lease)
 
-    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+    def commit(self, finishes: Sequence[Commit]) -> list[bool]:
         return call_observed(self._hooks, "commit", len(finishes), self._store.commit, finishes)
 
     def release(self, releases: Sequence[Release]) -> list[bool]:

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from eventonce.claims import memo, protocol
 from eventonce.claims.outcome import Outcome, OutcomeKind
-from eventonce.claims.protocol import LONGEST_LEASE, Record, Want, Won
+from eventonce.claims.protocol import LONGEST_LEASE, ClaimRequest, Record, Won
 from eventonce.clock import LONGEST, Clock, SystemClock, duration
 from eventonce.engine import endings
 from eventonce.engine.context import AsyncHandlerFunction, HandlerFunction
@@ -253,7 +253,7 @@ class Once:
         return outcomes
 
     def _preview(self, job: Job) -> Outcome:
-        now, want = self._clock.utc(), Want(job.key, job.rule.window, job.version)
+        now, want = self._clock.utc(), ClaimRequest(job.key, job.rule.window, job.version)
         records = self._observed_store.peek(job.keys)
         if (end := endings.too_far_ahead(job, records, now)) is not None:
             return end.outcome

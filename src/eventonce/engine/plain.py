@@ -8,7 +8,7 @@ steps remain the only place that knows what to do.
 import os
 from typing import Any
 
-from eventonce.claims.protocol import TOKEN_BYTES, Done, Finish, Want, Won
+from eventonce.claims.protocol import TOKEN_BYTES, ClaimRequest, Commit, Done, Won
 from eventonce.engine import endings
 from eventonce.engine.drivers import StoreCalls, drive
 from eventonce.engine.handler import Handler
@@ -75,7 +75,9 @@ class _PlainRun:
     def _run(self, engine: Engine, limits: RunLimits, store: StoreCalls) -> Ended | None:
         job, rule, answers = self.job, self.job.rule, self.answers
         sent = engine.clock.steady()
-        answers.append(store.call("claim", [Want(job.key, rule.window, None, rule.refresh)], self.token, limits.lease))
+        answers.append(
+            store.call("claim", [ClaimRequest(job.key, rule.window, None, rule.refresh)], self.token, limits.lease)
+        )
         answer = answers[0][0]
         if isinstance(answer, Done):
             return endings.duplicate(job, answer)
@@ -88,7 +90,7 @@ class _PlainRun:
         self.function = _Returns(result)
         if result is not None and unrun_kind(result) is not None:
             return None
-        answers.append(store.call("commit", [Finish(job.key, self.token, rule.window)]))
+        answers.append(store.call("commit", [Commit(job.key, self.token, rule.window)]))
         return endings.processed(Effect(Runnable(job, 1, claim), result)) if answers[1][0] else None
 
 

@@ -6,7 +6,7 @@ from types import CoroutineType
 from typing import Any
 
 from eventonce.claims import memo
-from eventonce.claims.protocol import Finish
+from eventonce.claims.protocol import Commit
 from eventonce.engine.hooks import Hooks
 from eventonce.engine.jobs import Chain, Effect, Failure, Job, Runnable
 from eventonce.engine.keeper import OpenClaim, OpenClaims
@@ -120,7 +120,7 @@ class Results:
         if type(claim) is not OpenClaim:
             return
         # The last key is the one under which workers with the replaced rule look too, so that one goes first.
-        finish = Finish(job.keys[-1], claim.token, job.rule.window, job.version, packed)
+        finish = Commit(job.keys[-1], claim.token, job.rule.window, job.version, packed)
         self._claims.enter_commit(finish)
         if len(job.keys) > 1:
             self._claims.enter_commit(finish._replace(key=job.key))
@@ -132,13 +132,13 @@ class Results:
         if committed is None:
             self._record(effect)
         elif committed and len(job.keys) > 1 and type(claim) is OpenClaim:
-            self._claims.enter_commit(Finish(job.key, claim.token, job.rule.window, job.version, self.memos[job]))
+            self._claims.enter_commit(Commit(job.key, claim.token, job.rule.window, job.version, self.memos[job]))
 
     def _commit(self, effect: Effect, transaction: Transaction) -> bool:
         """Commit an effect and the record of it together."""
         job, claim = effect.runnable.job, effect.runnable.basis
         assert type(claim) is OpenClaim  # without a claim no transaction begins
-        finish = Finish(job.keys[-1], claim.token, job.rule.window, job.version, self._memo(effect))
+        finish = Commit(job.keys[-1], claim.token, job.rule.window, job.version, self._memo(effect))
         commit = transaction.commit
         committed = commit(finish) if self._hooks is None else call_observed(self._hooks, "commit", 1, commit, finish)
         self.in_transaction[job] = committed

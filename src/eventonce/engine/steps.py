@@ -49,7 +49,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from eventonce.claims.protocol import Answer, Busy, Done, Release, Stale, Token, Want, Won
+from eventonce.claims.protocol import Answer, Busy, ClaimRequest, Done, Release, Stale, Token, Won
 from eventonce.clock import Clock
 from eventonce.engine import endings
 from eventonce.engine.context import Context
@@ -66,7 +66,7 @@ from eventonce.errors import StoreBusy, StoreError, StorePartly
 from eventonce.event import Delivery
 from eventonce.event.groups import Stops
 from eventonce.event.keys import Key
-from eventonce.ports import Seen, Store
+from eventonce.ports import OutcomeDetails, Store
 
 _COMMIT_PAUSES = (20, 100, 400, None)  # milliseconds after each call that failed; the last one is not repeated
 _NEW = Won(1)
@@ -138,7 +138,7 @@ class Batch:
             engine.keeper.leave(claims)
         ended = order.ended()
         if engine.hooks is not None:
-            engine.hooks.settled([_details(item, event) for item, event in zip(items, ended, strict=True)])
+            engine.hooks.after_settle([_details(item, event) for item, event in zip(items, ended, strict=True)])
         return ended
 
     # --- read: which events are these? ---
@@ -163,7 +163,11 @@ class Batch:
                 return self._without_store(jobs, error)
             jobs = _without(jobs, rejected)
         shared = not turn.alone
-        wants = [Want(key, job.rule.window, job.version, job.rule.refresh, shared) for job in jobs for key in job.keys]
+        wants = [
+            ClaimRequest(key, job.rule.window, job.version, job.rule.refresh, shared)
+            for job in jobs
+            for key in job.keys
+        ]
         sent = self._engine.clock.steady()
         lease = self._limits.lease_from(sent)
         try:
@@ -357,8 +361,8 @@ def _in_order(decisions: list[Decision]) -> list[Decision]:
     return sorted(decisions, key=lambda decision: decision.job.position)
 
 
-def _details(item: object, event: Ended | Refused) -> Seen:
-    return Seen(event.event, event.outcome, item.origin if isinstance(item, Delivery) else {})
+def _details(item: object, event: Ended | Refused) -> OutcomeDetails:
+    return OutcomeDetails(event.event, event.outcome, item.origin if isinstance(item, Delivery) else {})
 
 
 @contextmanager

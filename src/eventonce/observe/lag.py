@@ -1,10 +1,10 @@
 """The lag of an event."""
 
 from eventonce.event.paths import read_time
-from eventonce.ports import Seen
+from eventonce.ports import OutcomeDetails
 
 
-def lag(details: Seen, now: int) -> float | None:
+def lag(details: OutcomeDetails, now: int) -> float | None:
     """Return the seconds since the queue received the event, or else since its own time, if either is known.
 
     Clocks differ, so the lag is never below 0.

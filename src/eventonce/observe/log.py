@@ -12,7 +12,7 @@ from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.clock import Clock, SystemClock, to_datetime
 from eventonce.errors import describe
 from eventonce.observe.text import one_line
-from eventonce.ports import Called, Hook, Seen
+from eventonce.ports import Hook, OutcomeDetails, StoreCallDetails
 
 _log = logging.getLogger("eventonce.events")
 _LEVELS = {
@@ -64,7 +64,7 @@ class LogHook(Hook):
         self._out = False
         self._failed_at = 0
 
-    def settled(self, seen: Sequence[Seen]) -> None:
+    def after_settle(self, seen: Sequence[OutcomeDetails]) -> None:
         for details in seen:
             outcome = details.outcome
             level = _LEVELS[outcome.kind]
@@ -74,7 +74,7 @@ class LogHook(Hook):
                 fields = _fields(details)
                 _log.log(level, "%s", _sentence(fields), extra={"seen": fields})
 
-    def called(self, call: Called) -> None:
+    def after_store_call(self, call: StoreCallDetails) -> None:
         now = self._clock.steady()
         if call.error is not None:
             self._failed_at, was_out, self._out = now, self._out, True
@@ -103,7 +103,7 @@ class _Sample:
         return self._counts[pair] <= _SAMPLE_FIRST or self._counts[pair] % _SAMPLE_EVERY == 0
 
 
-def _fields(details: Seen) -> dict[str, Any]:
+def _fields(details: OutcomeDetails) -> dict[str, Any]:
     """Return the fields of an event for the log: never its data or the result of its handler."""
     outcome, event = details.outcome, details.event
     fields = {

@@ -8,7 +8,7 @@ from eventonce.errors import MissingDriver
 from eventonce.event import Event
 from eventonce.event.keys import Key
 from eventonce.observe.trace_context import trace_context
-from eventonce.ports import Attempt, Hook, Seen
+from eventonce.ports import AttemptDetails, Hook, OutcomeDetails
 
 try:
     from opentelemetry import trace
@@ -32,7 +32,7 @@ class OpenTelemetryHook(Hook):
         self._tracer = trace.get_tracer("eventonce", tracer_provider=provider)
 
     @contextmanager
-    def running(self, attempts: Sequence[Attempt]) -> Iterator[None]:
+    def around_run(self, attempts: Sequence[AttemptDetails]) -> Iterator[None]:
         with self._span_of_one(attempts[0]) if len(attempts) == 1 else self._span_of_many(attempts) as span:
             try:
                 yield
@@ -41,7 +41,7 @@ class OpenTelemetryHook(Hook):
                 span.set_status(StatusCode.ERROR)
                 raise
 
-    def settled(self, seen: Sequence[Seen]) -> None:
+    def after_settle(self, seen: Sequence[OutcomeDetails]) -> None:
         for event, outcome, _ in seen:
             parent = _parent(event)
             if parent is None or outcome.kind is OutcomeKind.PROCESSED:
@@ -52,7 +52,7 @@ class OpenTelemetryHook(Hook):
                 attributes["eventonce.first_at"] = outcome.first.at.isoformat()
             self._tracer.start_span(f"eventonce {outcome.kind}", parent, attributes=attributes).end()
 
-    def _span_of_one(self, attempt: Attempt) -> AbstractContextManager[Span]:
+    def _span_of_one(self, attempt: AttemptDetails) -> AbstractContextManager[Span]:
         parent, current = _parent(attempt.event), trace.get_current_span().get_span_context()
         return self._tracer.start_as_current_span(
             f"eventonce process {attempt.rule}",
@@ -64,7 +64,7 @@ class OpenTelemetryHook(Hook):
             set_status_on_exception=False,
         )
 
-    def _span_of_many(self, attempts: Sequence[Attempt]) -> AbstractContextManager[Span]:
+    def _span_of_many(self, attempts: Sequence[AttemptDetails]) -> AbstractContextManager[Span]:
         links = [
             Link(
                 trace.get_current_span(parent).get_span_context(),

@@ -10,7 +10,7 @@ from eventonce.clock import Clock, SystemClock
 from eventonce.errors import MissingDriver
 from eventonce.observe.lag import lag
 from eventonce.observe.status import NO_RULE, lost
-from eventonce.ports import Attempt, Called, Hook, Relayed, Seen
+from eventonce.ports import AttemptDetails, Hook, OutcomeDetails, RelayDetails, StoreCallDetails
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -83,7 +83,7 @@ class PrometheusHook(Hook):
         return generate_latest(self._registry)
 
     @contextmanager
-    def running(self, attempts: Sequence[Attempt]) -> Iterator[None]:
+    def around_run(self, attempts: Sequence[AttemptDetails]) -> Iterator[None]:
         started_at = time.perf_counter()
         try:
             yield
@@ -91,7 +91,7 @@ class PrometheusHook(Hook):
             for rule in {attempt.rule for attempt in attempts}:
                 self._handler.labels(rule).observe(time.perf_counter() - started_at)
 
-    def called(self, call: Called) -> None:
+    def after_store_call(self, call: StoreCallDetails) -> None:
         self._calls.labels(call.verb).inc()
         if call.error is not None:
             self._errors.labels(call.verb).inc()
@@ -100,7 +100,7 @@ class PrometheusHook(Hook):
         if call.verb in _WRITES:
             self._cost.inc(call.keys * self._write_price)
 
-    def settled(self, seen: Sequence[Seen]) -> None:
+    def after_settle(self, seen: Sequence[OutcomeDetails]) -> None:
         now = self._clock.utc()
         kinds = Counts((details.outcome.rule or NO_RULE, details.outcome.kind.value) for details in seen)
         for labels, count in kinds.items():
@@ -108,7 +108,7 @@ class PrometheusHook(Hook):
         for details in seen:
             self._observe(details, now)
 
-    def relayed(self, relayed: Relayed) -> None:
+    def after_relay(self, relayed: RelayDetails) -> None:
         for outcome, count in relayed.counts.items():
             self._relayed.labels(outcome).inc(count)
         for seconds in relayed.waited:
@@ -118,7 +118,7 @@ class PrometheusHook(Hook):
         if relayed.lag is not None:
             self._outbox_lag.set(relayed.lag)
 
-    def _observe(self, details: Seen, now: int) -> None:
+    def _observe(self, details: OutcomeDetails, now: int) -> None:
         outcome, seconds = details.outcome, lag(details, now)
         if seconds is not None:
             self._lag.observe(seconds)

@@ -13,7 +13,7 @@ from eventonce.clock import Clock, SystemClock
 from eventonce.errors import LeaseLost, describe
 from eventonce.observe.lag import lag
 from eventonce.observe.text import one_line
-from eventonce.ports import Attempt, Called, Hook, Seen
+from eventonce.ports import AttemptDetails, Hook, OutcomeDetails, StoreCallDetails
 
 NO_RULE = "-"  # of an event that could not be read
 
@@ -53,7 +53,7 @@ class Status(Hook):
         self._error: str | None = None
 
     @contextmanager
-    def running(self, attempts: Sequence[Attempt]) -> Iterator[None]:
+    def around_run(self, attempts: Sequence[AttemptDetails]) -> Iterator[None]:
         started_at = time.perf_counter()
         with self._lock:
             self._in_flight += len(attempts)
@@ -65,7 +65,7 @@ class Status(Hook):
                 self._runs += 1
                 self._handler_seconds += time.perf_counter() - started_at
 
-    def called(self, call: Called) -> None:
+    def after_store_call(self, call: StoreCallDetails) -> None:
         with self._lock:
             self._calls[call.verb] += 1
             if call.error is None:
@@ -74,7 +74,7 @@ class Status(Hook):
                 self._errors[call.verb] += 1
                 self._error = one_line(describe(call.error))
 
-    def settled(self, seen: Sequence[Seen]) -> None:
+    def after_settle(self, seen: Sequence[OutcomeDetails]) -> None:
         now = self._clock.utc()
         lags = [seconds for details in seen if (seconds := lag(details, now)) is not None]
         with self._lock:

@@ -10,7 +10,7 @@ from eventonce.event import Delivery, Event
 from eventonce.event.stamp import add_stamp
 from eventonce.outbox.identity import deduplication_id
 from eventonce.outbox.message import Message, PublishKind, PublishResult, raw_bytes
-from eventonce.ports import Carrier, DeadLetters, EntryAccepted, EntryRefusal
+from eventonce.ports import Carrier, DeadLetterSink, EntryAccepted, EntryRefusal
 from eventonce.sinks.batching import BatchSender, SendJob
 
 
@@ -75,7 +75,7 @@ class PublishSender(BatchSender):
 
     patient = True
 
-    def __init__(self, carrier: Carrier, clock: Clock, max_attempts: int, dead_letters: DeadLetters | None) -> None:
+    def __init__(self, carrier: Carrier, clock: Clock, max_attempts: int, dead_letters: DeadLetterSink | None) -> None:
         super().__init__(carrier, clock, max_attempts)
         self._sink = carrier.label
         self._dead_letters = dead_letters

@@ -16,7 +16,7 @@ from eventonce.outbox.feed import OutboxFeed
 from eventonce.outbox.outbox import Outbox
 from eventonce.outbox.relay_loop import EventPublisher, Loop, RelaySettings, SharedPublisher
 from eventonce.outbox.table_feed import TableFeed
-from eventonce.ports import DeadLetters, Hook
+from eventonce.ports import DeadLetterSink, Hook
 
 if TYPE_CHECKING:
     from eventonce.outbox.stream import StreamFeeds
@@ -41,7 +41,7 @@ class Relay:
         outbox: Outbox,
         publisher: EventPublisher,
         *,
-        dead_letter: str | DeadLetters = "eventonce-dead.jsonl",
+        dead_letter: str | DeadLetterSink = "eventonce-dead.jsonl",
         batch: int = BATCH,
         threads: int = THREADS,
         lease: str | float = "30s",

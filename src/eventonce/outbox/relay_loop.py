@@ -17,7 +17,7 @@ from eventonce.outbox.decision import PublishedRows, RefusedRow, RelayDecision, 
 from eventonce.outbox.feed import OutboxFeed
 from eventonce.outbox.message import Message, PublishKind, PublishResult
 from eventonce.outbox.rows import PendingRow
-from eventonce.ports import DeadLetters, Relayed
+from eventonce.ports import DeadLetterSink, RelayDetails
 
 LONGEST_PAUSE = 5000  # milliseconds between two batches while nothing gets through
 _REPORT_EVERY = 5000
@@ -47,7 +47,7 @@ class RelaySettings(NamedTuple):
 class SharedPublisher:
     """Publishes for all loops of a relay, counts the results, and writes dead letters."""
 
-    def __init__(self, publisher: EventPublisher, dead_letters: DeadLetters, outbox: str, clock: Clock) -> None:
+    def __init__(self, publisher: EventPublisher, dead_letters: DeadLetterSink, outbox: str, clock: Clock) -> None:
         self.counts: Counter[str] = Counter()
         self.gets_through: bool | None = None  # whether any event of the last batch did; None before the first
         self._publisher = publisher
@@ -162,7 +162,7 @@ class Loop:
             heapq.heappush(self._retry_times, now + released.delay)
         publisher.count(decision.counts)
         waited = [row.waited / 1000 for row in decision.done]
-        self._hooks.relayed(Relayed(feed.name, dict(decision.counts), waited))
+        self._hooks.after_relay(RelayDetails(feed.name, dict(decision.counts), waited))
         return True
 
     @contextmanager
@@ -213,5 +213,5 @@ class Loop:
         """Report the backlog to the hooks. Return the number of events that wait."""
         backlog = self._feed.backlog()
         self._reported_at = self._clock.steady()
-        self._hooks.relayed(Relayed(self._feed.name, {}, [], backlog.pending, backlog.lag / 1000))
+        self._hooks.after_relay(RelayDetails(self._feed.name, {}, [], backlog.pending, backlog.lag / 1000))
         return backlog.pending

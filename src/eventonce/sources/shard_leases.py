@@ -15,7 +15,18 @@ import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from eventonce.claims.protocol import TOKEN_BYTES, Claim, Done, Finish, Record, Release, Token, Want, Won, running
+from eventonce.claims.protocol import (
+    TOKEN_BYTES,
+    Claim,
+    ClaimRequest,
+    Commit,
+    Done,
+    Record,
+    Release,
+    Token,
+    Won,
+    running,
+)
 from eventonce.clock import Clock
 from eventonce.event.keys import Digester, Key, part
 from eventonce.ports import Store
@@ -34,7 +45,7 @@ class _OwnedShard:
         self.token = token
         self.until = until  # by the steady clock
         self.saved = saved  # the last checkpoint
-        self.commit: Finish | None = None  # without an answer so far: it is repeated unchanged
+        self.commit: Commit | None = None  # without an answer so far: it is repeated unchanged
         self.unclaimed = False  # whether a commit has ended the claim
 
 
@@ -77,9 +88,9 @@ class ShardLeases:
     def start(self, time: int) -> int | None:
         """Return the time at which the first worker of all started, or None if another is about to record it."""
         key, token = self._key("start", ""), os.urandom(TOKEN_BYTES)
-        (answer,) = self._store.claim([Want(key, _WINDOW, refresh=True)], token, self._lease)
+        (answer,) = self._store.claim([ClaimRequest(key, _WINDOW, refresh=True)], token, self._lease)
         if isinstance(answer, Won):
-            (owned,) = self._store.commit([Finish(key, token, _WINDOW, memo=str(time).encode())])
+            (owned,) = self._store.commit([Commit(key, token, _WINDOW, memo=str(time).encode())])
             return time if owned else None
         return int(answer.record.memo or b"0") if isinstance(answer, Done) else None
 
@@ -104,7 +115,7 @@ class ShardLeases:
 
     def _take_seat(self, key: Key) -> bool:
         token = os.urandom(TOKEN_BYTES)
-        (answer,) = self._store.claim([Want(key, self._lease)], token, self._lease)
+        (answer,) = self._store.claim([ClaimRequest(key, self._lease)], token, self._lease)
         self._seat = Claim(key, token) if isinstance(answer, Won) else None
         return self._seat is not None
 
@@ -144,7 +155,7 @@ class ShardLeases:
             owned = self._owned.get(shard)
             if owned is not None and not owned.commit and not owned.unclaimed and position not in (None, owned.saved):
                 memo = str(position).encode()
-                owned.commit = Finish(self._key("shard", shard), owned.token, _WINDOW, owned.version, memo)
+                owned.commit = Commit(self._key("shard", shard), owned.token, _WINDOW, owned.version, memo)
         moved = [(shard, owned, owned.commit) for shard, owned in self._owned.items() if owned.commit is not None]
         if not moved:
             return
@@ -183,7 +194,7 @@ class ShardLeases:
         if not versions:
             return {}
         self._token = token = self._token or os.urandom(TOKEN_BYTES)
-        requests = [Want(self._key("shard", shard), _WINDOW, version) for shard, version in versions.items()]
+        requests = [ClaimRequest(self._key("shard", shard), _WINDOW, version) for shard, version in versions.items()]
         until = self._clock.steady() + self._lease
         answers = self._store.claim(requests, token, self._lease)
         self._token = None

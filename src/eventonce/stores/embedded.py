@@ -9,7 +9,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from typing import TypeVar
 
 from eventonce.claims import protocol
-from eventonce.claims.protocol import Answer, Claim, Finish, Record, Release, Token, Want
+from eventonce.claims.protocol import Answer, Claim, ClaimRequest, Commit, Record, Release, Token
 from eventonce.clock import Clock
 from eventonce.event.keys import Key
 
@@ -34,7 +34,7 @@ class EmbeddedStore(ABC):
     def _read(self, keys: Sequence[Key]) -> Records:
         """Return the records of these keys, for reading only."""
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         def operation(records: Records) -> list[Answer]:
             return claim(records, wants, token, lease, self.clock.utc())
 
@@ -50,7 +50,7 @@ class EmbeddedStore(ABC):
 
         return self._change([claim.key for claim in claims], operation)
 
-    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+    def commit(self, finishes: Sequence[Commit]) -> list[bool]:
         def operation(records: Records) -> list[bool]:
             return commit(records, finishes, self.clock.utc())
 
@@ -82,7 +82,7 @@ class EmbeddedStore(ABC):
 # they share it. That saves time and, in memory, space.
 
 
-def claim(records: Records, wants: Sequence[Want], token: Token, lease: int, now: int) -> list[Answer]:
+def claim(records: Records, wants: Sequence[ClaimRequest], token: Token, lease: int, now: int) -> list[Answer]:
     """Apply the protocol to these claims."""
     answers: list[Answer] = []
     by_terms: dict[tuple[object, ...], tuple[Answer, Record | None]] = {}
@@ -101,7 +101,7 @@ def claim(records: Records, wants: Sequence[Want], token: Token, lease: int, now
     return answers
 
 
-def commit(records: Records, finishes: Sequence[Finish], now: int) -> list[bool]:
+def commit(records: Records, finishes: Sequence[Commit], now: int) -> list[bool]:
     """Apply the protocol to these commits."""
     last_record, last_terms, updated = None, None, None
     answers = []

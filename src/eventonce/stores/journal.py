@@ -24,7 +24,7 @@ from zlib import crc32
 
 import msgspec
 
-from eventonce.claims.protocol import Answer, Record, Token, Want
+from eventonce.claims.protocol import Answer, ClaimRequest, Record, Token
 from eventonce.clock import Clock
 from eventonce.errors import StoreUnusable
 from eventonce.event.keys import Key
@@ -71,7 +71,7 @@ class JournalStore(MemoryStore):
         self._journal: Journal | None = None
         self._open_journal()
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         with self._lock:
             if not is_in_place(self._open_journal().file_status(), self._name):  # commits go on: it may be put back
                 raise moved(self._name)

@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import attrgetter
 from urllib.parse import urlsplit
 
-from eventonce.claims.protocol import Answer, Record, Token, Want
+from eventonce.claims.protocol import Answer, ClaimRequest, Record, Token
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import StoreError
 from eventonce.event.keys import Key
@@ -59,7 +59,7 @@ class MemoryStore(EmbeddedStore):
     def _read(self, keys: Sequence[Key]) -> Records:
         return self._records
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         with self._lock:
             self._drop_expired(2 * len(wants) + _SWEEP_MORE)
             new = [want for want in wants if want.key not in self._records]

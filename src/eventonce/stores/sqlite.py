@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from urllib.parse import unquote, urlsplit
 
-from eventonce.claims.protocol import Answer, Claim, Finish, Token, Want
+from eventonce.claims.protocol import Answer, Claim, ClaimRequest, Commit, Token
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import ConfigError, EventOnceError, LeaseLost, StoreBusy, StoreError, StoreUnusable
 from eventonce.event.keys import Key
@@ -83,7 +83,7 @@ class SQLiteStore(EmbeddedStore):
         removed = self._in_transaction(lambda connection: rows.drop_expired(connection, expired, now)) if expired else 0
         return Swept(removed, next_cursor)
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         def operation(connection: sqlite3.Connection) -> list[Answer]:
             answers = rows.claim(connection, wants, token, lease, self.clock.utc())
             self._refuse_moved()  # as late as possible: another process may replace the file at any time
@@ -91,7 +91,7 @@ class SQLiteStore(EmbeddedStore):
 
         return self._in_transaction(operation)
 
-    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+    def commit(self, finishes: Sequence[Commit]) -> list[bool]:
         return self._in_transaction(lambda connection: rows.commit(connection, finishes, self.clock.utc()))
 
     def close(self) -> None:
@@ -363,7 +363,7 @@ class SQLiteTransaction:
             raise LeaseLost
         self._connection.lend()
 
-    def commit(self, finish: Finish) -> bool:
+    def commit(self, finish: Commit) -> bool:
         """Commit the handler's writes and their record, or neither if the claim is lost."""
         try:
             self._connection.take_back()
@@ -377,7 +377,7 @@ class SQLiteTransaction:
         finally:
             self.rollback()
 
-    def _commit(self, finish: Finish) -> bool:
+    def _commit(self, finish: Commit) -> bool:
         if not self._connection.in_transaction:
             raise EventOnceError(_ROLLED_BACK)
         (committed,) = rows.commit(self._connection, [finish], self._store.clock.utc())

@@ -25,7 +25,7 @@ from operator import itemgetter
 from typing import Any
 
 from eventonce.claims import protocol
-from eventonce.claims.protocol import Answer, Claim, Finish, Record, Token, Want, live
+from eventonce.claims.protocol import Answer, Claim, ClaimRequest, Commit, Record, Token, live
 from eventonce.event.keys import Key
 from eventonce.stores import embedded
 from eventonce.stores.embedded import Records, Result
@@ -96,7 +96,9 @@ def change(connection: sqlite3.Connection, keys: Sequence[Key], operation: Calla
     return result
 
 
-def claim(connection: sqlite3.Connection, wants: Sequence[Want], token: Token, lease: int, now: int) -> list[Answer]:
+def claim(
+    connection: sqlite3.Connection, wants: Sequence[ClaimRequest], token: Token, lease: int, now: int
+) -> list[Answer]:
     """Claim these keys: new ones by one statement, the others by the protocol. In most batches nearly all are new."""
     keys = sorted({want.key for want in wants})
     if len(keys) < len(wants) or len({want[1:] for want in wants}) != 1:
@@ -120,7 +122,7 @@ def holds(connection: sqlite3.Connection, claim: Claim) -> bool:
     return connection.execute(statement, claim).fetchone() is not None
 
 
-def commit(connection: sqlite3.Connection, finishes: Sequence[Finish], now: int) -> list[bool]:
+def commit(connection: sqlite3.Connection, finishes: Sequence[Commit], now: int) -> list[bool]:
     """Commit these claims, by statements alone if each is still owned, as in most batches.
 
     If one is not, or a key occurs twice, the protocol decides on all of them. Claims that the statements have committed
@@ -143,7 +145,7 @@ def _commit_owned(connection: sqlite3.Connection, terms: tuple[Any, ...], keys: 
     return _write(connection, _COMMIT_OWNED, keys, (*done, *owned)) == len(keys)
 
 
-def _by_terms(finishes: Sequence[Finish]) -> Iterable[tuple[tuple[Any, ...], list[Key]]]:
+def _by_terms(finishes: Sequence[Commit]) -> Iterable[tuple[tuple[Any, ...], list[Key]]]:
     """Group keys, in their order, by the terms of their commits. Most batches have one group."""
     groups: dict[tuple[Any, ...], list[Key]] = {}
     for finish in sorted(finishes, key=itemgetter(0)):

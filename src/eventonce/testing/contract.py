@@ -32,13 +32,13 @@ from eventonce.claims.protocol import (
     Answer,
     Busy,
     Claim,
+    ClaimRequest,
+    Commit,
     Done,
-    Finish,
     Record,
     Release,
     Stale,
     Token,
-    Want,
     Won,
 )
 from eventonce.engine import Once
@@ -73,12 +73,12 @@ def keys(count: int) -> list[Key]:
 
 def claim(store: Store, number: int, token: Token = b"token--1", lease: int = LONG, **want: Any) -> Answer:
     """Claim one key."""
-    return store.claim([Want(key(number), want.pop("window", LONG), **want)], token, lease)[0]
+    return store.claim([ClaimRequest(key(number), want.pop("window", LONG), **want)], token, lease)[0]
 
 
 def finish(store: Store, number: int, token: Token = b"token--1", window: int = LONG, **more: Any) -> bool:
     """Commit one key."""
-    return store.commit([Finish(key(number), token, window, **more)])[0]
+    return store.commit([Commit(key(number), token, window, **more)])[0]
 
 
 def release(store: Store, number: int, token: Token = b"token--1", error: str | None = None) -> bool:
@@ -121,14 +121,14 @@ class StoreContract:
         assert [claim(store, number, bytes(8)) for number in numbers] == [Won(1)] * 6
 
     def test_threads_that_race_for_keys_have_one_winner_each(self, store: Store) -> None:
-        winners = race(lambda token: store.claim([Want(each, LONG) for each in keys(500)], token, LONG), 16)
+        winners = race(lambda token: store.claim([ClaimRequest(each, LONG) for each in keys(500)], token, LONG), 16)
         assert [len(owners) for owners in winners] == [1] * 500
 
     def test_threads_that_race_for_an_abandoned_key_have_one_winner(self, store: Store) -> None:
         for number in range(20):
             claim(store, number, lease=SHORT)
         time.sleep(OVER)
-        winners = race(lambda token: store.claim([Want(each, LONG) for each in keys(20)], token, LONG), 16)
+        winners = race(lambda token: store.claim([ClaimRequest(each, LONG) for each in keys(20)], token, LONG), 16)
         assert [len(owners) for owners in winners] == [1] * 20
 
     def test_processes_that_race_for_keys_have_one_winner_each(self, opener: Opener) -> None:
@@ -342,23 +342,28 @@ class StoreContract:
         claim(store, 2)
         claim(store, 3, version=9)
         finish(store, 3, version=9)
-        wants = [Want(key(3), LONG, version=8), Want(key(4), LONG), Want(key(2), LONG), Want(key(1), LONG)]
+        wants = [
+            ClaimRequest(key(3), LONG, version=8),
+            ClaimRequest(key(4), LONG),
+            ClaimRequest(key(2), LONG),
+            ClaimRequest(key(1), LONG),
+        ]
         kinds = [type(answer) for answer in store.claim(wants, b"token--2", LONG)]
         assert kinds == [Stale, Won, Busy, Done]
 
     def test_a_key_that_occurs_twice_in_a_batch_has_equal_answers(self, store: Store) -> None:
-        assert store.claim([Want(key(1), LONG)] * 2, b"token--1", LONG) == [Won(1), Won(1)]
-        assert store.commit([Finish(key(1), b"token--1", LONG)] * 2) == [True, True]
-        first, second = store.claim([Want(key(1), LONG)] * 2, b"token--2", LONG)
+        assert store.claim([ClaimRequest(key(1), LONG)] * 2, b"token--1", LONG) == [Won(1), Won(1)]
+        assert store.commit([Commit(key(1), b"token--1", LONG)] * 2) == [True, True]
+        first, second = store.claim([ClaimRequest(key(1), LONG)] * 2, b"token--2", LONG)
         assert isinstance(first, Done)
         assert first == second
 
     def test_a_large_batch(self, store: Store) -> None:
         all_keys = keys(3000)
-        assert store.claim([Want(each, LONG) for each in all_keys], b"token--1", LONG) == [Won(1)] * 3000
+        assert store.claim([ClaimRequest(each, LONG) for each in all_keys], b"token--1", LONG) == [Won(1)] * 3000
         assert store.extend([Claim(each, b"token--1") for each in all_keys], LONG) == [True] * 3000
         assert store.release([Release(each, b"token--1", LONG) for each in all_keys[:1000]]) == [True] * 1000
-        assert store.commit([Finish(each, b"token--1", LONG) for each in all_keys[1000:]]) == [True] * 2000
+        assert store.commit([Commit(each, b"token--1", LONG) for each in all_keys[1000:]]) == [True] * 2000
         assert [record is None for record in store.peek(all_keys)] == [True] * 1000 + [False] * 2000
 
     def test_an_empty_batch(self, store: Store) -> None:
@@ -402,8 +407,8 @@ class StoreContract:
         assert finish(store, 1) is False
 
     def test_the_sweep_removes_expired_records_in_bounded_steps(self, store: Store) -> None:
-        store.claim([Want(each, SHORT) for each in keys(50)], b"token--1", SHORT)
-        store.commit([Finish(each, b"token--1", SHORT if number % 2 else LONG) for number, each in enumerate(keys(50))])
+        store.claim([ClaimRequest(each, SHORT) for each in keys(50)], b"token--1", SHORT)
+        store.commit([Commit(each, b"token--1", SHORT if number % 2 else LONG) for number, each in enumerate(keys(50))])
         time.sleep(OVER)
         cursor: bytes | None = b""
         for _ in range(200):
@@ -500,7 +505,7 @@ class StoreContract:
         try:
             transaction = store.begin(Claim(key(1), b"token--1"))
             self.effect(transaction.handle, 1)
-            assert transaction.commit(Finish(key(1), b"token--1", LONG)) is False
+            assert transaction.commit(Commit(key(1), b"token--1", LONG)) is False
         except LeaseLost:  # a store may notice it in `begin`
             pass
         assert self.effects(store) == []
@@ -553,8 +558,8 @@ def _history(rng: random.Random, steps: int) -> Iterator[VerbCall]:
         version = rng.choice([None, 1, 2, 3])
         error = rng.choice([None, "no", "nö"])
         refresh, shared = rng.random() < 0.2, rng.random() < 0.3
-        claim = [Want(each, window, version, refresh, shared) for each in some]
-        finish = [Finish(each, token, window, version, rng.choice([None, b"", b"memo"])) for each in some]
+        claim = [ClaimRequest(each, window, version, refresh, shared) for each in some]
+        finish = [Commit(each, token, window, version, rng.choice([None, b"", b"memo"])) for each in some]
         yield rng.choice(
             [
                 VerbCall("claim", claim, (token, lease), waits=lease == SHORT or (refresh and window == SHORT)),
@@ -614,7 +619,7 @@ def race(operation: Callable[[Token], Any], threads: int) -> list[list[Token]]:
 def _claim_all(opener: Opener, count: int, token: Token) -> list[bool]:
     """Claim all keys one by one, in a separate process."""
     store = opener()
-    won = [isinstance(store.claim([Want(each, LONG)], token, VERY_LONG)[0], Won) for each in keys(count)]
+    won = [isinstance(store.claim([ClaimRequest(each, LONG)], token, VERY_LONG)[0], Won) for each in keys(count)]
     store.close()
     return won
 

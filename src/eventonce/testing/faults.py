@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import pytest
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
-from eventonce.claims.protocol import Busy, Claim, Done, Finish, Release, Token, Want, Won
+from eventonce.claims.protocol import Busy, Claim, ClaimRequest, Commit, Done, Release, Token, Won
 from eventonce.clock import Clock, SystemClock
 from eventonce.engine import Once
 from eventonce.event import Event
@@ -133,7 +133,7 @@ class StoreFaults:
         _claim_all(store, many)
         store.commit(_finishes(many))
         proxy.cut_answers(often)
-        wants = [Want(each, LONG, refresh=True) for each in keys(many)]
+        wants = [ClaimRequest(each, LONG, refresh=True) for each in keys(many)]
         assert [type(answer) for answer in store.claim(wants, b"token--2", LONG)] == [Done] * many
         assert proxy.cut == often
 
@@ -346,15 +346,15 @@ def _ids(count: int) -> list[str]:
 
 
 def _claim_all(store: Store, count: int, token: Token = b"token--1", lease: int = LONG) -> list[Any]:
-    return store.claim([Want(key, LONG) for key in keys(count)], token, lease)
+    return store.claim([ClaimRequest(key, LONG) for key in keys(count)], token, lease)
 
 
 def _hold(store: Store, count: int, token: Token) -> bool:
     return store.extend([Claim(key, token) for key in keys(count)], LONG) == [True] * count
 
 
-def _finishes(count: int) -> list[Finish]:
-    return [Finish(key, b"token--1", LONG) for key in keys(count)]
+def _finishes(count: int) -> list[Commit]:
+    return [Commit(key, b"token--1", LONG) for key in keys(count)]
 
 
 def _releases(count: int, error: str | None) -> list[Release]:

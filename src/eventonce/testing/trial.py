@@ -21,7 +21,7 @@ from uuid import uuid4
 from msgspec import structs
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
-from eventonce.claims.protocol import Claim, Finish, Release
+from eventonce.claims.protocol import Claim, Commit, Release
 from eventonce.engine import Once
 from eventonce.engine.context import HandlerFunction, is_async
 from eventonce.errors import LeaseLost, StoreError, StoreUnusable
@@ -265,7 +265,7 @@ class _Wrapped:
 class _Crashing(_Wrapped):
     """The store of a worker that crashes at its first commit, so that it changes nothing after that."""
 
-    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+    def commit(self, finishes: Sequence[Commit]) -> list[bool]:
         raise Crash
 
     def release(self, releases: Sequence[Release]) -> list[bool]:
@@ -279,7 +279,7 @@ class _CrashingTransactional(_Crashing):
 
 
 class _CrashingTransaction(_Wrapped):
-    def commit(self, finish: Finish) -> bool:
+    def commit(self, finish: Commit) -> bool:
         self._inner.rollback()  # as the database does for a client that has gone
         raise Crash
 

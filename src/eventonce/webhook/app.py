@@ -16,7 +16,7 @@ from eventonce.errors import ConfigError, SinkError, describe
 from eventonce.event import Delivery
 from eventonce.event.formats.headers import IDEMPOTENCY_KEY, from_api_destination
 from eventonce.event.formats.text import GZIP
-from eventonce.ports import Admitted, DeadLetters, Sink
+from eventonce.ports import Admitted, DeadLetterSink, Sink
 from eventonce.requests.reading import deliveries, size
 from eventonce.requests.refusal import Refusals, RequestRefused
 from eventonce.requests.response import Response, noted, refused, respond, unfinished
@@ -62,7 +62,7 @@ class Webhook:
         patience: str | float = PATIENCE,
         threads: int = THREADS,
         batch: int = BATCH,
-        dead_letters: DeadLetters | None = None,
+        dead_letters: DeadLetterSink | None = None,
         watch: Watcher = lambda delivery, outcome: None,
     ) -> None:
         bounds = {"max_body": max_body, "max_waiting": max_waiting, "threads": threads, "batch": batch}
@@ -191,7 +191,7 @@ class Webhook:
         return [outcome for _, outcome in pairs]
 
     def _write_dead(
-        self, pairs: Sequence[tuple[Delivery, Outcome]], sink: DeadLetters
+        self, pairs: Sequence[tuple[Delivery, Outcome]], sink: DeadLetterSink
     ) -> list[tuple[Delivery, Outcome]]:
         """Write the dead letters among these. One that cannot be written is unknown: its sender still has it."""
         dead = [pair for pair in pairs if pair[1].action is Action.DEAD_LETTER]

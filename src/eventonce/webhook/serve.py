@@ -19,7 +19,7 @@ from typing import Any, cast
 from eventonce.clock import duration
 from eventonce.engine import Once
 from eventonce.errors import MissingDriver, SourceError
-from eventonce.ports import DeadLetters, Sink
+from eventonce.ports import DeadLetterSink, Sink
 from eventonce.requests.refusal import RETRY_AFTER, RequestRefused
 from eventonce.requests.response import refused
 from eventonce.webhook.address import ListenAddress, read_url
@@ -64,7 +64,7 @@ class WebhookServer:
         once: Once,
         handler: Sink | Callable[..., Any],
         url: str,
-        dead_letters: DeadLetters,
+        dead_letters: DeadLetterSink,
         *,
         threads: int = THREADS,
         batch: int = BATCH,

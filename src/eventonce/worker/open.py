@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from eventonce.engine import Once
-from eventonce.ports import DeadLetters, Sink, Source
+from eventonce.ports import DeadLetterSink, Sink, Source
 from eventonce.sources import FileSource, Requests
 from eventonce.worker.pool import THREADS, WorkerPool
 from eventonce.worker.worker import Watcher, Worker
@@ -20,7 +20,7 @@ def open_worker(
     once: Once,
     source: Source,
     handler: Sink | Callable[..., Any],
-    dead_letters: DeadLetters,
+    dead_letters: DeadLetterSink,
     *,
     batch: int | None = None,
     threads: int | None = None,

@@ -12,7 +12,7 @@ from eventonce.engine import Once
 from eventonce.errors import SourceError
 from eventonce.event import Delivery
 from eventonce.observe.outage import Outage
-from eventonce.ports import DeadLetters, Sink, Source
+from eventonce.ports import DeadLetterSink, Sink, Source
 from eventonce.worker.stop_guard import guard
 from eventonce.worker.worker import Watcher, Worker
 
@@ -29,7 +29,7 @@ class WorkerPool:
         once: Once,
         source: Source,
         handler: Sink | Callable[..., Any],
-        dead_letters: DeadLetters,
+        dead_letters: DeadLetterSink,
         *,
         batch: int,
         threads: int = THREADS,

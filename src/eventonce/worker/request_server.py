@@ -6,7 +6,7 @@ from typing import Any
 from eventonce.claims.outcome import Action, Outcome
 from eventonce.engine import Once
 from eventonce.event import Delivery
-from eventonce.ports import DeadLetters, Sink
+from eventonce.ports import DeadLetterSink, Sink
 from eventonce.sources import Requests
 from eventonce.webhook.serve import WebhookServer
 from eventonce.worker.counts import OutcomeCounts
@@ -21,7 +21,7 @@ class RequestServer:
         once: Once,
         source: Requests,
         handler: Sink | Callable[..., Any],
-        dead_letters: DeadLetters,
+        dead_letters: DeadLetterSink,
         *,
         batch: int,
         threads: int,

@@ -12,7 +12,7 @@ from eventonce.engine import Once
 from eventonce.errors import SinkDown, StoreUnusable
 from eventonce.event import Delivery
 from eventonce.event.reading import split_events
-from eventonce.ports import DeadLetters, Sink, Source
+from eventonce.ports import DeadLetterSink, Sink, Source
 from eventonce.worker.counts import OutcomeCounts
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Worker:
         once: Once,
         source: Source,
         handler: Sink | Callable[..., Any],
-        dead_letters: DeadLetters,
+        dead_letters: DeadLetterSink,
         *,
         batch: int,
         endless: bool = False,

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from eventonce.claims import protocol
-from eventonce.claims.protocol import LONGEST_LEASE, Claim, Finish, Record, Release, Token
+from eventonce.claims.protocol import LONGEST_LEASE, Claim, Commit, Record, Release, Token
 from eventonce.errors import StoreUnusable
 from eventonce.event.keys import Key
 
@@ -179,7 +179,7 @@ class Layout:
         conditions = [*_owned_conditions(claim.token, end - 1), ("in_progress_expiration", "<=", _number(end))]
         return ItemWrite(self.key(claim.key), [("in_progress_expiration", _number(end))], conditions)
 
-    def completion(self, finish: Finish, now: int) -> ItemWrite:
+    def completion(self, finish: Commit, now: int) -> ItemWrite:
         """Return the write of a run that is done."""
         record = protocol.commit(_RUNNING._replace(token=finish.token), finish, now)
         assert record is not None  # the token is the same

@@ -11,7 +11,7 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from eventonce.claims import protocol
-from eventonce.claims.protocol import Answer, Busy, Claim, Finish, Record, Release, Token, Want
+from eventonce.claims.protocol import Answer, Busy, Claim, ClaimRequest, Commit, Record, Release, Token
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import StoreError
 from eventonce.event.keys import Key
@@ -34,7 +34,7 @@ _TABLE = r"[A-Za-z0-9_.-]{3,255}"
 _OPTIONS = (
     "region", "endpoint", "timeout", "in_flight", "key", "sort", "ttl", "prefix", "layout", "function", "partition",
 )  # fmt: skip
-Owned = TypeVar("Owned", Claim, Finish, Release)
+Owned = TypeVar("Owned", Claim, Commit, Release)
 Result = TypeVar("Result")
 # Returns whether the token owns the claim, and the record to write then.
 Decide = Callable[[Record | None, Owned, int], tuple[bool, Record | None]]
@@ -130,7 +130,7 @@ class DynamoDBStore:
 
     # --- the verbs ---
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         if not wants:
             return []
         self._timeout = lease // 2
@@ -161,8 +161,8 @@ class DynamoDBStore:
 
         return self._answer_unique(claims, extend_part)
 
-    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
-        def decide(record: Record | None, finish: Finish, now: int) -> tuple[bool, Record | None]:
+    def commit(self, finishes: Sequence[Commit]) -> list[bool]:
+        def decide(record: Record | None, finish: Commit, now: int) -> tuple[bool, Record | None]:
             updated = protocol.commit(record, finish, now)
             return updated is not None, updated
 
@@ -234,14 +234,14 @@ class DynamoDBStore:
             self._items.read([Key(bytes(16))], timeout)
             self._has_answered = True
 
-    def _claim_one(self, want: Want, token: Token, lease: int) -> Answer:
+    def _claim_one(self, want: ClaimRequest, token: Token, lease: int) -> Answer:
         """Claim a key with one write, which may replace an expired item. A refusal returns the existing item."""
         now = self._client.time.now()
         answer, item = self._first_claim(want, token, lease, now)
         result = self._items.put(item, self._layout.if_free(now))
         return answer if result is True else self._decide(want, token, lease, result)
 
-    def _claim_some(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def _claim_some(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         now = self._client.time.now()
         first_claims = [self._first_claim(want, token, lease, now) for want in wants]
         statements = [insertion(self._client.table, item) for _, item in first_claims]
@@ -258,13 +258,13 @@ class DynamoDBStore:
                 answers.append(self._decide(want, token, lease, result))
         return answers
 
-    def _first_claim(self, want: Want, token: Token, lease: int, now: int) -> tuple[Answer, Item]:
+    def _first_claim(self, want: ClaimRequest, token: Token, lease: int, now: int) -> tuple[Answer, Item]:
         """Return the answer and the item of a key without a record."""
         answer, record = protocol.claim(None, want, token, lease, now)
         assert record is not None
         return answer, self._layout.item(want.key, record)
 
-    def _decide(self, want: Want, token: Token, lease: int, existing: Item | None) -> Answer:
+    def _decide(self, want: ClaimRequest, token: Token, lease: int, existing: Item | None) -> Answer:
         """Claim by the protocol over an existing item, and again over the next one if another client was faster."""
         for _ in range(_ROUNDS):
             answer, updated = protocol.claim(self._items.record(existing), want, token, lease, self._client.time.now())
@@ -324,7 +324,7 @@ class DynamoDBStore:
         change = self._layout.removal(release, self._client.time.now())
         return self._resolve(release, self._items.delete(call_arguments(change)), protocol.release)
 
-    def _commit_alone(self, finish: Finish) -> bool:
+    def _commit_alone(self, finish: Commit) -> bool:
         return self.commit([finish])[0]
 
     def _contention_error(self, key: Key) -> StoreError:

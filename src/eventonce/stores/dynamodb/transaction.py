@@ -7,7 +7,7 @@ from typing import Any
 from boto3.dynamodb.types import TypeSerializer
 
 from eventonce.claims import protocol
-from eventonce.claims.protocol import Claim, Finish
+from eventonce.claims.protocol import Claim, Commit
 from eventonce.errors import ConfigError, EventOnceError, StoreError
 from eventonce.stores.dynamodb.client import RETRYABLE, THROTTLES, DynamoDBClient, Refused
 from eventonce.stores.dynamodb.layout import Item, Layout, Value, call_arguments
@@ -167,7 +167,7 @@ class DynamoDBTransaction:
         claim: Claim,
         timeout: int,
         learn_time: Callable[[int], None],
-        commit_alone: Callable[[Finish], bool],
+        commit_alone: Callable[[Commit], bool],
     ) -> None:
         self._client = client
         self._layout = layout
@@ -177,7 +177,7 @@ class DynamoDBTransaction:
         self.handle = Writes()
         self.handle.touch(client.table, layout.key(claim.key))
 
-    def commit(self, finish: Finish) -> bool:
+    def commit(self, finish: Commit) -> bool:
         """Write all, or nothing: return False if the claim is lost, and raise if a condition does not hold."""
         self.handle.end()
         if not self.handle.actions:
@@ -190,7 +190,7 @@ class DynamoDBTransaction:
         """Discard the writes. None has been sent."""
         self.handle.end()
 
-    def _request(self, finish: Finish) -> dict[str, Any]:
+    def _request(self, finish: Commit) -> dict[str, Any]:
         record_write = call_arguments(self._layout.completion(finish, self._client.time.now()))
         if self.handle.bytes + size(record_write["ExpressionAttributeValues"]) > MAX_BYTES:
             raise TransactionRefused("ctx.tx: the writes take over 4 MB with the result that is remembered")
@@ -198,7 +198,7 @@ class DynamoDBTransaction:
         token = hashlib.sha256(finish.key + finish.token).hexdigest()[:32]
         return {"ClientRequestToken": token, "TransactItems": [{"Update": update}, *self.handle.actions]}
 
-    def _send(self, request: dict[str, Any], finish: Finish) -> bool:
+    def _send(self, request: dict[str, Any], finish: Commit) -> bool:
         try:
             self._client.call("transact_write_items", **request)
         except Refused as refused:
@@ -207,7 +207,7 @@ class DynamoDBTransaction:
             return self._cancelled(refused, finish)
         return True
 
-    def _cancelled(self, refused: Refused, finish: Finish) -> bool:
+    def _cancelled(self, refused: Refused, finish: Commit) -> bool:
         record_reason, *handler_reasons = refused.reasons
         if record_reason.get("Code") == _FAILED:  # the claim is lost, unless this commit was made and its reply lost
             item = record_reason.get("Item")

@@ -20,13 +20,13 @@ from eventonce.claims.protocol import (
     Answer,
     Busy,
     Claim,
+    ClaimRequest,
+    Commit,
     Done,
-    Finish,
     Record,
     Release,
     Stale,
     Token,
-    Want,
     Won,
 )
 from eventonce.clients import libpq
@@ -61,7 +61,7 @@ _CLAIM_ALONE = _CLAIM.replace("ON CONFLICT (key) DO NOTHING", "")
 _COMMIT_LARGE = statement("commit_large")
 _PEEK, _FORGET, _SWEEP, _SETTLED = (statement(name) for name in ("peek", "forget", "sweep", "settled"))
 _CHECK = statement("check")
-Owned = TypeVar("Owned", Claim, Finish, Release)
+Owned = TypeVar("Owned", Claim, Commit, Release)
 Result = TypeVar("Result")
 Rows = list[tuple[Any, ...]]
 
@@ -114,7 +114,7 @@ class PostgresStore:
 
     # --- the verbs ---
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         self._lease = lease
         unique = {want.key: want for want in reversed(wants)}
         remaining = [unique[key] for key in sorted(unique)]
@@ -134,7 +134,7 @@ class PostgresStore:
                 del answers[want.key]
         return [answers.get(want.key, _WON) for want in wants] if answers else [_WON] * len(wants)
 
-    def _claim_once(self, wants: Sequence[Want], token: Token, lease: int, sent: SendCounter) -> Rows:
+    def _claim_once(self, wants: Sequence[ClaimRequest], token: Token, lease: int, sent: SendCounter) -> Rows:
         parameters = _claim_parameters(wants, token, lease)
 
         def operation(connection: Connection) -> Rows:
@@ -180,7 +180,7 @@ class PostgresStore:
             raise StoreError(f"{self._address}: another transaction holds {len(remaining)} rows of ours")
         return [claim in extended for claim in claims]
 
-    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+    def commit(self, finishes: Sequence[Commit]) -> list[bool]:
         rows = _sorted_distinct(finishes)
         if not rows:
             return []
@@ -387,7 +387,7 @@ def _owners(rows: Sequence[Owned]) -> dict[str, object]:
     return {"keys": byte_strings([row.key for row in rows]), "tokens": byte_strings([row.token for row in rows])}
 
 
-def _claim_parameters(wants: Sequence[Want], token: Token, lease: int) -> dict[str, object]:
+def _claim_parameters(wants: Sequence[ClaimRequest], token: Token, lease: int) -> dict[str, object]:
     keys, windows, versions, refresh, shared = zip(*wants, strict=True)
     return {
         "keys": byte_strings(keys),

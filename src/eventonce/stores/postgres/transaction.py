@@ -9,7 +9,7 @@ import psycopg
 from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
 
-from eventonce.claims.protocol import Claim, Finish
+from eventonce.claims.protocol import Claim, Commit
 from eventonce.errors import ConfigError, EventOnceError, LeaseLost, StoreError
 from eventonce.stores.postgres.connection import Connection, Result
 from eventonce.stores.postgres.errors import NoAnswer, for_handler, is_blameless, is_connection_lost
@@ -112,7 +112,7 @@ class PostgresTransaction:
             raise LeaseLost
         self._number, *self._settings = row[:3]
 
-    def commit(self, finish: Finish) -> bool:
+    def commit(self, finish: Commit) -> bool:
         """Commit the handler's writes and their record, or neither if the claim is lost."""
         connection = self._open()
         self.handle.end()

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from eventonce.claims.protocol import Answer, Busy, Claim, Done, Finish, Record, Release, Stale, Want, Won
+from eventonce.claims.protocol import Answer, Busy, Claim, ClaimRequest, Commit, Done, Record, Release, Stale, Won
 
 _SHIFT = 2**63  # makes versions unsigned
 _LONGEST_ERROR = 65_535
@@ -32,7 +32,7 @@ class Packed(NamedTuple):
         return b"".join([self.parts[index] for index in indexes])
 
 
-def pack_wants(wants: Sequence[Want]) -> Packed:
+def pack_wants(wants: Sequence[ClaimRequest]) -> Packed:
     return _pack(wants, _pack_want)
 
 
@@ -40,7 +40,7 @@ def pack_tokens(claims: Sequence[Claim]) -> Packed:
     return _pack(claims, bytes)
 
 
-def pack_finishes(finishes: Sequence[Finish]) -> Packed:
+def pack_finishes(finishes: Sequence[Commit]) -> Packed:
     return _pack(finishes, _pack_finish)
 
 

@@ -21,7 +21,7 @@ from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 from redis.retry import Retry
 
-from eventonce.claims.protocol import Answer, Claim, Finish, Record, Release, Token, Want
+from eventonce.claims.protocol import Answer, Claim, ClaimRequest, Commit, Record, Release, Token
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import StoreError, StorePartly
 from eventonce.event.keys import Key
@@ -121,7 +121,7 @@ class RedisStore:
 
     # --- the verbs ---
 
-    def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
+    def claim(self, wants: Sequence[ClaimRequest], token: Token, lease: int) -> list[Answer]:
         self._lease = lease
         packed = record.pack_wants(wants)
         keys = [want.key for want in wants]
@@ -138,7 +138,7 @@ class RedisStore:
 
         return self._translate_errors(lambda: self._run("extend", keys, arguments, _booleans))
 
-    def commit(self, finishes: Sequence[Finish]) -> list[bool]:
+    def commit(self, finishes: Sequence[Commit]) -> list[bool]:
         packed = record.pack_finishes(finishes)
         memos = [finish.memo for finish in finishes]
         keys = [finish.key for finish in finishes]
