@@ -27,7 +27,7 @@ RULES = {
 KEYING = """
 import sys
 from pathlib import Path
-from eventonce.wire import load, rulebook
+from eventonce.settings import load, rulebook
 from eventonce.traffic import keys_arrow
 from eventonce.traffic.archive import Archive
 book = rulebook(load(sys.argv[1]))

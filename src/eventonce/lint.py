@@ -22,10 +22,10 @@ from eventonce.rules.files import explain, toml_text, unknown
 from eventonce.rules.line_index import LineIndex
 from eventonce.rules.preset import rules_of
 from eventonce.rules.rule import DEFAULT_WINDOW, Rule
+from eventonce.settings import Settings
 from eventonce.sinks import open_sink
 from eventonce.sources import check_source
 from eventonce.stores import check_url, has_server, open_store
-from eventonce.wire import Settings
 
 _DEFAULTS = ("window", "on_store_error", "remember")  # rules inherit these from the settings above them
 _CROSS = ("name", "key", "otherwise", "version")  # other fields of a rule depend on these

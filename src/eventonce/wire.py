@@ -1,134 +1,20 @@
-"""A pipeline: one TOML file becomes typed settings, and these become a wired engine, source and sink."""
+"""The wiring of a pipeline: its settings become an engine, a source, a sink and dead letters."""
 
 import logging
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from eventonce.clock import duration
 from eventonce.dead_letters import open_dead_letters
 from eventonce.engine import Once
-from eventonce.engine.once import lease_of
 from eventonce.errors import ConfigError, StoreError
 from eventonce.ports import Hook, Sink
-from eventonce.rules import Rulebook, identity, read_all
-from eventonce.rules.files import check_names, explain, read_toml
-from eventonce.rules.rule import DEFAULT_WINDOW, OnStoreError, Remember, Rule
+from eventonce.settings import Settings, dead_letter_url, remembered
 from eventonce.sinks import open_sink
 from eventonce.sources import open_source
 from eventonce.stores import open_store, store_file
 
 _log = logging.getLogger("eventonce")
-_BUS = re.compile(r"[/.\-_A-Za-z0-9]{1,256}")
-_RULE = re.compile(r"[.\-_A-Za-z0-9]{1,64}")
-
-
-class AwsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[aws]`: the rule of EventBridge that fills an SQS source, for `eventonce setup` and `eventonce template`."""
-
-    bus: str = "default"
-    rule: str | None = None  # its name; by default the consumer's
-    pattern: Mapping[str, Any] | None = None  # of the events it takes; by default all that the rules match
-
-    def __post_init__(self) -> None:
-        if not _BUS.fullmatch(self.bus):
-            raise ConfigError(f"aws: bus: {self.bus!r} is not a valid bus name; use letters, digits and . - _ /")
-        if self.rule is not None and not _RULE.fullmatch(self.rule):
-            raise ConfigError(
-                f"aws: rule: {self.rule!r} is not a valid rule name; use up to 64 letters, digits and . - _"
-            )
-        if self.pattern is not None:
-            self._check(self.pattern)
-
-    def _check(self, pattern: Mapping[str, Any]) -> None:
-        from eventonce.rules.pattern import Pattern, PatternError  # only if there is one: its imports take time
-
-        try:
-            Pattern(pattern)
-        except PatternError as error:
-            raise ConfigError(f"aws: pattern: {error}") from None
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """All settings of a pipeline file."""
-
-    consumer: str = "default"
-    store: str = "sqlite:///eventonce.db"
-    source: str = "-"
-    sink: str = "-"
-    dead_letter: str = "eventonce-dead.jsonl"
-    window: str | float = DEFAULT_WINDOW
-    lease: str | float = "60s"
-    busy_wait: str | float = 0
-    max_attempts: int = 5
-    on_store_error: OnStoreError = "retry"
-    remember: Remember | None = None  # by default `seen`, or `note` for requests that no rule matches
-    batch: int | None = None  # events claimed together; by default 100 from a file, 10 from a queue
-    threads: int | None = None  # of a queue; a file has one, which preserves its order
-    use: list[str] = []  # presets
-    rule: list[Rule] = []  # its own rules and those of the presets
-    test: list[dict[str, Any]] = []  # pairs of events for `eventonce check`
-    aws: AwsSettings | None = None  # where the events of an SQS source come from
-
-    def __post_init__(self) -> None:
-        self._check_urls()
-        if self.batch is not None and not 1 <= self.batch <= 10_000:
-            raise ConfigError(f"batch: {self.batch} is not between 1 and 10,000")
-        if self.threads is not None and not 1 <= self.threads <= 256:
-            raise ConfigError(f"threads: {self.threads} is not between 1 and 256")
-        for name in ("window", "busy_wait"):
-            duration(getattr(self, name), name)
-        if not duration(self.window, "window"):
-            raise ConfigError("window: 0 remembers nothing; write it like 24h or 14d")
-        lease_of(self.lease)
-        if self.max_attempts < 1:
-            raise ConfigError(f"max_attempts: {self.max_attempts} is below 1")
-        if not self.consumer:
-            raise ConfigError("consumer: is empty; name the consumer (each consumer receives every event)")
-
-    def _check_urls(self) -> None:
-        for name in ("store", "source", "sink", "dead_letter"):
-            if "\0" in getattr(self, name):
-                raise ConfigError(f"{name}: holds a NUL character; remove it")
-
-
-def load(file: str | Path | None = None, **options: Any) -> Settings:
-    """Read a pipeline file. Options override it."""
-    label = "options" if file is None else str(file)
-    table: dict[str, Any] = {} if file is None else read_toml(file)
-    table.update((name, value) for name, value in options.items() if value is not None)
-    return settings(table, label)
-
-
-def settings(table: Mapping[str, Any], label: str) -> Settings:
-    """Return the settings in a table, checked."""
-    check_names(table, Settings.__struct_fields__, label)
-    rules = read_all(table, label)
-    try:
-        plain = msgspec.convert({name: value for name, value in table.items() if name != "rule"}, Settings)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{label}: {explain(error)}") from None
-    except ConfigError as error:
-        raise ConfigError(f"{label}: {error}") from None
-    return msgspec.structs.replace(plain, rule=rules)
-
-
-def rulebook(settings: Settings) -> Rulebook:
-    """Return the rulebook of a pipeline, for keys without a store."""
-    unmatched = identity(settings.window, settings.on_store_error, remembered(settings))
-    return Rulebook(settings.consumer, settings.rule, unmatched)
-
-
-def remembered(settings: Settings) -> Remember:
-    """Return what is remembered of an event that no rule matches.
-
-    A request may have an Idempotency-Key. If it is repeated with another body, the response must say so.
-    """
-    return settings.remember or ("note" if settings.source.startswith("http://") else "seen")
 
 
 def open_once(settings: Settings, hooks: Sequence[Hook] = ()) -> Once:
@@ -145,18 +31,6 @@ def open_once(settings: Settings, hooks: Sequence[Hook] = ()) -> Once:
         max_attempts=settings.max_attempts,
         hooks=hooks,
     )
-
-
-def dead_letter_url(settings: Settings) -> str:
-    """Return the URL of the dead letters. `store` means a table beside the claims."""
-    if settings.dead_letter != "store":
-        return settings.dead_letter
-    if not settings.store.startswith(("sqlite:", "postgresql:")):
-        raise ConfigError(
-            f"dead_letter: {settings.store.partition(':')[0]}: has no table of dead letters, only SQLite and "
-            "PostgreSQL have one; use a file or sqs://QUEUE"
-        )
-    return settings.store
 
 
 def check_places(settings: Settings) -> None:

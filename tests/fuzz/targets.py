@@ -30,11 +30,11 @@ from eventonce.requests.refusal import RequestRefused
 from eventonce.rules import Rulebook, identity
 from eventonce.rules.pattern import Pattern, PatternError
 from eventonce.rules.rule import Rule
+from eventonce.settings import rulebook, settings
 from eventonce.sinks import open_sink
 from eventonce.sources.documents import Splitter
 from eventonce.stores import open_store
 from eventonce.webhook import Webhook
-from eventonce.wire import rulebook, settings
 
 MAX_BYTES = 65_536
 STATUSES = {200, 400, 401, 404, 405, 409, 413, 415, 422, 503}

@@ -19,13 +19,14 @@ from eventonce.dead_letters import open_dead_letters
 from eventonce.errors import SourceError, StoreError
 from eventonce.event import Event
 from eventonce.ports import Store
+from eventonce.settings import load
 from eventonce.sinks import open_sink
 from eventonce.sources import open_source, shard_source
 from eventonce.sources.shard_leases import ShardLeases
 from eventonce.stores import open_store
 from eventonce.stores.dynamodb.store import DynamoDBStore
 from eventonce.stores.memory import MemoryStore
-from eventonce.wire import Pipeline, load
+from eventonce.wire import Pipeline
 from eventonce.worker import WorkerPool
 from tests.conftest import running
 from tests.servers import Dynoxide, Ministack, Postgres, Redis, ServerProcess

@@ -15,9 +15,10 @@ from eventonce.clients.aws import client
 from eventonce.clock import SystemClock
 from eventonce.event import Event
 from eventonce.outbox import Message, Publisher, PublishKind, PublishResult
+from eventonce.settings import settings
 from eventonce.testing.clock import ManualClock
 from eventonce.testing.proxy import FaultProxy
-from eventonce.wire import Pipeline, settings
+from eventonce.wire import Pipeline
 from eventonce.worker import Worker
 from tests.new_bus import NewBus
 from tests.servers import Ministack

@@ -17,10 +17,11 @@ from eventonce.errors import SinkDown, SinkError
 from eventonce.event import Event
 from eventonce.event.formats import read_event
 from eventonce.ports import Sink
+from eventonce.settings import settings
 from eventonce.sinks import open_sink
 from eventonce.sinks.sns import SnsSink
 from eventonce.testing.proxy import FaultProxy
-from eventonce.wire import Pipeline, settings
+from eventonce.wire import Pipeline
 from eventonce.worker import Worker
 from tests.new_bus import NewBus
 from tests.servers import Ministack

@@ -21,7 +21,7 @@ from eventonce.aws_setup.queue import changes, desired_attributes
 from eventonce.aws_setup.terraform import terraform
 from eventonce.clients.aws import AwsUrl
 from eventonce.errors import EventOnceError
-from eventonce.wire import settings
+from eventonce.settings import settings
 from tests.missing import need
 
 ORDERS = {"name": "orders", "match": {"source": ["com.example.orders"]}}

@@ -21,7 +21,8 @@ from eventonce.event.keys import Key
 from eventonce.event.reading import split_events
 from eventonce.redrive import DeadLetter, LetterFilter, groups, open_box, plan
 from eventonce.requests.reading import deliveries
-from eventonce.wire import Pipeline, dead_letter_url, load
+from eventonce.settings import dead_letter_url, load
+from eventonce.wire import Pipeline
 
 NOW = 1_767_225_600_000
 EVENT = b'{"id":"1"}'

@@ -10,7 +10,7 @@ from eventonce.clock import format_duration
 from eventonce.event.formats import read_event
 from eventonce.lint import Lint, covers
 from eventonce.rules.line_index import LineIndex
-from eventonce.wire import load
+from eventonce.settings import load
 
 
 def lint(folder: Path, text: str) -> Lint:

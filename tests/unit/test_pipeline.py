@@ -10,7 +10,8 @@ import pytest
 from eventonce.errors import ConfigError
 from eventonce.event.keys import KEY_BYTES
 from eventonce.rules.rule import Rule
-from eventonce.wire import Pipeline, Settings, load, open_once, rulebook, settings
+from eventonce.settings import Settings, load, rulebook, settings
+from eventonce.wire import Pipeline, open_once
 
 
 @pytest.fixture

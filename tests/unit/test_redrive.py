@@ -14,8 +14,9 @@ from eventonce.dead_letters.letter import read_letter
 from eventonce.errors import EventRejected, SinkDown, SinkError, StoreUnusable
 from eventonce.event import Event
 from eventonce.redrive import DeadLetter, Redrive, groups, open_box, redrive_settings
+from eventonce.settings import load
 from eventonce.sources import open_source
-from eventonce.wire import load, open_once
+from eventonce.wire import open_once
 from eventonce.worker import Worker
 
 from .conftest import Faulty

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from eventonce import Once
 from eventonce.errors import StoreUnusable
-from eventonce.wire import load
+from eventonce.settings import load
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "rides"
 

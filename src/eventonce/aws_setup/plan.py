@@ -13,9 +13,9 @@ from eventonce.clients.aws import AwsUrl
 from eventonce.clock import duration
 from eventonce.errors import ConfigError
 from eventonce.rules.rule import Rule
+from eventonce.settings import AwsSettings, Settings
 from eventonce.stores import check_url
 from eventonce.stores.dynamodb.layout import Layout
-from eventonce.wire import AwsSettings, Settings
 
 RETENTION = 14 * 86_400  # seconds: the maximum of SQS
 RETRY = {"MaximumRetryAttempts": 185, "MaximumEventAgeInSeconds": 86_400}  # the maximum of EventBridge

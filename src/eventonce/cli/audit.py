@@ -13,13 +13,13 @@ from eventonce.cli.options import read_settings
 from eventonce.cli.progress import Progress
 from eventonce.errors import ConfigError
 from eventonce.rules import Rulebook
+from eventonce.settings import rulebook
 from eventonce.traffic.archive import Archive
 from eventonce.traffic.audit import audit as audit_traffic
 from eventonce.traffic.database_audit import audit as audit_on_duckdb
 from eventonce.traffic.report import AuditReport
 from eventonce.traffic.report_html import html
 from eventonce.traffic.report_text import text
-from eventonce.wire import rulebook
 
 
 @click.command()

@@ -12,10 +12,10 @@ import msgspec
 from eventonce.cli.archive_options import engine_options
 from eventonce.cli.options import read_settings
 from eventonce.cli.progress import Progress
+from eventonce.settings import rulebook
 from eventonce.traffic.archive import Archive
 from eventonce.traffic.dedupe import Dedupe, DedupeResult, Engine, OneMachine
 from eventonce.traffic.dedupe_plan import DedupePlan, Format
-from eventonce.wire import rulebook
 
 
 @click.command()

@@ -14,8 +14,8 @@ from eventonce.event import Event
 from eventonce.event.difference import differences
 from eventonce.event.formats import MAX_BYTES, read_events
 from eventonce.rules import CompiledRule, Rulebook
+from eventonce.settings import rulebook
 from eventonce.sources import FileSource
-from eventonce.wire import rulebook
 
 
 @click.command()

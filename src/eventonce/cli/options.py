@@ -14,9 +14,10 @@ from eventonce.event.keys import KEY_BYTES, Key
 from eventonce.event.reading import split_events
 from eventonce.ports import Checkable, Store
 from eventonce.rules.rule import Rule
+from eventonce.settings import Settings, load, remembered
 from eventonce.sources import open_source
 from eventonce.stores import open_store
-from eventonce.wire import Settings, load, open_once, remembered
+from eventonce.wire import open_once
 
 Command = Callable[..., Any]
 _BATCH = 500

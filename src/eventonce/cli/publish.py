@@ -14,8 +14,8 @@ from eventonce.errors import ConfigError, describe
 from eventonce.event import Event
 from eventonce.outbox import Publisher, PublishKind, PublishResult
 from eventonce.outbox.publisher import MAX_ATTEMPTS
+from eventonce.settings import load
 from eventonce.traffic.archive import Archive, RecordedEvent
-from eventonce.wire import load
 
 _BATCH = 500
 _MAX_WARNINGS = 5

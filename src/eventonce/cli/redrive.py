@@ -29,8 +29,9 @@ from eventonce.redrive import (
     plan,
     redrive_settings,
 )
+from eventonce.settings import Settings, dead_letter_url
 from eventonce.sinks import open_sink
-from eventonce.wire import Settings, dead_letter_url, open_once
+from eventonce.wire import open_once
 
 _MAX_GROUPS = 20
 _MAX_WARNINGS = 20

@@ -22,7 +22,8 @@ from eventonce.observe import log
 from eventonce.observe.monitoring import Monitoring
 from eventonce.observe.outage import awaited
 from eventonce.ports import Hook
-from eventonce.wire import Pipeline, Settings
+from eventonce.settings import Settings
+from eventonce.wire import Pipeline
 from eventonce.worker import OutcomeCounts, Worker, WorkerPool, open_worker
 from eventonce.worker.pool import THREADS
 

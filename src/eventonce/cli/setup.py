@@ -7,7 +7,7 @@ import click
 from eventonce.aws_setup.account import Account
 from eventonce.aws_setup.apply import SetupStep, look
 from eventonce.aws_setup.plan import make_plan
-from eventonce.wire import load
+from eventonce.settings import load
 
 _DONE = {"create": "created", "change": "changed"}
 

@@ -6,7 +6,7 @@ from eventonce.aws_setup.cloudformation import cloudformation, sam
 from eventonce.aws_setup.plan import SetupPlan, make_plan
 from eventonce.aws_setup.terraform import terraform
 from eventonce.errors import ConfigError
-from eventonce.wire import load
+from eventonce.settings import load
 
 
 @click.command()

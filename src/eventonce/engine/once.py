@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from msgspec import structs
 
 from eventonce.claims import memo, protocol
+from eventonce.claims.lease import read_lease
 from eventonce.claims.outcome import Outcome, OutcomeKind
-from eventonce.claims.protocol import LONGEST_LEASE, ClaimRequest, Record, Won
+from eventonce.claims.protocol import ClaimRequest, Record, Won
 from eventonce.clock import LONGEST, Clock, SystemClock, duration
 from eventonce.engine import endings
 from eventonce.engine.context import AsyncHandlerFunction, HandlerFunction
@@ -75,7 +76,7 @@ class Once:
         if not consumer or not isinstance(consumer, str):
             raise ConfigError(f"consumer: {consumer!r} is not a non-empty string")
         self._limits = RunLimits(
-            _at_least_one("max_attempts", max_attempts), lease_of(lease), duration(busy_wait, "busy_wait")
+            _at_least_one("max_attempts", max_attempts), read_lease(lease), duration(busy_wait, "busy_wait")
         )
         self._concurrency = _at_least_one("concurrency", concurrency)
         self._max_bytes = max_bytes
@@ -263,18 +264,6 @@ class Once:
         if answer.attempt > self._limits.max_attempts:
             return endings.used_up(job, answer, self._limits.max_attempts).outcome
         return Outcome(kind=OutcomeKind.PROCESSED, key=job.key, rule=job.rule.name, attempt=answer.attempt)
-
-
-def lease_of(value: str | float) -> int:
-    """Return the milliseconds of a lease, from a string like "60s" or a number of seconds."""
-    lease = duration(value, "lease")
-    if not lease:
-        raise ConfigError("lease: 0 would let every worker take over every claim at once; use one like 60s")
-    if lease > LONGEST_LEASE:
-        raise ConfigError(
-            f"lease: {value} is longer than a day; use one like 60s or 10m, since a live worker extends its leases"
-        )
-    return lease
 
 
 def _many(events: Iterable[object]) -> list[object]:

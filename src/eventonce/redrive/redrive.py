@@ -19,7 +19,7 @@ from eventonce.event import Delivery
 from eventonce.event.formats import read_event
 from eventonce.ports import DeadLetter, DeadLetterBox, Sink
 from eventonce.rules.rule import Rule
-from eventonce.wire import Settings
+from eventonce.settings import Settings
 
 if TYPE_CHECKING:
     from asyncio import Runner

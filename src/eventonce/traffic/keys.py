@@ -8,10 +8,10 @@ from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.event.formats import read_events
 from eventonce.rules import Rulebook
+from eventonce.settings import load, rulebook
 from eventonce.sources.documents import LONGEST
 from eventonce.traffic.archive import time_ms
 from eventonce.traffic.drivers import need
-from eventonce.wire import load, rulebook
 
 if TYPE_CHECKING:
     import pyarrow as pa
