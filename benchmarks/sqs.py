@@ -203,7 +203,7 @@ def _in_progress(server: Ministack, folder: str, *, computes: bool) -> bool:
             time.sleep(0.1)
         time.sleep(2.5 * VISIBILITY)
         release.set()
-        while pool.tally.events < IN_PROGRESS:
+        while pool.counts.events < IN_PROGRESS:
             time.sleep(0.1)
         pool.stop()
         thread.join()

@@ -28,7 +28,7 @@ class Owned:
         self.until = until
 
 
-class Ended(NamedTuple):
+class EndedClaim(NamedTuple):
     """A key that is done: by whom, in which version, and until when that is remembered."""
 
     token: Token
@@ -56,7 +56,7 @@ class Model:
         self.slow: set[Owner] = set()  # claims whose effect was committed late
         self.ran_out: set[Owner] = set()  # commits whose window had expired when the key was won again
         self._ends: list[tuple[Key, int, int]] = []  # each key done, its version or 0, after how many effects
-        self._done: dict[Key, Ended] = {}
+        self._done: dict[Key, EndedClaim] = {}
         self._owned: dict[Key, Owned] = {}
         self._last: dict[Key, Token] = {}  # of the owner that won it last
         self._released: set[Owner] = set()
@@ -181,7 +181,7 @@ class Model:
             self._violated(key, "was marked done before its effect")
         if now - self._returned.get(owner, now) > _SOON:
             self.slow.add(owner)
-        self._done[key] = Ended(token, finish.version, now + finish.window)
+        self._done[key] = EndedClaim(token, finish.version, now + finish.window)
         self._ends.append((key, finish.version or 0, len(self.effects)))
         self._committed.add(owner)
         self._owned.pop(key, None)
@@ -213,7 +213,7 @@ class Model:
         self.violations.append(f"key {key.hex()[:6]} {text}")
 
 
-def _answer(ended: Ended, version: int | None) -> type[Done] | type[Stale] | None:
+def _answer(ended: EndedClaim, version: int | None) -> type[Done] | type[Stale] | None:
     """Return the answer to a claim while this is remembered, or None if it may be won."""
     if version is None or ended.version is None or version == ended.version:
         return Done

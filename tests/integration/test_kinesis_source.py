@@ -144,7 +144,7 @@ class Running:
         assert self.error is None
 
     def until_ended(self, events: int) -> None:
-        self.until(lambda: self.pool.tally.events >= events)
+        self.until(lambda: self.pool.counts.events >= events)
 
     def stop(self) -> None:
         self.pool.stop()
@@ -242,7 +242,7 @@ def test_the_next_worker_goes_on_where_the_last_one_stopped(ministack: Ministack
     second = run(stream.url(), open_store(url))
     second.until_ended(5)
     assert sorted(numbers(second.ran)) == list(range(20, 25))
-    assert second.pool.tally.counts()["duplicate"] == 0
+    assert second.pool.counts.as_dict()["duplicate"] == 0
 
 
 def test_workers_share_a_stream_and_a_handover_loses_and_repeats_nothing(ministack: Ministack, run: Run) -> None:
@@ -287,7 +287,7 @@ def test_a_pipeline_reads_a_stream_and_its_store_knows_how_far(ministack: Minist
         pool = WorkerPool(parts.once, parts.source, parts.handler, parts.dead_letters, batch=10)
         thread = threading.Thread(target=pool.run, args=(GRACE,))
         thread.start()
-        wait_until(lambda pool=pool: pool.tally.events == 1)  # type: ignore[misc]
+        wait_until(lambda pool=pool: pool.counts.events == 1)  # type: ignore[misc]
         pool.stop()
         thread.join(60)
         parts.close()
@@ -358,7 +358,7 @@ def test_without_checkpoints_records_are_redelivered_and_are_duplicates(
     first.stop()
     second = run(stream.url(), store)
     second.until_ended(10)
-    assert second.pool.tally.counts()["duplicate"] == 10
+    assert second.pool.counts.as_dict()["duplicate"] == 10
     store.lasts = False
     stream.put(*range(10, 15))
     second.until_ended(15)

@@ -95,7 +95,7 @@ class Consumer:
 
     @property
     def counts(self) -> dict[str, int]:
-        return self._pool.tally.counts()
+        return self._pool.counts.as_dict()
 
     def _handle(self, event: Event) -> None:
         self._handler(event)

@@ -248,7 +248,7 @@ def test_threads_find_a_topic_at_the_same_time(account: Account, monkeypatch: py
     all_ask, one_asks = threading.Barrier(4), sink.address.client
 
     def together(service: str, **options: Any) -> Any:
-        all_ask.wait(30)  # all have seen that the topic is not known yet
+        all_ask.wait(30)  # all have seen that the topic does not exist yet
         return one_asks(service, **options)
 
     monkeypatch.setattr(sink.address, "client", together)

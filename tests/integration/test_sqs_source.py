@@ -221,7 +221,7 @@ class Running:
         assert self.error is None
 
     def until_ended(self, events: int) -> None:
-        self.until(lambda: self.pool.tally.events >= events)
+        self.until(lambda: self.pool.counts.events >= events)
 
     def stop(self) -> None:
         self.pool.stop()
@@ -277,7 +277,7 @@ def test_every_event_once_and_the_queue_is_empty(queue: Queue, run: Run) -> None
     running = run(queue.source(), batch=25)
     running.until_ended(100)
     assert sorted(running.ran) == sorted(str(number) for number in range(60))
-    assert running.pool.tally.counts()["processed"] == 60
+    assert running.pool.counts.as_dict()["processed"] == 60
     assert queue.counts() == (0, 0)
 
 
@@ -349,7 +349,7 @@ def test_envelopes_are_taken_off_and_ids_come_from_the_carrier_at_last(queue: Qu
     running = run(queue.source(), lambda event: events.append(event.data), threads=1)
     running.until_ended(4)
     assert sorted(map(str, events)) == ["hello", "hello", "{'n': 1}"]
-    assert running.pool.tally.counts()["duplicate"] == 1
+    assert running.pool.counts.as_dict()["duplicate"] == 1
     assert len(set(running.ran)) == 3
 
 
@@ -361,7 +361,7 @@ def test_a_message_of_several_events_goes_when_all_are_done(queue: Queue, run: R
     running = run(queue.source(), handle)
     queue.send({"Records": [s3(key) for key in "abc"]})
     running.until_ended(3)
-    counts = running.pool.tally.counts()
+    counts = running.pool.counts.as_dict()
     assert (counts["processed"], counts["duplicate"]) == (1, 2)
     assert len(running.ran) == 4
     assert queue.counts() == (0, 0)
@@ -458,7 +458,7 @@ def test_a_thousand_messages_in_progress_are_all_kept(ministack: Ministack, gate
     release.set()
     running.until_ended(1000)
     other.close()
-    assert running.pool.tally.counts()["processed"] == 1000  # none came twice, and no lease was lost
+    assert running.pool.counts.as_dict()["processed"] == 1000  # none came twice, and no lease was lost
     assert queue.counts() == (0, 0)
 
 
@@ -536,7 +536,7 @@ def test_what_cannot_be_deleted_is_redelivered_as_a_duplicate(
     running = run(SqsSource(queue.source(gateway.endpoint), ManualClock()))
     gateway.fault = fault
     queue.send(*events(*range(20)))
-    running.until(lambda: running.pool.tally.events >= 50)
+    running.until(lambda: running.pool.counts.events >= 50)
     assert sorted(set(running.ran)) == sorted(str(number) for number in range(20))
     assert len(running.ran) == 20
     gateway.fault = lambda name, request: None
@@ -627,7 +627,7 @@ def test_a_store_that_is_out_holds_the_messages_in_the_queue(
     queue.send(*events(*range(30)))
     running = run(queue.source(), store=store)
     running.until(lambda: len(store.calls) > 6)
-    assert running.pool.tally.events == 0
+    assert running.pool.counts.events == 0
     assert sum(queue.counts()) == 30
     store.before.clear()
     running.until_ended(30)
@@ -732,7 +732,7 @@ def test_a_sink_slower_than_the_visibility_timeout_gets_each_event_once(
     sink = open_sink(f"{receiver.url}#timeout=300s")
     running = run(queue.source(gateway.endpoint), store=store, clock=clock, sink=sink, once={"lease": "60s"})
     running.until_ended(16)
-    assert running.pool.tally.counts()["processed"] == 16
+    assert running.pool.counts.as_dict()["processed"] == 16
     running.until(lambda: queue.counts() == (0, 0))
     assert sorted(posted(receiver).values()) == [1] * 16
 
@@ -744,7 +744,7 @@ def test_a_sink_that_hangs_loses_nothing_and_gets_the_same_key_again(
     queue.send(*events(*range(8)))
     running = run(queue.source(), sink=open_sink(f"{receiver.url}#timeout=100ms"), once={"max_attempts": 1000})
     running.until(lambda: len(receiver.requests) > 16)
-    assert running.pool.tally.events == 0
+    assert running.pool.counts.events == 0
     assert sum(queue.counts()) == 8
     receiver.hanging = False
     receiver.free.set()

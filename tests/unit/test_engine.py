@@ -264,7 +264,7 @@ def test_a_busy_event_raises(bench: Bench) -> None:
 def test_run_never_raises_for_an_event(bench: Bench) -> None:
     class Odd(Exception):
         def __str__(self) -> str:
-            raise RuntimeError("no text either")
+            raise RuntimeError("not a string")
 
     def handle(event: Event) -> None:
         raise Odd
@@ -741,7 +741,7 @@ def test_a_busy_copy_may_wait_for_the_end_of_the_other(bench: Bench) -> None:
 
     def slow(event: Event) -> str:
         started.set()
-        until(lambda: store.calls.count("claim") > 2)  # the other was told to wait, and has asked again
+        until(lambda: store.calls.count("claim") > 2)  # the other had to wait, and has looked again
         return "by the first"
 
     first = threading.Thread(target=lambda: results.append(once(slow)(A)))

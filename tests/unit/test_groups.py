@@ -138,7 +138,7 @@ def test_a_busy_one_stops_its_group_until_it_is_free(bench: Bench) -> None:
     waiting, asked = Once(store, busy_wait="300s"), store.calls.count("claim")
 
     def free_it() -> None:
-        until(lambda: store.calls.count("claim") > asked + 1)  # it was told to wait, and has asked again
+        until(lambda: store.calls.count("claim") > asked + 1)  # it had to wait, and has looked again
         store.forget([other])
 
     threading.Thread(target=free_it).start()

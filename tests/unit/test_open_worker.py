@@ -34,7 +34,7 @@ def test_a_file_has_a_worker_that_ends_with_it(tmp_path: Path, dead_letters: Dea
     source.close()
 
     assert ran == ["1", "2"]
-    assert (worker.tally.counts()["processed"], worker.tally.counts()["duplicate"]) == (2, 1)
+    assert (worker.counts.as_dict()["processed"], worker.counts.as_dict()["duplicate"]) == (2, 1)
 
 
 def test_requests_have_a_server(dead_letters: DeadLetterSink) -> None:

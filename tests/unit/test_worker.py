@@ -1,4 +1,4 @@
-"""The worker on a queue: what is acked, what comes again, how it stops, and what it says of outages."""
+"""The worker on a queue: what is acked, what is redelivered, how it stops, and what it says of outages."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ class Away(SourceError):
 
 
 class Queue:
-    """Messages in memory, and what was done to them. It stops its crew when all were settled."""
+    """Messages in memory, and what was done to them. It stops its pool when all were settled."""
 
     def __init__(self, *bodies: Any, group: str | None = None, again: bool = False) -> None:
         self.waiting = [
@@ -92,8 +92,8 @@ class Queue:
 
 
 @pytest.fixture
-def crew(bench: Bench, tmp_path: Path) -> Iterator[Callable[..., WorkerPool]]:
-    """Makes a crew of one thread, which stops when its queue is settled."""
+def pool(bench: Bench, tmp_path: Path) -> Iterator[Callable[..., WorkerPool]]:
+    """Makes a pool of one thread, which stops when its queue is settled."""
     letters = DeadFile(str(tmp_path / "dead.jsonl"))
 
     def make(queue: Queue, handler: Any, once: Once | None = None, **more: Any) -> WorkerPool:
@@ -130,27 +130,27 @@ class Fails:
 # --- what is acked ---
 
 
-def test_what_is_done_is_acked_and_what_failed_comes_again(crew: Make) -> None:
+def test_what_is_done_is_acked_and_what_failed_comes_again(pool: Make) -> None:
     queue = Queue({"id": "a"}, {"id": "b"}, {"id": "a"})
-    made = crew(queue, Fails(b=1))
+    made = pool(queue, Fails(b=1))
     assert made.run(GRACE) == 0
     assert queue.acked == ["h-0", "h-2"]
     assert [handle for handle, _ in queue.retried] == ["h-1"]
-    assert made.tally.counts()["processed"] == made.tally.counts()["duplicate"] == 1
+    assert made.counts.as_dict()["processed"] == made.counts.as_dict()["duplicate"] == 1
 
 
-def test_a_message_with_several_events_is_acked_when_all_are_done(crew: Make, tmp_path: Path) -> None:
+def test_a_message_with_several_events_is_acked_when_all_are_done(pool: Make, tmp_path: Path) -> None:
     handler = Fails(y=2)
     queue = Queue(records("x", "y", "z"), again=True)
-    made = crew(queue, handler)
+    made = pool(queue, handler)
     made.run(GRACE)
     assert queue.acked == ["h-0"]
     assert [handle for handle, _ in queue.retried] == ["h-0", "h-0"]
     assert sorted(handler.ran) == ["x", "y", "y", "y", "z"]
-    assert made.tally.events == 3
+    assert made.counts.events == 3
 
 
-def test_a_dead_part_is_kept_once_when_its_message_ends(crew: Make, tmp_path: Path) -> None:
+def test_a_dead_part_is_kept_once_when_its_message_ends(pool: Make, tmp_path: Path) -> None:
     def handle(event: Event) -> None:
         if event.id == "x":
             raise EventRejected("never")
@@ -158,14 +158,14 @@ def test_a_dead_part_is_kept_once_when_its_message_ends(crew: Make, tmp_path: Pa
 
     fails = Fails(z=2)
     queue = Queue(records("x", "y", "z"), again=True)
-    crew(queue, handle).run(GRACE)
+    pool(queue, handle).run(GRACE)
     assert queue.acked == ["h-0"]
     (letter,) = dead(tmp_path)
     assert (letter["reason"], letter["message"], letter["record"]) == ("never", "m-0", 1)
     assert json.loads(letter["body"])["id"] == "x"
 
 
-def test_in_an_ordered_message_what_is_behind_a_dead_part_goes_on(crew: Make, tmp_path: Path) -> None:
+def test_in_an_ordered_message_what_is_behind_a_dead_part_goes_on(pool: Make, tmp_path: Path) -> None:
     def handle(event: Event) -> None:
         if event.id in "xy":
             raise EventRejected("never")
@@ -173,25 +173,25 @@ def test_in_an_ordered_message_what_is_behind_a_dead_part_goes_on(crew: Make, tm
 
     fails = Fails(z=1)
     queue = Queue(records("w", "x", "y", "z", "end"), {"id": "next"}, group="g", again=True)
-    crew(queue, handle).run(GRACE)
+    pool(queue, handle).run(GRACE)
     assert queue.acked == ["h-0", "h-1"]
     assert fails.ran == ["w", "z", "z", "end", "next"]
     assert len(dead(tmp_path)) == 2
 
 
-def test_nothing_is_acked_that_could_not_be_kept_as_a_dead_letter(crew: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_acked_that_could_not_be_kept_as_a_dead_letter(pool: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise SinkError("the disk is full")
 
     monkeypatch.setattr(DeadFile, "write", refuse)
     queue = Queue(b"{", {"id": "a"})
     with pytest.raises(SinkError):
-        crew(queue, Fails()).run(GRACE)
+        pool(queue, Fails()).run(GRACE)
     assert queue.acked == []
     assert sorted(queue.retried) == [("h-0", 0), ("h-1", 0)]
 
 
-def test_what_cannot_be_read_is_kept_with_its_bytes_and_the_others_go_on(crew: Make, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_kept_with_its_bytes_and_the_others_go_on(pool: Make, tmp_path: Path) -> None:
     broken = [
         b'{"id": ',
         b'{"Type": "Notification", "TopicArn": "t", "MessageId": "s-1", "Message": "{\\"id\\": "}',
@@ -202,7 +202,7 @@ def test_what_cannot_be_read_is_kept_with_its_bytes_and_the_others_go_on(crew: M
     ]
     queue = Queue({"id": "a"}, *broken, {"id": "b"})
     handler = Fails()
-    crew(queue, handler).run(GRACE)
+    pool(queue, handler).run(GRACE)
     assert handler.ran == ["a", "b"]
     assert len(queue.acked) == len(broken) + 2
     assert [letter["message"] for letter in dead(tmp_path)] == [f"m-{number}" for number in range(1, len(broken) + 1)]
@@ -210,10 +210,10 @@ def test_what_cannot_be_read_is_kept_with_its_bytes_and_the_others_go_on(crew: M
     assert all(letter["reason"].startswith("in the SQS message: ") for letter in dead(tmp_path))
 
 
-def test_the_id_of_a_message_serves_where_its_event_has_none(crew: Make) -> None:
+def test_the_id_of_a_message_serves_where_its_event_has_none(pool: Make) -> None:
     found: list[tuple[str, Any]] = []
     queue = Queue(b"hello", b"hello", {"n": 1}, {"id": "own"}, {"Records": [s3("k1", ""), s3("k2", "")]})
-    crew(queue, lambda event: found.append((event.id, event.data))).run(GRACE)
+    pool(queue, lambda event: found.append((event.id, event.data))).run(GRACE)
     names = [each for each, _ in found]
     assert names[:4] == ["m-0", "m-1", "m-2", "own"]
     assert len(set(names)) == 6
@@ -235,7 +235,7 @@ def s3(key: str, name: str) -> dict[str, Any]:
     }
 
 
-# --- what comes again, and when ---
+# --- what is redelivered, and when ---
 
 
 def test_a_part_of_a_document_that_comes_again_is_what_it_was(bench: Bench, tmp_path: Path) -> None:
@@ -254,19 +254,19 @@ def test_a_part_of_a_document_that_comes_again_is_what_it_was(bench: Bench, tmp_
     assert [letter["attempts"] for letter in dead(tmp_path)] == [3, 3]
 
 
-def test_a_busy_copy_comes_back_when_the_lease_could_be_over(crew: Make, bench: Bench) -> None:
+def test_a_busy_copy_comes_back_when_the_lease_could_be_over(pool: Make, bench: Bench) -> None:
     clock = ManualClock()
     store = MemoryStore(clock=clock)
     once = bench.once(store, clock=clock)
     store.claim([ClaimRequest(once.key({"id": "a"}), 60_000)], b"another1", 45_000)
     queue = Queue({"id": "a"})
-    crew(queue, Fails(), once, clock=clock).run(GRACE)
+    pool(queue, Fails(), once, clock=clock).run(GRACE)
     assert queue.retried == [("h-0", 45_000)]
 
 
-def test_what_waits_for_its_group_comes_back_with_it(crew: Make) -> None:
+def test_what_waits_for_its_group_comes_back_with_it(pool: Make) -> None:
     queue = Queue({"id": "a"}, {"id": "b"}, {"id": "c"}, group="g")
-    crew(queue, Fails(b=1)).run(GRACE)
+    pool(queue, Fails(b=1)).run(GRACE)
     assert queue.acked == ["h-0"]
     (failed, delay), *waiting = queue.retried
     assert failed == "h-1"
@@ -275,11 +275,11 @@ def test_what_waits_for_its_group_comes_back_with_it(crew: Make) -> None:
 
 
 def test_what_the_store_did_not_answer_to_rests_and_is_never_dead(
-    crew: Make, bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    pool: Make, bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Faulty("claim")
     queue = Queue({"id": "a"}, {"id": "b"}, again=True)
-    made = crew(queue, Fails(), bench.once(store))
+    made = pool(queue, Fails(), bench.once(store))
     queue.left = 10**6
 
     def receive(limit: int) -> Sequence[Delivery]:
@@ -299,14 +299,14 @@ def test_what_the_store_did_not_answer_to_rests_and_is_never_dead(
     ]
 
 
-def test_a_store_that_needs_someone_to_act_stops_the_crew(crew: Make, bench: Bench) -> None:
+def test_a_store_that_needs_someone_to_act_stops_the_crew(pool: Make, bench: Bench) -> None:
     class Unusable(MemoryStore):
         def claim(self, *_: Any) -> Any:
             raise StoreUnusable("log in first")
 
     queue = Queue({"id": "a"})
     with pytest.raises(StoreUnusable):
-        crew(queue, Fails(), bench.once(Unusable()), threads=3).run(GRACE)
+        pool(queue, Fails(), bench.once(Unusable()), threads=3).run(GRACE)
     assert (queue.acked, queue.retried) == ([], [("h-0", 0)])
 
 
@@ -320,10 +320,10 @@ def test_backoff_doubles_with_jitter_up_to_a_bound() -> None:
 # --- stopping ---
 
 
-def test_what_a_poll_brings_after_the_stop_is_given_back_at_once(crew: Make) -> None:
+def test_what_a_poll_brings_after_the_stop_is_given_back_at_once(pool: Make) -> None:
     queue = Queue({"id": "a"}, {"id": "b"})
     handler = Fails()
-    made = crew(queue, handler)
+    made = pool(queue, handler)
     plain = queue.receive
 
     def receive(limit: int) -> Sequence[Delivery]:
@@ -337,7 +337,7 @@ def test_what_a_poll_brings_after_the_stop_is_given_back_at_once(crew: Make) -> 
 
 
 @pytest.mark.parametrize("kind", ["plain", "with ctx", "async"])
-def test_the_event_in_hand_is_finished_and_the_rest_is_not_begun(crew: Make, bench: Bench, kind: str) -> None:
+def test_the_event_in_hand_is_finished_and_the_rest_is_not_begun(pool: Make, bench: Bench, kind: str) -> None:
     queue = Queue(*({"id": str(number)} for number in range(40)))
     ran: list[str] = []
     store = MemoryStore()
@@ -353,7 +353,7 @@ def test_the_event_in_hand_is_finished_and_the_rest_is_not_begun(crew: Make, ben
         ran.append(event.id)
 
     handlers = {"plain": handle, "with ctx": lambda event, ctx: handle(event), "async": handle_async}
-    made = crew(queue, handlers[kind], once, batch=40)
+    made = pool(queue, handlers[kind], once, batch=40)
     assert made.run(GRACE) == 0
     assert ran == ["0"]
     assert queue.acked == ["h-0"]
@@ -361,7 +361,7 @@ def test_the_event_in_hand_is_finished_and_the_rest_is_not_begun(crew: Make, ben
     assert store.peek([once.key({"id": "1"})]) == [None]  # no attempt is held against it
 
 
-def test_a_handler_that_hangs_is_left_and_its_message_is_not_acked(crew: Make) -> None:
+def test_a_handler_that_hangs_is_left_and_its_message_is_not_acked(pool: Make) -> None:
     begun, release = threading.Event(), threading.Event()
 
     def handle(event: Event) -> None:
@@ -369,7 +369,7 @@ def test_a_handler_that_hangs_is_left_and_its_message_is_not_acked(crew: Make) -
         release.wait()
 
     queue = Queue({"id": "a"})
-    made = crew(queue, handle, threads=2)
+    made = pool(queue, handle, threads=2)
 
     def stop() -> None:
         begun.wait()
@@ -381,7 +381,7 @@ def test_a_handler_that_hangs_is_left_and_its_message_is_not_acked(crew: Make) -
     release.set()
 
 
-def test_an_async_handler_that_hangs_is_cancelled_and_gives_its_claim_back(crew: Make, bench: Bench) -> None:
+def test_an_async_handler_that_hangs_is_cancelled_and_gives_its_claim_back(pool: Make, bench: Bench) -> None:
     async def handle(event: Event) -> None:
         made.stop()
         await asyncio.sleep(600)
@@ -389,13 +389,13 @@ def test_an_async_handler_that_hangs_is_cancelled_and_gives_its_claim_back(crew:
     store = MemoryStore()
     once = bench.once(store)
     queue = Queue({"id": "a"})
-    made = crew(queue, handle, once)
+    made = pool(queue, handle, once)
     assert made.run(50) == 1
     assert (queue.acked, queue.retried) == ([], [("h-0", 0)])
     assert store.peek([once.key({"id": "a"})]) == [None]
 
 
-def test_async_handlers_of_all_threads_share_one_loop(crew: Make) -> None:
+def test_async_handlers_of_all_threads_share_one_loop(pool: Make) -> None:
     loops: set[int] = set()
     together = 0
     most = 0
@@ -409,40 +409,40 @@ def test_async_handlers_of_all_threads_share_one_loop(crew: Make) -> None:
         together -= 1
 
     queue = Queue(*({"id": str(number)} for number in range(60)))
-    crew(queue, handle, threads=3, batch=5).run(GRACE)
+    pool(queue, handle, threads=3, batch=5).run(GRACE)
     assert len(queue.acked) == 60
     assert len(loops) == 1
     assert 1 < most <= 15
 
 
-def test_a_crew_of_threads_runs_each_event_once(crew: Make) -> None:
+def test_a_crew_of_threads_runs_each_event_once(pool: Make) -> None:
     handler = Fails()
     queue = Queue(*({"id": str(number % 50)} for number in range(200)), again=True)
-    crew(queue, handler, threads=8, batch=7).run(GRACE)
+    pool(queue, handler, threads=8, batch=7).run(GRACE)
     assert sorted(handler.ran) == sorted(str(number) for number in range(50))
     assert len(queue.acked) == 200
 
 
-def test_a_file_gets_every_line_whole(crew: Make, tmp_path: Path) -> None:
+def test_a_file_gets_every_line_whole(pool: Make, tmp_path: Path) -> None:
     sink = FileSink(str(tmp_path / "out.jsonl"))
     queue = Queue(*({"id": str(number), "more": "x" * 20_000} for number in range(400)))
-    crew(queue, sink, threads=8, batch=5).run(GRACE)
+    pool(queue, sink, threads=8, batch=5).run(GRACE)
     sink.close()
     written = [json.loads(line)["id"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert sorted(written, key=int) == [str(number) for number in range(400)]
 
 
-def test_a_mistake_in_one_thread_stops_all_and_is_told(crew: Make) -> None:
+def test_a_mistake_in_one_thread_stops_all_and_is_told(pool: Make) -> None:
     queue = Queue({"id": "a"})
     queue.troubles = [ZeroDivisionError("a mistake")]
     with pytest.raises(ZeroDivisionError):
-        crew(queue, Fails(), threads=4).run(GRACE)
+        pool(queue, Fails(), threads=4).run(GRACE)
 
 
-def test_a_queue_that_is_away_is_asked_again(crew: Make) -> None:
+def test_a_queue_that_is_away_is_asked_again(pool: Make) -> None:
     queue = Queue({"id": "a"})
     queue.troubles = [Away("no"), Away("no"), Away("no")]
-    crew(queue, Fails()).run(GRACE)
+    pool(queue, Fails()).run(GRACE)
     assert queue.acked == ["h-0"]
     assert len(queue.limits) >= 4
 
@@ -488,7 +488,7 @@ class Changes:
         return self.gone
 
     def beat_after(self, pause: int) -> list[VisibilityChange]:
-        """What is changed by a beat after so many milliseconds."""
+        """What a heartbeat changes after so many milliseconds."""
         self.clock.sleep(pause)
         self.calls = []
         self.visibility.beat()

@@ -133,7 +133,7 @@ def run(
             succeeded = _run(worker) if isinstance(worker, Worker) else _serve(worker, grace_time, say)
         finally:
             progress.done()
-            _close(worker.tally, parts.dead_letters.name, as_json=as_json or in_json)
+            _close(worker.counts, parts.dead_letters.name, as_json=as_json or in_json)
     sys.exit(0 if succeeded else 1)
 
 
@@ -171,7 +171,7 @@ def _warn_if_spans_go_nowhere() -> None:
 
 def _run(worker: Worker) -> bool:
     worker.run()
-    return worker.tally.good
+    return worker.counts.good
 
 
 def _serve(worker: "WorkerPool | RequestServer", grace: int, say: Say) -> bool:
@@ -205,8 +205,8 @@ class _Watcher:
 
 def _close(counts: OutcomeCounts, dead_letters: str, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(counts.counts()), err=True)
+        click.echo(json.dumps(counts.as_dict()), err=True)
         return
     click.echo(str(counts), err=True)
-    if counts.counts()["dead_lettered"]:
+    if counts.as_dict()["dead_lettered"]:
         click.echo(f"dead letters are in {dead_letters}", err=True)

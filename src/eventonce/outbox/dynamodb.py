@@ -13,7 +13,7 @@ from eventonce.clock import Clock
 from eventonce.errors import ConfigError, EventRejected, StoreError, StoreUnusable
 from eventonce.outbox.feed import Backlog
 from eventonce.outbox.rows import OutboxRow, PendingRow
-from eventonce.stores.dynamodb.client import RETRYABLE, Denied, DynamoDBClient, Refused
+from eventonce.stores.dynamodb.client import RETRYABLE, Denied, DynamoDBClient, RequestRefusal
 from eventonce.stores.dynamodb.transaction import MAX_ACTIONS, MAX_BYTES, MAX_ITEM, TransactionRefused, Writes, size
 from eventonce.stores.retry import call_with_retries
 
@@ -90,7 +90,7 @@ class DynamoDBTable:
     def _transact(self, request: dict[str, Any], identity: str) -> None:
         try:
             self._client.call("transact_write_items", **request)
-        except Refused as refused:
+        except RequestRefusal as refused:
             if refused.code == "IdempotentParameterMismatchException":
                 raise TransactionRefused(f"outbox: the identity {identity!r} {_USED}") from refused
             if refused.code == "ResourceNotFoundException":
@@ -101,7 +101,7 @@ class DynamoDBTable:
                 raise TransactionRefused(f"outbox: DynamoDB refused the transaction ({refused})") from refused
             raise self._cancellation_error(refused, request["TransactItems"]) from refused
 
-    def _cancellation_error(self, refused: Refused, items: Sequence[Mapping[str, Any]]) -> Exception:
+    def _cancellation_error(self, refused: RequestRefusal, items: Sequence[Mapping[str, Any]]) -> Exception:
         """Return the error that names the item to blame, or a retryable one if no item is."""
         codes = [str(reason.get("Code") or "None") for reason in refused.reasons]
         for number, (item, code) in enumerate(zip(items, codes, strict=False)):
@@ -232,7 +232,7 @@ class DynamoDBTable:
                 ConditionExpression="attribute_exists(grp)",
                 ExpressionAttributeValues={":one": {"N": "1"}},
             )
-        except Refused:
+        except RequestRefusal:
             return
 
     def backlog(self) -> Backlog:

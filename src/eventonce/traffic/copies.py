@@ -42,7 +42,7 @@ _DEVIATIONS, _LEAST = 4.5, 5  # from the share of all; events
 _EVENTS = 5  # about one thing, on average at most
 
 
-class Record(NamedTuple):
+class SampleRow(NamedTuple):
     """The id that a row's envelope vouches for, and its time in milliseconds."""
 
     id: str
@@ -97,7 +97,7 @@ class Copies:
         self.labels = [new_labels.get(label, label) for label in self.labels]
 
 
-def find(table: Table, records: Sequence[Record]) -> Copies:
+def find(table: Table, records: Sequence[SampleRow]) -> Copies:
     """Find the copies among the rows of a table."""
     copies = Copies(list(range(len(records))))
     by_id = [group for group in grouped(range(len(records)), lambda row: records[row].id or row) if len(group) > 1]

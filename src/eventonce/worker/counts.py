@@ -1,4 +1,4 @@
-"""Counting what became of deliveries."""
+"""How deliveries ended, counted."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ class OutcomeCounts:
         self._dead = 0
 
     def add(self, outcome: Outcome, *, dead: bool) -> None:
-        """One delivery has ended."""
+        """Count one delivery that has ended."""
         self._kinds[outcome.kind] += 1
         self._dead += dead
         self._differing += outcome.first is not None and outcome.first.differs is True
@@ -27,15 +27,15 @@ class OutcomeCounts:
 
     @property
     def good(self) -> bool:
-        """Whether every event took effect or was rightly left out."""
+        """True if every event took effect, or was rightly left out."""
         return all(kind in _GOOD for kind in self._kinds)
 
-    def counts(self) -> dict[str, int]:
-        """The count of each outcome, and of what went to the dead letters."""
+    def as_dict(self) -> dict[str, int]:
+        """Return the count of each outcome, and of the dead letters."""
         counts = {kind.value: self._kinds[kind] for kind in OutcomeKind}
         return {"events": self.events, **counts, "dead_lettered": self._dead, "differing_duplicates": self._differing}
 
     def __str__(self) -> str:
-        counts = {name.replace("_", " "): count for name, count in self.counts().items() if count and name != "events"}
-        told = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-        return f"{self.events:,} event{'s' if self.events != 1 else ''}{': ' if told else ''}{told}"
+        counts = {name.replace("_", " "): count for name, count in self.as_dict().items() if count and name != "events"}
+        details = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        return f"{self.events:,} event{'s' if self.events != 1 else ''}{': ' if details else ''}{details}"

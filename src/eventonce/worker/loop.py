@@ -22,7 +22,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(batch, self._loop).result()
 
     def cancel(self) -> None:
-        """Cancel what runs; its claims are given back."""
+        """Cancel what runs. Its claims are released."""
         self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:

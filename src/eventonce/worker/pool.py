@@ -1,4 +1,4 @@
-"""The crew: threads that take messages from a queue, run them through one worker, and stop without losing any."""
+"""The pool: threads that take messages from a queue, run them through one worker, and stop without losing any."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ from eventonce.worker.worker import Watcher, Worker
 
 THREADS = 4
 _TICK = 0.1  # seconds between looks at whether to stop
-_PARTING = 5000  # milliseconds for cancelled handlers to give their claims back
+_CANCEL_GRACE = 5000  # milliseconds for cancelled handlers to release their claims
 
 
 class WorkerPool:
-    """Each thread polls, runs what it got and settles it before it polls again: no more than that is ever in hand."""
+    """Threads that each poll, run what came, and settle it before they poll again."""
 
     def __init__(
         self,
@@ -45,40 +45,39 @@ class WorkerPool:
             once, source, guarded, dead_letters, batch=batch, endless=True, watch=watch, clock=self._clock
         )
         self._store = Outage("the store", self._clock)
-        # What keeps the lines of a file whole is a lock between processes, not between threads.
-        self._in_hand = [0] * threads
+        self._in_progress = [0] * threads  # messages of each
         self._error: BaseException | None = None
-        self.tally = self._worker.tally
+        self.counts = self._worker.counts
 
     def stop(self) -> None:
-        """Poll no more and begin nothing new. May be called by a signal handler."""
+        """Stop polling, and start nothing new. A signal handler may call this."""
         self._stopping.set()
 
     def run(self, grace: int) -> int:
-        """Work until told to stop; how many messages were not settled within the grace time (milliseconds)."""
-        crew = [
+        """Work until stopped. Return how many messages were not settled within the grace time (milliseconds)."""
+        threads = [
             threading.Thread(target=self._serve, args=(number,), name=f"eventonce-worker-{number}", daemon=True)
-            for number in range(len(self._in_hand))
+            for number in range(len(self._in_progress))
         ]
-        for each in crew:
-            each.start()
+        for thread in threads:
+            thread.start()
         try:
             while not self._stopping.is_set():
-                crew[0].join(_TICK)
-            if not self._wait(crew, grace) and self._worker.cancel():
-                self._wait(crew, _PARTING)
+                threads[0].join(_TICK)
+            if not self._wait(threads, grace) and self._worker.cancel():
+                self._wait(threads, _CANCEL_GRACE)
         finally:
             self._stopping.set()
             self._worker.close()
         if self._error is not None:
             raise self._error
-        return sum(self._in_hand)
+        return sum(self._in_progress)
 
-    def _wait(self, crew: Sequence[threading.Thread], patience: int) -> bool:
-        give_up = self._clock.steady() + patience
-        for each in crew:
-            each.join(max(0, give_up - self._clock.steady()) / 1000)
-        return not any(each.is_alive() for each in crew)
+    def _wait(self, threads: Sequence[threading.Thread], timeout: int) -> bool:
+        deadline = self._clock.steady() + timeout
+        for thread in threads:
+            thread.join(max(0, deadline - self._clock.steady()) / 1000)
+        return not any(thread.is_alive() for thread in threads)
 
     def _serve(self, number: int) -> None:
         failures = 0
@@ -87,24 +86,24 @@ class WorkerPool:
                 failures = 0 if self._turn(number) else failures + 1
                 if failures:
                     self._stopping.wait(backoff(failures) / 1000)
-        except CancelledError:  # after the grace time; what was in hand has been given back, and counts as left
+        except CancelledError:  # after the grace time: its messages were returned, and count as not settled
             pass
         except BaseException as error:
             self._error = self._error or error
             self.stop()
 
     def _turn(self, number: int) -> bool:
-        """Receive, run, settle; whether queue and store answered."""
+        """Receive, run and settle. Return whether queue and store answered."""
         try:
-            # While the store is out, one message is enough to see whether it is back.
+            # While the store does not answer, one message is enough to see whether it does again.
             received = self._source.receive(1 if self._store.lasts else self._batch)
         except SourceError as error:
             if not error.retryable:
                 raise
             return False
-        self._in_hand[number] = len(received)
-        answered = self._give_back(received) if self._stopping.is_set() else self._work(received)
-        self._in_hand[number] = 0
+        self._in_progress[number] = len(received)
+        answered = self._return_messages(received) if self._stopping.is_set() else self._work(received)
+        self._in_progress[number] = 0
         return answered
 
     def _work(self, received: Sequence[Delivery]) -> bool:
@@ -113,7 +112,7 @@ class WorkerPool:
         try:
             outcomes = self._worker.work(received)
         except BaseException:
-            self._give_back(received)
+            self._return_messages(received)
             raise
         return self._answered(outcomes)
 
@@ -125,7 +124,7 @@ class WorkerPool:
             self._store.worked()
         return len(unknown) < len(outcomes)
 
-    def _give_back(self, received: Sequence[Delivery]) -> bool:
+    def _return_messages(self, received: Sequence[Delivery]) -> bool:
         for delivery in received:
             self._source.retry(delivery, 0)
         return True

@@ -27,7 +27,7 @@ class RequestServer:
         threads: int,
         watch: Watcher,
     ) -> None:
-        self.tally = OutcomeCounts()
+        self.counts = OutcomeCounts()
         self._watch = watch
         self._server = WebhookServer(
             once, handler, source.url, dead_letters, threads=threads, batch=batch, watch=self._count
@@ -43,5 +43,5 @@ class RequestServer:
         return self._server.run(grace)
 
     def _count(self, delivery: Delivery, outcome: Outcome) -> None:
-        self.tally.add(outcome, dead=outcome.action is not Action.ACK)
+        self.counts.add(outcome, dead=outcome.action is not Action.ACK)
         self._watch(delivery, outcome)

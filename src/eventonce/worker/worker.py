@@ -1,4 +1,4 @@
-"""The work on what a source gives: run once, settle."""
+"""The work on the deliveries of a source: run each once, and settle it."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from eventonce.worker.loop import LoopThread
 
-_MOST_UNANSWERED = 8  # offers of an event
-_SOONEST = 100  # milliseconds
-# A queue counts each time that it offers a message, so one that the store did not answer to is left there for longer.
-_FIRST_REST, _LONGEST_REST = 10_000, 900_000
+_MAX_STORE_FAILURES = 8  # of an event of a file
+_MIN_DELAY = 100  # milliseconds
+# A queue counts each delivery of a message, so one for which the store did not answer is left there for longer.
+_FIRST_DELAY, _LONGEST_DELAY = 10_000, 900_000
 
 Watcher = Callable[[Delivery, Outcome], None]
 Pair = tuple[Delivery, Outcome]
@@ -32,8 +32,7 @@ Pair = tuple[Delivery, Outcome]
 class Worker:
     """Runs a source through `Once`: acks what is done, retries what may succeed, keeps the rest as dead letters.
 
-    `endless` says that the source is a queue, which several threads may work on and which offers again tomorrow what
-    was not done today.
+    `endless` says that the source is a queue: several threads may work on it, and it redelivers what was not done.
     """
 
     def __init__(
@@ -57,8 +56,8 @@ class Worker:
         self._clock = clock or SystemClock()
         self._watch = watch
         self._loop: Runner | LoopThread | None = None
-        self._lock = threading.Lock()  # for dead letters, the tally and who watches
-        self.tally = OutcomeCounts()
+        self._lock = threading.Lock()  # for dead letters, counts and the watcher
+        self.counts = OutcomeCounts()
 
     def run(self) -> None:
         """Work until the source ends."""
@@ -76,7 +75,7 @@ class Worker:
         return outcomes
 
     def cancel(self) -> bool:
-        """Cancel the async handlers that run in a loop of their own; whether there is one."""
+        """Cancel the async handlers that run in a loop of their own. Return whether there is one."""
         if self._loop is not None and self._endless:
             cast("LoopThread", self._loop).cancel()
             return True
@@ -93,7 +92,7 @@ class Worker:
         return self._once.run(deliveries, self._handler)
 
     def _one_loop(self) -> "Runner | LoopThread":
-        """One loop for all batches, so that the handlers' own connections live on."""
+        """Return the one loop of all batches: connections of the handlers stay open in it."""
         with self._lock:
             if self._loop is None and self._endless:
                 from eventonce.worker.loop import LoopThread
@@ -106,67 +105,67 @@ class Worker:
             return self._loop
 
     def _settle(self, pairs: Sequence[Pair]) -> None:
-        self._stop_if_hopeless(pairs)
+        self._raise_if_unusable(pairs)
         messages: list[list[Pair]] = []
         retries: list[tuple[Delivery, int]] = []
         for message in _messages(pairs):
-            again = [pair for pair in message if self._action(*pair) is Action.RETRY]
-            if again:  # the parts of a message that are done are duplicates then
-                retries.append((again[0][0], max(self._delay(*pair) for pair in again)))
+            unfinished = [pair for pair in message if self._action(*pair) is Action.RETRY]
+            if unfinished:  # the parts of the message that are done will be duplicates
+                retries.append((unfinished[0][0], max(self._delay(*pair) for pair in unfinished)))
             else:
                 messages.append(message)
-        unkept = self._unkept([pair for message in messages for pair in message])
+        unwritten = self._write_dead([pair for message in messages for pair in message])
         ended: list[Pair] = []
         for message in messages:
             first = message[0][0]
-            if unkept.isdisjoint(id(delivery) for delivery, _ in message):
+            if unwritten.isdisjoint(id(delivery) for delivery, _ in message):
                 ended += message
             else:
-                retries.append((first, backoff(first.receive_count, _FIRST_REST, _LONGEST_REST)))
+                retries.append((first, backoff(first.receive_count, _FIRST_DELAY, _LONGEST_DELAY)))
         self._source.ack([delivery for delivery, _ in ended])
         for delivery, delay in retries:
             self._source.retry(delivery, delay)
         with self._lock:
             for delivery, outcome in ended:
-                self.tally.add(outcome, dead=outcome.action is not Action.ACK)
+                self.counts.add(outcome, dead=outcome.action is not Action.ACK)
                 self._watch(delivery, outcome)
 
-    def _unkept(self, ended: Sequence[Pair]) -> set[int]:
-        """Keep the dead among these; which deliveries (by `id`) must not be acked, as they could not be kept."""
+    def _write_dead(self, ended: Sequence[Pair]) -> set[int]:
+        """Write the dead letters among these. Return the deliveries (by `id`) without one, which must not be acked."""
         with self._lock:
             dead = [pair for pair in ended if pair[1].action is not Action.ACK]
             if self._endless:
                 return {id(delivery) for delivery, _ in write_dead_letters(self._dead_letters, dead, self._clock.utc())}
-            self._dead_letters.write(dead, self._clock.utc())  # a file offers nothing again
+            self._dead_letters.write(dead, self._clock.utc())  # a file redelivers nothing
             return set()
 
     @staticmethod
-    def _stop_if_hopeless(pairs: Sequence[Pair]) -> None:
+    def _raise_if_unusable(pairs: Sequence[Pair]) -> None:
         for _, outcome in pairs:
             if outcome.kind is OutcomeKind.UNKNOWN and isinstance(outcome.error, StoreUnusable):
                 raise outcome.error
 
     def _action(self, delivery: Delivery, outcome: Outcome) -> Action:
-        # A file cannot offer an event again tomorrow, so what the store never answers to is kept as a dead letter.
+        # A file redelivers nothing, so an event for which the store never answers becomes a dead letter.
         if outcome.kind is OutcomeKind.UNKNOWN and not self._endless:
             delivery.store_failures += 1
-            if delivery.store_failures >= _MOST_UNANSWERED:
+            if delivery.store_failures >= _MAX_STORE_FAILURES:
                 return Action.DEAD_LETTER
         return outcome.action
 
     def _delay(self, delivery: Delivery, outcome: Outcome) -> int:
         if outcome.retry_at is not None:
-            return max(_SOONEST, outcome.retry_at - self._clock.utc())
+            return max(_MIN_DELAY, outcome.retry_at - self._clock.utc())
         if outcome.kind is OutcomeKind.BUSY:
-            return 0  # it waits for one of its group, behind which the queue withholds it
+            return 0  # it waits for an earlier one of its group, and the queue withholds it until then
         if self._endless and (outcome.kind is OutcomeKind.UNKNOWN or isinstance(outcome.error, SinkDown)):
-            return backoff(delivery.receive_count, _FIRST_REST, _LONGEST_REST)
+            return backoff(delivery.receive_count, _FIRST_DELAY, _LONGEST_DELAY)
         return backoff(delivery.receive_count)
 
 
 def _messages(pairs: Sequence[Pair]) -> list[list[Pair]]:
-    """The parts of each message together: they have one handle."""
-    found: dict[object, list[Pair]] = {}
-    for number, pair in enumerate(pairs):
-        found.setdefault(number if pair[0].handle is None else pair[0].handle, []).append(pair)
-    return list(found.values())
+    """Return the parts of each message together. They share a handle."""
+    messages: dict[object, list[Pair]] = {}
+    for index, pair in enumerate(pairs):
+        messages.setdefault(index if pair[0].handle is None else pair[0].handle, []).append(pair)
+    return list(messages.values())

@@ -64,7 +64,7 @@ class Denied(StoreUnusable):
     """The IAM policy does not allow it."""
 
 
-class Refused(Exception):
+class RequestRefusal(Exception):
     """DynamoDB refused a request, because a condition did not hold or the request is invalid."""
 
     def __init__(self, code: str, response: Any) -> None:
@@ -105,7 +105,7 @@ class DynamoDBClient:
     # --- calls ---
 
     def call(self, name: str, *, required: str | None = None, **arguments: Any) -> dict[str, Any]:
-        """Call DynamoDB. Raise `Refused` if a condition did not hold, and `StoreError` for all other errors.
+        """Call DynamoDB. Raise `RequestRefusal` if a condition did not hold, and `StoreError` for all other errors.
 
         `required` is a field that the response must have, because botocore reads a truncated response as an empty one.
         """
@@ -120,11 +120,11 @@ class DynamoDBClient:
             self._learn(error.response, sent_at)
             code = error.response.get("Error", {}).get("Code", "")
             if code in _REFUSALS or (name == "transact_write_items" and code in _TRANSACTION_REFUSALS):
-                raise Refused(code, error.response) from error
+                raise RequestRefusal(code, error.response) from error
             raise self.translate_error(code, error.response, name) from error
         except (BotoCoreError, ResponseParserError, OSError) as error:
             if name == "transact_write_items" and isinstance(error, ParamValidationError):
-                raise Refused(type(error).__name__, {"Message": " ".join(str(error).split())}) from error
+                raise RequestRefusal(type(error).__name__, {"Message": " ".join(str(error).split())}) from error
             raise self._connection_error(error) from error
         self._learn(response, sent_at)
         if required is not None and required not in response:

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 from eventonce.claims.protocol import Record
 from eventonce.errors import StoreError
 from eventonce.event.keys import Key
-from eventonce.stores.dynamodb.client import RETRYABLE, THROTTLES, DynamoDBClient, Refused
+from eventonce.stores.dynamodb.client import RETRYABLE, THROTTLES, DynamoDBClient, RequestRefusal
 from eventonce.stores.dynamodb.layout import Item, Layout
 from eventonce.stores.retry import call_with_retries
 
@@ -61,7 +61,7 @@ class Items:
             self.client.call(
                 operation, TableName=self.client.table, ReturnValuesOnConditionCheckFailure="ALL_OLD", **arguments
             )
-        except Refused as refused:
+        except RequestRefusal as refused:
             item: Item | None = refused.item
             return item
         return True

@@ -9,7 +9,7 @@ from boto3.dynamodb.types import TypeSerializer
 from eventonce.claims import protocol
 from eventonce.claims.protocol import Claim, Commit
 from eventonce.errors import ConfigError, EventOnceError, StoreError
-from eventonce.stores.dynamodb.client import RETRYABLE, THROTTLES, DynamoDBClient, Refused
+from eventonce.stores.dynamodb.client import RETRYABLE, THROTTLES, DynamoDBClient, RequestRefusal
 from eventonce.stores.dynamodb.layout import Item, Layout, Value, call_arguments
 from eventonce.stores.retry import call_with_retries
 
@@ -201,13 +201,13 @@ class DynamoDBTransaction:
     def _send(self, request: dict[str, Any], finish: Commit) -> bool:
         try:
             self._client.call("transact_write_items", **request)
-        except Refused as refused:
+        except RequestRefusal as refused:
             if not refused.reasons:
                 raise TransactionRefused(f"ctx.tx: DynamoDB refused the writes ({refused})") from refused
             return self._cancelled(refused, finish)
         return True
 
-    def _cancelled(self, refused: Refused, finish: Commit) -> bool:
+    def _cancelled(self, refused: RequestRefusal, finish: Commit) -> bool:
         record_reason, *handler_reasons = refused.reasons
         if record_reason.get("Code") == _FAILED:  # the claim is lost, unless this commit was made and its reply lost
             item = record_reason.get("Item")
