@@ -1,4 +1,4 @@
-"""Hooks: what they are told, and that they disturb nothing."""
+"""Hooks: what is reported to them, and that they disturb nothing."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from tests.unit.conftest import Bench, Faulty
 
 
 class Notes(Hook):
-    """Writes down all it is told."""
+    """Notes everything that is reported to it."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[list[str], str | None]] = []
@@ -44,7 +44,7 @@ class Notes(Hook):
 
 
 class Broken(Hook):
-    """Raises wherever it can."""
+    """A hook that raises wherever it can."""
 
     def __init__(self, *, at_exit: bool = False) -> None:
         self._at_exit = at_exit
@@ -66,7 +66,7 @@ class Broken(Hook):
 
 
 class Sent:
-    """A sink that refuses what it is told to."""
+    """A sink that refuses some events."""
 
     def __init__(self, *refused: str) -> None:
         self._refused = refused
@@ -132,7 +132,7 @@ def test_a_sink_is_one_run_of_several(bench: Bench) -> None:
     assert notes.kinds() == ["processed", "failed"]
 
 
-def test_where_a_delivery_was_found_is_told(bench: Bench) -> None:
+def test_the_origin_of_a_delivery_is_reported(bench: Bench) -> None:
     notes = Notes()
 
     bench.once(hooks=[notes]).run(
@@ -142,7 +142,7 @@ def test_where_a_delivery_was_found_is_told(bench: Bench) -> None:
     assert notes.seen[0].origin == {"source": "x", "line": 7}
 
 
-def test_store_trouble_is_told(bench: Bench) -> None:
+def test_an_error_of_the_store_is_reported(bench: Bench) -> None:
     notes = Notes()
 
     bench.once(Faulty("claim"), hooks=[notes]).run([{"id": "a"}], lambda event: None)
@@ -191,7 +191,7 @@ def test_a_broken_hook_disturbs_nothing(
 
 
 @pytest.mark.parametrize("wrong", [print, Notes, "prometheus"])
-def test_what_is_no_hook_is_refused(bench: Bench, wrong: Any) -> None:
+def test_what_is_not_a_hook_is_refused(bench: Bench, wrong: Any) -> None:
     with pytest.raises(ConfigError, match="is not a Hook"):
         bench.once(hooks=[wrong])
 

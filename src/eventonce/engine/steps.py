@@ -9,11 +9,11 @@ key, for one before it in its group, for a busy key, or to run alone.
 What can happen at each step, the outcome of the event, and what its source then does with it. The steps return the
 outcomes, and whoever passed the events acts on them.
 
-    read     unreadable, or without a key            rejected     it becomes a dead letter
+    read     unreadable, no key, impossible version  rejected     it becomes a dead letter
              older than its rule allows              expired      it is dropped
     claim    done before                             duplicate    it is dropped, with the remembered result
-             done before, for this very message      processed    it runs once more, without a claim: a pipe sends
-                                                                  again what it could not pass on
+             done before, from this very message     processed    it runs once more, without a claim: its carrier,
+                                                                  such as a pipe, could not pass the result on
              a newer version was done before         stale        it is dropped
              its version is too far ahead            rejected     it becomes a dead letter
              another worker runs it                  busy         it comes back, after more turns if it may wait
@@ -34,6 +34,8 @@ outcomes, and whoever passed the events acts on them.
              the store does not answer               unknown      it comes back, or is processed if its rule says so
     settle   a copy of one that was processed        duplicate    it is dropped, with the same result
              a copy of one that ended otherwise      the same     with the same consequence
+
+The commits of a turn go out together. So when the commit of an effect fails, those behind it in its group have run.
 
 After an interrupt at any step, what has taken effect is committed, what has failed counts as an attempt, and all other
 claims are released as if they had never been made. The same goes for an error that is not about one event, such as a
