@@ -1,9 +1,9 @@
-"""All benchmarks: prints one table, and writes it to RESULTS.md beside this file.
+"""All benchmarks: they print one table and write it to RESULTS.md beside this file.
 
     python -m benchmarks [--quick] [SUBJECT ...]
 
-With subjects named, only those are run and nothing is written. Each has a process of its own. A quick run has too few
-keys for the targets to apply: it prints ratios alone, and writes nothing.
+With subjects, only those are run and nothing is written. Each has a process of its own. A quick run has too few keys
+for the targets to apply: it prints ratios alone, and writes nothing.
 """
 
 import argparse
@@ -34,26 +34,26 @@ def run(subject: str, scale: Scale) -> list[Row]:
     process = context.Process(target=measure, args=(SUBJECTS[subject], scale, theirs))
     process.start()
     theirs.close()
-    found: list[Row] = []
+    rows: list[Row] = []
     with contextlib.suppress(EOFError):
         while True:
-            found.append(ours.recv())
-            show(brief(found[-1]) if scale.quick else cells(found[-1]), scale)
+            rows.append(ours.recv())
+            show(brief(rows[-1]) if scale.quick else cells(rows[-1]), scale)
     process.join()
     if process.exitcode:
         raise SystemExit(f"{subject} could not be measured to its end")
-    return found
+    return rows
 
 
 # --- the table ---
 
 
 def cells(row: Row) -> list[str]:
-    verdict = {True: "holds", False: "MISSED", None: ""}[row.holds]
+    result = {True: "holds", False: "MISSED", None: ""}[row.holds]
     other = "" if row.other is None else f"{row.other:.2f} {'wall' if row.by == 'cpu' else 'cpu'}"
     spread = "" if row.low == row.high else f"{row.low:.2f} to {row.high:.2f}"
     measured = f"{row.ratio:.2f} {row.by}"
-    return [row.subject, row.what, row.against, row.target, measured, spread, other, row.ours, row.theirs, verdict]
+    return [row.subject, row.what, row.against, row.target, measured, spread, other, row.ours, row.theirs, result]
 
 
 def brief(row: Row) -> list[str]:
@@ -70,24 +70,25 @@ def show(words: Iterable[str], scale: Scale) -> None:
     print("  ".join(f"{word:{width}}" for word, width in zip(words, widths, strict=True)).rstrip(), flush=True)  # noqa: T201
 
 
-def written(found: list[Row], scale: Scale, took: float) -> str:
-    lines = ["# What was measured last", "", *machine(scale, took), "", _line(HEAD), _line("---" for _ in HEAD)]
-    return "\n".join([*lines, *(_line(cells(row)) for row in found), ""])
+def markdown(rows: list[Row], scale: Scale, seconds: float) -> str:
+    lines = ["# What was measured last", "", *machine(scale, seconds), "", _line(HEAD), _line("---" for _ in HEAD)]
+    return "\n".join([*lines, *(_line(cells(row)) for row in rows), ""])
 
 
 def _line(words: Iterable[str]) -> str:
     return f"| {' | '.join(words)} |"
 
 
-def machine(scale: Scale, took: float) -> list[str]:
+def machine(scale: Scale, seconds: float) -> list[str]:
     processor = next((line for line in _lines("/proc/cpuinfo") if line.startswith("model name")), ": unknown")
     memory = int(next(iter(_lines("/proc/meminfo")), "x 0").split()[1]) // 2**20
-    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
     system = f"{platform.system()} {platform.release()}"
+    minutes = f"{seconds / 60:.0f} minutes"
     return [
         f"- {os.cpu_count()} cores of {processor.partition(': ')[2]}, {memory} GB, {system}; load at the end {load}",
-        f"- Python {platform.python_version()}; {', '.join(map(_versioned, PACKAGES))}",
-        f"- `make bench`: {scale.rounds} interleaved rounds, {scale.resident:,} keys resident, {took / 60:.0f} minutes",
+        f"- Python {platform.python_version()}; {', '.join(map(_with_version, PACKAGES))}",
+        f"- `make bench`: {scale.rounds} interleaved rounds, {scale.resident:,} keys resident, {minutes}",
         "- A ratio is best round to best round, the spread that of single rounds; cpu is what client and server spend.",
     ]
 
@@ -96,7 +97,7 @@ def _lines(file: str) -> list[str]:
     return Path(file).read_text().splitlines() if Path(file).exists() else []
 
 
-def _versioned(package: str) -> str:
+def _with_version(package: str) -> str:
     try:
         return f"{package} {version(package)}"
     except PackageNotFoundError:
@@ -108,16 +109,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("--quick", action="store_true", help="under two minutes, with fewer keys and rounds")
     parser.add_argument("subject", nargs="*", choices=[[], *SUBJECTS], help=f"one of {', '.join(SUBJECTS)}")
-    given = parser.parse_args()
-    scale, begin = QUICK if given.quick else FULL, time.perf_counter()
+    options = parser.parse_args()
+    scale, start = QUICK if options.quick else FULL, time.perf_counter()
     show(BRIEF_HEAD if scale.quick else HEAD, scale)
-    found = [row for subject in given.subject or SUBJECTS for row in run(subject, scale)]
+    rows = [row for subject in options.subject or SUBJECTS for row in run(subject, scale)]
     if scale.quick:
         return 0
-    if not given.subject:
-        (HERE / "RESULTS.md").write_text(written(found, scale, time.perf_counter() - begin))
-    missed = [row for row in found if row.holds is False]
-    print(f"\n{len(missed)} of {sum(row.holds is not None for row in found)} targets missed")  # noqa: T201
+    if not options.subject:
+        (HERE / "RESULTS.md").write_text(markdown(rows, scale, time.perf_counter() - start))
+    missed = [row for row in rows if row.holds is False]
+    print(f"\n{len(missed)} of {sum(row.holds is not None for row in rows)} targets missed")  # noqa: T201
     return 1 if missed else 0
 
 

@@ -1,8 +1,8 @@
-"""How things are measured: all candidates in one run, their rounds interleaved, the best round of each counts.
+"""The harness: all candidates in one run, their rounds interleaved, and the best round of each counts.
 
-Machines are noisy and differ, so every figure is a ratio to a named baseline of the same run; the spread is that of the
+Machines are noisy and differ, so every figure is a ratio to a named baseline of the same run. The spread is that of the
 ratios of single rounds. Two clocks run all the time: the wall's, and the CPU's, which is the time that this process and
-its server have computed. A row says which of them it is judged by; the other is shown beside it.
+its server have computed. A row says which of them its target is for. The other is shown beside it.
 """
 
 import contextlib
@@ -23,17 +23,17 @@ _SIZES = {1000: "1 KB", 500: "0.5 KB", 2000: "2 KB", 10_000: "10 KB"}
 
 
 class Scale(NamedTuple):
-    """How much of everything."""
+    """The amounts of everything."""
 
     quick: bool
     rounds: int
     events: int  # in a round, at most
-    resident: int  # keys that are there before
-    many: int  # keys where the question is what so many cost
+    resident: int  # keys that exist before
+    many: int  # keys if their number is what is measured
 
     @property
     def sizes(self) -> dict[int, str]:
-        """The bytes of events, and how to call them; the targets are for the first."""
+        """Return the bytes of events and their names. The targets are for the first."""
         return dict(list(_SIZES.items())[: 1 if self.quick else None])
 
 
@@ -47,7 +47,7 @@ class Row(NamedTuple):
     subject: str
     what: str
     against: str
-    target: str  # "at least 3", "at most 2.5", or empty where it is shown for feel only
+    target: str  # "at least 3", "at most 2.5", or empty if the row has none
     ratio: float
     low: float
     high: float
@@ -58,11 +58,11 @@ class Row(NamedTuple):
 
     @property
     def holds(self) -> bool | None:
-        """Whether the target is met."""
+        """Return whether the target is met."""
         if not self.target:
             return None
-        how, _, number = self.target.rpartition(" ")
-        return self.ratio >= float(number) if how == "at least" else self.ratio <= float(number)
+        bound, _, number = self.target.rpartition(" ")
+        return self.ratio >= float(number) if bound == "at least" else self.ratio <= float(number)
 
 
 class Spent(NamedTuple):
@@ -78,11 +78,11 @@ Rounds = dict[str, list[Spent]]
 # --- measuring ---
 
 
-def measure(module: str, scale: Scale, told: Connection) -> None:
-    """Send all rows of a subject; in a process of its own, since what one leaves behind slows the next one down."""
-    with told:
+def measure(module: str, scale: Scale, results: Connection) -> None:
+    """Send all rows of a subject. It has a process of its own, since one subject's memory slows down the next."""
+    with results:
         for row in importlib.import_module(f"benchmarks.{module}").rows(scale):
-            told.send(row)
+            results.send(row)
 
 
 def compare(
@@ -90,42 +90,45 @@ def compare(
     work: Callable[[], list[Input]],
     rounds: int,
     *,
-    again: bool = False,
+    repeated: bool = False,
     servers: Sequence[int] = (),
     fewer: Mapping[str, int] | None = None,
 ) -> Rounds:
-    """What each candidate spends on work that is new in every round; with `again`, on what it has seen before.
+    """Return what each candidate spends on work that is new in every round, or with `repeated` on work done before.
 
-    `fewer` says how much of the work a slow candidate gets.
+    `fewer` limits the work of slow candidates.
     """
     spent: Rounds = {name: [] for name in candidates}
     for turn in range(rounds):
         for name in sorted(candidates, key=lambda _: random.random()) if turn else candidates:  # noqa: S311
-            given = work()[: (fewer or {}).get(name)]
-            if again:
-                candidates[name](given)
-            spent[name].append(_timed(candidates[name], given, servers))
+            inputs = work()[: (fewer or {}).get(name)]
+            if repeated:
+                candidates[name](inputs)
+            spent[name].append(_measure_once(candidates[name], inputs, servers))
     return spent
 
 
 def copies(
-    act: Callable[[list[Input]], object], work: Callable[[], list[Input]], rounds: int, servers: Sequence[int] = ()
+    candidate: Callable[[list[Input]], object],
+    work: Callable[[], list[Input]],
+    rounds: int,
+    servers: Sequence[int] = (),
 ) -> Rounds:
-    """What it spends on events, and then on their copies."""
+    """Return what a candidate spends on events, and then on their copies."""
     spent: Rounds = {"unique events": [], "duplicates": []}
     for _ in range(rounds):
-        given = work()
+        inputs = work()
         for times in spent.values():
-            times.append(_timed(act, given, servers))
+            times.append(_measure_once(candidate, inputs, servers))
     return spent
 
 
-def _timed(act: Callable[[list[Input]], object], given: list[Input], servers: Sequence[int]) -> Spent:
+def _measure_once(candidate: Callable[[list[Input]], object], inputs: list[Input], servers: Sequence[int]) -> Spent:
     gc.collect()
-    begin = _clocks(servers)
-    act(given)
+    start = _clocks(servers)
+    candidate(inputs)
     end = _clocks(servers)
-    return Spent((end.wall - begin.wall) / len(given), (end.cpu - begin.cpu) / len(given))
+    return Spent((end.wall - start.wall) / len(inputs), (end.cpu - start.cpu) / len(inputs))
 
 
 def _clocks(servers: Sequence[int]) -> Spent:
@@ -133,7 +136,7 @@ def _clocks(servers: Sequence[int]) -> Spent:
 
 
 def computed(pid: int) -> float:
-    """Seconds of CPU that a process and its children have had in all of their threads."""
+    """Return the seconds of CPU that a process and its children have had in all of their threads."""
     total, open_pids = 0, [pid]
     while open_pids:
         with contextlib.suppress(OSError):  # it has just ended
@@ -144,19 +147,19 @@ def computed(pid: int) -> float:
 
 
 def best(spent: list[Spent], by: By) -> float:
-    return min(float(getattr(each, by)) for each in spent)
+    return min(float(getattr(one_round, by)) for one_round in spent)
 
 
 # --- rows ---
 
 
 def faster(subject: str, what: str, target: str, spent: Rounds, ours: str, theirs: str, by: By = "cpu") -> Row:
-    """How many times as fast ours is as theirs."""
+    """Return a row that says how many times as fast ours is as theirs."""
     return _row(subject, what, target, spent, (ours, theirs), (theirs, ours), by, _rate)
 
 
 def costs(subject: str, what: str, target: str, spent: Rounds, ours: str, theirs: str, by: By = "cpu") -> Row:
-    """How many times as much ours costs as theirs."""
+    """Return a row that says how many times as much ours costs as theirs."""
     return _row(subject, what, target, spent, (ours, theirs), (ours, theirs), by, _micros)
 
 
@@ -168,28 +171,28 @@ def _row(
     names: tuple[str, str],
     over: tuple[str, str],
     by: By,
-    told: Callable[[float], str],
+    describe: Callable[[float], str],
 ) -> Row:
     top, bottom = spent[over[0]], spent[over[1]]
-    each = sorted(getattr(above, by) / getattr(below, by) for above, below in zip(top, bottom, strict=True))
-    beside: By = "wall" if by == "cpu" else "cpu"
+    ratios = sorted(getattr(above, by) / getattr(below, by) for above, below in zip(top, bottom, strict=True))
+    other: By = "wall" if by == "cpu" else "cpu"
     return Row(
         subject=subject,
         what=what,
         against=names[1],
         target=target,
         ratio=best(top, by) / best(bottom, by),
-        low=each[0],
-        high=each[-1],
-        other=best(top, beside) / best(bottom, beside),
+        low=ratios[0],
+        high=ratios[-1],
+        other=best(top, other) / best(bottom, other),
         by=by,
-        ours=told(best(spent[names[0]], by)),
-        theirs=told(best(spent[names[1]], by)),
+        ours=describe(best(spent[names[0]], by)),
+        theirs=describe(best(spent[names[1]], by)),
     )
 
 
 def counted(subject: str, what: str, against: str, target: str, ours: float, theirs: float, unit: str) -> Row:
-    """A figure that is counted, and so has no spread."""
+    """Return a row with a figure that is counted, and so has no spread."""
     ratio = ours / theirs
     return Row(
         subject,
@@ -214,11 +217,11 @@ def _micros(seconds: float) -> str:
     return f"{seconds * 1e6:,.1f} us"
 
 
-# --- what is measured on ---
+# --- inputs ---
 
 
 class Traffic:
-    """New EventBridge events of about this size, each with another content."""
+    """New EventBridge events of about this size, each with its own content."""
 
     def __init__(self, size: int = 1000) -> None:
         self._number = random.getrandbits(40)
@@ -253,21 +256,21 @@ IGNORED = ("at", "meta.id")
 
 
 def keys(count: int) -> list[Any]:
-    """Random keys."""
+    """Return random keys."""
     data = os.urandom(16 * count)
-    return [data[at : at + 16] for at in range(0, len(data), 16)]
+    return [data[offset : offset + 16] for offset in range(0, len(data), 16)]
 
 
 def spread_keys(count: int) -> Iterator[bytes]:
-    """So many keys in their order, evenly over all there can be: what a table fills up with fastest."""
+    """Return this many keys in order, evenly spread over all possible keys. A table fills with these fastest."""
     step = 2**128 // count
     return ((number * step + random.getrandbits(64)).to_bytes(16, "big") for number in range(count))
 
 
-def batches(given: Sequence[Input], size: int = 100) -> Iterator[Sequence[Input]]:
-    return (given[at : at + size] for at in range(0, len(given), size))
+def batches(items: Sequence[Input], size: int = 100) -> Iterator[Sequence[Input]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def resident() -> int:
-    """Bytes of memory that this process holds."""
+    """Return the bytes of memory that this process holds."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

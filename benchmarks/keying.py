@@ -1,4 +1,4 @@
-"""What keys cost: unwrap, match and digest, beside reading the same bytes once and doing nothing with them."""
+"""The cost of keys: unwrap, match and digest, beside reading the same bytes once and doing nothing with them."""
 
 import hashlib
 import json
@@ -19,29 +19,29 @@ LIMIT = "limit: its calls into C alone"
 
 
 def rulebook(count: int) -> Rulebook:
-    """So many rules with a pattern each, of which the last one takes the events."""
+    """Return a rulebook of this many rules with a pattern each. The last one matches the events."""
     sources = [f"com.example.shop{number}" for number in range(count - 1)] + ["com.example.shop"]
     rules = [Rule(name=source, match={"source": [source]}, key="content", ignore=IGNORED) for source in sources]
     return Rulebook("bench", rules, identity("14d", "retry"))
 
 
-def each(act: Callable[[bytes], Any]) -> Callable[[Sequence[bytes]], None]:
-    def all_of_them(events: Sequence[bytes]) -> None:
+def each(function: Callable[[bytes], Any]) -> Callable[[Sequence[bytes]], None]:
+    def run(events: Sequence[bytes]) -> None:
         for raw in events:
-            act(raw)
+            function(raw)
 
-    return all_of_them
+    return run
 
 
-def keyed(book: Rulebook) -> Callable[[Sequence[bytes]], None]:
-    return each(lambda raw: book.key(read_event(raw)))
+def keyed(rules: Rulebook) -> Callable[[Sequence[bytes]], None]:
+    return each(lambda raw: rules.key(read_event(raw)))
 
 
 def limit() -> Callable[[bytes], bytes]:
-    """What no Python around it could spare: parse, sort and spell, look for numbers with two spellings, hash."""
+    """Return the least work for a key: parse, sort and encode, look for numbers with two spellings, hash."""
     parse, start = eventbridge._decoder().decode, hashlib.sha256(b"rule, source and type")
 
-    def act(raw: bytes) -> bytes:
+    def digest(raw: bytes) -> bytes:
         text = key._sorted(parse(raw).detail)
         if key._whole(text) or key._tiny(text):
             raise AssertionError
@@ -49,7 +49,7 @@ def limit() -> Callable[[bytes], bytes]:
         state.update(text)
         return state.digest()
 
-    return act
+    return digest
 
 
 def rows(scale: Scale) -> Iterator[Row]:
@@ -66,11 +66,11 @@ def rows(scale: Scale) -> Iterator[Row]:
     for size, name in scale.sizes.items():
         traffic = Traffic(size)
         spent = compare(candidates, lambda traffic=traffic: traffic.events(scale.events), scale.rounds)  # type: ignore[misc]
-        wanted = size == 1000
-        yield costs(SUBJECT, f"{CONTENT}, {name}", "at most 2.5" if wanted else "", spent, CONTENT, PARSE)
+        has_target = size == 1000
+        yield costs(SUBJECT, f"{CONTENT}, {name}", "at most 2.5" if has_target else "", spent, CONTENT, PARSE)
         yield costs(SUBJECT, f"{CONTENT}, {name}", "", spent, CONTENT, LIMIT)
-        yield costs(SUBJECT, f"{HUNDRED}, {name}", "at most 1.3" if wanted else "", spent, HUNDRED, CONTENT)
-        if wanted:
+        yield costs(SUBJECT, f"{HUNDRED}, {name}", "at most 1.3" if has_target else "", spent, HUNDRED, CONTENT)
+        if has_target:
             yield costs(SUBJECT, f"{LIMIT}, {name}", "", spent, LIMIT, PARSE)
             yield costs(SUBJECT, f"by id, {name}", "", spent, "by id", PARSE)
             yield costs(SUBJECT, f"by two fields, {name}", "", spent, "by two fields", PARSE)

@@ -1,4 +1,4 @@
-"""Ours, from raw bytes to the outcome; and bare: the same parse, key and store calls without any of our own engine."""
+"""Two paths from raw bytes to the outcome: ours, and a bare one with the same parse, key and store calls alone."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from eventonce.event.keys import Digester, Key, canonical_parsed
 from eventonce.event.paths import Ignored, ignored_path
 from eventonce.ports import Store
 
-Act = Callable[[Sequence[bytes]], None]
+RunEvents = Callable[[Sequence[bytes]], None]
 RULE = Rule(name="orders", match={"source": ["com.example.shop"]}, key="content", ignore=IGNORED)
 WINDOW, LEASE = 14 * 86_400_000, 60_000
 OURS, BARE = "eventonce", "bare"
@@ -21,26 +21,26 @@ def nothing(event: object) -> None:
     """A handler."""
 
 
-def whole(once: Once, size: int = 100) -> Act:
-    def act(events: Sequence[bytes]) -> None:
-        for some in batches(events, size):
-            once.run(some, nothing)
+def whole(once: Once, size: int = 100) -> RunEvents:
+    def run(events: Sequence[bytes]) -> None:
+        for batch in batches(events, size):
+            once.run(batch, nothing)
 
-    return act
+    return run
 
 
-def singly(once: Once) -> Act:
+def singly(once: Once) -> RunEvents:
     handle = once(nothing)
 
-    def act(events: Sequence[bytes]) -> None:
+    def run(events: Sequence[bytes]) -> None:
         for raw in events:
             handle(raw)
 
-    return act
+    return run
 
 
 def keyer() -> Callable[[bytes], Key]:
-    """Parse and key, without rules or an event."""
+    """Return a function that parses and keys, without rules or an event."""
     digest = Digester("bench", "orders", "content")
     ignored = Ignored([ignored_path(text) for text in IGNORED])
 
@@ -53,15 +53,15 @@ def keyer() -> Callable[[bytes], Key]:
     return key
 
 
-def bare(store: Store, size: int = 100) -> Act:
+def bare(store: Store, size: int = 100) -> RunEvents:
     key = keyer()
 
-    def act(events: Sequence[bytes]) -> None:
-        for some in batches(events, size):
-            wants = [Want(key(raw), WINDOW, None, False, True) for raw in some]
-            two_phases(store, wants, some)
+    def run(events: Sequence[bytes]) -> None:
+        for batch in batches(events, size):
+            wants = [Want(key(raw), WINDOW, None, False, True) for raw in batch]
+            two_phases(store, wants, batch)
 
-    return act
+    return run
 
 
 def two_phases(store: Store, wants: Sequence[Want], events: Sequence[object]) -> None:
@@ -77,13 +77,13 @@ def two_phases(store: Store, wants: Sequence[Want], events: Sequence[object]) ->
 
 
 def store_only(store: Store, size: int = 100) -> Callable[[Sequence[Key]], None]:
-    def act(keys: Sequence[Key]) -> None:
-        for some in batches(keys, size):
-            two_phases(store, [Want(key, WINDOW, None, False, True) for key in some], some)
+    def run(keys: Sequence[Key]) -> None:
+        for batch in batches(keys, size):
+            two_phases(store, [Want(key, WINDOW, None, False, True) for key in batch], batch)
 
-    return act
+    return run
 
 
 def fill(store: Store, keys: Sequence[Key]) -> None:
-    """Let a store know these keys."""
+    """Run these keys through a store, so that it remembers them."""
     store_only(store, 1000)(keys)

@@ -28,9 +28,9 @@ class OnDict(BasePersistenceLayer):
         return self.records[idempotency_key]
 
     def _put_record(self, data_record: DataRecord) -> None:
-        known = self.records.get(data_record.idempotency_key)
-        if known is not None and not known.is_expired:
-            raise IdempotencyItemAlreadyExistsError(old_data_record=known)
+        record = self.records.get(data_record.idempotency_key)
+        if record is not None and not record.is_expired:
+            raise IdempotencyItemAlreadyExistsError(old_data_record=record)
         self.records[data_record.idempotency_key] = data_record
 
     def _update_record(self, data_record: DataRecord) -> None:
@@ -41,7 +41,7 @@ class OnDict(BasePersistenceLayer):
 
 
 class Invocation:
-    """What Lambda tells a function."""
+    """The context that Lambda passes to a function."""
 
     def get_remaining_time_in_millis(self) -> int:
         return 60_000
@@ -56,8 +56,8 @@ def powertools(store: BasePersistenceLayer) -> Callable[[Sequence[bytes]], None]
     def handle(*, event: dict[str, Any]) -> None:
         return None
 
-    def act(events: Sequence[bytes]) -> None:
+    def run(events: Sequence[bytes]) -> None:
         for raw in events:
             handle(event=json.loads(raw))
 
-    return act
+    return run

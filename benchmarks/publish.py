@@ -1,4 +1,4 @@
-"""What publishing costs: CPU time per event against bare PutEvents calls, side by side in one run.
+"""Measure the cost of publishing: CPU time per event against bare PutEvents calls, side by side in one run.
 
     python -m benchmarks.publish [--quick]
 
@@ -28,7 +28,7 @@ _numbers = itertools.count()
 
 
 def events(count: int = EVENTS) -> list[dict[str, Any]]:
-    """Events of EventBridge, new each time."""
+    """Return new events of EventBridge."""
     items = [{"sku": f"sku-{n}", "quantity": 3} for n in range(10)]
     return [
         {
@@ -41,27 +41,27 @@ def events(count: int = EVENTS) -> list[dict[str, Any]]:
     ]
 
 
-def bare(endpoint: str) -> Callable[[list[dict[str, Any]]], None]:
-    """PutEvents in tens, and nothing else."""
+def bare_calls(endpoint: str) -> Callable[[list[dict[str, Any]]], None]:
+    """Return a function that calls PutEvents with ten events at a time, and does nothing else."""
     bus = client("events", endpoint=endpoint)
 
-    def send(found: list[dict[str, Any]]) -> None:
-        for start in range(0, len(found), 10):
+    def send(batch: list[dict[str, Any]]) -> None:
+        for start in range(0, len(batch), 10):
             entries = [
-                {"Source": each["source"], "DetailType": each["detail-type"], "Detail": json.dumps(each["detail"])}
-                for each in found[start : start + 10]
+                {"Source": event["source"], "DetailType": event["detail-type"], "Detail": json.dumps(event["detail"])}
+                for event in batch[start : start + 10]
             ]
             assert bus.put_events(Entries=entries)["FailedEntryCount"] == 0
 
     return send
 
 
-def ours(endpoint: str, rules: Rule | None = None) -> Callable[[list[dict[str, Any]]], None]:
-    """The same by a publisher."""
+def by_publisher(endpoint: str, rules: Rule | None = None) -> Callable[[list[dict[str, Any]]], None]:
+    """Return a function that sends events by a publisher."""
     publisher = Publisher(f"events://default?endpoint={endpoint}", rules=rules)
 
-    def send(found: list[dict[str, Any]]) -> None:
-        assert all(each.ok for each in publisher.send(found))
+    def send(batch: list[dict[str, Any]]) -> None:
+        assert all(result.ok for result in publisher.send(batch))
 
     return send
 
@@ -69,20 +69,20 @@ def ours(endpoint: str, rules: Rule | None = None) -> Callable[[list[dict[str, A
 def main() -> None:
     """Print microseconds of CPU time per event, and the ratio."""
     with tempfile.TemporaryDirectory() as folder, Ministack(Path(folder)) as server:
-        ways = {
-            "bare PutEvents": bare(server.endpoint()),
-            "Publisher": ours(server.endpoint()),
-            "Publisher, key of paths": ours(server.endpoint(), Rule(name="r", key=["detail.orderId"])),
-            "Publisher, key of content": ours(server.endpoint(), Rule(name="r", key="content")),
+        senders = {
+            "bare PutEvents": bare_calls(server.endpoint()),
+            "Publisher": by_publisher(server.endpoint()),
+            "Publisher, key of paths": by_publisher(server.endpoint(), Rule(name="r", key=["detail.orderId"])),
+            "Publisher, key of content": by_publisher(server.endpoint(), Rule(name="r", key="content")),
         }
-        best = dict.fromkeys(ways, float("inf"))
+        best = dict.fromkeys(senders, float("inf"))
         for _ in range(ROUNDS):
-            for name, send in ways.items():
-                found, begun = events(), time.process_time()
-                send(found)
-                best[name] = min(best[name], (time.process_time() - begun) / EVENTS * 1e6)
+            for name, send in senders.items():
+                batch, started = events(), time.process_time()
+                send(batch)
+                best[name] = min(best[name], (time.process_time() - started) / EVENTS * 1e6)
     for name, cost in best.items():
-        print(f"{name:28}{cost:8.1f} µs   {best['bare PutEvents'] / cost:6.0%} of the bare calls' speed")  # noqa: T201
+        print(f"{name:28}{cost:8.1f} µs   {best['bare_calls PutEvents'] / cost:6.0%} of the bare calls' speed")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What a relay moves, against what bare publish calls could, side by side in one run; and how large its table gets.
+"""Measure the throughput of a relay against bare publish calls, side by side in one run, and the size of its table.
 
-    python -m benchmarks.relay [--quick]           events a second, the ratio, and what an event costs
-    python -m benchmarks.relay --steady [SECONDS]  the outbox of PostgreSQL while events come and go
+    python -m benchmarks.relay [--quick]           events per second, the ratio, and the cost of an event
+    python -m benchmarks.relay --steady [SECONDS]  the outbox of PostgreSQL while events are added and published
 
-The bare calls are PutEvents in tens, one after the other, and nothing else: no outbox, no identity. Rounds are
-interleaved, and the ratio is the median of the rounds' own, since the machine may be busy with something else.
+The bare calls are PutEvents with ten events at a time, one after another, without an outbox or an identity. Rounds are
+interleaved. The ratio is the median over the rounds, since the machine may be busy with something else.
 """
 
 import itertools
@@ -16,15 +16,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from benchmarks.publish import events  # which also says where the emulator is found
+from benchmarks.publish import events  # which also puts the emulator on the PATH
 from eventonce.clients.aws import client
-from eventonce.outbox import Outbox, Publisher, Relay
+from eventonce.outbox import Message, Outbox, Publisher, PublishKind, PublishResult, Relay
 from eventonce.testing.proxy import FaultProxy
 from tests.servers import Ministack, Postgres
 
@@ -33,37 +33,37 @@ DELAY = 5  # milliseconds; EventBridge takes longer than that, and an emulator o
 
 
 class Bare:
-    """PutEvents in tens, and nothing else."""
+    """PutEvents with ten events at a time, and nothing else."""
 
     def __init__(self, endpoint: str) -> None:
         self._bus = client("events", endpoint=endpoint)
         self._waiting: list[dict[str, Any]] = []
 
-    def add(self, found: list[dict[str, Any]]) -> None:
-        self._waiting = found
+    def add(self, batch: list[dict[str, Any]]) -> None:
+        self._waiting = batch
 
     def move(self) -> None:
         for start in range(0, len(self._waiting), 10):
             entries = [
-                {"Source": each["source"], "DetailType": each["detail-type"], "Detail": json.dumps(each["detail"])}
-                for each in self._waiting[start : start + 10]
+                {"Source": event["source"], "DetailType": event["detail-type"], "Detail": json.dumps(event["detail"])}
+                for event in self._waiting[start : start + 10]
             ]
             assert self._bus.put_events(Entries=entries)["FailedEntryCount"] == 0
 
 
 class Published(Bare):
-    """The same by a publisher, which gives each event its identity."""
+    """A publisher, which gives each event its identity."""
 
     def __init__(self, endpoint: str) -> None:
         super().__init__(endpoint)
         self._publisher = Publisher(f"events://default?endpoint={endpoint}")
 
     def move(self) -> None:
-        assert all(each.ok for each in self._publisher.send(self._waiting))
+        assert all(result.ok for result in self._publisher.send(self._waiting))
 
 
 class Relayed:
-    """The same by an outbox and a relay: the adding is not counted, which the user's own transaction pays."""
+    """An outbox and a relay. Adding is not counted: it belongs to the user's own transaction."""
 
     def __init__(self, url: str, connect: Callable[[], Any], endpoint: str, *, groups: int, threads: int) -> None:
         self._outbox = Outbox(url)
@@ -73,11 +73,11 @@ class Relayed:
         publisher = Publisher(f"events://default?endpoint={endpoint}")
         self._relay = Relay(self._outbox, publisher, dead_letter=os.devnull, threads=threads)
 
-    def add(self, found: list[dict[str, Any]]) -> None:
+    def add(self, batch: list[dict[str, Any]]) -> None:
         connection = self._connect()
-        for number, each in enumerate(found):
+        for number, event in enumerate(batch):
             group = f"g{number % self._groups}" if self._groups else None
-            self._outbox.add(connection, each, group=group)
+            self._outbox.add(connection, event, group=group)
         connection.commit()
         connection.close()
 
@@ -86,7 +86,7 @@ class Relayed:
 
 
 def ratio() -> None:
-    """Events a second, the share of the bare calls' speed, and the CPU time of this process for each event."""
+    """Print events per second, the share of the bare calls' speed, and the CPU time of this process per event."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -94,36 +94,36 @@ def ratio() -> None:
             _log_mode(folder / "shop.db")
             for delay in (0, DELAY):
                 proxy.delay = delay
-                at = server.endpoint(proxy.port)
-                print(f"answers held back by {delay} ms:")  # noqa: T201
-                _table(_ways(at, postgres.url(), folder / "shop.db"))
+                endpoint = server.endpoint(proxy.port)
+                print(f"responses delayed by {delay} ms:")  # noqa: T201
+                _table(_ways(endpoint, postgres.url(), folder / "shop.db"))
 
 
-def _ways(at: str, url: str, file: Path) -> dict[str, Any]:
+def _ways(endpoint: str, url: str, file: Path) -> dict[str, Any]:
     def postgres(threads: int, groups: int) -> Relayed:
-        return Relayed(url, lambda: psycopg.connect(url), at, groups=groups, threads=threads)
+        return Relayed(url, lambda: psycopg.connect(url), endpoint, groups=groups, threads=threads)
 
     return {
-        "bare PutEvents": Bare(at),
-        "Publisher alone": Published(at),
+        "bare PutEvents": Bare(endpoint),
+        "Publisher alone": Published(endpoint),
         "relay, PostgreSQL": postgres(1, 0),
         "relay, PostgreSQL, 500 groups": postgres(1, 500),
         "relay, PostgreSQL, 2 threads": postgres(2, 0),
-        "relay, SQLite": Relayed(f"sqlite:///{file}", lambda: sqlite3.connect(file), at, groups=0, threads=1),
+        "relay, SQLite": Relayed(f"sqlite:///{file}", lambda: sqlite3.connect(file), endpoint, groups=0, threads=1),
     }
 
 
 def _table(ways: dict[str, Any]) -> None:
-    spent: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(ROUNDS):
-        for way, each in ways.items():
-            spent[way].append(_round(each))
-    bare = spent["bare PutEvents"]
-    for way, rounds in spent.items():
+        for name, way in ways.items():
+            times[name].append(_round(way))
+    bare = times["bare PutEvents"]
+    for name, rounds in times.items():
         share = statistics.median(raw / wall for (raw, _), (wall, _) in zip(bare, rounds, strict=True))
         wall, cpu = (statistics.median(column) for column in zip(*rounds, strict=True))
-        each = f"{cpu / EVENTS * 1e6:6.0f} µs CPU each"
-        print(f"  {way:30}{EVENTS / wall:8,.0f} events/s{share:7.0%} of the bare calls{each}")  # noqa: T201
+        cost = f"{cpu / EVENTS * 1e6:6.0f} µs CPU each"
+        print(f"  {name:30}{EVENTS / wall:8,.0f} events/s{share:7.0%} of the bare calls{cost}")  # noqa: T201
 
 
 def _log_mode(file: Path) -> None:
@@ -143,17 +143,14 @@ def _round(way: Any) -> tuple[float, float]:
 
 
 class Nowhere:
-    """Takes everything at once, so that the database is what is measured."""
+    """Accepts every event at once, so that the database is measured."""
 
-    def send(self, found: Any) -> Any:
-        from eventonce.outbox import PublishKind
-        from eventonce.outbox import PublishResult as Answer
-
-        return [Answer(kind=PublishKind.PUBLISHED, identity=each.identity) for each in found]
+    def send(self, messages: Sequence[Message]) -> list[PublishResult]:
+        return [PublishResult(kind=PublishKind.PUBLISHED, identity=message.identity or "") for message in messages]
 
 
 def steady(seconds: int) -> None:
-    """Print rows and bytes of the outbox, second by second, while a writer adds and a relay publishes."""
+    """Print the rows and bytes of the outbox every five seconds, while a writer adds and a relay publishes."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -168,11 +165,11 @@ def steady(seconds: int) -> None:
             with psycopg.connect(postgres.url(), autocommit=True) as connection:
                 for second in range(0, seconds, 5):
                     time.sleep(5)
-                    size = "SELECT count(*), pg_total_relation_size('eventonce_outbox') FROM eventonce_outbox"
-                    rows, size_of = connection.execute(size).fetchone() or (0, 0)
+                    query = "SELECT count(*), pg_total_relation_size('eventonce_outbox') FROM eventonce_outbox"
+                    rows, size = connection.execute(query).fetchone() or (0, 0)
                     print(  # noqa: T201
                         f"{second + 5:4} s  {relay.counts['published']:9,} published  {rows:6,} rows  "
-                        f"{size_of / 1024:8,.0f} KiB"
+                        f"{size / 1024:8,.0f} KiB"
                     )
             stop.set()
             for thread in threads:
@@ -180,16 +177,16 @@ def steady(seconds: int) -> None:
 
 
 def _write(outbox: Outbox, url: str, stop: threading.Event) -> None:
-    found, numbers = events(10), itertools.count()
+    batch, numbers = events(10), itertools.count()
     with psycopg.connect(url) as connection:
         while not stop.is_set():
-            for each in found:
-                outbox.add(connection, each, group=f"g{next(numbers) % 1000}")
+            for event in batch:
+                outbox.add(connection, event, group=f"g{next(numbers) % 1000}")
             connection.commit()
 
 
 if __name__ == "__main__":
     if "--steady" in sys.argv:
-        steady(next((int(each) for each in sys.argv if each.isdigit()), 60))
+        steady(next((int(argument) for argument in sys.argv if argument.isdigit()), 60))
     else:
         ratio()

@@ -1,8 +1,8 @@
-"""What a cold start costs: the imports of a Lambda function with DynamoDB as its store, but for those of the AWS SDK.
+"""The cost of a cold start: the imports of a Lambda function with DynamoDB as its store, without the AWS SDK's own.
 
-As `python -X importtime` tells it: of each module the quickest of all rounds counts, since one that is interrupted says
-nothing. What the SDK brings in first is not counted for either side, what comes before it is; in the second row the SDK
-comes before all.
+`python -X importtime` measures it. The quickest import of each module in all rounds counts, since an interrupted one
+says nothing. Modules that the SDK imports first are not counted for either side. Those imported before it are. In the
+second row the SDK is imported before all.
 """
 
 import compileall
@@ -18,7 +18,7 @@ from benchmarks.harness import Row, Scale
 
 SUBJECT = "start"
 OURS, NAME, LIMIT = "eventonce", "Powertools idempotency", "limit: its parser, hash, threads, log"
-# Without what is installed here for Powertools, and not where a function has only us.
+# Without a package that is installed here for Powertools. A function that has only us does not have it.
 _ALONE = "import sys; sys.modules['typing_extensions'] = None; "
 IMPORTS = {
     OURS: f"{_ALONE}from eventonce import Once; import eventonce.stores.dynamodb.store",
@@ -30,40 +30,40 @@ _SDK = re.compile(r"(boto3|botocore)(\.|$)")
 
 
 def modules(statement: str) -> dict[str, int]:
-    """Microseconds of each module by itself, but for the SDK and what is below it."""
-    told = [sys.executable, "-X", "importtime", "-c", statement]
-    done = subprocess.run(told, capture_output=True, text=True, check=True)  # noqa: S603
-    found = [(len(spaces), name, int(own)) for own, spaces, name in _LINE.findall(done.stderr)]
-    begin = next(at for at, each in enumerate(found) if each[1] == "site") + 1
+    """Return the microseconds of each module by itself, without the SDK and what it imports."""
+    command = [sys.executable, "-X", "importtime", "-c", statement]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+    imports = [(len(spaces), name, int(micros)) for micros, spaces, name in _LINE.findall(done.stderr)]
+    start = next(index for index, (_, name, _) in enumerate(imports) if name == "site") + 1
     counted: dict[str, int] = {}
-    inside: int | None = None
-    for depth, name, own in reversed(found[begin:]):  # a module stands below those that it imports
-        if inside is not None and depth > inside:
+    sdk_depth: int | None = None
+    for depth, name, micros in reversed(imports[start:]):  # a module is listed after those that it imports
+        if sdk_depth is not None and depth > sdk_depth:
             continue
-        inside = depth if _SDK.match(name) else None
-        if inside is None:
-            counted[name] = own
+        sdk_depth = depth if _SDK.match(name) else None
+        if sdk_depth is None:
+            counted[name] = micros
     return counted
 
 
 def rows(scale: Scale) -> Iterator[Row]:
     compileall.compile_dir(str(Path(eventonce.__file__).parent), quiet=1)  # as an installed package is
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    found = _turns("", scale)
-    yield _row("cold import", "at most 0.5", found, OURS)
-    yield _row(LIMIT, "", found, LIMIT)
-    yield _row("cold import, after the SDK's", "", _turns("import boto3, botocore.config; ", scale), OURS)
+    rounds = _rounds("", scale)
+    yield _row("cold import", "at most 0.5", rounds, OURS)
+    yield _row(LIMIT, "", rounds, LIMIT)
+    yield _row("cold import, after the SDK's", "", _rounds("import boto3, botocore.config; ", scale), OURS)
 
 
-def _turns(before: str, scale: Scale) -> list[dict[str, dict[str, int]]]:
+def _rounds(before: str, scale: Scale) -> list[dict[str, dict[str, int]]]:
     return [{name: modules(before + imports) for name, imports in IMPORTS.items()} for _ in range(2 * scale.rounds)]
 
 
-def _row(what: str, target: str, found: list[dict[str, dict[str, int]]], name: str) -> Row:
-    each = sorted(sum(turn[name].values()) / sum(turn[NAME].values()) for turn in found)
-    best, other = (_quickest([turn[side] for turn in found]) for side in (name, NAME))
+def _row(what: str, target: str, rounds: list[dict[str, dict[str, int]]], name: str) -> Row:
+    ratios = sorted(sum(turn[name].values()) / sum(turn[NAME].values()) for turn in rounds)
+    best, other = (_quickest([turn[side] for turn in rounds]) for side in (name, NAME))
     ours, theirs = f"{best / 1000:.1f} ms", f"{other / 1000:.1f} ms"
-    return Row(SUBJECT, what, NAME, target, best / other, each[0], each[-1], None, "wall", ours, theirs)
+    return Row(SUBJECT, what, NAME, target, best / other, ratios[0], ratios[-1], None, "wall", ours, theirs)
 
 
 def _quickest(turns: list[dict[str, int]]) -> int:

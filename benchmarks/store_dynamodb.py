@@ -1,4 +1,4 @@
-"""DynamoDB: what the client computes, and the request units it uses. The time of an emulator would say nothing."""
+"""DynamoDB: the client's CPU time, and the request units it uses. The time of an emulator would say nothing."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ import boto3
 from aws_lambda_powertools.utilities.idempotency.persistence.dynamodb import DynamoDBPersistenceLayer
 
 from benchmarks.harness import Row, Scale, Traffic, compare, costs, counted, faster, keys
-from benchmarks.paths import BARE, OURS, RULE, WINDOW, Act, bare, fill, singly, whole
+from benchmarks.paths import BARE, OURS, RULE, WINDOW, RunEvents, bare, fill, singly, whole
 from benchmarks.powertools import NAME, powertools
 from eventonce import Once
 from eventonce.stores import open_store
@@ -25,10 +25,10 @@ EVENTS = 100  # in a round, since each costs a millisecond
 os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_DEFAULT_REGION="us-east-1")  # noqa: S106  # the emulator takes any
 
 
-def naive(table: Any) -> Act:
+def naive(table: Any) -> RunEvents:
     """One event at a time: look, put as running, run, mark as done."""
 
-    def act(events: Sequence[bytes]) -> None:
+    def run(events: Sequence[bytes]) -> None:
         for raw in events:
             text = json.dumps(json.loads(raw)["detail"], sort_keys=True)
             key, now = {"id": {"S": hashlib.sha256(text.encode()).hexdigest()}}, int(time.time())
@@ -44,7 +44,7 @@ def naive(table: Any) -> Act:
                 ExpressionAttributeValues={":done": {"S": "done"}, ":ends": {"N": str(now + WINDOW // 1000)}},
             )
 
-    return act
+    return run
 
 
 def rows(scale: Scale) -> Iterator[Row]:
@@ -81,23 +81,23 @@ def measured(server: Dynoxide, scale: Scale) -> Iterator[Row]:
 
 
 def units(once: Once, store: Any, traffic: Traffic) -> Iterator[Row]:
-    """What DynamoDB would bill."""
+    """Yield the request units that DynamoDB would bill."""
     used: list[float] = []
 
     def ask(params: dict[str, Any], **_: Any) -> None:
         params["ReturnConsumedCapacity"] = "TOTAL"
 
     def add(parsed: dict[str, Any], **_: Any) -> None:
-        found = parsed.get("ConsumedCapacity", [])
-        used.extend(each["CapacityUnits"] for each in (found if isinstance(found, list) else [found]))
+        capacity = parsed.get("ConsumedCapacity", [])
+        used.extend(part["CapacityUnits"] for part in (capacity if isinstance(capacity, list) else [capacity]))
 
     hooks = store._client.client().meta.events
     hooks.register("provide-client-params.dynamodb", ask)
     hooks.register("after-call.dynamodb", add)
     events = traffic.events(EVENTS)
-    for what, most in (("unique event", 2), ("duplicate", 1)):
+    for kind, limit in (("unique event", 2), ("duplicate", 1)):
         used.clear()
         whole(once)(events)
-        yield counted(SUBJECT, f"request units, {what}", f"{most}", "at most 1", sum(used) / EVENTS, most, "units")
+        yield counted(SUBJECT, f"request units, {kind}", f"{limit}", "at most 1", sum(used) / EVENTS, limit, "units")
     hooks.unregister("provide-client-params.dynamodb", ask)
     hooks.unregister("after-call.dynamodb", add)

@@ -1,4 +1,4 @@
-"""The memory store: what the path costs where the store costs next to nothing."""
+"""The memory store: the cost of the path if the store costs next to nothing."""
 
 from collections.abc import Iterator
 
@@ -20,11 +20,11 @@ def rows(scale: Scale) -> Iterator[Row]:
     for size, name in scale.sizes.items():
         traffic = Traffic(size)
         spent = compare(candidates, lambda traffic=traffic: traffic.events(scale.events), scale.rounds)  # type: ignore[misc]
-        wanted = size == 1000
-        yield faster(SUBJECT, f"whole path, {name}", "at least 3" if wanted else "", spent, OURS, NAME)
-        yield faster(SUBJECT, f"whole path, {name}", "at least 0.5" if wanted else "", spent, OURS, BARE)
+        has_target = size == 1000
+        yield faster(SUBJECT, f"whole path, {name}", "at least 3" if has_target else "", spent, OURS, NAME)
+        yield faster(SUBJECT, f"whole path, {name}", "at least 0.5" if has_target else "", spent, OURS, BARE)
     traffic = Traffic()
-    spent = compare(candidates, lambda: traffic.events(scale.events), scale.rounds, again=True)
+    spent = compare(candidates, lambda: traffic.events(scale.events), scale.rounds, repeated=True)
     yield faster(SUBJECT, "whole path, duplicates", "", spent, OURS, NAME)
     alone = {OURS: singly(Once(store, consumer="bench", rules=RULE)), NAME: candidates[NAME]}
     spent = compare(alone, lambda: traffic.events(scale.events), scale.rounds)
@@ -50,7 +50,7 @@ def at_scale(scale: Scale) -> Iterator[Row]:
     before = resident()
     plain: dict[Key, float] = {}
     for number in range(scale.many // 100_000):
-        plain |= {key: number + at / 1e6 for at, key in enumerate(keys(100_000))}
+        plain |= {key: number + index / 1e6 for index, key in enumerate(keys(100_000))}
     theirs = (resident() - before) / scale.many
     target = "at most 1" if scale == FULL else ""
     yield counted(SUBJECT, f"size, {crowded}", "110 bytes", target, size, 110, "bytes a key")

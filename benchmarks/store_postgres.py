@@ -1,7 +1,7 @@
-"""PostgreSQL as it comes, with synchronous_commit on.
+"""PostgreSQL with its default settings, with synchronous_commit on.
 
-Beside naive code it is judged by the clock, since that waits for the disk at every step; beside the limit by what
-client and server compute, since both wait for the disk as often.
+Beside naive code it is judged by the clock, since that waits for the disk at every step. Beside the limit it is judged
+by what client and server compute, since both wait for the disk as often.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 
 from benchmarks.harness import Row, Scale, Traffic, batches, compare, faster, keys
-from benchmarks.paths import BARE, OURS, RULE, WINDOW, Act, bare, keyer, store_only, whole
+from benchmarks.paths import BARE, OURS, RULE, WINDOW, RunEvents, bare, keyer, store_only, whole
 from eventonce import Once
 from eventonce.event.keys import Key
 from eventonce.stores import open_store
@@ -40,37 +40,37 @@ COMMIT = "UPDATE limit_claims SET lease = %s WHERE key = ANY(%s::bytea[]) AND to
 def limit(connection: Any) -> Callable[[Sequence[Key]], None]:
     """Keys sorted, prepared statements, arrays in binary, and nothing remembered but the claim."""
 
-    def act(asked: Sequence[Key]) -> None:
-        for some in batches(asked):
+    def run(keys: Sequence[Key]) -> None:
+        for batch in batches(keys):
             now, token = time.time_ns() // 1_000_000, os.urandom(8)
-            packed = byte_strings(sorted(some))
+            packed = byte_strings(sorted(batch))
             claim = (token, now + 60_000, packed, now)
             connection.execute(CLAIM, claim, prepare=True, binary=True).fetchall()
             connection.execute(COMMIT, (now + WINDOW, packed, token), prepare=True, binary=True).fetchall()
 
-    return act
+    return run
 
 
-def least(connection: Any) -> Act:
-    """What no code could spare: the keys, and the limit."""
-    key, act = keyer(), limit(connection)
-    return lambda events: act([key(raw) for raw in events])
+def least(connection: Any) -> RunEvents:
+    """Return the least work that is possible: the keys, and the limit."""
+    key, run = keyer(), limit(connection)
+    return lambda events: run([key(raw) for raw in events])
 
 
-def naive(connection: Any) -> Act:
+def naive(connection: Any) -> RunEvents:
     """One event at a time: look, insert as running, run, mark as done."""
 
-    def act(events: Sequence[bytes]) -> None:
+    def run(events: Sequence[bytes]) -> None:
         for raw in events:
             key = hashlib.sha256(json.dumps(json.loads(raw)["detail"], sort_keys=True).encode()).hexdigest()
-            found = connection.execute("SELECT status FROM naive_claims WHERE key = %s AND ends > now()", [key])
-            if found.fetchone() is None:
+            cursor = connection.execute("SELECT status FROM naive_claims WHERE key = %s AND ends > now()", [key])
+            if cursor.fetchone() is None:
                 insert = "INSERT INTO naive_claims VALUES (%s, 'running', now() + interval '1 minute')"
                 if connection.execute(f"{insert} ON CONFLICT DO NOTHING", [key]).rowcount:
                     done = "UPDATE naive_claims SET status = 'done', ends = now() + interval '14 days' WHERE key = %s"
                     connection.execute(done, [key])
 
-    return act
+    return run
 
 
 def rows(scale: Scale) -> Iterator[Row]:
@@ -92,8 +92,8 @@ def measured(server: Postgres, scale: Scale) -> Iterator[Row]:
     for size, name in scale.sizes.items():
         traffic = Traffic(size)
         spent = compare(candidates, lambda traffic=traffic: traffic.events(200), scale.rounds, servers=[pid])  # type: ignore[misc]
-        wanted = size == 1000
-        yield faster(SUBJECT, f"whole path, {name}", "at least 25" if wanted else "", spent, OURS, NAIVE, "wall")
+        has_target = size == 1000
+        yield faster(SUBJECT, f"whole path, {name}", "at least 25" if has_target else "", spent, OURS, NAIVE, "wall")
         yield faster(SUBJECT, f"whole path, {name}", "", spent, OURS, BARE, "wall")
         yield faster(SUBJECT, f"{LEAST}, {name}", "", spent, LEAST, NAIVE, "wall")
     only = {OURS: store_only(store), LIMIT: limit(connection)}
@@ -103,8 +103,8 @@ def measured(server: Postgres, scale: Scale) -> Iterator[Row]:
 
 
 def prefilled(store: Any, connection: Any, count: int, *, ours_alone: bool = False) -> None:
-    """Keys that are done, in all tables."""
-    store_only(store)(keys(100))  # which makes the table
+    """Insert keys that are done into all tables."""
+    store_only(store)(keys(100))  # creates the table
     number, key = "generate_series(1, %s) n", "sha256(n::text::bytea)"
     connection.execute(
         "INSERT INTO eventonce_claims (key, token, lease, flags, tries, took, done_at, until, expires) "

@@ -1,6 +1,6 @@
 """Redis: one server on this machine, with an append-only file that is synced every second, as most run it.
 
-Judged by what client and server compute: there is nothing else to wait for.
+It is judged by what client and server compute: there is nothing else to wait for.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import redis
 from aws_lambda_powertools.utilities.idempotency.persistence.redis import RedisCachePersistenceLayer
 
 from benchmarks.harness import Row, Scale, Traffic, batches, compare, copies, counted, faster, keys
-from benchmarks.paths import BARE, OURS, RULE, WINDOW, Act, bare, fill, singly, store_only, whole
+from benchmarks.paths import BARE, OURS, RULE, WINDOW, RunEvents, bare, fill, singly, store_only, whole
 from benchmarks.powertools import NAME, powertools
 from eventonce import Once
 from eventonce.event.keys import Key
@@ -26,7 +26,7 @@ SUBJECT = "redis"
 LIMIT, NAIVE = "limit: packed keys", "naive SET NX"
 DECLARED = "limit with declared KEYS"
 
-# The least that is correct: a claim is a key with our token that ends with the lease; a commit makes it last longer.
+# The least that is correct: a claim is a key with our token that expires with the lease. A commit extends it.
 CLAIM = """
 local answers = {}
 for at = 1, #ARGV[1], 16 do
@@ -54,14 +54,14 @@ def limit(client: Any, *, declared: bool = False) -> Callable[[Sequence[Key]], N
     claim, commit = (_declaring(text) if declared else text for text in (CLAIM, COMMIT))
     digests = [client.script_load(text) for text in (claim, commit)]
 
-    def act(asked: Sequence[Key]) -> None:
-        for some in batches(asked):
+    def run(keys: Sequence[Key]) -> None:
+        for batch in batches(keys):
             token = os.urandom(8)
-            names = (len(some), *some) if declared else (0, b"".join(some))
+            names = (len(batch), *batch) if declared else (0, b"".join(batch))
             client.execute_command("EVALSHA", digests[0], *names, token, 60_000)
             client.execute_command("EVALSHA", digests[1], *names, token, WINDOW)
 
-    return act
+    return run
 
 
 def _declaring(script: str) -> str:
@@ -70,19 +70,19 @@ def _declaring(script: str) -> str:
     return text.replace("ARGV[2]", "ARGV[1]").replace("ARGV[3]", "ARGV[2]")
 
 
-def naive(client: Any) -> Act:
-    """As the tutorials teach: one phase, so that a crash loses the event."""
+def naive(client: Any) -> RunEvents:
+    """Return what tutorials teach: one phase, so that a crash loses the event."""
 
-    def act(events: Sequence[bytes]) -> None:
+    def run(events: Sequence[bytes]) -> None:
         for raw in events:
             text = json.dumps(json.loads(raw)["detail"], sort_keys=True)
             client.set(hashlib.sha256(text.encode()).hexdigest(), "1", nx=True, ex=WINDOW // 1000)
 
-    return act
+    return run
 
 
-# As Redis does by default where it keeps a file at all, but for a process that writes it anew now and then: its time
-# would be counted only while it lives.
+# The defaults of Redis with a file, but without the process that rewrites it now and then: its time would be counted
+# only while it lives.
 DURABLE = ("--appendonly", "yes", "--auto-aof-rewrite-percentage", "0")
 
 
@@ -97,8 +97,8 @@ def measured(server: Redis, pid: int, scale: Scale) -> Iterator[Row]:
     yield from sizes(store, client)
     fill(store, keys(scale.resident))
     once = Once(store, consumer="bench", rules=RULE)
-    reached: Any = redis.Redis(port=server.port, decode_responses=True)
-    theirs = powertools(RedisCachePersistenceLayer(client=reached))
+    decoding_client: Any = redis.Redis(port=server.port, decode_responses=True)
+    theirs = powertools(RedisCachePersistenceLayer(client=decoding_client))
     candidates = {OURS: whole(once), BARE: bare(store), NAME: theirs, NAIVE: naive(client)}
     for size, name in scale.sizes.items():
         traffic = Traffic(size)
@@ -108,13 +108,13 @@ def measured(server: Redis, pid: int, scale: Scale) -> Iterator[Row]:
             scale.rounds,
             servers=(pid,),
         )
-        wanted = size == 1000
-        yield faster(SUBJECT, f"whole path, {name}", "at least 10" if wanted else "", spent, OURS, NAME)
-        yield faster(SUBJECT, f"whole path, {name}", "at least 0.5" if wanted else "", spent, OURS, BARE)
+        has_target = size == 1000
+        yield faster(SUBJECT, f"whole path, {name}", "at least 10" if has_target else "", spent, OURS, NAME)
+        yield faster(SUBJECT, f"whole path, {name}", "at least 0.5" if has_target else "", spent, OURS, BARE)
         yield faster(SUBJECT, f"whole path, {name}", "", spent, OURS, NAIVE)
     traffic = Traffic()
-    again = compare(candidates, lambda: traffic.events(scale.events // 2), scale.rounds, again=True, servers=(pid,))
-    yield faster(SUBJECT, "whole path, duplicates", "at least 12", again, OURS, NAME)
+    spent = compare(candidates, lambda: traffic.events(scale.events // 2), scale.rounds, repeated=True, servers=(pid,))
+    yield faster(SUBJECT, "whole path, duplicates", "at least 12", spent, OURS, NAME)
     spent = copies(candidates[OURS], lambda: traffic.events(scale.events), scale.rounds, servers=(pid,))
     yield faster(SUBJECT, "whole path, duplicates", "at least 1", spent, "duplicates", "unique events")
     alone = {OURS: singly(Once(store, consumer="bench", rules=RULE)), NAME: theirs}
@@ -129,22 +129,22 @@ def measured(server: Redis, pid: int, scale: Scale) -> Iterator[Row]:
 
 
 def sizes(store: Any, client: Any) -> Iterator[Row]:
-    """What a key takes, empty as the server still is."""
+    """Yield the memory of a key, while the server is still empty."""
 
-    def grown(act: Callable[[], object]) -> float:
+    def growth(insert: Callable[[], object]) -> float:
         client.flushdb()
         before = client.info("memory")["used_memory"]
-        act()
+        insert()
         return float(client.info("memory")["used_memory"] - before) / 100_000
 
     def plain() -> None:
-        for some in batches(keys(100_000), 1000):
+        for batch in batches(keys(100_000), 1000):
             with client.pipeline(transaction=False) as pipeline:
-                for key in some:
+                for key in batch:
                     pipeline.set(b"eventonce:" + key, b"1", ex=WINDOW // 1000)
                 pipeline.execute()
 
-    ours, raw = grown(lambda: fill(store, keys(100_000))), grown(plain)
+    ours, raw = growth(lambda: fill(store, keys(100_000))), growth(plain)
     yield counted(SUBJECT, "memory", "SET EX of the same key", "at most 1.5", ours, raw, "bytes a key")
 
 

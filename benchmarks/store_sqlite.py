@@ -1,7 +1,7 @@
 """SQLite: a file on this machine's disk, synced at every commit.
 
-Beside naive code it is judged by the clock, since that waits for the disk at every step; beside the limit by what is
-computed, since both wait for the disk as often.
+Beside naive code it is judged by the clock, since that waits for the disk at every step. Beside the limit it is judged
+by CPU time, since both wait for the disk as often.
 """
 
 import hashlib
@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Row, Scale, Traffic, batches, compare, counted, faster, keys, spread_keys
-from benchmarks.paths import BARE, OURS, RULE, WINDOW, Act, bare, store_only, whole
+from benchmarks.paths import BARE, OURS, RULE, WINDOW, RunEvents, bare, store_only, whole
 from eventonce import Once
 from eventonce.event.keys import Key
 from eventonce.stores import open_store
 
 SUBJECT = "sqlite"
 LIMIT, LIMIT_OF_ONE, JOURNAL = "limit: raw B-trees", "one raw B-tree", "store only, a journal of one process"
-NAIVE, TUNED = "naive two-phase", "naive, tuned as ours is"  # as tutorials open a file: with SQLite's own settings
+NAIVE, TUNED = "naive two-phase", "naive, tuned as ours is"  # the first as in tutorials, with SQLite's own settings
 BATCH, FILL = 1000, 10_000
 
 
-def opened(file: Path) -> sqlite3.Connection:
+def connect(file: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(file, isolation_level=None)
     connection.execute("PRAGMA page_size = 1024")
     connection.execute("PRAGMA journal_mode = WAL")
@@ -37,93 +37,93 @@ def opened(file: Path) -> sqlite3.Connection:
 
 
 def limit(connection: sqlite3.Connection, size: int = BATCH) -> Callable[[Sequence[Key]], None]:
-    """The B-trees and nothing else: sorted keys, a small row each, a transaction for claims and one for commits.
+    """Return the B-trees' work alone: sorted keys, a small row each, a transaction for claims and one for commits.
 
-    In the best layout that was found: what is claimed in a small one, what is done in a large one, of which each key
-    changes one page; and one statement for hundreds of keys.
+    Its layout is the best of those tried: claimed keys in a small B-tree, done keys in a large one of which each key
+    changes one page, and one statement for hundreds of keys.
     """
 
-    def act(asked: Sequence[Key]) -> None:
-        for some in batches(asked, size):
+    def run(keys: Sequence[Key]) -> None:
+        for batch in batches(keys, size):
             now, token = time.time_ns() // 1_000_000, bytearray(os.urandom(8))
-            ordered = [*map(bytearray, sorted(some))]  # which Python binds sooner than bytes
+            ordered = [*map(bytearray, sorted(batch))]  # Python binds these sooner than bytes
             connection.execute("BEGIN IMMEDIATE")
             for part in batches(ordered, 500):
-                take = "INSERT OR IGNORE INTO claimed SELECT column1, ?, ? FROM "
-                take += f"(VALUES {', '.join(['(?)'] * len(part))}) "
-                take += "WHERE NOT EXISTS (SELECT 1 FROM claims WHERE key = column1)"
-                connection.execute(take, [token, now + 60_000, *part])
+                claim = "INSERT OR IGNORE INTO claimed SELECT column1, ?, ? FROM "
+                claim += f"(VALUES {', '.join(['(?)'] * len(part))}) "
+                claim += "WHERE NOT EXISTS (SELECT 1 FROM claims WHERE key = column1)"
+                connection.execute(claim, [token, now + 60_000, *part])
             connection.execute("COMMIT")
             connection.execute("BEGIN IMMEDIATE")
-            keep = "INSERT OR IGNORE INTO claims SELECT key, token, ? FROM claimed WHERE token = ? AND lease > ?"
-            connection.execute(keep, (now + WINDOW, token, now))
+            commit = "INSERT OR IGNORE INTO claims SELECT key, token, ? FROM claimed WHERE token = ? AND lease > ?"
+            connection.execute(commit, (now + WINDOW, token, now))
             connection.execute("DELETE FROM claimed WHERE token = ?", (token,))
             connection.execute("COMMIT")
 
-    return act
+    return run
 
 
 def limit_of_one(connection: sqlite3.Connection, size: int = BATCH) -> Callable[[Sequence[Key]], None]:
-    """The same with one B-tree: each key changes a page twice."""
+    """Return the same with one B-tree: each key changes a page twice."""
 
-    def act(asked: Sequence[Key]) -> None:
-        for some in batches(asked, size):
+    def run(keys: Sequence[Key]) -> None:
+        for batch in batches(keys, size):
             now, token = time.time_ns() // 1_000_000, bytearray(os.urandom(8))
-            ordered = [*map(bytearray, sorted(some))]
+            ordered = [*map(bytearray, sorted(batch))]
             connection.execute("BEGIN IMMEDIATE")
-            take = "INSERT INTO claims VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET token = excluded.token, "
-            take += "lease = excluded.lease WHERE lease < ?"
-            connection.executemany(take, [(key, token, now + 60_000, now) for key in ordered])
+            claim = "INSERT INTO claims VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET token = excluded.token, "
+            claim += "lease = excluded.lease WHERE lease < ?"
+            connection.executemany(claim, [(key, token, now + 60_000, now) for key in ordered])
             connection.execute("COMMIT")
             connection.execute("BEGIN IMMEDIATE")
-            keep = "UPDATE claims SET lease = ? WHERE key = ? AND token = ?"
-            connection.executemany(keep, [(now + WINDOW, key, token) for key in ordered])
+            commit = "UPDATE claims SET lease = ? WHERE key = ? AND token = ?"
+            connection.executemany(commit, [(now + WINDOW, key, token) for key in ordered])
             connection.execute("COMMIT")
 
-    return act
+    return run
 
 
 def limit_file(file: Path, resident: int) -> sqlite3.Connection:
-    connection = opened(file)
+    connection = connect(file)
     for table in ("claims", "claimed"):
         connection.execute(f"CREATE TABLE {table} (key BLOB PRIMARY KEY, token BLOB, lease INTEGER) WITHOUT ROWID")
-    known = "INSERT INTO claims VALUES (?, x'0102030405060708', 9000000000000)"
-    for some in arriving(resident):
+    insert = "INSERT INTO claims VALUES (?, x'0102030405060708', 9000000000000)"
+    for batch in arriving(resident):
         connection.execute("BEGIN")
-        connection.executemany(known, ((key,) for key in sorted(some)))
+        connection.executemany(insert, ((key,) for key in sorted(batch)))
         connection.execute("COMMIT")
     return connection
 
 
 def arriving(count: int) -> Iterator[Sequence[Key]]:
-    """So many keys as they come, in no order, so that pages are as full as they get in use."""
+    """Yield batches of this many keys in random order, so that pages are as full as they are in use."""
     return (keys(len(some)) for some in batches(range(count), FILL))
 
 
-def naive(connection: sqlite3.Connection, resident: int) -> Act:
+def naive(connection: sqlite3.Connection, resident: int) -> RunEvents:
     """One event at a time: look, insert as running, run, mark as done."""
     connection.execute("CREATE TABLE naive (key TEXT PRIMARY KEY, status TEXT, ends INTEGER)")
     connection.execute("BEGIN")
-    known = "INSERT INTO naive VALUES (?, 'done', 9000000000)"
-    connection.executemany(known, ((2 * key.hex(),) for key in spread_keys(resident)))
+    insert = "INSERT INTO naive VALUES (?, 'done', 9000000000)"
+    connection.executemany(insert, ((2 * key.hex(),) for key in spread_keys(resident)))
     connection.execute("COMMIT")
 
-    def act(events: Sequence[bytes]) -> None:
+    def run(events: Sequence[bytes]) -> None:
         for raw in events:
             key = hashlib.sha256(json.dumps(json.loads(raw)["detail"], sort_keys=True).encode()).hexdigest()
             now = int(time.time())
-            found = connection.execute("SELECT status FROM naive WHERE key = ? AND ends > ?", (key, now)).fetchone()
-            if found is None:
+            row = connection.execute("SELECT status FROM naive WHERE key = ? AND ends > ?", (key, now)).fetchone()
+            if row is None:
                 connection.execute("INSERT OR IGNORE INTO naive VALUES (?, 'running', ?)", (key, now + 60))
                 connection.execute(
                     "UPDATE naive SET status = 'done', ends = ? WHERE key = ?", (now + WINDOW // 1000, key)
                 )
 
-    return act
+    return run
 
 
 def rows(scale: Scale) -> Iterator[Row]:
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:  # a real disk, where the temporary folder is none
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:  # the temporary folder may not be on a disk
         folder = Path(name)
         yield from measured(folder, scale)
         yield from crowded(folder, scale)
@@ -135,7 +135,7 @@ def measured(folder: Path, scale: Scale) -> Iterator[Row]:
     yield size(file, scale.resident)
     least, one = (limit_file(folder / name, scale.resident) for name in ("limit.db", "one.db"))
     plain = sqlite3.connect(folder / "naive.db", isolation_level=None)
-    theirs = {NAIVE: naive(plain, scale.resident), TUNED: naive(opened(folder / "tuned.db"), scale.resident)}
+    theirs = {NAIVE: naive(plain, scale.resident), TUNED: naive(connect(folder / "tuned.db"), scale.resident)}
     once = Once(store, consumer="bench", rules=RULE)
     candidates = {OURS: whole(once, BATCH), BARE: bare(store, BATCH), **theirs}
     for wide, name in scale.sizes.items():
@@ -146,10 +146,10 @@ def measured(folder: Path, scale: Scale) -> Iterator[Row]:
             scale.rounds,
             fewer=dict.fromkeys(theirs, 50),
         )
-        wanted = wide == 1000
-        yield faster(SUBJECT, f"whole path, {name}", "at least 15" if wanted else "", spent, OURS, NAIVE, "wall")
+        has_target = wide == 1000
+        yield faster(SUBJECT, f"whole path, {name}", "at least 15" if has_target else "", spent, OURS, NAIVE, "wall")
         yield faster(SUBJECT, f"whole path, {name}", "", spent, OURS, TUNED, "wall")
-        yield faster(SUBJECT, f"whole path, {name}", "at least 0.5" if wanted else "", spent, OURS, BARE)
+        yield faster(SUBJECT, f"whole path, {name}", "at least 0.5" if has_target else "", spent, OURS, BARE)
     journal = open_store(f"journal:///{folder / 'store.journal'}?max_keys={10**9}")
     filled(journal, arriving(scale.resident))
     only = {
@@ -158,7 +158,7 @@ def measured(folder: Path, scale: Scale) -> Iterator[Row]:
         LIMIT_OF_ONE: limit_of_one(one),
         JOURNAL: store_only(journal, BATCH),
     }
-    # The log is written back after some four batches; all rounds pay for that alike if they are longer.
+    # The log is written back after some four batches. All rounds pay for that alike if they are longer.
     spent = compare(only, lambda: keys(8 * BATCH), 2 * scale.rounds)
     yield faster(SUBJECT, "store only", "at least 0.7", spent, OURS, LIMIT)
     yield faster(SUBJECT, "store only", "", spent, OURS, LIMIT_OF_ONE)
@@ -170,10 +170,10 @@ def measured(folder: Path, scale: Scale) -> Iterator[Row]:
     journal.close()
 
 
-def filled(store: Any, known: Iterable[Sequence[Key]]) -> Any:
-    """A store that knows these keys, as if they had been processed one batch after the other."""
-    for some in known:
-        store_only(store, FILL)(some)
+def filled(store: Any, key_batches: Iterable[Sequence[Key]]) -> Any:
+    """Return the store after it has processed these keys, one batch after the other."""
+    for batch in key_batches:
+        store_only(store, FILL)(batch)
     return store
 
 
@@ -187,8 +187,8 @@ def crowded(folder: Path, scale: Scale) -> Iterator[Row]:
     a_lot, a_few = f"{scale.many:,} keys", "100,000 keys"
     paths = {}
     for number, (name, count) in enumerate(((a_lot, scale.many), (a_few, 100_000))):
-        known = batches([Key(key) for key in spread_keys(count)], FILL)  # in their order: ten million take long enough
-        paths[name] = whole(Once(filled(open_store(f"sqlite:///{folder / str(number)}.db"), known), rules=RULE), BATCH)
+        done = batches([Key(key) for key in spread_keys(count)], FILL)  # in order: ten million take long enough
+        paths[name] = whole(Once(filled(open_store(f"sqlite:///{folder / str(number)}.db"), done), rules=RULE), BATCH)
     traffic = Traffic()
     spent = compare(paths, lambda: traffic.events(BATCH), scale.rounds)
     yield faster(SUBJECT, f"whole path, {a_lot} resident", "at least 0.5", spent, a_lot, a_few, "wall")

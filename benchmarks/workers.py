@@ -1,4 +1,4 @@
-"""Several processes on one Redis: what a second one adds. The server needs its share of the cores too."""
+"""Two processes on one Redis: what the second one adds. The server needs its share of the cores too."""
 
 import multiprocessing
 import tempfile
@@ -17,17 +17,17 @@ ONE, TWO = "one process", "two processes"
 
 
 def work(url: str, events: int, turns: Any, done: Any) -> None:
-    """In a process of its own: a round whenever it is told to."""
+    """Run rounds in a process of its own, one for each item of `turns`."""
     traffic = Traffic()
     with Once(url, consumer="bench", rules=RULE) as once:
         run = whole(once)
         run(traffic.events(100))
-        given = traffic.events(events)
+        inputs = traffic.events(events)
         done.put(None)
         while turns.get():
-            run(given)
+            run(inputs)
             done.put(None)
-            given = traffic.events(events)
+            inputs = traffic.events(events)
             done.put(None)
 
 
@@ -36,24 +36,24 @@ def rows(scale: Scale) -> Iterator[Row]:
     spent: Rounds = {ONE: [], TWO: []}
     with tempfile.TemporaryDirectory() as folder, Redis(Path(folder), "--appendonly", "yes") as server:
         turns, done = [context.Queue(), context.Queue()], context.Queue()
-        args = [(server.url(), 5 * scale.events, each, done) for each in turns]
-        workers = [context.Process(target=work, args=each) for each in args]
-        for each in workers:
-            each.start()
+        args = [(server.url(), 5 * scale.events, queue, done) for queue in turns]
+        workers = [context.Process(target=work, args=arguments) for arguments in args]
+        for worker in workers:
+            worker.start()
         await_all(done, 2)
         for _ in range(scale.rounds):
-            for name, some in ((ONE, turns[:1]), (TWO, turns)):
-                begin = time.perf_counter()
-                for turn in some:
-                    turn.put(True)
-                await_all(done, len(some))
-                took = (time.perf_counter() - begin) / (len(some) * 5 * scale.events)
-                await_all(done, len(some))
-                spent[name].append(Spent(took, took))
-        for turn in turns:
-            turn.put(False)
-        for each in workers:
-            each.join()
+            for name, queues in ((ONE, turns[:1]), (TWO, turns)):
+                start = time.perf_counter()
+                for queue in queues:
+                    queue.put(True)
+                await_all(done, len(queues))
+                seconds = (time.perf_counter() - start) / (len(queues) * 5 * scale.events)
+                await_all(done, len(queues))
+                spent[name].append(Spent(seconds, seconds))
+        for queue in turns:
+            queue.put(False)
+        for worker in workers:
+            worker.join()
     yield faster(SUBJECT, "whole path on one Redis", "at least 1.3", spent, TWO, ONE, "wall")
 
 

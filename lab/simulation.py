@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from eventonce.claims.protocol import Claim, Want
-from eventonce.dead_letters.writing import Dead
+from eventonce.dead_letters.letter import DeadEvents
 from eventonce.engine import Once
 from eventonce.engine.context import Context
 from eventonce.engine.keeper import Keeper
@@ -306,7 +306,7 @@ class Simulation:
         self._model.failed(claim)
         raise RuntimeError(reason)
 
-    def note_dead_letters(self, dead: Dead) -> None:
+    def note_dead_letters(self, dead: DeadEvents) -> None:
         for delivery, outcome in dead:
             event = delivery.event
             assert event is not None
@@ -416,7 +416,7 @@ class _DeadLetters:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
 
-    def write(self, dead: Dead, now: int) -> None:
+    def write(self, dead: DeadEvents, now: int) -> None:
         self._simulation.note_dead_letters(dead)
 
     def close(self) -> None:

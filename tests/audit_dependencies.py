@@ -1,4 +1,4 @@
-"""Asks whether any installed package has a known vulnerability: 1 if so. Says so plainly where nobody can be asked."""
+"""Check the installed packages for known vulnerabilities. Exit with 1 if one has any. Say so if no service answers."""
 
 import json
 import shutil
@@ -15,24 +15,26 @@ def main() -> int:
     command = [program, "--path", sysconfig.get_path("purelib"), "--format", "json", "--progress-spinner", "off"]
     done = subprocess.run([*command, "--timeout", "10"], capture_output=True, text=True, check=False)
     try:
-        found = json.loads(done.stdout)["dependencies"]
+        packages = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError):
-        print(f"audit: skipped, nobody could be asked: {(done.stderr.strip().splitlines() or ['no answer'])[-1][:200]}")
+        print(f"audit: skipped, no service answered: {(done.stderr.strip().splitlines() or ['no answer'])[-1][:200]}")
         return 0
-    return judge(found)
+    return report(packages)
 
 
-def judge(found: list[dict[str, object]]) -> int:
-    """Tell what pip-audit said of each package."""
-    asked = [each for each in found if "vulns" in each]
-    bad = [each for each in asked if each["vulns"]]
-    for each in bad:
-        print(f"audit: {each['name']} {each.get('version')} has known vulnerabilities: {each['vulns']}")
-    if not asked:
-        print(f"audit: skipped, nobody here knows about vulnerabilities of {len(found)} packages")
+def report(packages: list[dict[str, object]]) -> int:
+    """Print the results of pip-audit. Return 1 if a package has a known vulnerability."""
+    checked = [package for package in packages if "vulns" in package]
+    vulnerable = [package for package in checked if package["vulns"]]
+    for package in vulnerable:
+        print(f"audit: {package['name']} {package.get('version')} has known vulnerabilities: {package['vulns']}")
+    if not checked:
+        print(f"audit: skipped, none of {len(packages)} packages could be checked")
     else:
-        print(f"audit: {len(asked)} of {len(found)} packages asked about, {len(bad)} with known vulnerabilities")
-    return 1 if bad else 0
+        print(
+            f"audit: {len(checked)} of {len(packages)} packages checked, {len(vulnerable)} with known vulnerabilities"
+        )
+    return 1 if vulnerable else 0
 
 
 if __name__ == "__main__":

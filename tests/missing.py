@@ -1,4 +1,4 @@
-"""What tests need and do not bring along: where it is missing, a skip with its reason on a laptop, a failure in CI."""
+"""What tests need beyond the repository: if it is missing, they are skipped on a laptop and fail in CI."""
 
 import os
 import shutil
@@ -7,12 +7,12 @@ from typing import NoReturn
 import pytest
 
 
-def missing(why: str) -> NoReturn:
-    """Say that a test cannot run here."""
-    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)
+def missing(reason: str) -> NoReturn:
+    """Skip a test that cannot run here. In CI, fail it."""
+    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
 
 
 def need(program: str) -> None:
-    """Need a program that is not part of the repository or its environment."""
+    """Require a program that is not part of the repository or its environment."""
     if shutil.which(program) is None:
         missing(f"{program} is not installed")

@@ -1,13 +1,14 @@
-"""Wait for a condition, however slow the machine is."""
+"""Waiting for a condition, however slow the machine is."""
 
 import time
 from collections.abc import Callable
 
-PATIENCE = 120  # seconds; only a test that fails ever waits so long
+PATIENCE = 120  # seconds; only a failing test waits that long
 
 
-def until(true: Callable[[], object]) -> None:
-    give_up = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < give_up, "it did not come true"
+def until(condition: Callable[[], object]) -> None:
+    """Wait until a condition is true."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.01)

@@ -1,1 +1,1 @@
-"""Tools for whoever works on eventonce."""
+"""Tools for the development of eventonce."""

@@ -1,4 +1,4 @@
-"""Writes docs/cli.md from the command line itself; a test fails while that page is stale."""
+"""Write docs/cli.md from the help of the command line. A test fails while that page is stale."""
 
 import inspect
 from pathlib import Path
@@ -12,12 +12,12 @@ HEAD = """# Command line
 
 Written by `make docs` from the commands' own help; change it there. Every command also takes `--help`.
 
-Exit codes: 0 done, 1 some work failed, 2 a wrong option or setting, 130 and 143 stopped by a signal.
+Exit codes: 0 success, 1 some work failed, 2 a wrong option or setting, 130 and 143 stopped by a signal.
 """
 
 
 def page() -> str:
-    """What each verb does, with its arguments and options."""
+    """Return the page: each verb with its arguments and options."""
     context = click.Context(cli)
     commands = {name: cli.get_command(context, name) for name in sorted(cli.list_commands(context))}
     return "\n".join([HEAD, *(_verb(name, command) for name, command in commands.items() if command)])
@@ -33,9 +33,9 @@ def _verb(name: str, command: click.Command) -> str:
 
 def _argument(argument: click.Argument) -> str:
     name = argument.human_readable_name
-    shown = "|".join(argument.type.choices) if isinstance(argument.type, click.Choice) else name
-    shown = f"{shown}..." if argument.nargs == -1 else shown
-    return shown if argument.required else f"[{shown}]"
+    text = "|".join(argument.type.choices) if isinstance(argument.type, click.Choice) else name
+    text = f"{text}..." if argument.nargs == -1 else text
+    return text if argument.required else f"[{text}]"
 
 
 def _option(option: click.Option) -> str:

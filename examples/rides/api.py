@@ -1,10 +1,10 @@
-"""The rides service: each change of a ride and the event that tells of it are one transaction.
+"""The rides service: each change of a ride and its event are one transaction.
 
     POST  /rides       {"id": "r-1", "rider": "ada"}
     PATCH /rides/r-1   {"version": 3, "status": "completed", "fareCents": 1250}
 
-A client that gets no answer asks again. So it names the ride itself, and the version that it has seen: what has
-happened already is answered and not done again.
+A client repeats a request that gets no response. So it names the ride itself, and the version that it has seen. A
+change that was already made is reported and not repeated.
 """
 
 import re
@@ -33,12 +33,12 @@ Ride = dict[str, Any]
 outbox = Outbox(f"sqlite:///{FILE}")
 
 
-# --- what is stored ---
+# --- storage ---
 
 
 @contextmanager
 def transaction() -> Iterator[sqlite3.Connection]:
-    """A transaction of the only writer; without a commit, closing it rolls back."""
+    """Open a write transaction, which is rolled back unless the block succeeds."""
     connection = sqlite3.connect(FILE, timeout=30, isolation_level=None)
     try:
         connection.execute("BEGIN IMMEDIATE")
@@ -63,7 +63,7 @@ def find(db: sqlite3.Connection, name: str) -> Ride | None:
 
 
 def save(db: sqlite3.Connection, ride: Ride) -> Ride:
-    """The ride and its event. The event says all of the ride, so that nobody needs the one before."""
+    """Store a ride and its event. The event holds the whole ride, so no consumer needs an earlier one."""
     db.execute(
         "INSERT OR REPLACE INTO rides (id, rider, status, fare_cents, version) "
         "VALUES (:rideId, :rider, :status, :fareCents, :version)",
@@ -86,22 +86,22 @@ def create(name: str, rider: str) -> Ride:
             return save(db, {"rideId": name, "rider": rider, "status": "requested", "fareCents": None, "version": 1})
         if ride["rider"] != rider:
             raise HTTPException(409, f"ride {name} is another rider's")
-        return ride  # it was asked for before
+        return ride  # the request is a repetition
 
 
-def change(name: str, seen: int, status: str, fare: int | None) -> Ride:
+def change(name: str, version: int, status: str, fare: int | None) -> Ride:
     with transaction() as db:
         ride = find(db, name)
         if ride is None:
             raise HTTPException(404, f"there is no ride {name}")
-        if ride["version"] == seen + 1 and ride["status"] == status:
-            return ride  # the answer to this very request was lost
-        if ride["version"] != seen or status not in NEXT.get(ride["status"], ()):
+        if ride["version"] == version + 1 and ride["status"] == status:
+            return ride  # the response to this very request was lost
+        if ride["version"] != version or status not in NEXT.get(ride["status"], ()):
             raise HTTPException(409, f"ride {name} is {ride['status']} at version {ride['version']}")
-        return save(db, {**ride, "status": status, "fareCents": fare, "version": seen + 1})
+        return save(db, {**ride, "status": status, "fareCents": fare, "version": version + 1})
 
 
-# --- what is asked ---
+# --- requests ---
 
 
 async def post(request: Request) -> JSONResponse:
@@ -131,14 +131,14 @@ async def read(request: Request) -> dict[str, Any]:
 def text(body: dict[str, Any], name: str) -> str:
     value = body.get(name)
     if not isinstance(value, str) or not TEXT.fullmatch(value):
-        raise HTTPException(400, f"{name}: give 1 to 64 letters, digits, - or _")
+        raise HTTPException(400, f"{name}: use 1 to 64 letters, digits, - or _")
     return value
 
 
 def number(body: dict[str, Any], name: str) -> int:
     value = body.get(name)
     if type(value) is not int or not 0 <= value <= 10**9:
-        raise HTTPException(400, f"{name}: give a whole number of 0 to 1,000,000,000")
+        raise HTTPException(400, f"{name}: use a whole number from 0 to 1,000,000,000")
     return value
 
 

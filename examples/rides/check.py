@@ -1,7 +1,7 @@
-"""What should be against what is: `python check.py FOLDER` exits 1 and says what is wrong, if anything is.
+"""Compare the results with the truth: `python check.py FOLDER` prints every problem, and exits 1 if there is one.
 
-The truth is what clients were told (acknowledged.jsonl) and the rides of the service (rides.db). eventonce's own counts
-are not asked.
+The truth is the responses to the clients (acknowledged.jsonl) and the rides of the service (rides.db). The counts of
+eventonce are not used.
 """
 
 import json
@@ -18,45 +18,50 @@ def problems(folder: Path) -> list[str]:
         row[0]: row for row in rows(folder / "rides.db", "SELECT id, rider, status, fare_cents, version FROM rides")
     }
     if not any(ride[2] == "completed" for ride in rides.values()):
-        return ["there is no completed ride, so nothing can be said"]
-    return [*promised(folder, rides), *billed(folder, rides), *shown(folder, rides), *left(folder)]
+        return ["there is no completed ride, so nothing can be checked"]
+    return [
+        *check_responses(folder, rides),
+        *check_charges(folder, rides),
+        *check_read_model(folder, rides),
+        *check_remains(folder),
+    ]
 
 
-def promised(folder: Path, rides: dict[str, Any]) -> list[str]:
-    """Whatever a client was told is in the service."""
-    told = [json.loads(line) for line in (folder / "acknowledged.jsonl").read_text().splitlines()]
-    newest = {ride["rideId"]: ride for ride in sorted(told, key=lambda ride: int(ride["version"]))}
-    found = []
+def check_responses(folder: Path, rides: dict[str, Any]) -> list[str]:
+    """Report rides whose newest response differs from the service, and rides that no client requested."""
+    responses = [json.loads(line) for line in (folder / "acknowledged.jsonl").read_text().splitlines()]
+    newest = {ride["rideId"]: ride for ride in sorted(responses, key=lambda ride: int(ride["version"]))}
+    wrong = []
     for name, ride in newest.items():
-        want = tuple(ride[field] for field in ("rideId", "rider", "status", "fareCents", "version"))
-        if rides.get(name) != want:
-            found.append(f"{name}: the client was told {want}, and the service has {rides.get(name)}")
-    return found + [f"{name}: nobody asked for it" for name in rides.keys() - newest.keys()]
+        expected = tuple(ride[field] for field in ("rideId", "rider", "status", "fareCents", "version"))
+        if rides.get(name) != expected:
+            wrong.append(f"{name}: the client received {expected}, and the service has {rides.get(name)}")
+    return wrong + [f"{name}: no client requested it" for name in rides.keys() - newest.keys()]
 
 
-def billed(folder: Path, rides: dict[str, Any]) -> list[str]:
-    """Each completed ride has one charge, of its fare, and no other ride has any."""
-    want = Counter((ride[0], ride[3]) for ride in rides.values() if ride[2] == "completed")
-    have = Counter(rows(folder / "billing.db", "SELECT ride, cents FROM charges"))
+def check_charges(folder: Path, rides: dict[str, Any]) -> list[str]:
+    """Report completed rides without exactly one charge of their fare, and charges of other rides."""
+    expected = Counter((ride[0], ride[3]) for ride in rides.values() if ride[2] == "completed")
+    actual = Counter(rows(folder / "billing.db", "SELECT ride, cents FROM charges"))
     return [
-        f"{ride}: {have[ride, cents]} charges of {cents} cents, and there should be {want[ride, cents]}"
-        for ride, cents in sorted(want.keys() | have.keys())
-        if want[ride, cents] != have[ride, cents]
+        f"{ride}: {actual[ride, cents]} charges of {cents} cents, and there should be {expected[ride, cents]}"
+        for ride, cents in sorted(expected.keys() | actual.keys())
+        if expected[ride, cents] != actual[ride, cents]
     ]
 
 
-def shown(folder: Path, rides: dict[str, Any]) -> list[str]:
-    """The read model has each ride as it is now."""
-    have = {row[0]: row for row in rows(folder / "readmodel.db", "SELECT id, rider, status, fare, version FROM rides")}
+def check_read_model(folder: Path, rides: dict[str, Any]) -> list[str]:
+    """Report rides whose state in the read model is not the newest."""
+    model = {row[0]: row for row in rows(folder / "readmodel.db", "SELECT id, rider, status, fare, version FROM rides")}
     return [
-        f"{name}: the read model has {have.get(name)}, and the service {rides.get(name)}"
-        for name in sorted(rides.keys() | have.keys())
-        if rides.get(name) != have.get(name)
+        f"{name}: the read model has {model.get(name)}, and the service {rides.get(name)}"
+        for name in sorted(rides.keys() | model.keys())
+        if rides.get(name) != model.get(name)
     ]
 
 
-def left(folder: Path) -> list[str]:
-    """Nothing waits in the outbox, and nothing was given up."""
+def check_remains(folder: Path) -> list[str]:
+    """Report events that wait in the outbox, and dead letters."""
     waiting = len(rows(folder / "rides.db", "SELECT id FROM eventonce_outbox"))
     dead = [file.name for file in folder.glob("*dead*.jsonl") if file.stat().st_size]
     return [f"{waiting} events wait in the outbox"] * bool(waiting) + [
@@ -65,7 +70,7 @@ def left(folder: Path) -> list[str]:
 
 
 def rows(file: Path, query: str) -> list[Any]:
-    """What a database says; nothing where nobody has made it or its table yet."""
+    """Return the rows of a query, or none if the file or the table does not exist yet."""
     if not file.exists():
         return []
     with closing(sqlite3.connect(file, timeout=30)) as connection:
@@ -83,7 +88,7 @@ def summary(folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    found = problems(Path(sys.argv[1]))
+    wrong = problems(Path(sys.argv[1]))
     print(summary(Path(sys.argv[1])))
-    print("\n".join(found) if found else "Billing and the read model agree with the service.")
-    sys.exit(1 if found else 0)
+    print("\n".join(wrong) if wrong else "Billing and the read model agree with the service.")
+    sys.exit(1 if wrong else 0)

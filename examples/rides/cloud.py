@@ -1,4 +1,4 @@
-"""Bus, topic and queues of AWS, where the environment says that it is: here an emulator."""
+"""Bus, topic and queues on AWS, or as here on an emulator that the environment names."""
 
 import json
 import random
@@ -9,7 +9,7 @@ from typing import Any
 
 import boto3
 from check import rows
-from parts import EVENTONCE, HERE, finish, until
+from parts import EVENTONCE, HERE, finish, wait_until
 
 from eventonce.cli.tour.emulator import Emulator
 from eventonce.outbox import Message, Publisher
@@ -28,8 +28,8 @@ class Cloud:
         self.copies = 0
 
     def prepare(self) -> None:
-        """Start the emulator, and make everything in it that the pipelines name."""
-        self._emulator.start()  # from here on the environment says that this is AWS
+        """Start the emulator, and create in it everything that the pipelines name."""
+        self._emulator.start()  # which sets AWS_ENDPOINT_URL in the environment
         self._sqs: Any = boto3.client("sqs")
         self._sns: Any = boto3.client("sns")
         for name in ("fanout", *CONSUMERS):
@@ -42,16 +42,18 @@ class Cloud:
         return {name: [*EVENTONCE, "run", str(HERE / f"{name}.toml")] for name in ("fanout", *CONSUMERS)}
 
     def repeat(self) -> None:
-        """Send events again that were sent before, some of them long overtaken by others of their ride.
+        """Repeat events that were sent before, some of them after later events of their ride.
 
-        Onto the bus: a relay that died before it could note what it had sent does that. And onto the topic under a new
-        deduplication id: that is a copy which comes after the five minutes that SNS and SQS remember.
+        They are repeated on the bus, as a relay does that died before it could note what it had sent. And they are
+        repeated on the topic under a new deduplication id, as a copy after the five minutes that SNS and SQS remember.
         """
-        kept = rows(self._folder / "rides.db", "SELECT identity, event FROM eventonce_outbox_published")
-        chosen = [(identity, json.loads(event)) for identity, event in random.sample(kept, min(5, len(kept)))]
+        published = rows(self._folder / "rides.db", "SELECT identity, event FROM eventonce_outbox_published")
+        repeated = [
+            (identity, json.loads(event)) for identity, event in random.sample(published, min(5, len(published)))
+        ]
         with Publisher(self.bus) as publisher:
-            publisher.send([Message(event, identity) for identity, event in chosen])
-        for identity, event in chosen:
+            publisher.send([Message(event, identity) for identity, event in repeated])
+        for identity, event in repeated:
             event["detail"]["_eventonce"] = {"id": identity, "attempt": 1}
             self._sns.publish(
                 TopicArn=self._topic,
@@ -59,18 +61,18 @@ class Cloud:
                 MessageGroupId=event["detail"]["rideId"],
                 MessageDeduplicationId=uuid.uuid4().hex,
             )
-        self.copies += 2 * len(chosen)
+        self.copies += 2 * len(repeated)
 
     def settle(self) -> None:
         """Wait until all queues are empty, in the order in which events go through them."""
-        for name in ("fanout", *(f"{each}.fifo" for each in CONSUMERS)):
-            until(partial(self._is_empty, name), f"an empty queue {name}")
+        for name in ("fanout", *(f"{name}.fifo" for name in CONSUMERS)):
+            wait_until(partial(self._is_empty, name), f"an empty queue {name}")
 
     def close(self) -> None:
         self._emulator.stop()
 
     def _subscribe(self, queue: str) -> None:
-        """Let the topic send to a queue, as it is: in raw form the body of a message is the event."""
+        """Let the topic send to a queue. In raw delivery the body of a message is the event."""
         url = self._url(queue)
         arn = self._sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
         allow = {
@@ -87,8 +89,8 @@ class Cloud:
 
     def _is_empty(self, queue: str) -> bool:
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-        found = self._sqs.get_queue_attributes(QueueUrl=self._url(queue), AttributeNames=names)["Attributes"]
-        return all(number == "0" for number in found.values())
+        attributes = self._sqs.get_queue_attributes(QueueUrl=self._url(queue), AttributeNames=names)["Attributes"]
+        return all(number == "0" for number in attributes.values())
 
     def _url(self, queue: str) -> str:
         return str(self._sqs.get_queue_url(QueueName=queue)["QueueUrl"])

@@ -1,8 +1,10 @@
-"""Two consumers of the same events. Each has a database, and so a record of what it has done, of its own."""
+"""Two consumers of the same events. Each has its own database, which also records what it has done."""
 
 from eventonce import Context, Event
 
-CHARGES = "CREATE TABLE IF NOT EXISTS charges (ride TEXT, cents INTEGER)"  # no key: a charge too many would be seen
+CHARGES = (
+    "CREATE TABLE IF NOT EXISTS charges (ride TEXT, cents INTEGER)"  # no key, so that a second charge would be seen
+)
 RIDES = "CREATE TABLE IF NOT EXISTS rides (id TEXT PRIMARY KEY, rider TEXT, status TEXT, fare INTEGER, version INTEGER)"
 UPSERT = """
     INSERT INTO rides VALUES (:rideId, :rider, :status, :fareCents, :version)
@@ -12,9 +14,9 @@ UPSERT = """
 
 
 def charge(event: Event, ctx: Context) -> None:
-    """Billing: the charge and the record of it commit together, so a ride is charged once.
+    """Charge a completed ride once: the charge and the record of it commit together.
 
-    Where the money is moved by somebody else, send `ctx.idempotency_key` along: it is the same at every attempt.
+    If another service moves the money, send it `ctx.idempotency_key`, which is the same at every attempt.
     """
     if event.type != "Ride Completed":
         return
@@ -23,6 +25,6 @@ def charge(event: Event, ctx: Context) -> None:
 
 
 def project(event: Event, ctx: Context) -> None:
-    """The read model: a ride as it is now. The rule drops versions that are late, and the upsert would too."""
+    """Update the read model with the newest state of a ride. The rule drops late versions, and so would the upsert."""
     ctx.tx.execute(RIDES)
     ctx.tx.execute(UPSERT, {name: event.data[name] for name in ("rideId", "rider", "status", "fareCents", "version")})

@@ -1,4 +1,4 @@
-"""Bus, topic and queues where there is nothing but files: the bus is a file, and each consumer follows it."""
+"""A substitute for bus, topic and queues on files: the bus is a file, and each consumer follows it."""
 
 import shlex
 from pathlib import Path
@@ -18,21 +18,21 @@ class Embedded:
         self.copies = 0  # the carrier makes them
 
     def prepare(self) -> None:
-        """Nothing is needed."""
+        """Do nothing: files need no preparation."""
 
     def commands(self) -> dict[str, list[str]]:
         return {name: self._consumer(name) for name in CONSUMERS}
 
     def repeat(self) -> None:
-        """Nothing to do: the carrier repeats every third event, and at each start all of them."""
+        """Do nothing: the carrier repeats every third event, and all of them at each start."""
 
     def settle(self) -> None:
-        """Let each consumer read the whole file once more, to its end."""
+        """Run each consumer once more over the whole file."""
         for name in CONSUMERS:
             finish(self._folder, name, self._consumer(name, "--once"))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def _consumer(self, name: str, *options: str) -> list[str]:
         carrier = [PYTHON, str(HERE / "carrier.py"), self.bus, *options]

@@ -1,4 +1,4 @@
-"""The processes of the example: started in one folder, killed without warning, started again."""
+"""The processes of the example: started in one folder, killed without warning, and restarted."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PATIENCE = 180.0  # seconds
+TIMEOUT = 180.0  # seconds
 PYTHON = sys.executable
 EVENTONCE = [PYTHON, "-m", "eventonce"]
 
@@ -23,21 +23,21 @@ class Parts:
         self._folder = folder
         self._commands = commands
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._lock = threading.RLock()  # one who closes while another starts something must see it
+        self._lock = threading.RLock()  # close must see what another thread is starting
         self.names = list(commands)
 
     def start(self, name: str) -> None:
         with self._lock:
-            self._running[name] = begin(self._folder, name, self._commands[name])
+            self._running[name] = spawn(self._folder, name, self._commands[name])
 
     def check(self) -> None:
-        """Raise if a part has ended by itself, which none should."""
+        """Raise if a part has ended by itself."""
         for name, process in self._running.items():
             if process.poll() is not None:
-                raise RuntimeError(f"{name} has ended by itself; {self._folder / name}.log says why")
+                raise RuntimeError(f"{name} has ended by itself; see {self._folder / name}.log")
 
     def kill(self, name: str) -> None:
-        """End it as a power cut would."""
+        """Kill a part, as a power cut would."""
         self.check()
         with self._lock:
             process = self._running.pop(name)
@@ -45,7 +45,7 @@ class Parts:
             process.wait()
 
     def close(self) -> None:
-        """End all of them; nothing is started after that."""
+        """Kill all parts. None can be started afterwards."""
         with self._lock:
             self._commands = {}
             for process in self._running.values():
@@ -54,12 +54,12 @@ class Parts:
                 process.wait()
 
 
-def begin(folder: Path, name: str, command: list[str]) -> "subprocess.Popen[bytes]":
+def spawn(folder: Path, name: str, command: list[str]) -> "subprocess.Popen[bytes]":
     with (folder / f"{name}.log").open("ab") as log:
         return subprocess.Popen(
             command,
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(HERE)},  # where consumers.py is
+            env={**os.environ, "PYTHONPATH": str(HERE)},  # the folder of consumers.py
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -68,17 +68,18 @@ def begin(folder: Path, name: str, command: list[str]) -> "subprocess.Popen[byte
 
 
 def finish(folder: Path, name: str, command: list[str]) -> None:
-    """Run a command to its end, which has to be a good one."""
-    process = begin(folder, name, command)
-    if process.wait(PATIENCE):
-        raise RuntimeError(f"{name} has failed; {folder / name}.log says why")
+    """Run a command to its end. Raise if it fails."""
+    process = spawn(folder, name, command)
+    if process.wait(TIMEOUT):
+        raise RuntimeError(f"{name} has failed; see {folder / name}.log")
 
 
-def until(so: Callable[[], bool], what: str) -> None:
-    give_up = time.monotonic() + PATIENCE
-    while not so():
-        if time.monotonic() > give_up:
-            raise RuntimeError(f"{what} did not happen within {PATIENCE:.0f} s")
+def wait_until(condition: Callable[[], bool], description: str) -> None:
+    """Wait until a condition holds. Raise if it does not in time."""
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{description} did not happen within {TIMEOUT:.0f} s")
         time.sleep(0.05)
 
 

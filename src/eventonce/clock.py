@@ -1,6 +1,6 @@
-"""Time: the clock everything reads, and durations as people write them.
+"""Time: the clock that everything reads, and durations as people write them.
 
-Moments are whole milliseconds since 1970 in UTC, durations are whole milliseconds. In what is remembered 0 means never.
+Times are whole milliseconds since 1970 in UTC, durations are whole milliseconds. In records 0 means never.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Protocol
 
 from eventonce.errors import ConfigError
 
-# Boot time also counts while a laptop sleeps or a virtual machine is paused; a lease does too.
+# Boot time goes on while a laptop sleeps or a virtual machine is paused. So does a lease.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
@@ -18,7 +18,7 @@ LONGEST = 100 * 365 * 86_400_000  # far beyond any window, near enough to fit ev
 
 
 class Clock(Protocol):
-    """What the time is, and how to wait."""
+    """A clock: the time, and how to wait."""
 
     def utc(self) -> int: ...
     def steady(self) -> int: ...
@@ -29,7 +29,7 @@ class SystemClock:
     """The machine's own clock."""
 
     def utc(self) -> int:
-        # Where it is not set and says 1969, time stands still until it is: nothing ends, and nothing runs twice.
+        # If it is not set and shows 1969, time does not pass until it is set: nothing expires, and nothing runs twice.
         return max(1, time.time_ns() // 1_000_000)
 
     def steady(self) -> int:
@@ -39,13 +39,13 @@ class SystemClock:
         time.sleep(duration / 1000)
 
 
-def duration(value: str | float, what: str = "duration") -> int:
+def duration(value: str | float, setting: str = "duration") -> int:
     """Read `"14d"`, `"1h30m"`, `"250ms"` or a number of seconds as milliseconds."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ConfigError(f"{what}: {value!r} is not a duration; write it like 500ms, 60s, 15m, 24h or 14d")
-    millis = _spelled(value) if isinstance(value, str) else value * 1000
+        raise ConfigError(f"{setting}: {value!r} is not a duration; write it like 500ms, 60s, 15m, 24h or 14d")
+    millis = _parse(value) if isinstance(value, str) else value * 1000
     if millis is None or not 0 <= millis <= LONGEST:
-        raise ConfigError(f"{what}: {value!r} is not a duration; write it like 500ms, 60s, 15m, 24h or 14d")
+        raise ConfigError(f"{setting}: {value!r} is not a duration; write it like 500ms, 60s, 15m, 24h or 14d")
     return round(millis)
 
 
@@ -58,14 +58,14 @@ def format_duration(millis: int) -> str:
     return text or "0ms"
 
 
-def _spelled(text: str) -> float | None:
-    total, at = 0.0, 0
-    while match := _DURATION.match(text, at):
+def _parse(text: str) -> float | None:
+    total, offset = 0.0, 0
+    while match := _DURATION.match(text, offset):
         total += float(match[1]) * _UNITS[match[2]]
-        at = match.end()
-    return total if at == len(text) and at else None
+        offset = match.end()
+    return total if offset == len(text) and offset else None
 
 
-def moment(millis: int) -> datetime:
-    """A moment as an aware datetime."""
+def to_datetime(millis: int) -> datetime:
+    """Return a time in milliseconds as an aware datetime."""
     return datetime.fromtimestamp(millis / 1000, UTC)

@@ -3,24 +3,24 @@
 EventOnceError
 ├── ConfigError              a setting, URL or option is wrong           exit 2
 │   └── MissingDriver        a package that an extra brings is missing
-├── StoreError               the store did not answer; try again later
+├── StoreError               the store did not answer, but may later
 │   ├── StoreBusy            others held it for too long; it did nothing
 │   ├── StorePartly          some of its servers did not answer, and others did
 │   └── StoreUnusable        it will not answer until someone acts       exit 2
-├── SourceError              a way in cannot be read                     exit 2
-├── SinkError                a way out cannot be written                 exit 2
-│   ├── SinkDown             it did not answer at all: no fault of the event
+├── SourceError              the source cannot be read                   exit 2
+├── SinkError                the sink cannot be written                  exit 2
+│   ├── SinkDown             it did not answer, whatever it was sent
 │   │   └── SinkUnusable     nothing can be sent until someone acts
-│   └── LettersNotKept       a place for dead letters can never take some of them, and has kept the others
+│   └── LettersNotKept       a dead-letter sink can never store some of the letters, and has stored the others
 ├── EventRejected            this event can never be processed
 ├── EventBusy                another worker is running this event now
 ├── EventStale               a newer version of it has been processed
 ├── EventExpired             it is older than its rule's max_age
 ├── TooManyAttempts          it failed max_attempts times
 ├── LeaseLost                another worker has taken the claim over
-├── LateRows                 the engine of a stream dropped rows as late, which may be unique
-├── TransactionRefused       the database refused what a handler wrote through ctx.tx
-└── ResultNotKept            it was processed, but its result was not kept
+└── ResultUnavailable        it was processed, but its result was not stored
+
+Two are defined beside their only cause: `TransactionRefused` (stores/dynamodb), `LateRows` (traffic/spark).
 """
 
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ from typing import Any
 
 
 def describe(error: BaseException | None) -> str:
-    """What an error says, also where it is one that cannot say it."""
+    """Return the message of an error, even if the error itself fails to give it."""
     try:
         return str(error).encode("utf-8", "backslashreplace").decode()
     except Exception:
-        return f"(a {type(error).__name__} without words)"
+        return f"(a {type(error).__name__} with no message)"
 
 
 class EventOnceError(Exception):
@@ -66,7 +66,7 @@ class StoreBusy(StoreError):
 
 
 class StorePartly(StoreError):
-    """Some of the servers of the store did not answer. `answers` has those of the others, and None for these."""
+    """Some of the store's servers did not answer. `answers` has the answers of the others, and None for these."""
 
     def __init__(self, message: str, answers: Sequence[Any]) -> None:
         super().__init__(message)
@@ -90,8 +90,8 @@ class SinkError(EventOnceError):
     """The sink cannot be written."""
 
     exit_code = 2
-    retry_at: int | None = None  # when the receiver wants to be asked again (milliseconds, UTC), where it says so
-    code: str | None = None  # what a service calls it, where it says so
+    retry_at: int | None = None  # when the receiver wants the next try (milliseconds, UTC), if it says so
+    code: str | None = None  # the service's own name for the error, if it has one
 
 
 class SinkDown(SinkError):
@@ -103,17 +103,17 @@ class SinkUnusable(SinkDown):
 
 
 class LettersNotKept(SinkError):
-    """The place for dead letters can never take some of them. It has kept all others of the same call."""
+    """The dead-letter sink can never store some letters. It has stored all others of the same call."""
 
     def __init__(self, message: str, numbers: Sequence[int]) -> None:
         super().__init__(message)
-        self.numbers = numbers  # their places in the call
+        self.numbers = numbers  # their indexes in the call
 
 
 class EventRejected(EventOnceError):
     """This event can never be processed. A handler may raise it to dead-letter an event at once."""
 
-    code: str | None = None  # what a service that does not take it calls that
+    code: str | None = None  # the name that a service gave to its refusal
 
 
 class EventBusy(EventOnceError):
@@ -141,12 +141,4 @@ class LeaseLost(EventOnceError):
 
 
 class ResultUnavailable(EventOnceError):
-    """This event was processed before, but its result was not kept."""
-
-
-class LateRows(EventOnceError):
-    """The engine has dropped rows as late, which may have been unique."""
-
-
-class TransactionRefused(EventOnceError):
-    """The database refused the handler's own writes, so none of them was made."""
+    """This event was processed before, but its result was not stored."""

@@ -1,4 +1,4 @@
-"""Files that are kept open: whether they are still the ones that others find under their names."""
+"""Files that stay open: a check that others still find the same file under its name."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from eventonce.errors import StoreUnusable
 
 
 def identity(path: str | Path) -> os.stat_result:
-    """What tells a file that has just been opened from one that takes its place."""
+    """Return what identifies a file that was just opened, so that a later one in its place is recognised."""
     try:
         return Path(path).stat()
     except FileNotFoundError:
@@ -15,18 +15,18 @@ def identity(path: str | Path) -> os.stat_result:
 
 
 def is_in_place(opened: os.stat_result, path: str | Path) -> bool:
-    """Whether who opens the path gets the file that was opened here: it was not moved, deleted or replaced since."""
+    """Return whether the path still leads to the opened file: it was not moved, deleted or replaced since."""
     try:
-        return os.path.samestat(opened, os.stat(path))  # noqa: PTH116  # with each claim, and a Path takes longer
+        return os.path.samestat(opened, os.stat(path))  # noqa: PTH116  # at each claim, and a Path takes longer
     except FileNotFoundError:
         return False
-    except OSError:  # a folder that we may no longer look into: nobody can tell, and the file itself works
+    except OSError:  # no permission for the folder any more: it cannot be determined, and the file itself works
         return True
 
 
 def moved(path: str | Path) -> StoreUnusable:
-    """What to say of a file of keys that is no longer in its place: in what is there now, nobody knows of them."""
+    """Return the error for a file of keys that was moved or deleted. A file in its place does not have them."""
     return StoreUnusable(
-        f"{path}: was moved or deleted while it is open, and nothing new is begun without it; "
-        "put it back, or restart to begin with what is there then"
+        f"{path}: was moved or deleted while it is open, and nothing new is started without it; "
+        "put it back, or restart with the file that is there then"
     )

@@ -1,4 +1,4 @@
-"""Forks: what holds locks, threads or connections must not carry them into a child process."""
+"""Forks: an object with locks, threads or connections must not take them into a child process."""
 
 import os
 import weakref
@@ -12,24 +12,24 @@ class Forkable(Protocol):
     def after_fork(self, *, in_child: bool) -> None: ...
 
 
-_told: "weakref.WeakSet[Forkable]" = weakref.WeakSet()
-_asked: list[Forkable] = []  # between before and after, so that both see the same ones
+_registered: "weakref.WeakSet[Forkable]" = weakref.WeakSet()
+_forking: list[Forkable] = []  # between before and after, so that both call the same objects
 
 
-def tell_of_forks(each: Forkable) -> None:
-    """From now on, for as long as it lives."""
-    _told.add(each)
+def register_for_forks(forkable: Forkable) -> None:
+    """Register an object for fork callbacks. It is held weakly."""
+    _registered.add(forkable)
 
 
 def _before() -> None:
-    _asked[:] = _told
-    for each in _asked:
-        each.before_fork()
+    _forking[:] = _registered
+    for forkable in _forking:
+        forkable.before_fork()
 
 
 def _after(*, in_child: bool) -> None:
-    while _asked:
-        _asked.pop().after_fork(in_child=in_child)
+    while _forking:
+        _forking.pop().after_fork(in_child=in_child)
 
 
 if hasattr(os, "register_at_fork"):

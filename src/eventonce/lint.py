@@ -1,4 +1,4 @@
-"""Reading a pipeline file for mistakes: all of them at once, each with its line."""
+"""Checking a pipeline file: all mistakes at once, each with its line."""
 
 import os
 import tomllib
@@ -27,16 +27,16 @@ from eventonce.sources import check_source
 from eventonce.stores import check_url, has_server, open_store
 from eventonce.wire import Settings
 
-_DEFAULTS = ("window", "on_store_error", "remember")  # what rules take from above them
-_CROSS = ("name", "key", "otherwise", "version")  # what other fields of a rule depend on
-# Those fields, and on which: where the key is wrong, they would only repeat it.
+_DEFAULTS = ("window", "on_store_error", "remember")  # rules inherit these from the settings above them
+_CROSS = ("name", "key", "otherwise", "version")  # other fields of a rule depend on these
+# Fields and those that they depend on: if the key is wrong, they would only repeat its error.
 _NEEDS = {**dict.fromkeys(("otherwise", "ignore", "digest", "replaces"), _CROSS[:3]), "version_ahead": ("version",)}
 _DAY = 86_400_000  # milliseconds
 _ENVELOPE = ("source", "detail-type", "detail")
 
 
 class Finding(NamedTuple):
-    """Something to mend, or to think about."""
+    """An error to fix, or a warning to consider."""
 
     line: int
     level: str  # "error" or "warning"
@@ -44,7 +44,7 @@ class Finding(NamedTuple):
 
 
 class RulePosition(NamedTuple):
-    """A rule, and the lines where it and its window stand; for a rule of a preset both are that of `use`."""
+    """A rule, and the lines of it and its window. For a rule of a preset both are the line of `use`."""
 
     line: int
     window: int
@@ -52,7 +52,7 @@ class RulePosition(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A `[[test]]`: events that must be the same, or different."""
+    """A `[[test]]`: events that must be copies of each other, or must not."""
 
     line: int
     name: str
@@ -61,13 +61,13 @@ class Case(NamedTuple):
 
 
 class Lint:
-    """What is wrong with a pipeline file, and its rules as far as they can be read."""
+    """The findings in a pipeline file, and its rules as far as they can be read."""
 
     def __init__(self, file: str) -> None:
         self.findings: list[Finding] = []
         self.rules: list[RulePosition] = []
         self.table: Mapping[str, Any] = {}
-        self._defaults: dict[str, Any] = {}  # what rules take from above them, as far as it can be read
+        self._defaults: dict[str, Any] = {}  # what rules inherit, as far as it can be read
         self._lines = LineIndex("")
         text = toml_text(file)
         try:
@@ -90,52 +90,52 @@ class Lint:
     def errors(self) -> int:
         return sum(finding.level == "error" for finding in self.findings)
 
-    def book(self) -> Rulebook:
-        """The rules that could be read."""
+    def rulebook(self) -> Rulebook:
+        """Return the rules that could be read."""
         consumer = self.table.get("consumer", "default")
-        rules = [placed.compiled.rule for placed in self.rules]
+        rules = [position.compiled.rule for position in self.rules]
         return Rulebook(consumer if isinstance(consumer, str) and consumer else "default", rules, self._identity())
 
-    def against(self, samples: Sequence[Event]) -> None:
-        """Look at recorded events too: what is ignored but never there, and what has no key."""
-        book = self.book()
+    def check_samples(self, samples: Sequence[Event]) -> None:
+        """Check recorded events too: for ignored paths that no event has, and for events without a key."""
+        rulebook = self.rulebook()
         by_rule: dict[str, list[Event]] = {}
         for event in samples:
-            by_rule.setdefault(book.find(event).name, []).append(event)
+            by_rule.setdefault(rulebook.find(event).name, []).append(event)
         for number, rule in enumerate(self._tables("rule"), 1):
             name = str(rule.get("name"))
-            self._against(number, rule, by_rule.get(name, []), len(samples))
+            self._check_ignored(number, rule, by_rule.get(name, []), len(samples))
         for line, _, compiled in self.rules:
-            self._unkeyed(line, compiled, by_rule.get(compiled.name, []))
+            self._check_keys(line, compiled, by_rule.get(compiled.name, []))
 
-    def _against(self, number: int, rule: Mapping[str, Any], events: Sequence[Event], samples: int) -> None:
-        line, ignored = self._lines.find("rule", number, "ignore"), list(_texts(rule.get("ignore")))
+    def _check_ignored(self, number: int, rule: Mapping[str, Any], events: Sequence[Event], samples: int) -> None:
+        line, ignored = self._lines.find("rule", number, "ignore"), list(_strings(rule.get("ignore")))
         if ignored and not events:
-            told = f"none of {samples} samples falls under it, so what it ignores was not looked for"
-            self._warn(line, f"rule {rule.get('name')!r}: {told}")
+            text = f"it matches none of {samples} samples, so its ignored paths were not checked"
+            self._warn(line, f"rule {rule.get('name')!r}: {text}")
         for text in ignored:
             if events and not any(_occurs(text, event) for event in events):
                 self._warn(line, f"rule {rule.get('name')!r}: ignore: {text} is in none of {len(events)} samples")
 
-    def _unkeyed(self, line: int, rule: CompiledRule, events: Sequence[Event]) -> None:
-        reasons = [reason for event in events if (reason := _rejected(rule, event))]
+    def _check_keys(self, line: int, rule: CompiledRule, events: Sequence[Event]) -> None:
+        reasons = [reason for event in events if (reason := _rejection(rule, event))]
         if reasons:
-            told = f"{len(reasons)} of {len(events)} samples would be rejected; the first {reasons[0]}"
-            self._warn(line, f"rule {rule.name!r}: {told}")
+            text = f"{len(reasons)} of {len(events)} samples would be rejected; the first {reasons[0]}"
+            self._warn(line, f"rule {rule.name!r}: {text}")
 
     def read_source(
         self, scheme: str, read: Callable[[str], Any], cautions: Callable[[Any, Sequence[Rule]], Sequence[str]]
     ) -> None:
-        """Have a source of this scheme read by what will serve it, which may warn of how these rules fit to it."""
+        """Read a source URL of this scheme by the door that will serve it. The door may warn about these rules."""
         url, line = self.table.get("source"), self._lines.find(entry="source")
         if not isinstance(url, str) or not url.startswith(scheme):
             return
         source = self._try(line, read, url)
-        for caution in () if source is None else cautions(source, [placed.compiled.rule for placed in self.rules]):
+        for caution in () if source is None else cautions(source, [position.compiled.rule for position in self.rules]):
             self._warn(line, f"source: {caution}")
 
-    def ask_store(self) -> None:
-        """Ask a store that has a server whether it is fit; one that cannot be reached from here is only warned of."""
+    def check_store(self) -> None:
+        """Check a store that has a server. Only warn if it cannot be reached from here."""
         url, line = self.table.get("store"), self._lines.find(entry="store")
         if not isinstance(url, str) or not has_server(url):
             return
@@ -146,23 +146,23 @@ class Lint:
             for warning in store.check():
                 self._warn(line, f"store: {warning}")
         except StoreError as error:
-            self._warn(line, f"store: {'could not be asked: ' if error.retryable else ''}{error}")
+            self._warn(line, f"store: {'cannot be checked: ' if error.retryable else ''}{error}")
         finally:
             store.close()
 
     def cases(self) -> Iterator[Case]:
-        """The `[[test]]` tables; what is wrong with them becomes a finding."""
+        """Yield the `[[test]]` tables. A mistake in them becomes a finding."""
         for number, table in enumerate(self._tables("test"), 1):
             line = self._lines.find("test", number)
             name = str(table.get("name", f"test {number}"))
             for entry in table.keys() - {"name", "same", "different"}:
                 self._error(self._lines.find("test", number, entry), unknown(entry, ("name", "same", "different")))
-            wanted = [entry for entry in ("same", "different") if entry in table]
-            events = table.get(wanted[0]) if len(wanted) == 1 else None
+            entries = [entry for entry in ("same", "different") if entry in table]
+            events = table.get(entries[0]) if len(entries) == 1 else None
             if not isinstance(events, list) or len(events) < 2:
-                self._error(line, f"test {name!r}: give either same or different, with a list of two events or more")
+                self._error(line, f"test {name!r}: use either same or different, with a list of two events or more")
             else:
-                yield Case(line, name, wanted[0] == "same", events)
+                yield Case(line, name, entries[0] == "same", events)
 
     # --- settings ---
 
@@ -172,8 +172,8 @@ class Lint:
             if name not in Settings.__struct_fields__:
                 self._error(line, unknown(name, Settings.__struct_fields__))
             elif name not in ("rule", "test", "use"):
-                good = self._try(line, msgspec.convert, {name: value}, Settings)
-                if good and name in _DEFAULTS:
+                converted = self._try(line, msgspec.convert, {name: value}, Settings)
+                if converted and name in _DEFAULTS:
                     self._defaults[name] = value
         for name, check in _URLS.items():
             if isinstance(value := self.table.get(name), str):
@@ -182,24 +182,24 @@ class Lint:
         self._circle()
 
     def _circle(self) -> None:
-        """A sink on the bus that feeds the pipeline brings every event back, under a new id."""
-        feed, sink = self.table.get("aws"), str(self.table.get("sink", ""))
-        bus = feed.get("bus", "default") if isinstance(feed, dict) else None
+        """Warn of a sink on the bus that feeds the pipeline: it returns every event under a new id."""
+        aws, sink = self.table.get("aws"), str(self.table.get("sink", ""))
+        bus = aws.get("bus", "default") if isinstance(aws, dict) else None
         if bus is not None and sink.partition("?")[0].removeprefix("events://") == bus and sink.startswith("events://"):
-            told = f"sink: {sink} is the bus that feeds this pipeline, so what it sends may come back; use another bus"
-            self._warn(self._lines.find(entry="sink"), told)
+            text = f"sink: {sink} is the bus that feeds this pipeline, so its events may come back; use another bus"
+            self._warn(self._lines.find(entry="sink"), text)
 
     def _files(self) -> None:
-        """Only warnings: a file may be meant for another folder or machine, or come later."""
+        """Warn of missing files. They may belong to another folder or machine, or be created later."""
         for name in ("source", "sink", "dead_letter"):
             file = self.table.get(name)
             if not isinstance(file, str) or file == "-" or ":" in file:
                 continue
             path = Path(file) if name == "source" else Path(file).parent
-            what = "file" if name == "source" else "folder"
-            if not os.access(path, os.F_OK) or path.is_dir() != (what == "folder"):
-                told = f"{name}: there is no {what} {str(path)!r} here; make it, or run where it is"
-                self._warn(self._lines.find(entry=name), told)
+            kind = "file" if name == "source" else "folder"
+            if not os.access(path, os.F_OK) or path.is_dir() != (kind == "folder"):
+                text = f"{name}: no such {kind} {str(path)!r}; create it, or run in another folder"
+                self._warn(self._lines.find(entry=name), text)
 
     def _identity(self) -> Rule:
         window = self.table.get("window", "14d")
@@ -216,49 +216,49 @@ class Lint:
 
     def _own_rules(self) -> None:
         for number, table in enumerate(self._tables("rule"), 1):
-            before = self.errors
+            errors_before = self.errors
             self._fields(number, table)
             line = self._lines.find("rule", number)
-            if self.errors == before:
+            if self.errors == errors_before:
                 rule = self._try(line, msgspec.convert, {**self._defaults, **table}, Rule)
                 self._compile(self._lines.find("rule", number, "match"), line, self._window_line(number, table), rule)
-                self._useless(number, rule)
+                self._check_intent(number, rule)
 
     def _window_line(self, number: int, table: Mapping[str, Any]) -> int:
         inherited = "window" in self.table and "window" not in table
         return self._lines.find(entry="window") if inherited else self._lines.find("rule", number, "window")
 
-    def _useless(self, number: int, rule: Rule | None) -> None:
-        """What can be read and is hardly meant."""
+    def _check_intent(self, number: int, rule: Rule | None) -> None:
+        """Warn of settings that are valid and hardly intended."""
         if rule is None:
             return
-        told: dict[str, str] = {}
+        warnings: dict[str, str] = {}
         if not isinstance(rule.key, str) and all(map(constant, rule.key)):
-            told["key"] = "it is the same for all events, so all but the first are dropped; name a field of the event"
+            warnings["key"] = "it is equal for all events, so all but the first are dropped; name a field of the event"
         for name in rule.match or ():
             near = get_close_matches(name, _ENVELOPE, n=1, cutoff=0.8)
             if near and name not in _ENVELOPE:
-                told["match"] = f"{name!r} is no field of an envelope; did you mean {near[0]!r}?"
+                warnings["match"] = f"unknown envelope field {name!r}; did you mean {near[0]!r}?"
         if rule.max_age is not None and not duration(rule.max_age):
-            told["max_age"] = "0 drops every event as too old; leave it out, or write it like 15m"
+            warnings["max_age"] = "0 drops every event as too old; leave it out, or write it like 15m"
         if rule.replaced() == msgspec.structs.replace(rule, replaces=None):
-            told["replaces"] = (
-                "it names the rule itself as it is now; give the old name or the old key, or leave it out"
+            warnings["replaces"] = (
+                "it names the rule itself as it is now; use the old name or the old key, or leave it out"
             )
-        for entry, text in told.items():
+        for entry, text in warnings.items():
             self._warn(self._lines.find("rule", number, entry), f"rule {rule.name!r}: {entry}: {text}")
 
     def _fields(self, number: int, table: Mapping[str, Any]) -> None:
-        """Each field by itself, so that a mistake is told with its own line, and does not hide the others."""
-        needed: dict[str, Any] = {"name": "?"}  # of those that other fields depend on, what is right
+        """Check each field by itself, so that a mistake has its own line and does not hide others."""
+        valid: dict[str, Any] = {"name": "?"}  # the valid ones among the fields that others depend on
         for name in sorted(table, key=_rank):
             line, value = self._lines.find("rule", number, name), table[name]
             if name not in Rule.__struct_fields__:
                 self._error(line, f"rule {number}: {unknown(name, Rule.__struct_fields__)}")
-            elif all(each in needed for each in _NEEDS.get(name, ()) if each in table and each != name):
-                rule = self._try(line, msgspec.convert, {**needed, name: value}, Rule)
+            elif all(need in valid for need in _NEEDS.get(name, ()) if need in table and need != name):
+                rule = self._try(line, msgspec.convert, {**valid, name: value}, Rule)
                 if rule is not None and name in _CROSS:
-                    needed[name] = value
+                    valid[name] = value
                 elif rule is not None and name == "match":
                     self._try(line, CompiledRule, "check", rule)
 
@@ -268,27 +268,27 @@ class Lint:
             self.rules.append(RulePosition(line, window_line, compiled))
 
     def _presets(self) -> None:
-        used = self.table.get("use", [])
+        presets = self.table.get("use", [])
         line = self._lines.find(entry="use")
-        if not isinstance(used, list) or not all(isinstance(name, str) for name in used):
+        if not isinstance(presets, list) or not all(isinstance(name, str) for name in presets):
             self._error(line, 'use: write the names of presets in a list, such as use = ["genesys"]')
             return
-        for name, times in Counter(used).items():
-            if times > 1:
-                self._warn(line, f"use: {name!r} is there {times} times; once is enough")
+        for name, count in Counter(presets).items():
+            if count > 1:
+                self._warn(line, f"use: {name!r} is listed {count} times; once is enough")
             for rule in self._try(line, rules_of, [name]) or ():
                 self._compile(line, line, line, rule)
 
     def _names_twice(self) -> None:
-        seen: set[str] = set()
+        names: set[str] = set()
         for line, _, compiled in self.rules:
-            if compiled.name in seen:
-                self._error(line, f"rule {compiled.name!r} is there twice; give each rule a name of its own")
-            seen.add(compiled.name)
+            if compiled.name in names:
+                self._error(line, f"rule {compiled.name!r} exists twice; give each rule a name of its own")
+            names.add(compiled.name)
 
     def _unreachable(self) -> None:
-        for at, (line, _, later) in enumerate(self.rules):
-            for _, _, earlier in self.rules[:at]:
+        for index, (line, _, later) in enumerate(self.rules):
+            for _, _, earlier in self.rules[:index]:
                 if covers(earlier.rule.match, later.rule.match):
                     text = "has no match and takes every event" if earlier.rule.match is None else "matches all it does"
                     self._warn(
@@ -301,21 +301,21 @@ class Lint:
         for _, line, compiled in self.rules:
             if short := shortfall(compiled, horizon(compiled.rule, queued=queued)):
                 self._warn(line, f"rule {compiled.name!r}: {short}")
-        unmatched = not self.errors and all(placed.compiled.rule.match is not None for placed in self.rules)
+        unmatched = not self.errors and all(position.compiled.rule.match is not None for position in self.rules)
         if queued and unmatched and (short := shortfall(CompiledRule("check", self._identity()), _QUEUE)):
             self._warn(self._lines.find(entry="window"), f"for events that no rule matches: {short}")
         for number, table in enumerate(self._tables("rule"), 1):
             if table.get("replay") == "dedupe":
                 line = self._lines.find("rule", number, "replay")
                 window = table.get("window", self.table.get("window", DEFAULT_WINDOW))
-                text = "an archive can replay events of any age, and those older than the window run again"
-                self._warn(line, f"rule {table.get('name')!r}: replay: {text}; it is {window}, from their first run")
+                text = f"an archive replays events of any age, and those done longer than {window} ago run again"
+                self._warn(line, f"rule {table.get('name')!r}: replay: {text}")
 
     # --- findings ---
 
-    def _try(self, line: int, act: Callable[..., Any], *args: Any) -> Any:
+    def _try(self, line: int, function: Callable[..., Any], *args: Any) -> Any:
         try:
-            return act(*args)
+            return function(*args)
         except msgspec.ValidationError as error:
             self._error(line, explain(error))
         except ConfigError as error:
@@ -324,7 +324,7 @@ class Lint:
 
     def _error(self, line: int, text: str) -> None:
         finding = Finding(line, "error", text)
-        if finding not in self.findings:  # a table that is looked at for several reasons is wrong once
+        if finding not in self.findings:  # a table that is checked for several reasons is reported once
             self.findings.append(finding)
 
     def _warn(self, line: int, text: str) -> None:
@@ -337,7 +337,7 @@ def _toml_line(error: Exception) -> int:
 
 
 def _rank(name: str) -> int:
-    """Which fields of a rule to look at first: names that are not known, and then what other fields depend on."""
+    """Sort key for the fields of a rule: unknown names first, then those that other fields depend on."""
     if name in _CROSS:
         return _CROSS.index(name)
     return len(_CROSS) if name in Rule.__struct_fields__ else -1
@@ -351,11 +351,11 @@ def _sink(url: str) -> None:
 _URLS: dict[str, Callable[[str], Any]] = {"store": check_url, "source": check_source, "sink": _sink}
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _strings(value: Any) -> Iterator[str]:
     return (text for text in value if isinstance(text, str)) if isinstance(value, list) else iter(())
 
 
-def _rejected(rule: CompiledRule, event: Event) -> str | None:
+def _rejection(rule: CompiledRule, event: Event) -> str | None:
     try:
         rule.key(event)
     except EventRejected as error:
@@ -367,11 +367,11 @@ def _occurs(text: str, event: Event) -> bool:
     return bool(Ignored([ignored_path(text)]).strip(event.data) != event.data)
 
 
-# --- which rule takes what another would ---
+# --- rules that hide later ones ---
 
 
 def covers(earlier: Any, later: Any) -> bool:
-    """Whether a pattern surely matches all that another does. It may say no where the answer is yes."""
+    """Return whether a pattern surely matches all that another does. It may return False where it does."""
     if earlier is None:
         return True
     if later is None or not isinstance(earlier, Mapping) or not isinstance(later, Mapping):
@@ -381,25 +381,26 @@ def covers(earlier: Any, later: Any) -> bool:
 
 def _wider(earlier: Any, later: Any) -> bool:
     if isinstance(earlier, list) and isinstance(later, list):
-        known = {canonical(each) for each in earlier}
-        return all(canonical(each) in known or _by_prefix(earlier, each) for each in later)
+        values = {canonical(value) for value in earlier}
+        return all(canonical(value) in values or _has_prefix_of(earlier, value) for value in later)
     return isinstance(earlier, Mapping) and covers(earlier, later)
 
 
-def _by_prefix(earlier: list[Any], text: Any) -> bool:
-    prefixes = [each["prefix"] for each in earlier if isinstance(each, Mapping) and isinstance(each.get("prefix"), str)]
-    wanted = text.get("prefix") if isinstance(text, Mapping) else text
-    return isinstance(wanted, str) and any(wanted.startswith(prefix) for prefix in prefixes)
+def _has_prefix_of(earlier: list[Any], value: Any) -> bool:
+    operators = [operator for operator in earlier if isinstance(operator, Mapping)]
+    prefixes = [operator["prefix"] for operator in operators if isinstance(operator.get("prefix"), str)]
+    text = value.get("prefix") if isinstance(value, Mapping) else value
+    return isinstance(text, str) and any(text.startswith(prefix) for prefix in prefixes)
 
 
-# --- windows and how late a copy can come ---
+# --- windows, and how late a copy can come ---
 
 
 class Horizon(NamedTuple):
-    """How long after the first delivery a copy can still come, and why."""
+    """How long after the first delivery a copy can still come, and the reason."""
 
     millis: int
-    why: str
+    reason: str
 
 
 _GENESYS = Horizon(5 * _DAY, "4d of Genesys's own retries + 24h of the EventBridge rule's = 5d")
@@ -408,23 +409,23 @@ _EVENTBRIDGE = Horizon(_DAY, "an EventBridge rule retries its target for up to 2
 
 
 def horizon(rule: Rule, *, queued: bool = False) -> Horizon | None:
-    """How late a copy of what this rule matches can come, as far as the rule and the source tell."""
+    """Return how late a copy of a rule's event can come, as far as the rule and the source show it."""
     if queued:
         return _QUEUE
     if rule.match is None:
         return None
-    named = canonical(rule.match.get("source", [])).decode()
-    if "genesys.com" in named:
+    sources = canonical(rule.match.get("source", [])).decode()
+    if "genesys.com" in sources:
         return _GENESYS
     return _EVENTBRIDGE if "source" in rule.match or "detail-type" in rule.match else None
 
 
 def shortfall(compiled: CompiledRule, latest: Horizon | None) -> str | None:
-    """Why a window is too short, where it is."""
+    """Return why a window is too short, if it is."""
     if latest is None or compiled.window >= latest.millis:
         return None
     missing = format_duration(latest.millis - compiled.window)
     return (
-        f"window: {compiled.rule.window} is shorter than a copy can be late: {latest.why}; "
-        f"it misses the last {missing}, so write window = {format_duration(latest.millis)!r} or more"
+        f"window: {compiled.rule.window} misses the last {missing} in which copies can come ({latest.reason}); "
+        f"write window = {format_duration(latest.millis)!r} or more"
     )

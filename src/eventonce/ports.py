@@ -1,14 +1,14 @@
-"""All contracts on one page: what a store, a source, a sink and the other parts must do that others may write.
+"""All contracts on one page: the duties of a store, a source, a sink and the other parts that anyone may write.
 
-Each is a protocol, so a part of your own derives from nothing; only `Hook` is a base class. What a store is asked and
-answers stands in `claim.py`, and `eventonce.testing` has a test suite for stores. A part takes its time from a `Clock`
+Each is a protocol, so your own part derives from nothing. Only `Hook` is a base class. A store's requests and answers
+are in `claims/protocol.py`, and `eventonce.testing` has a test suite for stores. A part takes its time from a `Clock`
 (`clock.py`) if its tests need another one.
 
 Stores:        `Store`, and if it can: `Transactional` with its `Transaction`, `Checkable`
 Sources:       `Source`, and if it can: `Measured`
 Sinks:         `Sink`
-Dead letters:  `DeadLetters` writes them; `DeadLetterBox` reads them back, as `DeadLetter`
-Requests:      `Auth`, and what it has `Admitted`
+Dead letters:  `DeadLetters` writes them, and `DeadLetterBox` reads them back as `DeadLetter`
+Requests:      `Auth`, which returns what it has `Admitted`
 Publishing:    `Carrier`, with `Sendable`, `BatchEntry`, `CallLimits`, `EntryAccepted`, `EntryRefusal`, `BatchRefused`
 Watching:      `Hook`, with `Attempt`, `Seen`, `Called` and `Relayed`
 """
@@ -30,19 +30,18 @@ from eventonce.event.keys import Key
 
 
 class Swept(NamedTuple):
-    """How many records a sweep removed, and where to go on; `cursor` is None at the end."""
+    """The number of records that a sweep removed, and the cursor to continue from, or None at the end."""
 
     removed: int
     cursor: bytes | None
 
 
 class Store(Protocol):
-    """What we remember. Each verb takes a batch and is one atomic step per key (see `claim.py`).
+    """Where keys are remembered. Each verb takes a batch and is one atomic step per key (see `claims/protocol.py`).
 
-    Durations are milliseconds. A store raises `StoreError` when it cannot answer, and then nothing is
-    certain: the caller asks again with the same token, which is harmless. Where only some of its servers did
-    not answer, a `StorePartly` has the answers of the others. A key that stands twice in one call is answered
-    alike. Stores may be shared by threads.
+    Durations are milliseconds. A store raises `StoreError` if it cannot answer, and then nothing is certain: the caller
+    repeats the call with the same token, which is harmless. If only some of its servers did not answer, a `StorePartly`
+    has the answers of the others. A key that is repeated in one call gets the same answer. Threads may share a store.
     """
 
     def claim(self, requests: Sequence[Want], token: Token, lease: int) -> list[Answer]: ...
@@ -56,10 +55,10 @@ class Store(Protocol):
 
 
 class Transaction(Protocol):
-    """The store's own transaction, begun for one claim and holding its key until it ends."""
+    """The store's own transaction, begun for one claim. It holds the claim's key until it ends."""
 
-    handle: Any  # what the handler writes through
-    holds: bool  # whether nobody can take the claim over while it lasts
+    handle: Any  # through which the handler writes
+    holds: bool  # nobody can take the claim over while it lasts
 
     def commit(self, commit: Finish) -> bool: ...  # the effect and its record, together or not at all
     def rollback(self) -> None: ...
@@ -69,14 +68,14 @@ class Transaction(Protocol):
 class Transactional(Protocol):
     """A store whose transactions can hold the handler's own writes."""
 
-    def begin(self, claim: Claim) -> Transaction: ...  # raises LeaseLost where the claim is no longer held
+    def begin(self, claim: Claim) -> Transaction: ...  # raises LeaseLost if the token no longer owns the claim
 
 
 @runtime_checkable
 class Checkable(Protocol):
-    """A store with a server, which may be set up in a way that breaks promises."""
+    """A store with a server, whose settings may break promises."""
 
-    def check(self) -> list[str]: ...  # what to warn of; raises StoreError where it cannot be used at all
+    def check(self) -> list[str]: ...  # returns warnings; raises StoreError if it cannot be used at all
     def close(self) -> None: ...
 
 
@@ -94,10 +93,10 @@ class Source(Protocol):
 
 @runtime_checkable
 class Measured(Protocol):
-    """A source that has an end and knows how far it is, so that progress can be shown."""
+    """A source with an end and a position, so that progress can be shown."""
 
     @property
-    def size(self) -> int | None: ...  # None if it cannot be known, as for a pipe
+    def size(self) -> int | None: ...  # None if it is unknown, as for a pipe
     @property
     def position(self) -> int: ...  # in the same unit, such as bytes
 
@@ -107,7 +106,7 @@ class Measured(Protocol):
 
 @runtime_checkable
 class Sink(Protocol):
-    """Where events go. It sends them in one go and returns None or an error for each. Threads may share it."""
+    """Where events go. It sends them together and returns None or an error for each. Threads may share it."""
 
     def send(self, events: Sequence[Event], idempotency_keys: Sequence[str]) -> Sequence[Exception | None]: ...
     def close(self) -> None: ...
@@ -117,9 +116,9 @@ class Sink(Protocol):
 
 
 class DeadLetters(Protocol):
-    """Where dead letters are written. They are kept for good when `write` returns; else it raises `SinkError`.
+    """Where dead letters are written. They are stored for good once `write` returns. Else it raises `SinkError`.
 
-    If some of them can never be kept there, such as those that are too large, it raises `LettersNotKept`.
+    If some can never be stored there, such as those that are too large, it raises `LettersNotKept`.
     """
 
     @property
@@ -132,7 +131,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """One dead letter as it is read back, whoever wrote it.
 
     `id` names it and stays the same however often it is redriven. `fields` is the letter as we wrote it, empty if
-    another did. With `trouble` it cannot be redriven.
+    somebody else did. `trouble` is the reason if it cannot be redriven.
     """
 
     id: str
@@ -148,16 +147,16 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     named_by: tuple[str, ...] = ()
     fields: Mapping[str, Any] = {}
     trouble: str | None = None
-    handle: Any = None  # what its box finds it by
+    handle: Any = None  # by which its box finds it
 
     @property
     def replay_name(self) -> str:
-        """The name of the replay that its event belongs to, if it is to run whatever is remembered."""
+        """Return the name of the replay that its event belongs to if it is reprocessed."""
         return f"redrive:{self.id}"
 
     @property
     def place(self) -> str:
-        """Where the event was found at first, in short."""
+        """Return where the event was first found, in short."""
         return Delivery(b"", self.where).location
 
 
@@ -166,31 +165,31 @@ class DeadLetterBox(Protocol):
 
     @property
     def name(self) -> str: ...
-    def letters(self) -> Iterator[DeadLetter]: ...  # the oldest first; to be read at once, a worker may wait
+    def letters(self) -> Iterator[DeadLetter]: ...  # the oldest first; read them at once, as a worker may wait
     def hidden(self) -> int: ...  # about how many other processes have received, or had until they died
     def remove(self, letters: Sequence[DeadLetter]) -> None: ...  # their events are done
-    def keep(self, letters: Sequence[DeadLetter]) -> None: ...  # with the fields they have after another failure
-    def close(self) -> None: ...  # and leave all others as they were
+    def keep(self, letters: Sequence[DeadLetter]) -> None: ...  # with their fields after another failure
+    def close(self) -> None: ...  # leaves all others as they were
 
 
 # --- requests ---
 
 
 class Admitted(NamedTuple):
-    """What may be read of a request: the headers and the body that its sender vouches for, and nothing else."""
+    """What may be read of a request: the headers and the body that its sender has signed or sent with a token."""
 
     headers: Mapping[str, str]
     body: bytes
-    name: str = ""  # what the delivery is called if no header names it
+    name: str = ""  # the delivery's name if no header has one
 
 
 class Auth(Protocol):
-    """Decides who may send, and what of a request is theirs."""
+    """A check of who may send, and of what in a request is theirs."""
 
     async def admit(self, headers: Mapping[str, str], body: bytes) -> Admitted | str:
-        """Return what may be read, or a word for what was no event and is done with; raise `Refusal` for a stranger.
+        """Return what may be read, or a word for a request that was not an event and needs nothing more.
 
-        The names of headers are in small letters.
+        Raise `RequestRefused` for a stranger. The names of headers are in lower case.
         """
         ...
 
@@ -207,18 +206,18 @@ class BatchEntry(NamedTuple):
 
 
 class CallLimits(NamedTuple):
-    """What a call can hold."""
+    """The limits of one call."""
 
     entries: int
     together: int  # bytes
-    alone: int  # bytes of an entry that is larger than that and goes by itself; the service may refuse it all the same
+    alone: int  # bytes of a larger entry that is sent by itself; the service may refuse it all the same
 
 
 class EntryAccepted(NamedTuple):
-    """A service has the event."""
+    """The result for an entry that a service has accepted."""
 
-    id: str | None  # as the service names it
-    repeated: bool = False  # it had the event already, and says so
+    id: str | None  # the service's own id for it
+    repeated: bool = False  # the service says that it had the event already
 
 
 class EntryRefusal(NamedTuple):
@@ -236,13 +235,13 @@ class BatchRefused(Exception):
 
 
 class Sendable(Protocol):
-    """An event that a carrier makes an entry of."""
+    """An event from which a carrier makes an entry."""
 
     @property
     def key(self) -> str: ...  # the idempotency key, the same at every attempt
     @property
-    def group(self) -> str | None: ...  # if the caller names one; else the carrier may find it in the event
-    def next_event(self) -> Event: ...  # the event as this attempt carries it
+    def group(self) -> str | None: ...  # if the caller names one; else the carrier may read it from the event
+    def next_event(self) -> Event: ...  # the event as this attempt sends it
 
 
 class Carrier(Protocol):
@@ -256,11 +255,11 @@ class Carrier(Protocol):
 
     @property
     def limits(self) -> CallLimits: ...
-    def ready(self) -> None: ...  # finds out once what calls need; raises SinkError
+    def ready(self) -> None: ...  # prepares once what calls need; raises SinkError
     def entry(self, item: Sendable) -> BatchEntry: ...  # raises EventRejected
     def put(self, entries: Sequence[BatchEntry]) -> Sequence[EntryAccepted | EntryRefusal]: ...
     def judge(self, refusal: EntryRefusal) -> EventRejected | SinkError: ...  # the error that a refusal means
-    def rejected(self, refusal: EntryRefusal) -> EventRejected: ...  # the same, where this event alone is refused
+    def rejected(self, refusal: EntryRefusal) -> EventRejected: ...  # the same if this event alone is refused
     def close(self) -> None: ...
 
 
@@ -279,9 +278,9 @@ class Attempt(NamedTuple):
 class Seen(NamedTuple):
     """What became of one event, for now or for good."""
 
-    event: Event | None  # None where it could not be read
+    event: Event | None  # None if it could not be read
     outcome: Outcome
-    origin: Mapping[str, Any]  # as its delivery says
+    origin: Mapping[str, Any]  # of its delivery
 
 
 class Called(NamedTuple):
@@ -297,28 +296,28 @@ class Relayed(NamedTuple):
     """What a relay did, or what waits in its outbox."""
 
     outbox: str
-    counts: Mapping[str, int]  # events by what became of them: published, deduplicated, refused, failed
-    waited: Sequence[float]  # seconds from the adding of each event to its end
-    pending: int | None = None  # events that wait, where that was looked at
+    counts: Mapping[str, int]  # events by result: published, deduplicated, refused, failed
+    waited: Sequence[float]  # seconds from adding each event to its end
+    pending: int | None = None  # events that wait, if they were counted
     lag: float | None = None  # seconds that the first of these has waited
 
 
 class Hook:
-    """Sees what happens, and changes nothing: what it raises is logged once and goes no further.
+    """An observer, which changes nothing. An exception that it raises is logged once and goes no further.
 
-    A base class, so that a hook says only what it wants to see, and still does when there is more to be seen one day.
-    Threads share a hook, and it is called on their time.
+    It is a base class, so that a hook defines only the methods that it needs and still works if more are added. Threads
+    share a hook, and it runs on their time.
     """
 
     def running(self, attempts: Sequence[Attempt]) -> AbstractContextManager[object]:
-        """Entered around the run of one event, or around the sending of several."""
+        """Return a context that is entered around the run of one event, or around the sending of several."""
         return nullcontext()
 
     def called(self, details: Called) -> None:
-        """The store was called."""
+        """Observe a call of the store."""
 
     def settled(self, details: Sequence[Seen]) -> None:
-        """A batch has come to its end."""
+        """Observe the outcomes of a batch."""
 
     def relayed(self, details: Relayed) -> None:
-        """A relay has published, or looked at what waits."""
+        """Observe a relay that has published, or has counted what waits."""

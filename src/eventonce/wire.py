@@ -1,4 +1,4 @@
-"""A pipeline: one TOML file becomes typed settings, and those become a wired engine, source and sink."""
+"""A pipeline: one TOML file becomes typed settings, and these become a wired engine, source and sink."""
 
 import logging
 import re
@@ -31,19 +31,21 @@ class AwsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """`[aws]`: the rule of EventBridge that fills an SQS source, for `eventonce setup` and `eventonce template`."""
 
     bus: str = "default"
-    rule: str | None = None  # its name; without one, that of the consumer
-    pattern: Mapping[str, Any] | None = None  # which events it takes; without one, all that the rules match
+    rule: str | None = None  # its name; by default the consumer's
+    pattern: Mapping[str, Any] | None = None  # of the events it takes; by default all that the rules match
 
     def __post_init__(self) -> None:
         if not _BUS.fullmatch(self.bus):
-            raise ConfigError(f"aws: bus: {self.bus!r} is no name of a bus; use letters, digits and . - _ /")
+            raise ConfigError(f"aws: bus: {self.bus!r} is not a valid bus name; use letters, digits and . - _ /")
         if self.rule is not None and not _RULE.fullmatch(self.rule):
-            raise ConfigError(f"aws: rule: {self.rule!r} is no name of a rule; use up to 64 letters, digits and . - _")
+            raise ConfigError(
+                f"aws: rule: {self.rule!r} is not a valid rule name; use up to 64 letters, digits and . - _"
+            )
         if self.pattern is not None:
             self._check(self.pattern)
 
     def _check(self, pattern: Mapping[str, Any]) -> None:
-        from eventonce.rules.pattern import Pattern, PatternError  # only where there is one: its imports cost
+        from eventonce.rules.pattern import Pattern, PatternError  # only if there is one: its imports take time
 
         try:
             Pattern(pattern)
@@ -52,7 +54,7 @@ class AwsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a pipeline file says above its rules."""
+    """All settings of a pipeline file."""
 
     consumer: str = "default"
     store: str = "sqlite:///eventonce.db"
@@ -64,16 +66,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     busy_wait: str | float = 0
     max_attempts: int = 5
     on_store_error: OnStoreError = "retry"
-    remember: Remember | None = None  # without one, `seen`; of requests that no rule matches, `note`
-    batch: int | None = None  # events claimed together; 100 of a file, 10 of a queue
-    threads: int | None = None  # that work on a queue; a file has one, which keeps its order
+    remember: Remember | None = None  # by default `seen`, or `note` for requests that no rule matches
+    batch: int | None = None  # events claimed together; by default 100 from a file, 10 from a queue
+    threads: int | None = None  # of a queue; a file has one, which preserves its order
     use: list[str] = []  # presets
     rule: list[Rule] = []  # its own rules and those of the presets
     test: list[dict[str, Any]] = []  # pairs of events for `eventonce check`
     aws: AwsSettings | None = None  # where the events of an SQS source come from
 
     def __post_init__(self) -> None:
-        self._check_places()
+        self._check_urls()
         if self.batch is not None and not 1 <= self.batch <= 10_000:
             raise ConfigError(f"batch: {self.batch} is not between 1 and 10,000")
         if self.threads is not None and not 1 <= self.threads <= 256:
@@ -86,51 +88,51 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if self.max_attempts < 1:
             raise ConfigError(f"max_attempts: {self.max_attempts} is below 1")
         if not self.consumer:
-            raise ConfigError("consumer: name the consumer; two consumers both get every event")
+            raise ConfigError("consumer: is empty; name the consumer (each consumer receives every event)")
 
-    def _check_places(self) -> None:
+    def _check_urls(self) -> None:
         for name in ("store", "source", "sink", "dead_letter"):
             if "\0" in getattr(self, name):
-                raise ConfigError(f"{name}: holds a NUL character, which no name of a file or place can have")
+                raise ConfigError(f"{name}: holds a NUL character; remove it")
 
 
-def load(file: str | Path | None = None, **given: Any) -> Settings:
-    """Read a pipeline file; what is given beside it counts more than what it says."""
-    where = "options" if file is None else str(file)
+def load(file: str | Path | None = None, **options: Any) -> Settings:
+    """Read a pipeline file. Options override it."""
+    label = "options" if file is None else str(file)
     table: dict[str, Any] = {} if file is None else read_toml(file)
-    table.update((name, value) for name, value in given.items() if value is not None)
-    return settings(table, where)
+    table.update((name, value) for name, value in options.items() if value is not None)
+    return settings(table, label)
 
 
-def settings(table: Mapping[str, Any], where: str) -> Settings:
-    """The settings in a table, checked."""
-    check_names(table, Settings.__struct_fields__, where)
-    rules = read_all(table, where)
+def settings(table: Mapping[str, Any], label: str) -> Settings:
+    """Return the settings in a table, checked."""
+    check_names(table, Settings.__struct_fields__, label)
+    rules = read_all(table, label)
     try:
         plain = msgspec.convert({name: value for name, value in table.items() if name != "rule"}, Settings)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {explain(error)}") from None
+        raise ConfigError(f"{label}: {explain(error)}") from None
     except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        raise ConfigError(f"{label}: {error}") from None
     return msgspec.structs.replace(plain, rule=rules)
 
 
 def rulebook(settings: Settings) -> Rulebook:
-    """The rules of a pipeline, to look at keys without a store."""
-    own = identity(settings.window, settings.on_store_error, remembered(settings))
-    return Rulebook(settings.consumer, settings.rule, own)
+    """Return the rulebook of a pipeline, for keys without a store."""
+    unmatched = identity(settings.window, settings.on_store_error, remembered(settings))
+    return Rulebook(settings.consumer, settings.rule, unmatched)
 
 
 def remembered(settings: Settings) -> Remember:
-    """What is remembered of an event that no rule matches.
+    """Return what is remembered of an event that no rule matches.
 
-    A request may name itself with an Idempotency-Key, and one that comes back with another body is to be told so.
+    A request may have an Idempotency-Key. If it is repeated with another body, the response must say so.
     """
     return settings.remember or ("note" if settings.source.startswith("http://") else "seen")
 
 
 def open_once(settings: Settings, hooks: Sequence[Hook] = ()) -> Once:
-    """The engine of a pipeline."""
+    """Open the engine of a pipeline."""
     return Once(
         settings.store,
         consumer=settings.consumer,
@@ -146,28 +148,28 @@ def open_once(settings: Settings, hooks: Sequence[Hook] = ()) -> Once:
 
 
 def dead_letter_url(settings: Settings) -> str:
-    """Where the dead letters go; `store` is a table beside the claims."""
+    """Return the URL of the dead letters. `store` means a table beside the claims."""
     if settings.dead_letter != "store":
         return settings.dead_letter
     if not settings.store.startswith(("sqlite:", "postgresql:")):
         raise ConfigError(
-            f"dead_letter: {settings.store.partition(':')[0]}: holds no table of dead letters, only SQLite and "
-            "PostgreSQL do; use a file or sqs://QUEUE"
+            f"dead_letter: {settings.store.partition(':')[0]}: has no table of dead letters, only SQLite and "
+            "PostgreSQL have one; use a file or sqs://QUEUE"
         )
     return settings.store
 
 
 def check_places(settings: Settings) -> None:
-    """Refuse a pipeline that would read what it writes, or write one thing over another."""
+    """Refuse a pipeline that would read its own output, or write two outputs to one file."""
     if settings.sink == "-" and settings.dead_letter == "-":
         raise ConfigError("sink and dead_letter are both stdout; send one of them to a file")
-    named = {"store": store_file(settings.store) or "-"}
-    named |= {"source": settings.source, "sink": settings.sink, "dead_letter": dead_letter_url(settings)}
-    files = [(name, Path(place).resolve()) for name, place in named.items() if place != "-" and ":" not in place]
-    for at, (name, file) in enumerate(files):
-        for other, same in files[:at]:
-            if file == same and not file.is_char_device():
-                raise ConfigError(f"{other} and {name} are both {named[name]}; give each a file of its own")
+    urls = {"store": store_file(settings.store) or "-"}
+    urls |= {"source": settings.source, "sink": settings.sink, "dead_letter": dead_letter_url(settings)}
+    files = [(name, Path(url).resolve()) for name, url in urls.items() if url != "-" and ":" not in url]
+    for index, (name, file) in enumerate(files):
+        for other, other_file in files[:index]:
+            if file == other_file and not file.is_char_device():
+                raise ConfigError(f"{other} and {name} are both {urls[name]}; give each a file of its own")
 
 
 class Pipeline:
@@ -175,7 +177,7 @@ class Pipeline:
 
     def __init__(self, settings: Settings, hooks: Sequence[Hook] = ()) -> None:
         check_places(settings)
-        with ExitStack() as opened:  # what is open is closed again if another part cannot be
+        with ExitStack() as opened:  # open parts are closed again if another one cannot be opened
             self.handler = open_sink(settings.sink)
             if isinstance(self.handler, Sink):
                 opened.callback(self.handler.close)
@@ -192,7 +194,7 @@ class Pipeline:
             self._opened = opened.pop_all()
 
     def _warnings(self, settings: Settings) -> list[str]:
-        """What to warn of in the store; that it does not answer, where events are to run all the same."""
+        """Return warnings about the store, also that it does not answer if events run all the same."""
         try:
             return self.once.check()
         except StoreError as error:

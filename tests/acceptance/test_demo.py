@@ -32,14 +32,14 @@ def test_the_tour_notices_what_is_wrong(tmp_path: Path) -> None:
     from eventonce.cli.demo import _conclude
     from eventonce.cli.tour.tour import Charges
 
-    made = stream.make(30)
+    made = stream.make_traffic(30)
     assert _conclude(Charges(orders=30, twice=0, rows=30), made)
     assert not _conclude(Charges(orders=30, twice=1, rows=31), made)
     assert not _conclude(Charges(orders=29, twice=0, rows=29), made)
 
 
 def test_the_stream_has_every_kind_of_copy() -> None:
-    made = stream.make(300)
+    made = stream.make_traffic(300)
     assert made.deliveries == 600
     assert (made.same_id, made.new_id, made.both) == (100, 100, 100)
     assert len(set(made.first) & set(made.second)) >= 100

@@ -27,13 +27,13 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULT
 
 
 def examples(language: str) -> list[object]:
-    found: list[object] = []
+    params: list[object] = []
     for page in PAGES:
         blocks = [match for match in BLOCK.finditer(page.read_text()) if match[1] == language]
-        found += [
+        params += [
             pytest.param(match[2], match[3], id=f"{page.name}-{number}") for number, match in enumerate(blocks, 1)
         ]
-    return found
+    return params
 
 
 def run(command: list[str], folder: Path, **more: str) -> str:

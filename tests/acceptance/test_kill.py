@@ -53,7 +53,7 @@ def start(folder: Path, *options: str, **more: str) -> "subprocess.Popen[str]":
 
 
 def kill_at_random(folder: Path, times: int, dice: random.Random, log: str, bytes_each: int, *options: str) -> int:
-    """Start, wait until it has written a little and a moment more, kill; how often that met one at work."""
+    """Start workers, let each write a little and kill it. Return how many were at work."""
     met = 0
     for _ in range(times):
         before, more = size(folder / log), dice.randrange(bytes_each)

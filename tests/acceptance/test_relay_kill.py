@@ -24,7 +24,7 @@ from tests.servers import Ministack, Postgres
 # the sending.
 RELAY = """
 import os, signal, sys, threading
-from eventonce.outbox import Kind, Outbox, Published, Relay
+from eventonce.outbox import Outbox, PublishKind, PublishResult, Relay
 
 url, place, store, mode = sys.argv[1:5]
 file = os.open("published.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -40,7 +40,7 @@ class Receiver:
             line = f"{each.group} {each.identity} {each.event.data['n']} {os.getpid()}"
             os.write(file, line.encode() + b"\\n")
         die("after sending")
-        return [Published(kind=Kind.PUBLISHED, identity=each.identity) for each in events]
+        return [PublishResult(kind=PublishKind.PUBLISHED, identity=each.identity) for each in events]
 
 outbox = Outbox(url)
 relay = Relay(outbox, Receiver(), dead_letter="dead.jsonl", lease="1s", poll="100ms", batch=20, store=store)
@@ -85,14 +85,14 @@ class Bench:
         return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
 
     def wait(self) -> None:
-        """Until all that was added is published, whoever does it."""
-        give_up, wanted = time.monotonic() + PATIENCE, {each for group in self.added.values() for each in group}
+        """Wait until some relay has published every event that was added."""
+        deadline, wanted = time.monotonic() + PATIENCE, {each for group in self.added.values() for each in group}
         while wanted - {line[1] for line in self.published()}:
-            assert time.monotonic() < give_up, sorted(wanted - {line[1] for line in self.published()})
+            assert time.monotonic() < deadline, sorted(wanted - {line[1] for line in self.published()})
             time.sleep(0.05)
 
     def check(self) -> int:
-        """Each group in the order of its transactions; gives how many were published more than once."""
+        """Check that each group has the order of its transactions. Return how many events were published repeatedly."""
         lines = self.published()
         for group, identities in self.added.items():
             assert list(dict.fromkeys(line[1] for line in lines if line[0] == group)) == identities

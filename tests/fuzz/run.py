@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing of one target, or of each in turn: `python -m tests.fuzz.run SECONDS [TARGET]...`
 
-Needs atheris. What it finds is written to tests/fuzz/cases/TARGET, where the ordinary tests repeat it from then on.
+It needs atheris. A finding is written to tests/fuzz/cases/TARGET, and the ordinary tests repeat it from then on.
 """
 
 import subprocess
@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 CASES = Path(__file__).with_name("cases")
-MOST_BYTES, MOST_SECONDS, MOST_MEGABYTES = 4096, 10, 2048
+MAX_BYTES, MAX_SECONDS, MAX_MEGABYTES = 4096, 10, 2048
 
 
 def fuzz(name: str, seconds: str) -> None:
-    """Fuzz one target in this process, until the time is over or it fails."""
+    """Fuzz one target in this process until the time has passed or it fails."""
     import atheris
 
     with atheris.instrument_imports(include=["eventonce"]):
@@ -23,18 +23,18 @@ def fuzz(name: str, seconds: str) -> None:
     corpus.mkdir(parents=True, exist_ok=True)
     for number, seed in enumerate(seeds(name)):
         (corpus / f"seed-{number}").write_bytes(seed)
-    found = CASES / name
-    found.mkdir(parents=True, exist_ok=True)
-    limits = [f"-max_len={MOST_BYTES}", f"-timeout={MOST_SECONDS}", f"-rss_limit_mb={MOST_MEGABYTES}"]
+    cases = CASES / name
+    cases.mkdir(parents=True, exist_ok=True)
+    limits = [f"-max_len={MAX_BYTES}", f"-timeout={MAX_SECONDS}", f"-rss_limit_mb={MAX_MEGABYTES}"]
     atheris.Setup(
-        [sys.argv[0], f"-max_total_time={seconds}", *limits, f"-artifact_prefix={found}/", "-verbosity=0", str(corpus)],
+        [sys.argv[0], f"-max_total_time={seconds}", *limits, f"-artifact_prefix={cases}/", "-verbosity=0", str(corpus)],
         TARGETS[name],
     )
     atheris.Fuzz()
 
 
 def main(seconds: str, names: list[str]) -> int:
-    """Fuzz each in a process of its own; how many failed."""
+    """Fuzz each target in a process of its own. Return how many failed."""
     if names[:1] == ["--here"]:
         fuzz(names[1], seconds)
         return 0

@@ -1,5 +1,5 @@
-"""What reads the outside, each as a function of bytes. It may refuse its input with the error it promises, and nothing
-else: any other exception is a finding, as is a hang or memory without bound (the runner sees to those)."""
+"""Everything that reads input from outside, each as a function of bytes. It may refuse its input with the error that it
+promises. Any other exception is a finding, as is a hang or memory without bound (the runner limits those)."""
 
 import asyncio
 import contextlib
@@ -75,14 +75,14 @@ def parsed(data: bytes) -> Any:
         return None
 
 
-def check_event(found: Event | EventRejected) -> None:
-    """What can be read can be keyed and written, or says why not."""
-    if isinstance(found, EventRejected):
-        assert str(found)
+def check_event(result: Event | EventRejected) -> None:
+    """An event can be keyed and written, and an error has a reason."""
+    if isinstance(result, EventRejected):
+        assert str(result)
         return
     with contextlib.suppress(EventRejected):
-        assert len(_BOOK.key(found).key) == KEY_BYTES
-    json.loads(found.line())
+        assert len(_BOOK.key(result).key) == KEY_BYTES
+    json.loads(result.line())
 
 
 def one_event(data: bytes) -> None:
@@ -104,29 +104,29 @@ def message(data: bytes) -> None:
 
 def binary_cloudevent(data: bytes) -> None:
     headers, body = parsed(halves(data)[0]), halves(data)[1]
-    given = {str(name): str(value) for name, value in headers.items()} if isinstance(headers, dict) else {}
+    named = {str(name): str(value) for name, value in headers.items()} if isinstance(headers, dict) else {}
     with contextlib.suppress(EventRejected):
         check_event(
-            read_binary({"ce-specversion": "1.0", "ce-id": "1", "ce-source": "s", "ce-type": "t", **given}, body)
+            read_binary({"ce-specversion": "1.0", "ce-id": "1", "ce-source": "s", "ce-type": "t", **named}, body)
         )
 
 
 def documents(data: bytes) -> None:
-    """However a file is cut into reads, the same documents come out."""
+    """A file has the same documents however it is divided into reads."""
     assert _split(data, 7) == _split(data, len(data) or 1)
 
 
 def _split(data: bytes, size: int) -> list[Any]:
     splitter = Splitter()
-    found = [each for at in range(0, len(data), size) for each in splitter.feed(data[at : at + size])]
-    return [(each.body, each.trouble) for each in [*found, *splitter.end()]]
+    parts = [part for start in range(0, len(data), size) for part in splitter.feed(data[start : start + size])]
+    return [(part.body, part.unreadable) for part in [*parts, *splitter.end()]]
 
 
 def pattern(data: bytes) -> None:
     rule, event = map(parsed, halves(data))
     with contextlib.suppress(PatternError):
-        found = Pattern(rule).matches(event if isinstance(event, dict) else {})
-        assert found in (True, False)
+        result = Pattern(rule).matches(event if isinstance(event, dict) else {})
+        assert result in (True, False)
 
 
 def pipeline(data: bytes) -> None:
@@ -153,7 +153,7 @@ def durations(data: bytes) -> None:
 
 
 def urls(data: bytes) -> None:
-    """Nothing is connected to, and nothing but an error of ours comes of a wrong URL."""
+    """Nothing connects, and a wrong URL raises nothing but an error of ours."""
     url = text(data)
     if url.startswith(("memory:", "redis:", "rediss:", "dynamodb:", "postgresql:")):
         with contextlib.suppress(EventOnceError):
@@ -165,7 +165,7 @@ def urls(data: bytes) -> None:
 
 
 def invocation(data: bytes) -> None:
-    """Whatever a function is invoked with, it answers or refuses, and a request is always answered."""
+    """A function returns or refuses whatever it is invoked with, and a request always gets a response."""
     document = parsed(data)
     auth = (None, github("secret"))[len(data) % 2]
     with Once("memory:") as once, contextlib.redirect_stdout(io.StringIO()):
@@ -178,7 +178,7 @@ def invocation(data: bytes) -> None:
 
 
 def notice(data: bytes) -> None:
-    """Nobody can sign these, so that each is refused, and fetches nothing but a certificate of SNS."""
+    """Nobody can sign these, so each is refused and fetches nothing but a certificate of SNS."""
     fetched: list[str] = []
 
     def fetch(url: str) -> bytes:
@@ -193,15 +193,15 @@ def notice(data: bytes) -> None:
 
 
 def letter(data: bytes) -> None:
-    """A letter that is damaged says so; any other can be run."""
-    found = read_letter(data)
-    events = [] if found.trouble else letter_deliveries(found)
+    """A damaged letter says so, and any other can be run."""
+    dead_letter = read_letter(data)
+    events = [] if dead_letter.trouble else letter_deliveries(dead_letter)
     with Once("memory:") as once:
         assert len(once.run(events, lambda event: None)) == len(events)
 
 
 def engine(data: bytes) -> None:
-    """Whatever comes, a run gives each event an outcome and never raises."""
+    """A run returns an outcome for each event and never raises, whatever the input."""
     with Once("memory:", rules=Rule(name="all", key="content", ignore=["**.at"])) as once:
         outcomes = once.run([data, data], lambda event: None)
         kinds = {outcome.kind for outcome in outcomes}
@@ -237,9 +237,9 @@ def options(data: bytes) -> None:
 
 def webhook(data: bytes) -> None:
     head, body = halves(data)
-    said = parsed(head)
-    given = said.items() if isinstance(said, dict) else ()
-    headers = [(str(n).lower().encode("utf-8", "replace"), str(v).encode("utf-8", "replace")) for n, v in given]
+    document = parsed(head)
+    pairs = document.items() if isinstance(document, dict) else ()
+    headers = [(str(n).lower().encode("utf-8", "replace"), str(v).encode("utf-8", "replace")) for n, v in pairs]
     headers.append((b"x-hub-signature-256", b"sha256=" + hmac.digest(b"secret", body, "sha256").hex().encode()))
     auths = (None, Bearer("secret"), github("secret"), Stripe("secret"))
     with Once("memory:") as once:
@@ -251,18 +251,18 @@ def webhook(data: bytes) -> None:
 
 
 async def _ask(app: Any, headers: list[tuple[bytes, bytes]], body: bytes) -> int:
-    told: list[Any] = []
+    messages: list[Any] = []
     parts: Iterator[Any] = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def receive() -> Any:
         return next(parts, {"type": "http.disconnect"})
 
     async def send(message: Any) -> None:
-        told.append(message)
+        messages.append(message)
 
     scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": headers}
     await app(scope, receive, send)
-    status: int = told[0]["status"]
+    status: int = messages[0]["status"]
     return status
 
 

@@ -1,4 +1,4 @@
-"""What the tests of outboxes share: databases of their own, and a receiver that fails as it is told."""
+"""Shared by the tests of outboxes: databases of their own, and a receiver that fails on demand."""
 
 import sqlite3
 import threading
@@ -20,10 +20,10 @@ PATIENCE = 120.0  # seconds until a test is given up
 
 
 class Receiver:
-    """Takes events, and fails as it is told: `fate` says for each what becomes of it."""
+    """Takes events, and fails on demand: `kind_of` decides the result of each message."""
 
-    def __init__(self, fate: Callable[[Message], PublishKind] = lambda each: PublishKind.PUBLISHED) -> None:
-        self.fate = fate
+    def __init__(self, kind_of: Callable[[Message], PublishKind] = lambda each: PublishKind.PUBLISHED) -> None:
+        self.kind_of = kind_of
         self.sent: list[Message] = []  # all that was sent, whatever became of it
         self.got: list[Message] = []  # what got through
         self._lock = threading.Lock()
@@ -41,7 +41,7 @@ class Receiver:
         return answers
 
     def _receive(self, each: Message) -> PublishKind:
-        kind = self.fate(each)
+        kind = self.kind_of(each)
         self.sent.append(each)
         if kind in (PublishKind.PUBLISHED, PublishKind.DEDUPLICATED):
             self.got.append(each)
@@ -51,13 +51,13 @@ class Receiver:
         return [each.event.data["n"] for each in self.got]
 
     def by_group(self) -> dict[str | None, list[int]]:
-        found: dict[str | None, list[int]] = defaultdict(list)
+        by_group: dict[str | None, list[int]] = defaultdict(list)
         for each in self.got:
-            found[each.group].append(each.event.data["n"])
-        return dict(found)
+            by_group[each.group].append(each.event.data["n"])
+        return dict(by_group)
 
     def wait(self, count: int) -> None:
-        """Until so many got through."""
+        """Wait until the receiver has a number of messages."""
         with self._more:
             assert self._more.wait_for(lambda: len(self.got) >= count, PATIENCE), f"{len(self.got)} of {count}"
 
@@ -123,7 +123,7 @@ def postgres_database(server: Postgres, isolation: str = "read committed") -> Da
 
 @contextmanager
 def running(*relays: Relay) -> Iterator[None]:
-    """These relays at work, each in a thread."""
+    """Run relays, each in a thread, until the block ends."""
     stop = threading.Event()
     with ThreadPoolExecutor(len(relays)) as threads:
         futures = [threads.submit(each.run, stop) for each in relays]

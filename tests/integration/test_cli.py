@@ -29,8 +29,8 @@ Command = Callable[..., Finished]
 def cli(tmp_path: Path) -> Command:
     """Runs the command line in a folder of its own."""
 
-    def run(*args: str, given: str | bytes = b"", **env: str) -> Finished:
-        data = given.encode() if isinstance(given, str) else given
+    def run(*args: str, stdin: str | bytes = b"", **env: str) -> Finished:
+        data = stdin.encode() if isinstance(stdin, str) else stdin
         done = subprocess.run(
             [sys.executable, "-m", "eventonce", *args],
             check=False,
@@ -87,8 +87,8 @@ def test_the_help_of_every_verb_has_an_example(cli: Command, verb: str) -> None:
     done = cli(verb, "--help")
 
     assert (done.returncode, done.stderr) == (0, "")
-    told = [line for line in done.stdout.splitlines() if not line.startswith("Usage:")]
-    assert [line for line in told if f"eventonce {verb}" in line]
+    reported = [line for line in done.stdout.splitlines() if not line.startswith("Usage:")]
+    assert [line for line in reported if f"eventonce {verb}" in line]
 
 
 def test_the_installed_command_is_the_same(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_completion_scripts(cli: Command, shell: str) -> None:
     assert "eventonce" in done.stdout
 
 
-def test_completion_of_an_unknown_shell_is_told(cli: Command) -> None:
+def test_completion_of_an_unknown_shell_is_refused(cli: Command) -> None:
     done = cli("completion", "tcsh")
 
     assert done.returncode == 2
@@ -164,7 +164,7 @@ def test_completion_completes(tmp_path: Path) -> None:
     ids=" ".join,
 )
 def test_wrong_usage_exits_2_and_leaves_nothing_behind(cli: Command, tmp_path: Path, args: list[str]) -> None:
-    done = cli(*args, given=lines(1))
+    done = cli(*args, stdin=lines(1))
 
     assert done.returncode == 2
     assert done.stdout == ""
@@ -190,7 +190,7 @@ def test_a_demo_does_not_write_into_a_folder_that_exists(cli: Command, tmp_path:
 @pytest.mark.parametrize(
     ("args", "closed"), [(["run"], 0), (["run", "--source", "in.jsonl"], 1), (["peek"], 0)], ids=["in", "out", "peek"]
 )
-def test_closed_standard_streams_are_told(tmp_path: Path, args: list[str], closed: int) -> None:
+def test_closed_standard_streams_are_reported(tmp_path: Path, args: list[str], closed: int) -> None:
     # given a service manager or a shell that closed them: eventonce run <&-
     (tmp_path / "in.jsonl").write_text(lines(1))
     program = (
@@ -203,11 +203,11 @@ def test_closed_standard_streams_are_told(tmp_path: Path, args: list[str], close
     assert done.returncode == 2
 
 
-# --- run: ways in ---
+# --- run: forms of input ---
 
 
 def test_run_from_stdin_to_stdout(cli: Command) -> None:
-    done = cli("run", given=lines(1, 2, 1, 3, 2))
+    done = cli("run", stdin=lines(1, 2, 1, 3, 2))
 
     assert done.returncode == 0
     assert ids(done.stdout) == ["1", "2", "3"]
@@ -224,7 +224,7 @@ def test_run_from_file_to_file(cli: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "stdin",
     [
         gzip.compress(lines(1, 2, 1).encode(), mtime=0),
         gzip.compress(lines(1).encode(), mtime=0) + gzip.compress(lines(2, 1).encode(), mtime=0),
@@ -236,10 +236,10 @@ def test_run_from_file_to_file(cli: Command, tmp_path: Path) -> None:
     ids=["gzip", "gzip of two members", "concatenated", "mixed", "indented", "bom and crlf"],
 )
 @pytest.mark.parametrize("way", ["stdin", "file"])
-def test_run_reads_every_form(cli: Command, tmp_path: Path, given: bytes, way: str) -> None:
-    (tmp_path / "in").write_bytes(given)
+def test_run_reads_every_form(cli: Command, tmp_path: Path, stdin: bytes, way: str) -> None:
+    (tmp_path / "in").write_bytes(stdin)
 
-    done = cli("run", "--json", given=given) if way == "stdin" else cli("run", "--json", "--source", "in")
+    done = cli("run", "--json", stdin=stdin) if way == "stdin" else cli("run", "--json", "--source", "in")
 
     assert done.returncode == 0
     assert ids(done.stdout) == ["1", "2"]
@@ -247,13 +247,13 @@ def test_run_reads_every_form(cli: Command, tmp_path: Path, given: bytes, way: s
 
 
 def test_run_of_nothing(cli: Command) -> None:
-    done = cli("run", given="")
+    done = cli("run", stdin="")
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "0 events\n")
 
 
 def test_run_of_more_than_one_batch(cli: Command) -> None:
-    done = cli("run", "--json", "--batch", "7", given=lines(*range(100), *range(50)))
+    done = cli("run", "--json", "--batch", "7", stdin=lines(*range(100), *range(50)))
 
     assert ids(done.stdout) == [str(number) for number in range(100)]
     assert (summary(done)["processed"], summary(done)["duplicate"]) == (100, 50)
@@ -283,7 +283,7 @@ def test_run_hands_over_what_a_quiet_pipe_has_brought(tmp_path: Path) -> None:
 
 
 def test_the_json_summary_is_one_line_with_every_count(cli: Command) -> None:
-    done = cli("run", "--json", given=lines(1, 2, 1) + "broken\n")
+    done = cli("run", "--json", stdin=lines(1, 2, 1) + "broken\n")
 
     counts = summary(done)
     assert [name for name in ["events", *OUTCOMES] if name not in counts] == []
@@ -293,7 +293,7 @@ def test_the_json_summary_is_one_line_with_every_count(cli: Command) -> None:
 
 
 def test_a_plain_run_says_what_went_wrong_and_where(cli: Command) -> None:
-    done = cli("run", given=lines(1) + "broken\n")
+    done = cli("run", stdin=lines(1) + "broken\n")
 
     assert done.returncode == 1
     assert "\r" not in done.stderr
@@ -304,8 +304,8 @@ def test_a_plain_run_says_what_went_wrong_and_where(cli: Command) -> None:
     assert third == "dead letters are in eventonce-dead.jsonl"
 
 
-def test_a_run_does_not_complain_a_thousand_times(cli: Command, tmp_path: Path) -> None:
-    done = cli("run", given="broken\n" * 1000)
+def test_a_run_reports_failures_up_to_a_limit(cli: Command, tmp_path: Path) -> None:
+    done = cli("run", stdin="broken\n" * 1000)
 
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) < 30
@@ -317,8 +317,8 @@ def test_a_run_does_not_complain_a_thousand_times(cli: Command, tmp_path: Path) 
 
 
 def test_duplicates_across_two_runs(cli: Command) -> None:
-    first = cli("run", "--json", given=lines(1, 2))
-    second = cli("run", "--json", given=lines(2, 3))
+    first = cli("run", "--json", stdin=lines(1, 2))
+    second = cli("run", "--json", stdin=lines(2, 3))
 
     assert (ids(first.stdout), ids(second.stdout)) == (["1", "2"], ["3"])
     assert (second.returncode, summary(second)["duplicate"]) == (0, 1)
@@ -326,16 +326,16 @@ def test_duplicates_across_two_runs(cli: Command) -> None:
 
 def test_two_consumers_both_get_every_event(cli: Command) -> None:
     for consumer in ("billing", "shipping"):
-        assert ids(cli("run", "--consumer", consumer, given=lines(1, 1)).stdout) == ["1"]
+        assert ids(cli("run", "--consumer", consumer, stdin=lines(1, 1)).stdout) == ["1"]
 
 
 def test_two_stores_know_nothing_of_each_other(cli: Command) -> None:
     for store in ("sqlite:///a.db", "sqlite:///b.db", "memory:", "memory:"):
-        assert ids(cli("run", "--store", store, given=lines(1, 1)).stdout) == ["1"]
+        assert ids(cli("run", "--store", store, stdin=lines(1, 1)).stdout) == ["1"]
 
 
 def test_key_by_id_drops_the_same_id_with_other_content(cli: Command) -> None:
-    done = cli("run", "--key", "id", "--json", given='{"id":"1","n":1}\n{"id":"1","n":2}\n')
+    done = cli("run", "--key", "id", "--json", stdin='{"id":"1","n":1}\n{"id":"1","n":2}\n')
 
     assert done.stdout == '{"id":"1","n":1}\n'
 
@@ -348,7 +348,7 @@ def test_key_by_content_drops_the_same_content_however_it_is_written(cli: Comman
         '{"id":"4","source":"shop","detail-type":"Refund","detail":{"b":"ä","a":1}}',
     ]
 
-    done = cli("run", "--key", "content", "--json", given="\n".join(events))
+    done = cli("run", "--key", "content", "--json", stdin="\n".join(events))
 
     assert ids(done.stdout) == ["1", "3", "4"]
     assert done.returncode == 0
@@ -385,10 +385,10 @@ def test_a_pipeline_file_with_content_and_ignore(cli: Command, tmp_path: Path) -
     assert sorted(file.name for file in tmp_path.iterdir()) == ["billing.db", "in.jsonl", "out.jsonl", "pipeline.toml"]
 
 
-def test_options_count_more_than_the_pipeline_file(cli: Command, tmp_path: Path) -> None:
+def test_options_override_the_pipeline_file(cli: Command, tmp_path: Path) -> None:
     (tmp_path / "pipeline.toml").write_text(PIPELINE)
 
-    done = cli("run", "-c", "pipeline.toml", "--source", "-", "--sink", "-", given=lines(1))
+    done = cli("run", "-c", "pipeline.toml", "--source", "-", "--sink", "-", stdin=lines(1))
 
     assert ids(done.stdout) == ["1"]
 
@@ -407,7 +407,7 @@ def test_a_pipeline_file_may_come_from_a_pipe(cli: Command, tmp_path: Path) -> N
     (tmp_path / "in.jsonl").write_text(lines(1, 1))
     text = 'source = "in.jsonl"\nsink = "out.jsonl"\nbatch = 1\n'
 
-    done = cli("run", "/dev/stdin", "--key", "id", given=text)
+    done = cli("run", "/dev/stdin", "--key", "id", stdin=text)
 
     assert done.returncode == 0
     assert ids((tmp_path / "out.jsonl").read_text()) == ["1"]
@@ -511,7 +511,7 @@ Effects = Callable[[], list[dict[str, Any]]]
 
 @pytest.mark.parametrize("name", ["plain", "slow", "told", "told_slow", "charger"])
 def test_a_function_gets_each_event_once(cli: Command, effects: Effects, name: str) -> None:
-    done = cli("run", "--json", "--sink", f"python:handlers:{name}", given=lines(1, 2, 1))
+    done = cli("run", "--json", "--sink", f"python:handlers:{name}", stdin=lines(1, 2, 1))
 
     assert (done.returncode, done.stdout) == (0, "")
     assert sorted(each["id"] for each in effects()) == ["1", "2"]
@@ -519,8 +519,8 @@ def test_a_function_gets_each_event_once(cli: Command, effects: Effects, name: s
 
 
 @pytest.mark.parametrize("name", ["told", "told_slow"])
-def test_a_function_is_told_about_its_run(cli: Command, effects: Effects, name: str) -> None:
-    cli("run", "--sink", f"python:handlers:{name}", given=lines(1, 2))
+def test_a_function_sees_the_details_of_its_run(cli: Command, effects: Effects, name: str) -> None:
+    cli("run", "--sink", f"python:handlers:{name}", stdin=lines(1, 2))
 
     first, second = sorted(effects(), key=lambda each: str(each["id"]))
     assert (first["attempt"], second["attempt"]) == (1, 1)
@@ -530,7 +530,7 @@ def test_a_function_is_told_about_its_run(cli: Command, effects: Effects, name: 
 
 @pytest.mark.parametrize("name", ["third_time", "third_time_slow"])
 def test_a_function_that_fails_twice_gets_its_third_time(cli: Command, effects: Effects, name: str) -> None:
-    done = cli("run", "--json", "--sink", f"python:handlers:{name}", given=lines(1, 2, 1))
+    done = cli("run", "--json", "--sink", f"python:handlers:{name}", stdin=lines(1, 2, 1))
 
     assert done.returncode == 0
     assert sorted((each["id"], each["attempt"]) for each in effects()) == [("1", 3), ("2", 3)]
@@ -540,9 +540,9 @@ def test_a_function_that_fails_twice_gets_its_third_time(cli: Command, effects: 
 def test_what_always_fails_ends_as_a_dead_letter_with_its_history(
     cli: Command, effects: Effects, tmp_path: Path
 ) -> None:
-    given = lines("good", "bad", "fine")
+    stdin = lines("good", "bad", "fine")
 
-    done = cli("run", "three.toml", "--json", "--sink", "python:handlers:never", given=given)
+    done = cli("run", "three.toml", "--json", "--sink", "python:handlers:never", stdin=stdin)
 
     # then it was tried three times, the others went on, and its letter says so
     assert done.returncode == 1
@@ -552,30 +552,30 @@ def test_what_always_fails_ends_as_a_dead_letter_with_its_history(
     (letter,) = letters(tmp_path)
     assert (letter["outcome"], letter["error"], letter["attempts"]) == ("failed", "ValueError", 3)
     assert letter["reason"] == "no, attempt 3"
-    assert (letter["source"], letter["line"], letter["byte"]) == ("stdin", 2, given.index('{"id": "bad"'))
-    assert letter["body"] == given.splitlines()[1]
+    assert (letter["source"], letter["line"], letter["byte"]) == ("stdin", 2, stdin.index('{"id": "bad"'))
+    assert letter["body"] == stdin.splitlines()[1]
 
 
 def test_attempts_are_remembered_across_runs(cli: Command, effects: Effects, tmp_path: Path) -> None:
     # given an event that has used up its attempts
     sink = ("--sink", "python:handlers:never")
-    cli("run", "three.toml", *sink, given=lines("bad"))
+    cli("run", "three.toml", *sink, stdin=lines("bad"))
 
-    # when it comes again, it is not tried again, and its letter tells why
-    again = cli("run", "three.toml", *sink, given=lines("bad"))
+    # when it is repeated, it is not tried again, and its letter has the reason
+    again = cli("run", "three.toml", *sink, stdin=lines("bad"))
     assert again.returncode == 1
     assert [each["attempt"] for each in effects()] == [1, 2, 3]
     assert letters(tmp_path)[1]["reason"] == "failed 3 times; the last one ended with ValueError: no, attempt 3"
     assert letters(tmp_path)[1]["attempts"] == 3
 
     # when it is forgotten, it is
-    cli("forget", given=lines("bad"))
-    cli("run", "three.toml", *sink, given=lines("bad"))
+    cli("forget", stdin=lines("bad"))
+    cli("run", "three.toml", *sink, stdin=lines("bad"))
     assert [each["attempt"] for each in effects()] == [1, 2, 3, 1, 2, 3]
 
 
 def test_a_function_may_reject_an_event_at_once(cli: Command, effects: Effects, tmp_path: Path) -> None:
-    done = cli("run", "--json", "--sink", "python:handlers:refuses", given=lines("good", "bad", "fine"))
+    done = cli("run", "--json", "--sink", "python:handlers:refuses", stdin=lines("good", "bad", "fine"))
 
     assert done.returncode == 1
     assert [each["id"] for each in effects()] == ["good", "fine"]
@@ -585,18 +585,18 @@ def test_a_function_may_reject_an_event_at_once(cli: Command, effects: Effects, 
 
 
 @pytest.mark.parametrize("name", ["odd", "untold"])
-def test_an_error_that_is_hard_to_tell_is_an_error_like_any_other(
+def test_an_error_that_cannot_be_printed_is_an_error_like_any_other(
     cli: Command, effects: Effects, tmp_path: Path, name: str
 ) -> None:
-    done = cli("run", "three.toml", "--sink", f"python:handlers:{name}", given=lines(1, 2))
+    done = cli("run", "three.toml", "--sink", f"python:handlers:{name}", stdin=lines(1, 2))
 
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert sorted(letter["body"] for letter in letters(tmp_path)) == lines(1, 2).splitlines()
 
 
-def test_a_function_that_quits_gives_its_claims_back(cli: Command, effects: Effects) -> None:
-    done = cli("run", "--sink", "python:handlers:quits", given=lines(1, 2))
+def test_a_function_that_quits_releases_its_claims(cli: Command, effects: Effects) -> None:
+    done = cli("run", "--sink", "python:handlers:quits", stdin=lines(1, 2))
 
     assert done.returncode == 7
     assert states(cli, 1, 2) == ["unknown", "unknown"]
@@ -607,8 +607,8 @@ def test_effects_in_the_store_itself_are_rolled_back_with_their_event(
 ) -> None:
     import sqlite3
 
-    done = cli("run", "three.toml", "--sink", "python:handlers:in_store", given=lines("1", "bad", "2", "1"))
-    cli("run", "three.toml", "--sink", "python:handlers:in_store", given=lines("1", "2"))
+    done = cli("run", "three.toml", "--sink", "python:handlers:in_store", stdin=lines("1", "bad", "2", "1"))
+    cli("run", "three.toml", "--sink", "python:handlers:in_store", stdin=lines("1", "2"))
 
     assert done.returncode == 1
     connection = sqlite3.connect(tmp_path / "eventonce.db")
@@ -620,15 +620,15 @@ def test_effects_in_the_store_itself_are_rolled_back_with_their_event(
 
 
 def states(cli: Command, *numbers: object) -> list[str]:
-    done = cli("peek", given=lines(*numbers))
+    done = cli("peek", stdin=lines(*numbers))
     assert done.returncode == 0
     return [json.loads(line)["state"] for line in done.stdout.splitlines()]
 
 
 def test_peek_shows_what_is_remembered(cli: Command, effects: Effects) -> None:
-    cli("run", "three.toml", "--sink", "python:handlers:never", given=lines("1", "bad"))
+    cli("run", "three.toml", "--sink", "python:handlers:never", stdin=lines("1", "bad"))
 
-    done, failed, unknown = (json.loads(line) for line in cli("peek", given=lines(1, "bad", 3)).stdout.splitlines())
+    done, failed, unknown = (json.loads(line) for line in cli("peek", stdin=lines(1, "bad", 3)).stdout.splitlines())
 
     assert (done["state"], done["attempts"]) == ("done", 1)
     assert done["done_at"] < done["remembered_until"]
@@ -638,7 +638,7 @@ def test_peek_shows_what_is_remembered(cli: Command, effects: Effects) -> None:
 
 
 def test_peek_takes_keys_and_files(cli: Command, tmp_path: Path) -> None:
-    cli("run", given=lines(1))
+    cli("run", stdin=lines(1))
     (tmp_path / "in.jsonl").write_text(lines(1))
 
     (by_event,) = cli("peek", "--events", "in.jsonl").stdout.splitlines()
@@ -651,17 +651,17 @@ def test_peek_takes_keys_and_files(cli: Command, tmp_path: Path) -> None:
 def test_peek_uses_the_rules_of_a_pipeline(cli: Command, tmp_path: Path) -> None:
     (tmp_path / "pipeline.toml").write_text(PIPELINE)
     event = {"id": "1", "source": "shop", "detail-type": "Order", "detail": {"amount": 1, "timestamp": 1}}
-    cli("run", "pipeline.toml", "--source", "-", given=json.dumps(event))
+    cli("run", "pipeline.toml", "--source", "-", stdin=json.dumps(event))
 
     copy = {**event, "id": "2", "detail": {"amount": 1, "timestamp": 2}}
-    (told,) = cli("peek", "-c", "pipeline.toml", given=json.dumps(copy)).stdout.splitlines()
+    (reported,) = cli("peek", "-c", "pipeline.toml", stdin=json.dumps(copy)).stdout.splitlines()
 
-    assert json.loads(told)["state"] == "done"
+    assert json.loads(reported)["state"] == "done"
 
 
-def test_peek_of_what_is_no_event_is_told_with_its_line(cli: Command) -> None:
-    cli("run", given=lines(1))
-    done = cli("peek", given=lines(1) + "broken\n")
+def test_peek_names_the_line_that_holds_no_event(cli: Command) -> None:
+    cli("run", stdin=lines(1))
+    done = cli("peek", stdin=lines(1) + "broken\n")
 
     assert done.returncode == 2
     assert "stdin:2: is not JSON" in done.stderr
@@ -669,17 +669,17 @@ def test_peek_of_what_is_no_event_is_told_with_its_line(cli: Command) -> None:
 
 
 def test_forget_lets_an_event_run_again(cli: Command) -> None:
-    cli("run", given=lines(1, 2))
+    cli("run", stdin=lines(1, 2))
 
-    told = [json.loads(line) for line in cli("forget", given=lines(1, 3)).stdout.splitlines()]
-    assert [each["forgotten"] for each in told] == [True, False]
+    reported = [json.loads(line) for line in cli("forget", stdin=lines(1, 3)).stdout.splitlines()]
+    assert [each["forgotten"] for each in reported] == [True, False]
 
-    assert ids(cli("run", given=lines(1, 2, 3)).stdout) == ["1", "3"]
+    assert ids(cli("run", stdin=lines(1, 2, 3)).stdout) == ["1", "3"]
 
 
 def test_forget_takes_keys(cli: Command) -> None:
-    cli("run", given=lines(1))
-    key = json.loads(cli("peek", given=lines(1)).stdout)["key"]
+    cli("run", stdin=lines(1))
+    key = json.loads(cli("peek", stdin=lines(1)).stdout)["key"]
 
     done = cli("forget", key)
 
@@ -687,10 +687,10 @@ def test_forget_takes_keys(cli: Command) -> None:
     assert states(cli, 1) == ["unknown"]
 
 
-def test_sweep_removes_what_is_over_and_nothing_else(cli: Command, tmp_path: Path) -> None:
+def test_sweep_removes_expired_records_and_nothing_else(cli: Command, tmp_path: Path) -> None:
     (tmp_path / "short.toml").write_text('[[rule]]\nname = "short"\nwindow = "1ms"')
-    cli("run", "short.toml", given=lines(1, 2, 3))
-    cli("run", given=lines(4))
+    cli("run", "short.toml", stdin=lines(1, 2, 3))
+    cli("run", stdin=lines(4))
 
     first, second = cli("sweep"), cli("sweep")
 
@@ -702,9 +702,9 @@ def test_sweep_removes_what_is_over_and_nothing_else(cli: Command, tmp_path: Pat
 
 def test_the_window_of_a_pipeline_without_rules_holds(cli: Command, tmp_path: Path) -> None:
     (tmp_path / "short.toml").write_text('window = "1ms"')
-    cli("run", "short.toml", given=lines(1))
+    cli("run", "short.toml", stdin=lines(1))
 
-    assert ids(cli("run", "short.toml", given=lines(1)).stdout) == ["1"]
+    assert ids(cli("run", "short.toml", stdin=lines(1)).stdout) == ["1"]
 
 
 # --- stopping ---
@@ -746,7 +746,7 @@ def started(tmp_path: Path, effects: Effects) -> Iterator[Callable[[str], subpro
 @pytest.mark.parametrize("name", ["waits", "waits_async"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("batch", ["100", "1"])
-def test_a_run_that_is_stopped_gives_its_claims_back(
+def test_a_run_that_is_stopped_releases_its_claims(
     cli: Command,
     started: Callable[..., subprocess.Popen[str]],
     effects: Effects,
@@ -758,14 +758,14 @@ def test_a_run_that_is_stopped_gives_its_claims_back(
     # given a run whose handler is slow
     process = started(name, "--batch", batch)
 
-    # when it is told to stop
+    # when it is asked to stop
     process.send_signal(number)
-    _, told = process.communicate(timeout=60)
+    _, reported = process.communicate(timeout=60)
 
     # then it says so, nothing is left running, and what had taken effect is remembered
     assert process.returncode == code
-    assert "Traceback" not in told
-    assert told.count("stopped; what was not finished has been given back") == 1
+    assert "Traceback" not in reported
+    assert reported.count("stopped; unfinished events were released") == 1
     finished = [each["id"] for each in effects()]
     assert "1" in finished
     assert "2" not in finished
@@ -836,10 +836,10 @@ def test_a_reader_that_goes_away_ends_the_run_and_the_rest_comes_with_the_next_o
         process.stdout.readline()
         seen = process.stdout.read(2000)
         process.stdout.close()
-        told = process.stderr.read().decode()
+        reported = process.stderr.read().decode()
 
     assert process.returncode != 0
-    assert "Traceback" not in told
+    assert "Traceback" not in reported
     assert seen
     rest = cli("run", "--json", "--source", "in.jsonl")
     assert rest.returncode == 0
@@ -848,7 +848,7 @@ def test_a_reader_that_goes_away_ends_the_run_and_the_rest_comes_with_the_next_o
 
 
 @pytest.mark.parametrize("verb", ["peek", "forget", "sweep"])
-def test_to_look_at_a_store_is_not_to_make_one(tmp_path: Path, verb: str) -> None:
+def test_looking_at_a_store_does_not_create_one(tmp_path: Path, verb: str) -> None:
     keys = [] if verb == "sweep" else ["00" * 16]
     command = [sys.executable, "-m", "eventonce", verb, "--store", "sqlite:///typo.db", *keys]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)

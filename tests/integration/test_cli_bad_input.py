@@ -23,13 +23,13 @@ GOOD = [b'{"id":"good-%d"}' % number for number in range(3)]
 def cli(tmp_path: Path) -> Command:
     """Runs the command line in a folder of its own, after `before` (a Python statement) has changed its limits."""
 
-    def run(*args: str, given: bytes = b"", before: str = "pass") -> Finished:
+    def run(*args: str, stdin: bytes = b"", before: str = "pass") -> Finished:
         program = f"import os, sys\n{before}\nos.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
         done = subprocess.run(
             [sys.executable, "-c", program, "-m", "eventonce", *args],
             check=False,
             cwd=tmp_path,
-            input=given,
+            input=stdin,
             capture_output=True,
             timeout=200,
         )
@@ -46,8 +46,8 @@ def body(letter: dict[str, Any]) -> bytes:
     """The bytes that a dead letter has kept."""
     if "body_base64" in letter:
         return b64decode(letter["body_base64"])
-    kept: str = letter["body"]
-    return kept.encode()
+    letter_body: str = letter["body"]
+    return letter_body.encode()
 
 
 # --- events that cannot be processed ---
@@ -102,9 +102,9 @@ def test_a_bad_event_is_rejected_with_its_line_and_kept_and_the_run_goes_on(
     cli: Command, tmp_path: Path, bad: bytes, reason: str
 ) -> None:
     # given a bad event between good ones
-    given = GOOD[0] + b"\n" + GOOD[1] + b"\n" + bad + b"\n" + GOOD[2] + b"\n"
+    stdin = GOOD[0] + b"\n" + GOOD[1] + b"\n" + bad + b"\n" + GOOD[2] + b"\n"
 
-    done = cli("run", "--json", given=given)
+    done = cli("run", "--json", stdin=stdin)
 
     # then the good ones come out, and the bad one is kept with line, place and reason, as it was
     assert done.returncode == 1
@@ -120,37 +120,37 @@ def test_a_bad_event_is_rejected_with_its_line_and_kept_and_the_run_goes_on(
 
 
 def test_all_bad_events_in_one_run(cli: Command, tmp_path: Path) -> None:
-    given = b"".join(bad + b"\n" + b'{"id":"good-%d"}\n' % number for number, (_, bad, _) in enumerate(REJECTED))
+    stdin = b"".join(bad + b"\n" + b'{"id":"good-%d"}\n' % number for number, (_, bad, _) in enumerate(REJECTED))
 
-    done = cli("run", "--json", given=given)
+    done = cli("run", "--json", stdin=stdin)
 
     assert done.returncode == 1
     assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [f"good-{n}" for n in range(len(REJECTED))]
-    kept = letters(tmp_path)
-    assert [letter["line"] for letter in kept] == [1 + 2 * number for number in range(len(REJECTED))]
-    assert [body(letter) for letter in kept] == [bad for _, bad, _ in REJECTED]
+    letter_body = letters(tmp_path)
+    assert [letter["line"] for letter in letter_body] == [1 + 2 * number for number in range(len(REJECTED))]
+    assert [body(letter) for letter in letter_body] == [bad for _, bad, _ in REJECTED]
 
 
 def test_a_reason_speaks_of_the_event_and_not_of_its_end_when_a_surrogate_is_alone(
     cli: Command, tmp_path: Path
 ) -> None:
     # a document that is whole must not be called truncated: its owner would look for a broken transfer
-    cli("run", given=b'{"id":"1","text":"\\ud800"}\n')
+    cli("run", stdin=b'{"id":"1","text":"\\ud800"}\n')
 
     (letter,) = letters(tmp_path)
     assert "surrogate" in letter["reason"]
 
 
 def test_the_last_line_cut_off(cli: Command, tmp_path: Path) -> None:
-    done = cli("run", given=b'{"id":"1"}\n{"id":"2","te')
+    done = cli("run", stdin=b'{"id":"1"}\n{"id":"2","te')
 
     assert done.returncode == 1
     assert done.stdout == '{"id":"1"}\n'
     assert (letters(tmp_path)[0]["line"], letters(tmp_path)[0]["body"]) == (2, '{"id":"2","te')
 
 
-def test_bad_events_come_again_as_bad_events(cli: Command, tmp_path: Path) -> None:
-    first, second = (cli("run", given=b"broken\n") for _ in range(2))
+def test_bad_events_stay_bad_events_when_repeated(cli: Command, tmp_path: Path) -> None:
+    first, second = (cli("run", stdin=b"broken\n") for _ in range(2))
 
     assert (first.returncode, second.returncode) == (1, 1)
     assert [letter["body"] for letter in letters(tmp_path)] == ["broken", "broken"]
@@ -159,7 +159,7 @@ def test_bad_events_come_again_as_bad_events(cli: Command, tmp_path: Path) -> No
 def test_of_repeated_names_the_last_one_counts(cli: Command) -> None:
     events = [b'{"id":"1","id":"2"}', b'{"id":"2"}', b'{"id":"1"}']
 
-    done = cli("run", "--json", given=b"\n".join(events))
+    done = cli("run", "--json", stdin=b"\n".join(events))
 
     assert done.returncode == 0
     assert done.stdout.encode().splitlines() == [events[0], events[2]]
@@ -168,7 +168,7 @@ def test_of_repeated_names_the_last_one_counts(cli: Command) -> None:
 def test_of_repeated_names_the_last_one_counts_in_the_content_too(cli: Command) -> None:
     events = [b'{"n":1,"n":{"a":1,"a":2}}', b'{"n":{"a":2}}', b'{"n":1}']
 
-    done = cli("run", "--key", "content", "--json", given=b"\n".join(events))
+    done = cli("run", "--key", "content", "--json", stdin=b"\n".join(events))
 
     assert done.returncode == 0
     assert done.stdout.encode().splitlines() == [events[0], events[2]]
@@ -190,13 +190,13 @@ def test_of_repeated_names_the_last_one_counts_in_the_content_too(cli: Command) 
 )
 @pytest.mark.parametrize("key", ["id", "content"])
 def test_what_is_unusual_but_right_is_processed_as_it_is(cli: Command, event: bytes, key: str) -> None:
-    done = cli("run", "--json", "--key", key, given=event + b"\n" + event + b"\n")
+    done = cli("run", "--json", "--key", key, stdin=event + b"\n" + event + b"\n")
 
     assert done.returncode == 0
     assert done.stdout.encode() == event + b"\n"
 
 
-def test_damaged_gzip_is_told_and_what_could_be_read_is_processed(cli: Command, tmp_path: Path) -> None:
+def test_damaged_gzip_is_reported_and_what_could_be_read_is_processed(cli: Command, tmp_path: Path) -> None:
     import gzip
 
     whole = gzip.compress(b"".join(b'{"id":"%s"}\n' % os.urandom(32).hex().encode() for _ in range(2000)))
@@ -210,11 +210,11 @@ def test_damaged_gzip_is_told_and_what_could_be_read_is_processed(cli: Command, 
 
 
 @pytest.mark.parametrize("words", [["key"], ["advise", "-"], ["run"]])
-def test_a_closed_stdin_is_told_without_options_that_a_verb_does_not_have(cli: Command, words: list[str]) -> None:
+def test_a_closed_stdin_is_reported_without_options_that_a_verb_lacks(cli: Command, words: list[str]) -> None:
     done = cli(*words, before="os.close(0)")
 
     assert done.returncode != 0
-    assert done.stderr.startswith("eventonce: stdin: is closed; give events on stdin, or name a file of them\n")
+    assert done.stderr.startswith("eventonce: stdin: is closed; pass events on stdin, or name a file\n")
 
 
 def test_a_file_whose_name_is_not_utf_8(cli: Command, tmp_path: Path) -> None:
@@ -229,8 +229,8 @@ def test_a_file_whose_name_is_not_utf_8(cli: Command, tmp_path: Path) -> None:
     assert letters(tmp_path)[0]["body"] == "broken"
 
 
-def test_utf_16_is_told_with_the_remedy(cli: Command) -> None:
-    done = cli("run", given='\ufeff{"id":"1"}\n'.encode("utf-16-le"))
+def test_utf_16_is_reported_with_the_remedy(cli: Command) -> None:
+    done = cli("run", stdin='\ufeff{"id":"1"}\n'.encode("utf-16-le"))
 
     assert done.returncode == 2
     assert sentence(done) == "stdin: is UTF-16; convert it first, such as with iconv -f UTF-16 -t UTF-8"
@@ -243,7 +243,7 @@ INPUT = b"\n".join(EVENTS)
 
 
 def sentence(done: Finished) -> str:
-    """What an error says: one sentence, on one line, the last one; before it, at most the closing summary."""
+    """Return the error, which is one sentence on the last line. Before it there is at most the summary."""
     assert "Traceback" not in done.stderr
     *before, last = done.stderr.splitlines()
     assert len(before) <= 1, done.stderr
@@ -316,14 +316,14 @@ STORES: list[tuple[Callable[[Path], None], str, str]] = [
     STORES,
     ids=[getattr(make, "__name__", "").strip("<>") + " " + url for make, url, _ in STORES],
 )
-def test_a_store_that_cannot_be_used_is_told_with_the_remedy(
+def test_a_store_that_cannot_be_used_is_reported_with_the_remedy(
     cli: Command, tmp_path: Path, make: Callable[[Path], None], url: str, remedy: str, verb: str
 ) -> None:
     make(tmp_path)
     store = tmp_path / "store.db"
     before = store.read_bytes() if store.is_file() else None
 
-    done = cli(verb, "--store", url, given=INPUT)
+    done = cli(verb, "--store", url, stdin=INPUT)
 
     # then one sentence says what to do, nothing came out, and what was there is as it was
     assert done.returncode == 2
@@ -334,7 +334,7 @@ def test_a_store_that_cannot_be_used_is_told_with_the_remedy(
     assert not (tmp_path / "eventonce-dead.jsonl").exists()
 
 
-def test_a_password_in_a_store_url_is_not_told(cli: Command) -> None:
+def test_a_password_in_a_store_url_is_not_shown(cli: Command) -> None:
     done = cli("run", "--store", "mongodb://user:secret@host/db")
 
     assert done.returncode == 2
@@ -344,7 +344,7 @@ def test_a_password_in_a_store_url_is_not_told(cli: Command) -> None:
 def test_a_foreign_database_can_be_shared_on_request(cli: Command, tmp_path: Path) -> None:
     a_foreign_database(tmp_path)
 
-    done = cli("run", "--store", "sqlite:///store.db?shared=true", given=INPUT)
+    done = cli("run", "--store", "sqlite:///store.db?shared=true", stdin=INPUT)
 
     assert done.returncode == 0
     assert done.stdout.encode().splitlines() == EVENTS
@@ -359,18 +359,18 @@ if os.geteuid() == 0 and (drop(1) or drop(2)):
 """
 
 
-def ordinary(cli: Command, *args: str, given: bytes = INPUT) -> Finished:
+def ordinary(cli: Command, *args: str, stdin: bytes = INPUT) -> Finished:
     """Run as somebody whom the rights of a file can stop."""
-    done = cli(*args, given=given, before=ORDINARY)
+    done = cli(*args, stdin=stdin, before=ORDINARY)
     if done.returncode == 99:
         pytest.skip("root cannot be stopped by the rights of a file here: it cannot drop its capabilities")
     return done
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
-def test_a_store_that_may_not_be_written_is_told_with_the_remedy(cli: Command, tmp_path: Path) -> None:
+def test_a_store_that_may_not_be_written_is_reported_with_the_remedy(cli: Command, tmp_path: Path) -> None:
     # given a store that has been used, and then was made read-only
-    first = cli("run", "--store", "sqlite:///store.db", given=b"\n".join(EVENTS[:10]))
+    first = cli("run", "--store", "sqlite:///store.db", stdin=b"\n".join(EVENTS[:10]))
     (tmp_path / "store.db").chmod(stat.S_IRUSR)
 
     done = ordinary(cli, "run", "--store", "sqlite:///store.db")
@@ -380,7 +380,7 @@ def test_a_store_that_may_not_be_written_is_told_with_the_remedy(cli: Command, t
 
     # when it may be written again, everything comes
     (tmp_path / "store.db").chmod(stat.S_IRUSR | stat.S_IWUSR)
-    again = cli("run", "--store", "sqlite:///store.db", given=INPUT)
+    again = cli("run", "--store", "sqlite:///store.db", stdin=INPUT)
     assert again.returncode == 0
     assert (first.stdout + again.stdout).encode().splitlines() == EVENTS
 
@@ -389,7 +389,7 @@ def test_a_store_that_may_not_be_written_is_told_with_the_remedy(cli: Command, t
 @pytest.mark.parametrize(
     ("option", "name"), [("--sink", "out.jsonl"), ("--dead-letter", "dead.jsonl"), ("--source", "in.jsonl")]
 )
-def test_files_without_the_rights_are_told_before_anything_is_done(
+def test_files_without_permission_are_reported_before_anything_is_done(
     cli: Command, tmp_path: Path, option: str, name: str
 ) -> None:
     (tmp_path / name).write_bytes(b'{"old":1}\n')
@@ -405,7 +405,9 @@ def test_files_without_the_rights_are_told_before_anything_is_done(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="capabilities are Linux's")
 @pytest.mark.parametrize("option", ["--sink", "--dead-letter"])
-def test_a_folder_without_the_rights_is_told_before_anything_is_done(cli: Command, tmp_path: Path, option: str) -> None:
+def test_a_folder_without_permission_is_reported_before_anything_is_done(
+    cli: Command, tmp_path: Path, option: str
+) -> None:
     (tmp_path / "folder").mkdir(mode=0o555)
 
     done = ordinary(cli, "run", option, "folder/out.jsonl")
@@ -415,26 +417,26 @@ def test_a_folder_without_the_rights_is_told_before_anything_is_done(cli: Comman
     assert done.stdout == ""
 
 
-def test_a_full_disk_under_the_sink_is_told_and_nothing_is_lost(cli: Command) -> None:
-    done = cli("run", "--sink", "/dev/full", given=INPUT)
+def test_a_full_disk_under_the_sink_is_reported_and_nothing_is_lost(cli: Command) -> None:
+    done = cli("run", "--sink", "/dev/full", stdin=INPUT)
     assert done.returncode == 2
     assert "/dev/full: cannot be written: No space left on device; " in sentence(done)
-    assert "run again, nothing is lost" in sentence(done)
+    assert "run again (no event was lost)" in sentence(done)
 
-    again = cli("run", "--json", given=INPUT)
+    again = cli("run", "--json", stdin=INPUT)
     assert again.returncode == 0
     assert again.stdout.encode().splitlines() == EVENTS
     assert json.loads(again.stderr)["processed"] == len(EVENTS)
 
 
-def test_a_full_disk_under_the_dead_letters_is_told_and_nothing_is_lost(cli: Command, tmp_path: Path) -> None:
-    given = b"broken\n" + INPUT
+def test_a_full_disk_under_the_dead_letters_is_reported_and_nothing_is_lost(cli: Command, tmp_path: Path) -> None:
+    stdin = b"broken\n" + INPUT
 
-    done = cli("run", "--dead-letter", "/dev/full", given=given)
+    done = cli("run", "--dead-letter", "/dev/full", stdin=stdin)
     assert done.returncode == 2
     assert "/dev/full: cannot be written: No space left on device; " in sentence(done)
 
-    again = cli("run", given=given)
+    again = cli("run", stdin=stdin)
     assert again.returncode == 1
     assert {*done.stdout.encode().splitlines(), *again.stdout.encode().splitlines()} == set(EVENTS)
     assert [letter["body"] for letter in letters(tmp_path)] == ["broken"]
@@ -452,50 +454,50 @@ SIZES = {
 
 
 @pytest.mark.parametrize(("store", "size"), [(store, size) for store, sizes in SIZES.items() for size in sizes])
-def test_a_full_disk_under_the_store_is_told_and_nothing_is_lost(
+def test_a_full_disk_under_the_store_is_reported_and_nothing_is_lost(
     cli: Command, tmp_path: Path, store: str, size: int
 ) -> None:
-    # given claims whose leases are over soon, since a full disk cannot be told that they are given back
+    # given claims with short leases, since their release cannot be written to a full disk
     (tmp_path / "pipeline.toml").write_text(f'lease = "500ms"\nstore = "{store}"')
 
-    done = cli("run", "pipeline.toml", given=INPUT, before=full_at(size))
+    done = cli("run", "pipeline.toml", stdin=INPUT, before=full_at(size))
 
     # then one sentence says what to do
     assert done.returncode == 2
     assert "eventonce.db" in sentence(done)
     assert "free" in sentence(done)
-    assert "run again (no event was lost)" in sentence(done)
+    assert "run again, nothing is lost" in sentence(done)
 
     # and when there is room again, the rest comes
-    again = cli("run", "pipeline.toml", "--json", given=INPUT)
+    again = cli("run", "pipeline.toml", "--json", stdin=INPUT)
     assert again.returncode == 0
     assert {*done.stdout.encode().splitlines(), *again.stdout.encode().splitlines()} == set(EVENTS)
 
 
 @pytest.mark.parametrize("size", [100, 5000, 50_000])
-def test_a_full_disk_under_a_file_sink_is_told_and_nothing_is_lost(cli: Command, tmp_path: Path, size: int) -> None:
+def test_a_full_disk_under_a_file_sink_is_reported_and_nothing_is_lost(cli: Command, tmp_path: Path, size: int) -> None:
     sink = ("--sink", "out.jsonl", "--store", "memory:")
-    done = cli("run", *sink, given=INPUT, before=full_at(size))
+    done = cli("run", *sink, stdin=INPUT, before=full_at(size))
     assert done.returncode == 2
     assert "out.jsonl: cannot be written: File too large; " in sentence(done)
 
-    again = cli("run", *sink, given=INPUT)
+    again = cli("run", *sink, stdin=INPUT)
     assert again.returncode == 0
     assert set((tmp_path / "out.jsonl").read_bytes().splitlines()) == set(EVENTS)
 
 
-def test_a_store_that_is_damaged_while_it_is_used_is_told(cli: Command, tmp_path: Path) -> None:
+def test_a_store_that_is_damaged_while_in_use_is_reported(cli: Command, tmp_path: Path) -> None:
     # given a store that another program has written over
-    first = cli("run", given=b"\n".join(EVENTS[:100]))
+    first = cli("run", stdin=b"\n".join(EVENTS[:100]))
     data = bytearray((tmp_path / "eventonce.db").read_bytes())
     data[4096:] = os.urandom(len(data) - 4096)
     (tmp_path / "eventonce.db").write_bytes(data)
 
-    done = cli("run", given=INPUT)
+    done = cli("run", stdin=INPUT)
     assert done.returncode == 2
     assert "the file is damaged, so restore it from a backup or use another one" in sentence(done)
 
-    again = cli("run", "--store", "sqlite:///another.db", given=INPUT)
+    again = cli("run", "--store", "sqlite:///another.db", stdin=INPUT)
     assert again.returncode == 0
     assert first.returncode == 0
     assert again.stdout.encode().splitlines() == EVENTS

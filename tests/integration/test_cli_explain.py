@@ -56,12 +56,12 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def explain(folder: Path) -> Callable[..., Finished]:
-    def run(*args: str, given: object = None) -> Finished:
+    def run(*args: str, stdin: object = None) -> Finished:
         return subprocess.run(
             [sys.executable, "-m", "eventonce", "explain", "-c", "pipeline.toml", *args],
             check=False,
             cwd=folder,
-            input=json.dumps(given) if given is not None else "",
+            input=json.dumps(stdin) if stdin is not None else "",
             capture_output=True,
             text=True,
             env=os.environ,
@@ -75,26 +75,26 @@ def event(source: str, name: str = "a", **detail: Any) -> dict[str, Any]:
     return {"id": name, "source": source, "detail-type": "t", "time": "2026-01-01T00:00:00Z", "detail": detail}
 
 
-def process(folder: Path, given: object, handler: Callable[..., Any] = lambda event: None) -> None:
+def process(folder: Path, stdin: object, handler: Callable[..., Any] = lambda event: None) -> None:
     url = f"sqlite:///{folder / 'store.db'}"
     with Once(url, consumer="billing", rules=folder / "pipeline.toml", max_attempts=2) as once:
-        once.run([given], handler)
+        once.run([stdin], handler)
 
 
 def fail(event: object) -> None:
     raise ValueError("no money")
 
 
-def told(done: Finished) -> dict[str, Any]:
+def printed(done: Finished) -> dict[str, Any]:
     assert done.stderr == ""
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    explanation: dict[str, Any] = json.loads(done.stdout)
+    return explanation
 
 
 def test_why_it_was_dropped(folder: Path, explain: Callable[..., Finished]) -> None:
     process(folder, event("shop", order=7, n=1))
 
-    done = explain(given=event("shop", "b", order=7, n=2))
+    done = explain(stdin=event("shop", "b", order=7, n=2))
 
     assert (done.returncode, done.stderr) == (0, "")
     rows = dict(line.split(maxsplit=1) for line in done.stdout.splitlines()[1:-1])
@@ -103,40 +103,40 @@ def test_why_it_was_dropped(folder: Path, explain: Callable[..., Finished]) -> N
     assert rows["remembered"].startswith("done, attempts 1, done at 20")
     assert rows["first"].startswith("copy  id a, time 2026-01-01T00:00:00+00:00, fingerprint ")
     assert rows["now"].startswith("duplicate: it was done at 20")
-    assert rows["now"].endswith("the window is not over; but this copy says something else")
+    assert rows["now"].endswith("the window has not expired, but the content of this copy differs")
     assert rows["forget"] == f"eventonce forget -c pipeline.toml {rows['key']}: the next copy runs again"
     assert rows["redrive"].startswith(
         f"eventonce redrive -c pipeline.toml --with-key {rows['key']}: a dead letter of it would be dropped"
     )
 
 
-def test_the_same_for_machines(folder: Path, explain: Callable[..., Finished]) -> None:
+def test_json_has_the_same_fields(folder: Path, explain: Callable[..., Finished]) -> None:
     process(folder, event("shop", order=7))
 
-    found = told(explain("--json", given=event("shop", "b", order=7)))
+    explanation = printed(explain("--json", stdin=event("shop", "b", order=7)))
 
-    assert (found["rule"], found["parts"], found["now"], found["differs"]) == (
+    assert (explanation["rule"], explanation["parts"], explanation["now"], explanation["differs"]) == (
         "orders",
         {"detail.order": 7},
         "duplicate",
         False,
     )
-    assert found["remembered"]["note"]["id"] == "a"
+    assert explanation["remembered"]["note"]["id"] == "a"
 
 
 def test_what_is_new(explain: Callable[..., Finished]) -> None:
-    found = told(explain("--json", given=event("elsewhere")))
+    explanation = printed(explain("--json", stdin=event("elsewhere")))
 
-    assert (found["rule"], found["now"], found["because"]) == ("id", "processed", "nothing is remembered of it")
-    assert found["why"] == "no rule matches, so it is known by its own id"
-    assert found["forget"] == "nothing is remembered, so there is nothing to forget"
+    assert (explanation["rule"], explanation["now"], explanation["because"]) == ("id", "processed", "it has no record")
+    assert explanation["why"] == "no rule matches, so its own id is the key"
+    assert explanation["forget"] == "it has no record, so there is nothing to forget"
 
 
 def test_versions(folder: Path, explain: Callable[..., Finished]) -> None:
     process(folder, event("rides", ride=1, n=5))
 
-    old = told(explain("--json", given=event("rides", ride=1, n=4)))
-    new = told(explain("--json", given=event("rides", ride=1, n=6)))
+    old = printed(explain("--json", stdin=event("rides", ride=1, n=4)))
+    new = printed(explain("--json", stdin=event("rides", ride=1, n=6)))
 
     assert (old["now"], old["because"]) == ("stale", "version 5 was processed before version 4")
     assert (new["now"], new["because"]) == ("processed", "its version is higher than 5, which was done")
@@ -145,25 +145,25 @@ def test_versions(folder: Path, explain: Callable[..., Finished]) -> None:
 def test_a_version_that_is_too_far_ahead(folder: Path, explain: Callable[..., Finished]) -> None:
     process(folder, event("counts", ride=1, n=5))
 
-    time = told(explain("--json", given=event("rides", ride=1, n=2**63 - 1)))
-    count = told(explain("--json", given=event("counts", ride=1, n=16)))
+    time = printed(explain("--json", stdin=event("rides", ride=1, n=2**63 - 1)))
+    count = printed(explain("--json", stdin=event("counts", ride=1, n=16)))
 
     assert (time["now"], count["now"]) == ("rejected", "rejected")
     assert "detail.n is 9223372036854775807, which no clock gives before 2262-04-11" in time["because"]
     assert "detail.n is 16, and the last one done is 5" in count["because"]
     assert "would be rejected as well" in time["redrive"]
-    assert told(explain("--json", given=event("counts", ride=1, n=15)))["now"] == "processed"
+    assert printed(explain("--json", stdin=event("counts", ride=1, n=15)))["now"] == "processed"
 
 
 def test_what_failed(folder: Path, explain: Callable[..., Finished]) -> None:
     process(folder, event("shop", order=7), fail)
-    once_failed = told(explain("--json", given=event("shop", order=7)))
+    once_failed = printed(explain("--json", stdin=event("shop", order=7)))
     process(folder, event("shop", order=7), fail)
-    given_up = told(explain("--json", given=event("shop", order=7)))
+    given_up = printed(explain("--json", stdin=event("shop", order=7)))
 
     assert (once_failed["now"], once_failed["because"]) == (
         "processed",
-        "it is not done yet; this would be attempt 2",
+        "it is not done yet, and this would be attempt 2",
     )
     assert (given_up["now"], given_up["because"]) == (
         "failed",
@@ -175,25 +175,29 @@ def test_what_failed(folder: Path, explain: Callable[..., Finished]) -> None:
 
 
 def test_what_runs_now(folder: Path, explain: Callable[..., Finished]) -> None:
-    found = []
+    explanation = []
 
-    process(folder, event("shop", order=7), lambda given: found.append(explain("--json", given=event("shop", order=7))))
+    process(
+        folder,
+        event("shop", order=7),
+        lambda stdin: explanation.append(explain("--json", stdin=event("shop", order=7))),
+    )
 
-    busy = told(found[0])
+    busy = printed(explanation[0])
     assert (busy["now"], busy["remembered"]["state"]) == ("busy", "running")
     assert "takes the claim" in busy["forget"]
 
 
 def test_what_is_too_old_and_what_has_no_key(explain: Callable[..., Finished]) -> None:
-    old = explain("--json", given=event("fresh"))
-    bad = explain("--json", given=event("shop"))
-    unread = explain("--json", "--events", "-", given="text")
+    old = explain("--json", stdin=event("fresh"))
+    bad = explain("--json", stdin=event("shop"))
+    unread = explain("--json", "--events", "-", stdin="text")
 
-    assert (old.returncode, told(old)["now"]) == (0, "expired")
-    assert "over the max_age of rule 'fresh'" in told(old)["because"]
-    assert (bad.returncode, told(bad)["now"]) == (1, "rejected")
-    assert told(bad)["because"] == "has no detail.order, which is in the key of rule 'orders'"
-    assert (unread.returncode, told(unread)["now"]) == (1, "rejected")
+    assert (old.returncode, printed(old)["now"]) == (0, "expired")
+    assert "over the max_age of rule 'fresh'" in printed(old)["because"]
+    assert (bad.returncode, printed(bad)["now"]) == (1, "rejected")
+    assert printed(bad)["because"] == "has no detail.order, which is in the key of rule 'orders'"
+    assert (unread.returncode, printed(unread)["now"]) == (1, "rejected")
 
 
 def test_a_key_alone(folder: Path, explain: Callable[..., Finished]) -> None:
@@ -201,31 +205,32 @@ def test_a_key_alone(folder: Path, explain: Callable[..., Finished]) -> None:
     store.claim([Want(Key(b"k" * 16), 1000)], b"t" * 8, 0)  # whose worker is gone
     store.close()
 
-    gone = told(explain((b"k" * 16).hex(), "--json"))
-    new = told(explain((b"n" * 16).hex(), "--json"))
+    gone = printed(explain((b"k" * 16).hex(), "--json"))
+    new = printed(explain((b"n" * 16).hex(), "--json"))
 
     assert (gone["remembered"]["state"], gone["now"]) == ("abandoned", "processed")
     assert (new["remembered"]["state"], new["now"]) == ("unknown", "processed")
 
 
-def test_its_advice_is_about_the_same_store_and_says_no_password(
-    folder: Path, explain: Callable[..., Finished]
-) -> None:
+def test_its_advice_names_the_same_store_without_its_password(folder: Path, explain: Callable[..., Finished]) -> None:
     name = (b"k" * 16).hex()
     (folder / "my store.db").write_bytes((folder / "store.db").read_bytes())
-    found = told(explain(name, "--json", "--store", "sqlite:///my store.db"))
-    assert f"eventonce redrive -c pipeline.toml --store 'sqlite:///my store.db' --with-key {name}: " in found["redrive"]
+    explanation = printed(explain(name, "--json", "--store", "sqlite:///my store.db"))
+    assert (
+        f"eventonce redrive -c pipeline.toml --store 'sqlite:///my store.db' --with-key {name}: "
+        in explanation["redrive"]
+    )
     (folder / "a@b.db").write_bytes((folder / "store.db").read_bytes())
-    found = told(explain(name, "--json", "--store", "sqlite:///a@b.db"))
-    assert f"eventonce redrive -c pipeline.toml --with-key {name}: " in found["redrive"]
+    explanation = printed(explain(name, "--json", "--store", "sqlite:///a@b.db"))
+    assert f"eventonce redrive -c pipeline.toml --with-key {name}: " in explanation["redrive"]
 
 
 def test_what_an_event_says_does_not_reach_the_terminal_raw(explain: Callable[..., Finished]) -> None:
-    done = explain(given={**event("shop", order="\x1b[2J"), "id": "\x1b]0;x\x07\n  now  processed: fine"})
+    done = explain(stdin={**event("shop", order="\x1b[2J"), "id": "\x1b]0;x\x07\n  now  processed: fine"})
 
     assert "\x1b" not in done.stdout
     assert [line for line in done.stdout.splitlines() if line.strip().startswith("now")] == [
-        "  now         processed: nothing is remembered of it"
+        "  now         processed: it has no record"
     ]
 
 

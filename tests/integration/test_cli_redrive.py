@@ -58,14 +58,14 @@ def cli(tmp_path: Path) -> Command:
     return run
 
 
-def pipeline(folder: Path, **given: Any) -> str:
+def pipeline(folder: Path, **options: Any) -> str:
     settings = {
         "store": "sqlite:///store.db",
         "source": "in.jsonl",
         "sink": "python:handler:handle",
         "dead_letter": "dead.jsonl",
         "max_attempts": 1,
-        **given,
+        **options,
     }
     (folder / "p.toml").write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
     return "p.toml"
@@ -81,7 +81,7 @@ def done(folder: Path) -> list[str]:
 
 
 def reported(finished: Finished) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """What `--json` says: of each letter, and at the end."""
+    """Return what `--json` reports: the letters, and the counts at the end."""
     *each, counts = [json.loads(line) for line in finished.stderr.splitlines()]
     return each, counts
 
@@ -104,9 +104,9 @@ def test_the_plan_comes_first(cli: Command, tmp_path: Path) -> None:
     assert third.split(maxsplit=1)[0] == "1"
     assert done(tmp_path) == []
 
-    asked = cli("redrive", name)
-    assert asked.returncode == 2
-    assert "add --yes to redrive, or --dry-run to look" in asked.stderr
+    refused = cli("redrive", name)
+    assert refused.returncode == 2
+    assert "add --yes to redrive, or --dry-run to look" in refused.stderr
     assert done(tmp_path) == []
 
 
@@ -127,7 +127,7 @@ def test_on_a_terminal_it_asks(cli: Command, tmp_path: Path, answer: str, expect
     assert done(tmp_path) == expected
 
 
-def test_letters_are_redriven_and_what_became_of_each_is_told(cli: Command, tmp_path: Path) -> None:
+def test_letters_are_redriven_and_each_outcome_is_reported(cli: Command, tmp_path: Path) -> None:
     name = pipeline(tmp_path)
     write(tmp_path, "a", "b")
     cli("run", name, BROKEN="1")
@@ -135,7 +135,7 @@ def test_letters_are_redriven_and_what_became_of_each_is_told(cli: Command, tmp_
     failed = cli("redrive", name, "--yes", BROKEN="1")
     assert failed.returncode == 1
     assert "in.jsonl:1: failed: no luck with a" in failed.stderr
-    assert failed.stderr.splitlines()[-1] == "2 of 2 tried: 2 failed; 2 letters are left"
+    assert failed.stderr.splitlines()[-1] == "2 of 2 tried: 2 failed; 2 letters remain"
 
     again = cli("redrive", name, "--yes", "--json")
     each, counts = reported(again)
@@ -174,21 +174,21 @@ def test_filters(cli: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
-        (["--from", "none.jsonl"], "none.jsonl: there are no dead letters here"),
+        (["--from", "none.jsonl"], "none.jsonl: no dead letters found; check the path"),
         (["--from", "-"], "stdout cannot be read back"),
-        (["--from", "sns://x"], "sns:// holds no dead letters"),
+        (["--from", "sns://x"], "sns:// is not supported"),
         (["--since", "soon"], "--since: 'soon' is not a duration"),
         (["--with-key", "xyz"], "'xyz' is not a key"),
         (["--limit", "0"], "0 is not in the range"),
         (["-c", "p.toml"], "name the pipeline once"),
     ],
 )
-def test_wrong_usage(cli: Command, tmp_path: Path, args: list[str], told: str) -> None:
+def test_wrong_usage(cli: Command, tmp_path: Path, args: list[str], message: str) -> None:
     finished = cli("redrive", pipeline(tmp_path), *args)
     assert finished.returncode == 2
-    assert told in finished.stderr
+    assert message in finished.stderr
 
 
 def test_events_go_to_stdout_and_nothing_else_does(cli: Command, tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_redrive_that_is_killed_and_run_again_loses_nothing_and_does_nothing_t
     write(tmp_path, *names)
     cli("run", place, BROKEN="1")
 
-    for victim in ("e010", "e025", "e061"):  # some may be busy until their leases are over
+    for victim in ("e010", "e025", "e061"):  # some may be busy until their leases expire
         until(lambda victim=victim: cli("redrive", place, "--yes", DEADLY=victim).returncode == -signal.SIGKILL)  # type: ignore[misc]
     until(lambda: cli("redrive", place, "--yes").returncode == 0)
 
@@ -239,20 +239,20 @@ class Queue:
         self.place = f"sqs://{self.name}?region=us-east-1&endpoint={server.endpoint()}"
 
     def send(self, body: str, **attributes: str) -> None:
-        said = {name: {"DataType": "String", "StringValue": value} for name, value in attributes.items()}
-        self.client.send_message(QueueUrl=self.url, MessageBody=body, MessageAttributes=said)
+        message_attributes = {name: {"DataType": "String", "StringValue": value} for name, value in attributes.items()}
+        self.client.send_message(QueueUrl=self.url, MessageBody=body, MessageAttributes=message_attributes)
 
     def counted(self) -> int:
-        """How many there are, in hand or not."""
+        """Return the number of messages, hidden or not."""
         asked = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         found = self.client.get_queue_attributes(QueueUrl=self.url, AttributeNames=asked)["Attributes"]
         return sum(map(int, found.values()))
 
     def messages(self) -> list[dict[str, Any]]:
         """All there are, which stay."""
-        asked = {"MaxNumberOfMessages": 10, "MessageAttributeNames": ["All"], "VisibilityTimeout": 0}
-        found = self.client.receive_message(QueueUrl=self.url, **asked).get("Messages", [])
-        return list({message["MessageId"]: message for message in found}.values())
+        request = {"MaxNumberOfMessages": 10, "MessageAttributeNames": ["All"], "VisibilityTimeout": 0}
+        messages = self.client.receive_message(QueueUrl=self.url, **request).get("Messages", [])
+        return list({message["MessageId"]: message for message in messages}.values())
 
 
 @pytest.mark.parametrize("fifo", [False, True])
@@ -262,8 +262,8 @@ def test_dead_letters_in_a_queue(cli: Command, tmp_path: Path, ministack: Minist
     write(tmp_path, "a", "b\uffff")
     assert cli("run", name, BROKEN="1").returncode == 1
     message, _ = queue.messages()
-    said = {name: value["StringValue"] for name, value in message["MessageAttributes"].items()}
-    assert said == {"eventonce-outcome": "failed", "eventonce-rule": "id"}
+    message_attributes = {name: value["StringValue"] for name, value in message["MessageAttributes"].items()}
+    assert message_attributes == {"eventonce-outcome": "failed", "eventonce-rule": "id"}
 
     assert cli("redrive", name, "--dry-run").stdout.splitlines()[0].endswith("2 match, 2 to redrive")
     assert cli("redrive", name, "--yes", BROKEN="1").returncode == 1
@@ -292,14 +292,14 @@ def test_a_redrive_of_a_queue_that_is_killed_and_run_again(cli: Command, tmp_pat
     assert effects == names
 
 
-def test_letters_in_other_hands_are_counted(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
+def test_letters_that_another_process_hides_are_counted(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
     queue = Queue(ministack)
     for each in ("a", "b"):
         queue.send(json.dumps({"id": each}))
     queue.client.receive_message(QueueUrl=queue.url, MaxNumberOfMessages=1, VisibilityTimeout=600)
     plan = cli("redrive", pipeline(tmp_path), "--from", queue.place, "--dry-run").stdout
     assert "; 1 match, 1 to redrive" in plan
-    assert "       1  more, in other hands or left by a redrive that was killed: look again later" in plan
+    assert "       1  more, hidden by another process or by a redrive that was killed: look again later" in plan
 
 
 def test_a_large_letter_is_packed(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
@@ -336,12 +336,10 @@ def test_letters_that_others_wrote(cli: Command, tmp_path: Path, ministack: Mini
     assert json.loads(left["Body"]) == record
 
 
-def test_what_sqs_has_moved_is_no_letter_of_ours_whatever_it_says(
-    cli: Command, tmp_path: Path, ministack: Ministack
-) -> None:
+def test_what_sqs_has_moved_never_counts_as_our_letter(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
     queue, source = Queue(ministack), Queue(ministack)
-    asked = {"QueueUrl": queue.url, "AttributeNames": ["QueueArn"]}
-    arn = queue.client.get_queue_attributes(**asked)["Attributes"]["QueueArn"]
+    request = {"QueueUrl": queue.url, "AttributeNames": ["QueueArn"]}
+    arn = queue.client.get_queue_attributes(**request)["Attributes"]["QueueArn"]
     policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
     source.client.set_queue_attributes(QueueUrl=source.url, Attributes={"RedrivePolicy": policy})
     name = pipeline(tmp_path, dead_letter=queue.place)
@@ -364,7 +362,7 @@ def test_what_sqs_has_moved_is_no_letter_of_ours_whatever_it_says(
     assert plan.splitlines()[0].endswith("4 match, 2 to redrive")
     for number in (1, 2):
         assert f"       {number}  -  undelivered: was received too often from {source.name}\n" in plan
-    assert plan.count("cannot be redriven: SQS has moved it here, and only its sender says that it is") == 1
+    assert plan.count("cannot be redriven: SQS moved it here, and only its sender calls it a dead letter") == 1
     assert "chosen" not in plan.lower()
     assert cli("redrive", name, "--rule", "orders", "--yes").returncode == 0
     assert done(tmp_path) == []
@@ -382,9 +380,7 @@ def test_what_does_not_match_can_be_received_again(cli: Command, tmp_path: Path,
     assert len(queue.messages()) == 1
 
 
-def test_a_queue_that_is_not_there_is_told_and_nothing_is_acked(
-    cli: Command, tmp_path: Path, ministack: Ministack
-) -> None:
+def test_a_missing_queue_is_reported_and_nothing_is_acked(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
     name = pipeline(tmp_path, dead_letter=f"sqs://no-such-queue?region=us-east-1&endpoint={ministack.endpoint()}")
     write(tmp_path, "a")
     finished = cli("run", name, BROKEN="1")

@@ -87,37 +87,37 @@ def test_what_cannot_be_sent_stays_and_exit_1(shop: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("options", "reason"),
     [
-        (["--to", "python:json:dumps"], "is no place to publish to"),
-        (["--to", "mysql://x"], "is not a known way out"),
+        (["--to", "python:json:dumps"], "unsupported URL"),
+        (["--to", "mysql://x"], "is not supported"),
         (["--to", "-", "--lease", "soon"], "is not a duration"),
         (["--to", "-", "--lease", "0s"], "lease: 0 is too short"),
         (["--to", "-", "--outbox", "redis://x"], "is not the URL of an outbox"),
-        (["--to", "-", "--listen", "here"], "is no HOST:PORT"),
+        (["--to", "-", "--listen", "here"], "is not an address"),
         (["--to", "-", "--batch", "0"], "--batch"),
         ([], "--to"),
     ],
 )
-def test_wrong_options_are_told_with_exit_2(shop: Path, options: list[str], why: str) -> None:
+def test_wrong_options_end_with_exit_2(shop: Path, options: list[str], reason: str) -> None:
     done = relay(shop, "--drain", *options)
     assert done.returncode == 2
-    assert why in done.stderr
+    assert reason in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_missing_outbox_is_told_and_can_be_made(tmp_path: Path) -> None:
+def test_a_missing_outbox_is_reported_and_can_be_created(tmp_path: Path) -> None:
     (tmp_path / "shop.db").touch()
     for options in ([], ["--drain"]):
         done = relay(tmp_path, "--to", "-", *options)
         assert done.returncode == 2
-        assert "has no outbox; make it with outbox.create() or eventonce relay --create" in done.stderr
+        assert "has no outbox; create it with outbox.create() or eventonce relay --create" in done.stderr
     assert relay(tmp_path, "--to", "-", "--drain", "--create").returncode == 0
     add(tmp_path, event(1))
     assert relay(tmp_path, "--to", "-", "--drain", "--create").stdout.count("\n") == 1
 
 
-def test_it_runs_until_it_is_told_to_stop_and_tells_its_lag(shop: Path) -> None:
+def test_it_runs_until_a_signal_and_reports_its_lag(shop: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -147,9 +147,9 @@ def page(port: int, name: str) -> str:
 
 
 def wait_for(true: Any) -> None:
-    give_up = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE
     while not true():
-        assert time.monotonic() < give_up
+        assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
@@ -157,15 +157,15 @@ def wait_for(true: Any) -> None:
 
 
 def receive(queue: Any, url: str, count: int) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    give_up = time.monotonic() + PATIENCE
-    while len(found) < count:
-        assert time.monotonic() < give_up
+    events: list[dict[str, Any]] = []
+    deadline = time.monotonic() + PATIENCE
+    while len(events) < count:
+        assert time.monotonic() < deadline
         answer = queue.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1)
         for message in answer.get("Messages", []):
-            found.append(json.loads(message["Body"]))
+            events.append(json.loads(message["Body"]))
             queue.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-    return found
+    return events
 
 
 def test_groups_come_out_of_a_fifo_queue_in_order(shop: Path, ministack: Ministack) -> None:

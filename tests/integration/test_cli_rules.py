@@ -35,11 +35,11 @@ same = [
 ORDER = {"id": "1", "source": "shop", "detail-type": "t", "detail": {"n": 1, "sentAt": 1, "lines": [{"sku": "a"}]}}
 
 
-def run(folder: Path, *words: str, given: str = "") -> "subprocess.CompletedProcess[str]":
+def run(folder: Path, *words: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "eventonce", *words],
         cwd=folder,
-        input=given,
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=60,
@@ -60,12 +60,12 @@ def write(folder: Path, name: str, event: Any) -> str:
 
 def test_key_shows_rule_parts_ignored_and_key(folder: Path) -> None:
     ride = {"id": "9", "source": "rides", "detail-type": "t", "detail": {"rideId": "r", "count": 3}}
-    done = run(folder, "key", "-c", "pipeline.toml", given=json.dumps(ORDER) + json.dumps(ride) + '{"id": "x"}')
-    order, told, plain = [json.loads(line) for line in done.stdout.splitlines()]
+    done = run(folder, "key", "-c", "pipeline.toml", stdin=json.dumps(ORDER) + json.dumps(ride) + '{"id": "x"}')
+    order, printed, plain = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0
     assert (order["rule"], order["ignored"], len(order["key"])) == ("orders", ["sentAt"], 32)
     assert order["parts"] == {"source": "shop", "type": "t", "content": {"n": 1, "lines": [{"sku": "a"}]}}
-    assert (told["parts"], told["version"]) == ({"detail.rideId": "r"}, 3)
+    assert (printed["parts"], printed["version"]) == ({"detail.rideId": "r"}, 3)
     assert (plain["rule"], plain["parts"]["id"]) == ("id", "x")
 
 
@@ -74,12 +74,12 @@ def test_key_reads_any_carrier_and_goes_on_after_what_is_rejected(folder: Path) 
     data = base64.b64encode(json.dumps(ORDER).encode()).decode()
     kinesis = [{"eventID": "s:1", "eventSource": "aws:kinesis", "kinesis": {"data": data, "sequenceNumber": "1"}}]
     lines = [json.dumps({"Records": records}), "broken", json.dumps({"Records": kinesis}), json.dumps(ORDER)]
-    done = run(folder, "key", "-c", "pipeline.toml", given="\n".join(lines))
-    told = [json.loads(line) for line in done.stdout.splitlines()]
+    done = run(folder, "key", "-c", "pipeline.toml", stdin="\n".join(lines))
+    printed = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 1
-    assert len(told) == 5
-    assert "is not JSON" in told[2]["rejected"]
-    assert len({each["key"] for each in told if "key" in each}) == 1
+    assert len(printed) == 5
+    assert "is not JSON" in printed[2]["rejected"]
+    assert len({each["key"] for each in printed if "key" in each}) == 1
 
 
 def test_compare_says_same_or_which_fields_differ(folder: Path) -> None:
@@ -109,9 +109,9 @@ def test_compare_takes_two_files_of_one_event(folder: Path, files: list[str]) ->
 
 def test_compare_reads_stdin_and_any_file_of_one_event(folder: Path) -> None:
     (folder / "a.json.gz").write_bytes(gzip.compress(json.dumps(ORDER, indent=2).encode()))
-    done = run(folder, "key", "-c", "pipeline.toml", "--compare", "-", "a.json.gz", given=json.dumps(ORDER))
+    done = run(folder, "key", "-c", "pipeline.toml", "--compare", "-", "a.json.gz", stdin=json.dumps(ORDER))
     assert (done.returncode, json.loads(done.stdout)["same"]) == (0, True)
-    done = run(folder, "key", "--compare", "-", "a.json.gz", given="")
+    done = run(folder, "key", "--compare", "-", "a.json.gz", stdin="")
     assert (done.returncode, done.stderr) == (
         2,
         "eventonce: -: holds no event; --compare takes files of one event each\n",
@@ -129,9 +129,9 @@ def test_two_versions_of_a_thing_are_two_events(folder: Path) -> None:
     events = [{"source": "rides", "detail-type": "t", "detail": {"rideId": "r", "count": n}} for n in (1, 2)]
     files = [write(folder, f"{n}.json", event) for n, event in enumerate(events)]
     done = run(folder, "key", "-c", "pipeline.toml", "--compare", *files)
-    told = json.loads(done.stdout)
-    assert (done.returncode, told["same"], told["differs"]) == (1, False, ["version"])
-    assert told["keys"][0] == told["keys"][1]
+    printed = json.loads(done.stdout)
+    assert (done.returncode, printed["same"], printed["differs"]) == (1, False, ["version"])
+    assert printed["keys"][0] == printed["keys"][1]
     ride = '{ source = "rides", detail-type = "t", detail = { rideId = "r", count = %d } }'
     (folder / "p.toml").write_text(f"{PIPELINE}\n[[test]]\ndifferent = [{ride % 1}, {ride % 2}]\n")
     assert run(folder, "check", "p.toml").returncode == 0
@@ -157,20 +157,20 @@ def test_compare_knows_replays_and_old_keys(folder: Path) -> None:
     (folder / "was.toml").write_text(f"[[rule]]\n{rule}\n[[test]]\n{test}\n")
     files = [write(folder, f"{b}.json", {"a": 1, "b": b}) for b in (1, 2)]
     done = run(folder, "key", "-c", "was.toml", "--compare", *files)
-    told = json.loads(done.stdout)
-    assert (done.returncode, told["same"], told["differs"]) == (0, True, ["detail.b"])
-    assert "they share the old key" in told["because"]
+    printed = json.loads(done.stdout)
+    assert (done.returncode, printed["same"], printed["differs"]) == (0, True, ["detail.b"])
+    assert "they share the old key" in printed["because"]
     done = run(folder, "check", "was.toml")
     assert (done.returncode, "events are the same that must be different" in done.stdout) == (1, True)
 
 
-def test_key_tells_what_a_source_cannot_read_and_reads_no_queue(folder: Path) -> None:
+def test_key_reports_what_a_source_cannot_read_and_reads_no_queue(folder: Path) -> None:
     (folder / "cut.gz").write_bytes(gzip.compress(json.dumps(ORDER).encode())[:-6])
     done = run(folder, "key", "cut.gz")
     assert (done.returncode, "the gzip data is damaged" in done.stdout) == (1, True)
     done = run(folder, "key", "sqs://orders")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "give them in a file or on stdin" in done.stderr
+    assert "read events from a file or stdin" in done.stderr
 
 
 def test_check_of_a_good_file(folder: Path) -> None:
@@ -183,16 +183,16 @@ def test_check_of_a_wrong_file(folder: Path) -> None:
     (folder / "wrong.toml").write_text(PIPELINE.replace('ignore = ["sentAt"]', 'ignroe = ["sentAt"]'))
     done = run(folder, "check", "wrong.toml")
     assert done.returncode == 2
-    assert done.stdout == "wrong.toml:7: error: rule 1: 'ignroe' is not known; did you mean 'ignore'?\n"
+    assert done.stdout == "wrong.toml:7: error: rule 1: unknown setting 'ignroe'; did you mean 'ignore'?\n"
 
 
-def test_check_names_what_is_not_there(folder: Path) -> None:
+def test_check_names_what_is_missing(folder: Path) -> None:
     (folder / "pipeline.toml").write_text(f'source = "in.jsonl"\nsink = "out/once.jsonl"\n{PIPELINE}')
     done = run(folder, "check", "pipeline.toml")
     assert done.returncode == 0
     assert done.stdout == (
-        "pipeline.toml:1: warning: source: there is no file 'in.jsonl' here; make it, or run where it is\n"
-        "pipeline.toml:2: warning: sink: there is no folder 'out' here; make it, or run where it is\n"
+        "pipeline.toml:1: warning: source: no such file 'in.jsonl'; create it, or run in another folder\n"
+        "pipeline.toml:2: warning: sink: no such folder 'out'; create it, or run in another folder\n"
     )
 
 
@@ -225,16 +225,16 @@ def test_wrong_words(folder: Path, words: list[str]) -> None:
 def test_run_peek_and_forget_take_documents_apart(folder: Path) -> None:
     records = [{"messageId": f"m{n}", "body": json.dumps({"n": n % 2}), "eventSource": "aws:sqs"} for n in range(3)]
     documents = [{"Records": [*records, {"messageId": "bad", "body": "{", "eventSource": "aws:sqs"}]}, ORDER, [ORDER]]
-    given = "\n".join(map(json.dumps, [*documents, [1]]))
-    done = run(folder, "run", "--sink", "out.jsonl", "--json", given=given)
+    stdin = "\n".join(map(json.dumps, [*documents, [1]]))
+    done = run(folder, "run", "--sink", "out.jsonl", "--json", stdin=stdin)
     counts = json.loads(done.stderr)
     assert (counts["processed"], counts["duplicate"], counts["rejected"]) == (4, 0, 3)
     assert (folder / "out.jsonl").read_text().count("\n") == 4
     dead = [json.loads(line) for line in (folder / "eventonce-dead.jsonl").read_text().splitlines()]
     assert [(each["line"], each.get("record")) for each in dead] == [(1, 4), (3, None), (4, None)]
     good = json.dumps({"Records": records})
-    assert run(folder, "peek", given=good).stdout.count('"state": "done"') == 3
-    assert run(folder, "forget", given=good).stdout.count('"forgotten": true') == 3
+    assert run(folder, "peek", stdin=good).stdout.count('"state": "done"') == 3
+    assert run(folder, "forget", stdin=good).stdout.count('"forgotten": true') == 3
 
 
 @pytest.mark.parametrize(
@@ -254,38 +254,38 @@ def test_one_file_cannot_be_two_things(folder: Path, words: list[str]) -> None:
     assert (folder / "a.jsonl").read_text() == '{"id": "1"}\n'
 
 
-def test_samples_that_are_no_events_are_told(folder: Path) -> None:
+def test_samples_without_events_are_reported(folder: Path) -> None:
     (folder / "samples.jsonl").write_text(f"{json.dumps(ORDER)}\nbroken\n")
     done = run(folder, "check", "pipeline.toml", "--samples", "samples.jsonl")
     assert done.returncode == 0
     assert "eventonce: --samples: samples.jsonl:2: is not JSON" in done.stderr
     (folder / "samples.jsonl").write_text("broken\n")
     done = run(folder, "check", "pipeline.toml", "--samples", "samples.jsonl")
-    assert (done.returncode, "--samples: there is no event in them" in done.stderr) == (2, True)
+    assert (done.returncode, "--samples: no event was found" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
-    ("events", "told"),
+    ("events", "printed"),
     [
-        ("[{ a = 1 }, 3]", "event 2 is a number, not an event; write it as a table, or as JSON in a text"),
+        ("[{ a = 1 }, 3]", "event 2 is a number, not an event; write it as a table, or as JSON in a string"),
         ("[{ b = 1 }, { a = 1 }]", "event 1 has no detail.a"),
         ("[{ a = 2026-01-01 }, { a = 1 }]", "event 1 holds a date, which JSON has no form for; write times in quotes"),
     ],
 )
-def test_a_test_in_the_file_says_which_event_is_wrong(folder: Path, events: str, told: str) -> None:
+def test_a_test_in_the_file_says_which_event_is_wrong(folder: Path, events: str, printed: str) -> None:
     (folder / "p.toml").write_text(f'[[rule]]\nname = "r"\nkey = ["detail.a"]\n[[test]]\nsame = {events}\n')
     done = run(folder, "check", "p.toml")
-    assert (done.returncode, done.stdout.startswith(f"p.toml:4: failure: test 'test 1': {told}")) == (1, True)
+    assert (done.returncode, done.stdout.startswith(f"p.toml:4: failure: test 'test 1': {printed}")) == (1, True)
 
 
-def test_samples_that_are_not_there(folder: Path) -> None:
+def test_missing_samples_are_reported(folder: Path) -> None:
     done = run(folder, "check", "pipeline.toml", "--samples", "nope")
     assert done.returncode == 2
     assert "nope" in done.stderr
 
 
 @pytest.mark.parametrize("words", [["key"], ["audit", "--json"], ["advise"]])
-def test_a_full_stdout_is_told_in_one_sentence(folder: Path, words: list[str]) -> None:
+def test_a_full_stdout_is_reported_in_one_sentence(folder: Path, words: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "eventonce", *words],
@@ -298,7 +298,7 @@ def test_a_full_stdout_is_told_in_one_sentence(folder: Path, words: list[str]) -
             check=False,
         )
     assert done.returncode == 2
-    assert done.stderr == "eventonce: stdout: No space left on device; mend that and run again\n"
+    assert done.stderr == "eventonce: stdout: No space left on device; fix this and run again\n"
 
 
 def test_check_warns_of_headers_that_the_signature_does_not_cover(
@@ -307,9 +307,9 @@ def test_check_warns_of_headers_that_the_signature_does_not_cover(
     monkeypatch.setenv("SECRET", "s-1")
     pipeline = 'source = "http://127.0.0.1:8080/?auth=github&secret_env=SECRET%s"\nuse = ["github"]\n'
     (tmp_path / "pipeline.toml").write_text(pipeline % "")
-    told = run(tmp_path, "check", "pipeline.toml")
-    assert told.returncode == 0
-    assert "pipeline.toml:1: warning: source: rule 'github requests' looks at x-github-delivery" in told.stdout
-    assert "warning: source: auth: x-github-delivery is not signed" in told.stdout
+    printed = run(tmp_path, "check", "pipeline.toml")
+    assert printed.returncode == 0
+    assert "pipeline.toml:1: warning: source: rule 'github requests' reads x-github-delivery" in printed.stdout
+    assert "warning: source: auth: x-github-delivery is not signed" in printed.stdout
     (tmp_path / "pipeline.toml").write_text(pipeline % "&trust_headers=x-github-delivery")
     assert run(tmp_path, "check", "pipeline.toml").stdout == ""

@@ -39,8 +39,10 @@ def ask(url: str, body: bytes | None = None, **headers: str) -> str:
     give_up = time.monotonic() + 120
     while True:
         try:
-            given = {"Content-Type": "application/json", **headers}
-            request = urllib.request.Request(url, body, {name.replace("_", "-"): each for name, each in given.items()})
+            request_headers = {"Content-Type": "application/json", **headers}
+            request = urllib.request.Request(
+                url, body, {name.replace("_", "-"): each for name, each in request_headers.items()}
+            )
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return str(answer.read().decode())
         except urllib.error.HTTPError:
@@ -50,7 +52,7 @@ def ask(url: str, body: bytes | None = None, **headers: str) -> str:
             time.sleep(0.05)
 
 
-def test_a_worker_tells_of_itself(start: Start) -> None:
+def test_a_worker_reports_its_state(start: Start) -> None:
     port = free_port()
     worker = start("--listen", str(port), "--log-format", "json", "--log-level", "info", "--json")
     assert worker.stdin is not None
@@ -66,7 +68,7 @@ def test_a_worker_tells_of_itself(start: Start) -> None:
     assert json.loads(err.splitlines()[-1])["duplicate"] == 1
 
 
-def test_duplicates_are_told_to_people_too(start: Start) -> None:
+def test_duplicates_are_logged_for_people_too(start: Start) -> None:
     worker = start("--log-level", "info")
     _, err = worker.communicate('{"id": "1"}\n{"id": "1"}\n{"n": 1}\n', timeout=60)
     assert worker.returncode == 1
@@ -93,7 +95,7 @@ def test_every_line_of_a_json_log_is_json(start: Start) -> None:
         f"listening on {place}",
         "duplicate",
         "rejected",
-        "stopping when what is in hand is done; a second signal stops at once",
+        "finishing events in progress; a second signal stops at once",
     ]
     assert (lines[-1]["events"], lines[-1]["dead_lettered"]) == (3, 1)
 
@@ -133,7 +135,7 @@ def test_spans_that_go_nowhere_are_warned_of(start: Start) -> None:
     assert "--opentelemetry: no provider is set up" in err
 
 
-def test_a_key_that_comes_back_with_another_body_is_422(start: Start) -> None:
+def test_a_key_that_is_repeated_with_another_body_is_422(start: Start) -> None:
     port = free_port()
     start("--source", f"http://127.0.0.1:{port}/events", "--json")
     place = f"http://127.0.0.1:{port}/events"
@@ -156,13 +158,13 @@ def test_requests_are_served_until_sigterm(start: Start) -> None:
     assert json.loads(err.splitlines()[-1])["events"] == 2
 
 
-def test_a_port_that_is_taken_is_told(start: Start) -> None:
+def test_a_port_in_use_is_reported(start: Start) -> None:
     port = free_port()
     first = start("--source", f"http://127.0.0.1:{port}/events")
     ask(f"http://127.0.0.1:{port}/events", b'{"id": "1"}')
     second = start("--source", f"http://127.0.0.1:{port}/events")
-    _, told = second.communicate(timeout=60)
+    _, error_output = second.communicate(timeout=60)
     assert second.returncode == 2
-    assert str(port) in told
-    assert "Traceback" not in told
+    assert str(port) in error_output
+    assert "Traceback" not in error_output
     assert first.poll() is None

@@ -65,12 +65,12 @@ def aws(ministack: Ministack) -> Iterator[Callable[[str], Any]]:
 def cli(tmp_path: Path, ministack: Ministack) -> Command:
     (tmp_path / "pipeline.toml").write_text(PIPELINE)
 
-    def run(*args: str, given: str = "", **env: str) -> Finished:
+    def run(*args: str, stdin: str = "", **env: str) -> Finished:
         return subprocess.run(
             [sys.executable, "-m", "eventonce", *args],
             check=False,
             cwd=tmp_path,
-            input=given,
+            input=stdin,
             capture_output=True,
             text=True,
             timeout=120,
@@ -86,22 +86,22 @@ def verbs(done: Finished) -> Counter[str]:
 
 def attributes(aws: Callable[[str], Any], queue: str) -> dict[str, str]:
     url = aws("sqs").get_queue_url(QueueName=queue)["QueueUrl"]
-    found: dict[str, str] = aws("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
-    return found
+    attributes: dict[str, str] = aws("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    return attributes
 
 
 def received(aws: Callable[[str], Any], queue: str, count: int) -> list[dict[str, Any]]:
     """The bodies of so many messages, and a little patience for one too many."""
     url = aws("sqs").get_queue_url(QueueName=queue)["QueueUrl"]
-    found: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     give_up = time.monotonic() + 20
     while time.monotonic() < give_up:
-        waits = 1 if len(found) >= count else 5
+        waits = 1 if len(messages) >= count else 5
         answer = aws("sqs").receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=waits)
-        found += answer.get("Messages", [])
-        if len(found) >= count and not answer.get("Messages"):
+        messages += answer.get("Messages", [])
+        if len(messages) >= count and not answer.get("Messages"):
             break
-    return [json.loads(each["Body"]) for each in found]
+    return [json.loads(each["Body"]) for each in messages]
 
 
 # --- setup ---
@@ -134,7 +134,7 @@ def test_events_take_the_way_that_was_set_up(cli: Command, aws: Callable[[str], 
     cli("setup", "pipeline.toml", "--yes")
     others = [{**EVENT, "source": "com.example.other"}, {**EVENT, "detail-type": "Return"}]
     events = "".join(json.dumps(each) + "\n" for each in [EVENT, *others])
-    assert cli("send", "--to", "events://shop", given=events).returncode == 0
+    assert cli("send", "--to", "events://shop", stdin=events).returncode == 0
     assert [each["detail"] for each in received(aws, "orders", 1)] == [{"n": 7}]
 
 
@@ -144,11 +144,11 @@ def test_a_fifo_queue(cli: Command, tmp_path: Path, aws: Callable[[str], Any]) -
     assert verbs(cli("setup", "pipeline.toml")) == {"keep": 8, "nothing": 1}
     assert attributes(aws, "orders.fifo")["ContentBasedDeduplication"] == "true"
     assert "FifoQueue" not in attributes(aws, "orders-undelivered")  # EventBridge wants it so
-    assert cli("send", "--to", "events://shop", given=json.dumps(EVENT)).returncode == 0
+    assert cli("send", "--to", "events://shop", stdin=json.dumps(EVENT)).returncode == 0
     assert [each["detail"] for each in received(aws, "orders.fifo", 1)] == [{"n": 7}]
 
 
-def test_setup_mends_what_is_there_and_leaves_the_rest(cli: Command, aws: Callable[[str], Any]) -> None:
+def test_setup_changes_what_exists_and_leaves_the_rest(cli: Command, aws: Callable[[str], Any]) -> None:
     theirs = {"Sid": "theirs", "Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": "*"}
     policy = json.dumps({"Version": "2012-10-17", "Statement": [theirs]})
     own = {"VisibilityTimeout": "900", "MessageRetentionPeriod": "3600", "DelaySeconds": "5", "Policy": policy}
@@ -207,7 +207,7 @@ def test_each_rule_that_fills_a_queue_keeps_its_right_to(
         assert verbs(cli("setup", f"{number}.toml")) == {"keep": 8, "nothing": 1}
 
 
-def test_a_right_that_came_while_the_plan_was_read_stays(
+def test_a_permission_added_while_the_plan_was_read_stays(
     tmp_path: Path, ministack: Ministack, aws: Callable[[str], Any]
 ) -> None:
     (tmp_path / "shop.toml").write_text(PIPELINE)
@@ -223,7 +223,7 @@ def test_a_right_that_came_while_the_plan_was_read_stays(
     )
     try:
         assert asking.stderr is not None
-        assert asking.stderr.read(len("Do it?")) == b"Do it?"
+        assert asking.stderr.read(len("Apply this plan?")) == b"Apply this plan?"
         policy = json.dumps({"Version": "2012-10-17", "Statement": [{"Sid": "theirs", "Effect": "Deny"}]})
         url = aws("sqs").get_queue_url(QueueName="orders")["QueueUrl"]
         aws("sqs").set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
@@ -280,7 +280,7 @@ def test_a_rule_that_feeds_others_keeps_its_pattern(cli: Command, tmp_path: Path
     done = cli("setup", "refunds.toml", "--yes")
     assert (done.returncode, done.stdout) == (2, "")
     assert "rule eventonce-billing on bus shop has another pattern and also feeds orders" in done.stderr
-    assert "give this pipeline a rule of its own in [aws], such as rule =" in done.stderr
+    assert "use another rule for this pipeline in [aws], such as rule =" in done.stderr
     assert aws("events").describe_rule(Name="eventonce-billing", EventBusName="shop")["EventPattern"] == before
 
 
@@ -323,7 +323,7 @@ def test_a_terminal_is_asked(
     os.close(ours)
     os.close(theirs)
     assert done.returncode == code
-    assert b"Do it?" in done.stderr
+    assert b"Apply this plan?" in done.stderr
     assert len(aws("sqs").list_queues().get("QueueUrls", [])) == made
 
 
@@ -343,16 +343,16 @@ def test_a_pipeline_without_aws_needs_nothing(cli: Command, tmp_path: Path) -> N
     assert (done.returncode, done.stdout) == (0, "nothing to do\n")
     printed = cli("template", "pipeline.toml")
     assert (printed.returncode, printed.stdout) == (2, "")
-    assert "names nothing of AWS" in printed.stderr
+    assert "names no AWS resource" in printed.stderr
 
 
-def test_streams_must_be_there_and_are_kept(cli: Command, tmp_path: Path, aws: Callable[[str], Any]) -> None:
+def test_streams_must_exist_and_are_kept(cli: Command, tmp_path: Path, aws: Callable[[str], Any]) -> None:
     wanted = 'source = "{}"\nsink = "kinesis://next"\nstore = "dynamodb://claims"\n'
     (tmp_path / "pipeline.toml").write_text(wanted.format("kinesis://orders"))
     aws("kinesis").create_stream(StreamName="next", ShardCount=1)
     missing = cli("setup", "pipeline.toml", "--yes")
     assert (missing.returncode, missing.stdout) == (2, "")
-    assert "source: stream orders is not there; make it, with as many shards as it needs" in missing.stderr
+    assert "source: stream orders does not exist; create it, with as many shards as it needs" in missing.stderr
 
     aws("kinesis").create_stream(StreamName="orders", ShardCount=1)
     assert verbs(cli("setup", "pipeline.toml", "--yes")) == {"keep": 2, "create": 1, "created": 1}
@@ -360,7 +360,7 @@ def test_streams_must_be_there_and_are_kept(cli: Command, tmp_path: Path, aws: C
     (tmp_path / "pipeline.toml").write_text(wanted.format("dynamodbstreams://claims"))
     without = cli("setup", "pipeline.toml")
     assert without.returncode == 2
-    assert "source: table claims with a stream is not there; turn the stream on" in without.stderr
+    assert "source: table claims with a stream does not exist; turn the stream on" in without.stderr
     view = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
     aws("dynamodb").update_table(TableName="claims", StreamSpecification=view)
     assert verbs(cli("setup", "pipeline.toml")) == {"keep": 3, "nothing": 1}
@@ -372,13 +372,15 @@ def test_streams_must_be_there_and_are_kept(cli: Command, tmp_path: Path, aws: C
 @pytest.mark.parametrize(
     ("env", "code", "words"),
     [
-        ({"AWS_DEFAULT_REGION": ""}, 2, "there is no region; set AWS_DEFAULT_REGION"),
-        ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, 2, "there are no AWS credentials; set AWS_PROFILE"),
+        ({"AWS_DEFAULT_REGION": ""}, 2, "no region is set; set AWS_DEFAULT_REGION"),
+        ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, 2, "no AWS credentials were found; set AWS_PROFILE"),
         ({"AWS_PROFILE": "nobody"}, 2, "nobody"),
         ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, 1, "did not answer"),
     ],
 )
-def test_an_environment_that_does_not_do(cli: Command, env: dict[str, str], code: int, words: str) -> None:
+def test_an_environment_without_region_credentials_or_endpoint_is_reported(
+    cli: Command, env: dict[str, str], code: int, words: str
+) -> None:
     elsewhere = {
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_CONFIG_FILE": "/none",
@@ -396,7 +398,7 @@ def test_check_knows_the_table_of_aws(cli: Command, tmp_path: Path, aws: Callabl
     (tmp_path / "pipeline.toml").write_text(PIPELINE.replace('bus = "shop"', 'bus = "my shop"'))
     done = cli("check", "pipeline.toml")
     assert done.returncode == 2
-    assert "aws: bus: 'my shop' is no name of a bus" in done.stdout
+    assert "aws: bus: 'my shop' is not a valid bus name" in done.stdout
 
 
 # --- template ---
@@ -421,7 +423,7 @@ def test_a_stack_is_what_setup_would_make(cli: Command, aws: Callable[[str], Any
     done = cli("setup", "pipeline.toml", "--dry-run")
     left = [line for line in done.stdout.splitlines() if line.startswith(("create", "change"))]
     assert left in ([], ["change  table claims: time to live on expiration"])  # ministack leaves that out
-    assert cli("send", "--to", "events://shop", given=json.dumps(EVENT)).returncode == 0
+    assert cli("send", "--to", "events://shop", stdin=json.dumps(EVENT)).returncode == 0
     assert [each["detail"] for each in received(aws, "orders", 1)] == [{"n": 7}]
 
 
@@ -456,10 +458,10 @@ def test_a_function_is_deployed_and_fed(cli: Command, aws: Callable[[str], Any])
     give_up = time.monotonic() + 120
     left = ("2", "0")
     while left != ("0", "1") and time.monotonic() < give_up:
-        found = attributes(aws, "orders")
-        left = (found["ApproximateNumberOfMessages"], found["ApproximateNumberOfMessagesNotVisible"])
+        counts = attributes(aws, "orders")
+        left = (counts["ApproximateNumberOfMessages"], counts["ApproximateNumberOfMessagesNotVisible"])
         time.sleep(0.1)
-    assert left == ("0", "1")  # the good one is gone, the bad one comes again
+    assert left == ("0", "1")  # the good one is gone, the bad one is redelivered
 
 
 def test_a_template_is_for_one_region(cli: Command, tmp_path: Path) -> None:
@@ -498,25 +500,25 @@ def sent(text: str) -> list[str]:
 
 
 def test_copies_are_the_same_bytes(cli: Command) -> None:
-    done = cli("send", "--to", "-", "--copies", "2", given=EVENTS)
+    done = cli("send", "--to", "-", "--copies", "2", stdin=EVENTS)
     assert (done.returncode, done.stderr) == (0, "15 of 15 sent\n")
     assert Counter(done.stdout.splitlines()) == dict.fromkeys(EVENTS.splitlines(), 3)
 
 
 def test_new_ids(cli: Command) -> None:
-    done = cli("send", "--to", "-", "--copies", "2", "--new-ids", "--seed", "7", given=EVENTS)
+    done = cli("send", "--to", "-", "--copies", "2", "--new-ids", "--seed", "7", stdin=EVENTS)
     assert len(set(sent(done.stdout))) == 15
     assert {json.dumps({**json.loads(line), "id": ""}) for line in done.stdout.splitlines()} == {
         json.dumps({**EVENT, "id": ""})
     }
-    again = cli("send", "--to", "-", "--copies", "2", "--new-ids", "--seed", "7", given=EVENTS)
+    again = cli("send", "--to", "-", "--copies", "2", "--new-ids", "--seed", "7", stdin=EVENTS)
     assert again.stdout == done.stdout
-    other = cli("send", "--to", "-", "--copies", "2", "--new-ids", "--seed", "8", given=EVENTS)
+    other = cli("send", "--to", "-", "--copies", "2", "--new-ids", "--seed", "8", stdin=EVENTS)
     assert other.stdout != done.stdout
 
 
 def test_copies_come_later(cli: Command) -> None:
-    done = cli("send", "--to", "-", "--copies", "3", "--spread", "500ms", "--seed", "1", given=EVENTS)
+    done = cli("send", "--to", "-", "--copies", "3", "--spread", "500ms", "--seed", "1", stdin=EVENTS)
     ids = sent(done.stdout)
     assert ids[:5] == ["0", "1", "2", "3", "4"]
     assert Counter(ids) == dict.fromkeys("01234", 4)
@@ -526,20 +528,20 @@ def test_copies_come_later(cli: Command) -> None:
 def test_a_fifo_queue_takes_every_copy(cli: Command, aws: Callable[[str], Any]) -> None:
     aws("sqs").create_queue(QueueName="in.fifo", Attributes={"FifoQueue": "true"})
     for _ in range(2):
-        assert cli("send", "--to", "sqs://in.fifo", "--copies", "1", given=EVENTS).returncode == 0
+        assert cli("send", "--to", "sqs://in.fifo", "--copies", "1", stdin=EVENTS).returncode == 0
     assert attributes(aws, "in.fifo")["ApproximateNumberOfMessages"] == "20"
 
 
 def test_an_event_that_is_refused(cli: Command, aws: Callable[[str], Any]) -> None:
     large = json.dumps({**EVENT, "detail": {"text": "x" * 2_000_000}})
-    done = cli("send", "--to", "events://default", given=EVENTS + large)
+    done = cli("send", "--to", "events://default", stdin=EVENTS + large)
     assert done.returncode == 1
     assert "refused: " in done.stderr
     assert done.stderr.splitlines()[-1] == "5 of 6 sent, 1 refused"
 
 
 @pytest.mark.parametrize(
-    ("args", "given", "words"),
+    ("args", "stdin", "words"),
     [
         (["--to", "sqs://nowhere"], EVENTS, "nowhere"),
         (["--to", "python:json:dumps"], EVENTS, "a function is for eventonce run"),
@@ -549,8 +551,8 @@ def test_an_event_that_is_refused(cli: Command, aws: Callable[[str], Any]) -> No
         ([], EVENTS, "--to"),
     ],
 )
-def test_what_cannot_be_sent(cli: Command, aws: Callable[[str], Any], args: list[str], given: str, words: str) -> None:
-    done = cli("send", *args, given=given)
+def test_what_cannot_be_sent(cli: Command, aws: Callable[[str], Any], args: list[str], stdin: str, words: str) -> None:
+    done = cli("send", *args, stdin=stdin)
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr
     assert "Traceback" not in done.stderr

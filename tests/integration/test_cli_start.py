@@ -202,7 +202,7 @@ def test_a_store_that_is_away(
         runs_after_an_absence(worker, proxy, tmp_path)
 
 
-def test_health_is_there_while_it_waits(start: Start, tmp_path: Path) -> None:
+def test_health_is_served_while_it_waits(start: Start, tmp_path: Path) -> None:
     port = free_port()
     place = source("/orders", f"http://127.0.0.1:{free_port()}")
     worker = start("run", "--store", "memory:", "--source", place, "--listen", str(port))
@@ -234,7 +234,7 @@ def test_an_outbox_that_is_away(start: Start, postgres_server: Postgres, tmp_pat
     assert [json.loads(line)["id"] for line in (tmp_path / "published.jsonl").read_text().splitlines()] == ["a"]
 
 
-# --- it is told to stop while it waits ---
+# --- it is stopped while it waits ---
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
@@ -251,19 +251,19 @@ def test_a_signal_ends_the_wait(start: Start, number: signal.Signals, tmp_path: 
 # --- it ends at once ---
 
 
-def test_a_right_that_is_missing(start: Start, tmp_path: Path) -> None:
+def test_a_missing_permission_ends_the_run(start: Start, tmp_path: Path) -> None:
     gateway = Gateway("http://127.0.0.1:9")
-    gateway.fault = lambda name, asked: wrong("AccessDenied", 403)
+    gateway.fault = lambda name, request: wrong("AccessDenied", 403)
     worker = start("run", "--store", "memory:", "--source", source("/orders", gateway.endpoint))
     assert worker.ended() == 2
-    assert worker.says("check network, credentials and rights")
+    assert worker.says("check network, credentials and permissions")
     assert not worker.says(AWAY)
     gateway.shutdown()
     gateway.server_close()
 
 
 def test_a_file_is_not_waited_for_with(start: Start, tmp_path: Path) -> None:
-    """Its run ends, so who began it is told by the code, and nothing was read."""
+    """The exit code reports it to the caller, and nothing was read."""
     (tmp_path / "events.jsonl").write_text('{"id": "a"}\n')
     worker = start("run", "--store", f"redis://127.0.0.1:{free_port()}", "--source", "events.jsonl")
     assert worker.ended() == 1

@@ -21,13 +21,13 @@ EVENTS = "".join(json.dumps({"id": each}) + "\n" for each in ("a", "b", "a"))
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Command:
-    def run(*args: str, given: str = EVENTS, code: str = "pass") -> Finished:
+    def run(*args: str, stdin: str = EVENTS, code: str = "pass") -> Finished:
         start = f"{code}; import sys; from eventonce.cli import main; sys.argv[0] = 'eventonce'; main()"
         return subprocess.run(
             [sys.executable, "-c", start, *args],
             check=False,
             cwd=tmp_path,
-            input=given,
+            input=stdin,
             capture_output=True,
             text=True,
             timeout=60,
@@ -44,8 +44,8 @@ def server(redis_server: Redis) -> Redis:
 
 
 def counts(done: Finished) -> dict[str, int]:
-    told: dict[str, int] = json.loads(done.stderr.splitlines()[-1])
-    return {kind: number for kind, number in told.items() if number}
+    counts: dict[str, int] = json.loads(done.stderr.splitlines()[-1])
+    return {kind: number for kind, number in counts.items() if number}
 
 
 def test_a_run_remembers_in_its_server(cli: Command, server: Redis) -> None:
@@ -65,7 +65,7 @@ def test_peek_forget_and_sweep(cli: Command, server: Redis) -> None:
 
 
 @pytest.mark.parametrize("verb", ["run", "peek", "forget", "sweep"])
-def test_a_server_that_is_not_there(cli: Command, verb: str) -> None:
+def test_a_server_that_does_not_exist(cli: Command, verb: str) -> None:
     done = cli(verb, "--store", f"redis://:hunter2@127.0.0.1:{free_port()}")
     assert done.returncode == 1
     assert "Connection refused" in done.stderr
@@ -105,15 +105,15 @@ def test_check_asks_the_server(cli: Command, tmp_path: Path, server: Redis) -> N
     assert "maxmemory" not in cli("check", str(file)).stdout
 
 
-def test_check_warns_of_a_server_that_is_not_there(cli: Command, tmp_path: Path) -> None:
+def test_check_warns_of_a_server_that_does_not_answer(cli: Command, tmp_path: Path) -> None:
     file = tmp_path / "pipeline.toml"
     file.write_text(f'store = "redis://127.0.0.1:{free_port()}"\n')
     done = cli("check", str(file))
     assert done.returncode == 0
-    assert "store: could not be asked" in done.stdout
+    assert "store: cannot be checked" in done.stdout
 
 
-def test_check_tells_what_must_be_mended(cli: Command, tmp_path: Path, dynoxide_in_memory: Dynoxide) -> None:
+def test_check_reports_what_must_be_fixed(cli: Command, tmp_path: Path, dynoxide_in_memory: Dynoxide) -> None:
     file = tmp_path / "pipeline.toml"
     file.write_text(f'store = "{dynoxide_in_memory.url("absent")}"\n')
     done = cli("check", str(file))
@@ -144,7 +144,7 @@ def secret(kind: str, redis_server: Redis) -> str:
         *itertools.product(["run"], ["cluster", "sentinel", "postgres", "postgres option"]),
     ],
 )
-def test_no_command_tells_a_secret(cli: Command, verb: str, kind: str, server: Redis) -> None:
+def test_no_command_shows_a_secret(cli: Command, verb: str, kind: str, server: Redis) -> None:
     done = cli(verb, "--store", secret(kind, server))
     assert done.returncode in (1, 2)
     assert "Usage" not in done.stderr
@@ -153,7 +153,7 @@ def test_no_command_tells_a_secret(cli: Command, verb: str, kind: str, server: R
 
 
 @pytest.mark.parametrize("kind", ["redis", "postgres encoded", "sentinel", "postgres option"])
-def test_check_tells_no_secret(cli: Command, tmp_path: Path, kind: str, server: Redis) -> None:
+def test_check_shows_no_secret(cli: Command, tmp_path: Path, kind: str, server: Redis) -> None:
     (tmp_path / "pipeline.toml").write_text(f'store = "{secret(kind, server)}"\n')
     done = cli("check", "pipeline.toml", "--json")
     assert "store" in done.stdout
@@ -161,10 +161,10 @@ def test_check_tells_no_secret(cli: Command, tmp_path: Path, kind: str, server: 
 
 
 @pytest.mark.parametrize("password", ["hunter2", "hunter2%zz", "hunter2?", "a@hunter2", "hunter2#", "1/hunter2"])
-def test_dead_letters_tell_no_secret(cli: Command, password: str) -> None:
+def test_dead_letters_hold_no_secret(cli: Command, password: str) -> None:
     place = f"postgresql://me:{password}@127.0.0.1:{free_port()}/db"
     for args in (("run", "--dead-letter", place), ("redrive", "--from", place, "--dry-run")):
-        done = cli(*args, given='{"id": 1}\nno event\n')
+        done = cli(*args, stdin='{"id": 1}\nno event\n')
         assert done.returncode in (1, 2)
         assert "dead_letter" in done.stderr
         assert "hunter2" not in done.stdout + done.stderr
@@ -191,7 +191,7 @@ def test_check_finds_a_wrong_option_of_a_store(cli: Command, tmp_path: Path) -> 
     assert "unknown option 'clusters'" in done.stdout
 
 
-def test_events_run_without_a_store_where_the_pipeline_says_so(cli: Command, tmp_path: Path) -> None:
+def test_events_run_without_a_store_if_the_pipeline_allows_it(cli: Command, tmp_path: Path) -> None:
     place = f"redis://127.0.0.1:{free_port()}"
     (tmp_path / "pipeline.toml").write_text(f'store = "{place}"\non_store_error = "process"\nlease = "0.2s"\n')
     done = cli("run", "pipeline.toml")

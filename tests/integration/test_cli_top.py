@@ -28,12 +28,12 @@ def worker() -> Iterator[Health]:
 
 
 def snapshot(uptime: float, processed: int, **more: object) -> Snapshot:
-    given = {
+    fields = {
         "consumer": "billing", "uptime_seconds": uptime, "in_flight": 3, "runs": 4, "handler_seconds": 0.02,
         "lag_seconds": 1.25, "dead_letters": 1, "lease_lost": 0, "outcomes": {"orders": {"processed": processed}},
         "store_calls": {"claim": 5, "commit": 4}, "store_errors": {"claim": 1}, "last_store_error": None, **more,
     }  # fmt: skip
-    return Snapshot(**given)  # type: ignore[arg-type]
+    return Snapshot(**fields)  # type: ignore[arg-type]
 
 
 def test_one_look(worker: Health) -> None:
@@ -42,8 +42,8 @@ def test_one_look(worker: Health) -> None:
     )
 
     assert (done.returncode, done.stderr) == (0, "")
-    told = json.loads(done.stdout)
-    assert (told["consumer"], told["outcomes"]) == ("billing", {"id": {"processed": 1, "duplicate": 1}})
+    numbers = json.loads(done.stdout)
+    assert (numbers["consumer"], numbers["outcomes"]) == ("billing", {"id": {"processed": 1, "duplicate": 1}})
 
 
 # What a shell runs in the background has interrupts ignored, and that is inherited.
@@ -68,10 +68,10 @@ def test_it_goes_on_until_it_is_stopped(worker: Health) -> None:
     assert (running.returncode, complaints) == (0, "")
 
 
-def test_rates_are_those_since_the_look_before() -> None:
-    shown = table(snapshot(12.0, 130), snapshot(10.0, 100))
+def test_rates_are_those_since_the_previous_snapshot() -> None:
+    lines = table(snapshot(12.0, 130), snapshot(10.0, 100))
 
-    assert shown.splitlines() == [
+    assert lines.splitlines() == [
         "consumer billing   up 12 s   in flight 3",
         "lag 1.2 s   handler 5.0 ms   dead letters 1   leases lost 0",
         "store calls 9   errors 1   it answers",
@@ -82,23 +82,23 @@ def test_rates_are_those_since_the_look_before() -> None:
 
 
 def test_at_first_rates_are_those_since_its_start() -> None:
-    shown = table(snapshot(10.0, 100, runs=0, lag_seconds=None, last_store_error="no\x1banswer"), None)
+    lines = table(snapshot(10.0, 100, runs=0, lag_seconds=None, last_store_error="no\x1banswer"), None)
 
-    assert "orders                  10.0" in shown
-    assert "lag unknown   handler not run yet" in shown
-    assert "no answer" in shown
+    assert "orders                  10.0" in lines
+    assert "lag unknown   handler not run yet" in lines
+    assert "no answer" in lines
 
 
-def test_a_worker_that_is_not_there() -> None:
+def test_a_worker_that_is_not_running() -> None:
     done = subprocess.run([*COMMAND, "1", "--once"], check=False, capture_output=True, text=True, timeout=120)
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("eventonce: http://127.0.0.1:1/status.json: ")
-    assert "is a worker running with --listen?" in done.stderr
+    assert "check that a worker runs with --listen" in done.stderr
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"consumer": 7}'])
-def test_somebody_else(body: bytes) -> None:
+def test_an_address_of_something_else_is_reported(body: bytes) -> None:
     class Other(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
@@ -119,7 +119,7 @@ def test_somebody_else(body: bytes) -> None:
         )
 
     assert done.returncode == 2
-    assert "does not answer like a worker of eventonce" in done.stderr
+    assert "does not answer like an eventonce worker" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,11 @@ def test_somebody_else(body: bytes) -> None:
         ("http://host:1/status.json", "http://host:1/status.json"),
     ],
 )
-def test_where_a_worker_is(worker: str, url: str) -> None:
+def test_worker_addresses(worker: str, url: str) -> None:
     assert address(worker) == url
 
 
 @pytest.mark.parametrize("worker", ["host", "host:", "host:x", "file:///etc/passwd", ""])
-def test_where_no_worker_is(worker: str) -> None:
-    with pytest.raises(ConfigError, match="is no worker"):
+def test_invalid_worker_addresses_are_refused(worker: str) -> None:
+    with pytest.raises(ConfigError, match="is not a worker address"):
         address(worker)

@@ -21,12 +21,12 @@ from eventonce.claims import protocol
 from eventonce.claims.outcome import OutcomeKind
 from eventonce.claims.protocol import Busy, Claim, Done, Finish, Release, Want, Won
 from eventonce.clock import SystemClock
-from eventonce.errors import ConfigError, LeaseLost, StoreError, StoreUnusable, TransactionRefused
+from eventonce.errors import ConfigError, LeaseLost, StoreError, StoreUnusable
 from eventonce.event.keys import Key
 from eventonce.stores.dynamodb.layout import Layout
 from eventonce.stores.dynamodb.store import DynamoDBStore
 from eventonce.stores.dynamodb.time import ServerTime
-from eventonce.stores.dynamodb.transaction import Writes, size
+from eventonce.stores.dynamodb.transaction import TransactionRefused, Writes, size
 from eventonce.testing import FaultProxy, ManualClock
 from eventonce.testing.contract import LONG, SHORT, claim, finish, key, keys, release
 from eventonce.testing.faults import Skewed

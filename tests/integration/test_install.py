@@ -118,5 +118,5 @@ def test_each_way_to_fail_has_its_own_sentence(reason: Any, tmp_path: Path) -> N
     assert reason(printed, folder).endswith("install its venv module (Debian: python3-venv)")
     broken = reason("Collecting x\nERROR: x is not a supported wheel on this platform.\nnote: more\n", folder)
     assert (
-        broken == f"pip failed: x is not a supported wheel on this platform.; {folder}/install.log has the whole of it"
+        broken == f"pip failed: x is not a supported wheel on this platform.; {folder}/install.log has the full output"
     )

@@ -1,4 +1,4 @@
-"""The worker on real streams: Kinesis and DynamoDB Streams, with a split in the middle; and Kinesis as a way out."""
+"""The worker on real streams: Kinesis and DynamoDB Streams, with a split in the middle, and the sink of Kinesis."""
 
 import hashlib
 import json
@@ -51,9 +51,9 @@ def kinesalite(servers: Path) -> Iterator[Kinesalite]:
 
 
 def wait_until(true: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 120
+    deadline = time.monotonic() + 120
     while not true():
-        assert time.monotonic() < give_up, "it never came"
+        assert time.monotonic() < deadline, "it never came"
         time.sleep(0.02)
 
 
@@ -85,8 +85,8 @@ class Stream:
         return str(self._summary()["StreamARN"])
 
     def url(self, **options: str) -> str:
-        given = {"region": "us-east-1", "endpoint": self.endpoint, "wait": "200ms", "lease": "60s", **options}
-        return f"kinesis://{self.name}?" + "&".join(f"{name}={value}" for name, value in given.items())
+        defaults = {"region": "us-east-1", "endpoint": self.endpoint, "wait": "200ms", "lease": "60s", **options}
+        return f"kinesis://{self.name}?" + "&".join(f"{name}={value}" for name, value in defaults.items())
 
     def put(self, *names: object, partition: str | None = None) -> None:
         for name in names:
@@ -106,12 +106,12 @@ class Stream:
         self.settle()
 
     def records(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+        records: list[dict[str, Any]] = []
         for shard in self.client.list_shards(StreamName=self.name)["Shards"]:
-            asked = {"ShardId": shard["ShardId"], "ShardIteratorType": "TRIM_HORIZON"}
-            iterator = self.client.get_shard_iterator(StreamName=self.name, **asked)["ShardIterator"]
-            found += self.client.get_records(ShardIterator=iterator)["Records"]
-        return found
+            position = {"ShardId": shard["ShardId"], "ShardIteratorType": "TRIM_HORIZON"}
+            iterator = self.client.get_shard_iterator(StreamName=self.name, **position)["ShardIterator"]
+            records += self.client.get_records(ShardIterator=iterator)["Records"]
+        return records
 
 
 class Running:
@@ -123,7 +123,7 @@ class Running:
         self.source: Any = open_source(url, store=lambda: store)
         self.letters = open_dead_letters(str(folder / "dead.jsonl"))
         self.handler: Any = handler or (lambda event: None)
-        self.crew = WorkerPool(self.once, self.source, self._handle, self.letters, batch=batch)
+        self.pool = WorkerPool(self.once, self.source, self._handle, self.letters, batch=batch)
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -134,7 +134,7 @@ class Running:
 
     def _run(self) -> None:
         try:
-            self.crew.run(GRACE)
+            self.pool.run(GRACE)
         except BaseException as error:
             self.error = error
 
@@ -143,10 +143,10 @@ class Running:
         assert self.error is None
 
     def until_ended(self, events: int) -> None:
-        self.until(lambda: self.crew.tally.events >= events)
+        self.until(lambda: self.pool.tally.events >= events)
 
     def stop(self) -> None:
-        self.crew.stop()
+        self.pool.stop()
         self._thread.join(60)
         self.source.close()
         self.once.close()
@@ -180,11 +180,11 @@ def numbers(ran: list[str]) -> list[int]:
 def test_every_record_of_every_shard_once(ministack: Ministack, run: Run) -> None:
     stream = Stream(ministack.endpoint(), shards=3)
     stream.put(*range(40), *range(20))
-    crew = run(stream.url(), MemoryStore())
-    crew.until_ended(60)
+    pool = run(stream.url(), MemoryStore())
+    pool.until_ended(60)
     stream.put(*range(40, 50))
-    crew.until_ended(70)
-    assert sorted(numbers(crew.ran)) == list(range(50))
+    pool.until_ended(70)
+    assert sorted(numbers(pool.ran)) == list(range(50))
 
 
 def test_records_of_a_shard_run_in_order_and_a_poisoned_one_does_not_stop_it(
@@ -199,9 +199,9 @@ def test_records_of_a_shard_run_in_order_and_a_poisoned_one_does_not_stop_it(
         if event.id == "poison":
             raise ValueError("never")
 
-    crew = run(stream.url(), MemoryStore(), handle)
-    crew.until_ended(32)
-    assert crew.ran == ["poison"] * 3 + [str(number) for number in range(30)]
+    pool = run(stream.url(), MemoryStore(), handle)
+    pool.until_ended(32)
+    assert pool.ran == ["poison"] * 3 + [str(number) for number in range(30)]
     letters = [json.loads(line) for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
     assert {letter["message"] for letter in letters} == {poison, broken}
 
@@ -209,14 +209,14 @@ def test_records_of_a_shard_run_in_order_and_a_poisoned_one_does_not_stop_it(
 def test_a_record_without_an_id_is_named_as_lambda_names_it(ministack: Ministack, run: Run) -> None:
     stream = Stream(ministack.endpoint())
     name = stream.put_bytes(b'{"n": 1}')
-    crew = run(stream.url(), MemoryStore())
-    crew.until_ended(1)
-    assert crew.ran == [name]
+    pool = run(stream.url(), MemoryStore())
+    pool.until_ended(1)
+    assert pool.ran == [name]
     data = b64encode(b'{"n": 1}').decode()
     record = {"eventID": name, "eventSource": "aws:kinesis", "eventSourceARN": stream.arn()}
     copy = {**record, "kinesis": {"sequenceNumber": name, "data": data}}
-    assert crew.once.aws_lambda(crew.ran.append)({"Records": [copy]}, None) == {"batchItemFailures": []}
-    assert crew.ran == [name]
+    assert pool.once.aws_lambda(pool.ran.append)({"Records": [copy]}, None) == {"batchItemFailures": []}
+    assert pool.ran == [name]
 
 
 def test_an_aggregate_is_taken_apart(ministack: Ministack, run: Run) -> None:
@@ -225,9 +225,9 @@ def test_an_aggregate_is_taken_apart(ministack: Ministack, run: Run) -> None:
     message = b"\x0a\x01p" + records
     stream.put_bytes(b"\xf3\x89\x9a\xc2" + message + hashlib.md5(message).digest())
     stream.put(4, 5)
-    crew = run(stream.url(), MemoryStore())
-    crew.until_ended(7)
-    assert crew.ran == ["0", "1", "2", "3", "4", "5"]
+    pool = run(stream.url(), MemoryStore())
+    pool.until_ended(7)
+    assert pool.ran == ["0", "1", "2", "3", "4", "5"]
 
 
 def test_the_next_worker_goes_on_where_the_last_one_stopped(ministack: Ministack, run: Run, tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_the_next_worker_goes_on_where_the_last_one_stopped(ministack: Ministack
     second = run(stream.url(), open_store(url))
     second.until_ended(5)
     assert sorted(numbers(second.ran)) == list(range(20, 25))
-    assert second.crew.tally.counts()["duplicate"] == 0
+    assert second.pool.tally.counts()["duplicate"] == 0
 
 
 def test_workers_share_a_stream_and_a_handover_loses_and_repeats_nothing(ministack: Ministack, run: Run) -> None:
@@ -269,32 +269,32 @@ def test_latest_leaves_out_what_was_there(ministack: Ministack, run: Run) -> Non
     stream = Stream(ministack.endpoint())
     stream.put("old")
     time.sleep(1.1)  # arrival times may be whole seconds
-    crew = run(stream.url(start="latest"), MemoryStore())
+    pool = run(stream.url(start="latest"), MemoryStore())
     time.sleep(1.1)
     stream.put("new")
-    crew.until_ended(1)
-    assert crew.ran == ["new"]
+    pool.until_ended(1)
+    assert pool.ran == ["new"]
 
 
 def test_a_pipeline_reads_a_stream_and_its_store_knows_how_far(ministack: Ministack, tmp_path: Path) -> None:
     stream = Stream(ministack.endpoint())
-    given = {"source": stream.url(), "store": f"sqlite:///{tmp_path}/claims.db", "sink": str(tmp_path / "out.jsonl")}
-    settings = load(None, dead_letter=str(tmp_path / "dead.jsonl"), **given)
+    options = {"source": stream.url(), "store": f"sqlite:///{tmp_path}/claims.db", "sink": str(tmp_path / "out.jsonl")}
+    settings = load(None, dead_letter=str(tmp_path / "dead.jsonl"), **options)
     for name in ("first", "second"):
         stream.put(name)
         parts = Pipeline(settings)
-        crew = WorkerPool(parts.once, parts.source, parts.handler, parts.dead_letters, batch=10)
-        thread = threading.Thread(target=crew.run, args=(GRACE,))
+        pool = WorkerPool(parts.once, parts.source, parts.handler, parts.dead_letters, batch=10)
+        thread = threading.Thread(target=pool.run, args=(GRACE,))
         thread.start()
-        wait_until(lambda crew=crew: crew.tally.events == 1)  # type: ignore[misc]
-        crew.stop()
+        wait_until(lambda pool=pool: pool.tally.events == 1)  # type: ignore[misc]
+        pool.stop()
         thread.join(60)
         parts.close()
     written = (tmp_path / "out.jsonl").read_text().splitlines()
     assert [json.loads(line)["id"] for line in written] == ["first", "second"]
 
 
-def test_a_stream_that_is_not_there_is_said(ministack: Ministack) -> None:
+def test_a_missing_stream_is_reported(ministack: Ministack) -> None:
     stream = Stream(ministack.endpoint())
     with pytest.raises(SourceError, match="check its name, region and account"):
         open_source(stream.url().replace(stream.name, "no-such-stream"), store=MemoryStore)
@@ -306,15 +306,15 @@ def test_a_stream_that_is_not_there_is_said(ministack: Ministack) -> None:
 def test_a_split_and_a_merge_in_the_middle_of_a_run(kinesalite: Kinesalite, run: Run) -> None:
     stream = Stream(kinesalite.endpoint())
     stream.put(*range(10))
-    crew = run(stream.url(), MemoryStore(), batch=3)
-    crew.until(lambda: len(crew.ran) >= 3)
+    pool = run(stream.url(), MemoryStore(), batch=3)
+    pool.until(lambda: len(pool.ran) >= 3)
     stream.split("shardId-000000000000")
     stream.put(*range(10, 30))
-    crew.until_ended(20)
+    pool.until_ended(20)
     stream.merge("shardId-000000000001", "shardId-000000000002")
     stream.put(*range(30, 40))
-    crew.until_ended(40)
-    ran = numbers(crew.ran)
+    pool.until_ended(40)
+    ran = numbers(pool.ran)
     assert ran[:10] == list(range(10))
     assert sorted(ran[10:30]) == list(range(10, 30))
     assert ran[30:] == list(range(30, 40))
@@ -346,7 +346,7 @@ class NoCheckpoints(MemoryStore):
         return super().commit(finishes)
 
 
-def test_without_checkpoints_records_come_again_and_are_duplicates(
+def test_without_checkpoints_records_are_redelivered_and_are_duplicates(
     ministack: Ministack, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream, store = Stream(ministack.endpoint()), NoCheckpoints()
@@ -357,7 +357,7 @@ def test_without_checkpoints_records_come_again_and_are_duplicates(
     first.stop()
     second = run(stream.url(), store)
     second.until_ended(10)
-    assert second.crew.tally.counts()["duplicate"] == 10
+    assert second.pool.tally.counts()["duplicate"] == 10
     store.lasts = False
     stream.put(*range(10, 15))
     second.until_ended(15)
@@ -446,9 +446,9 @@ def test_each_change_of_a_table_once(ministack: Ministack, run: Run) -> None:
     seen: list[Event] = []
     table.put("a", "b")
     table.client.delete_item(TableName=table.name, Key={"pk": {"S": "a"}})
-    crew = run(table.url(), store, seen.append)
-    crew.until_ended(3)
-    crew.stop()
+    pool = run(table.url(), store, seen.append)
+    pool.until_ended(3)
+    pool.stop()
     table.put("c")
     stream = table.client.describe_table(TableName=table.name)["Table"]["LatestStreamArn"]
     other = run(table.url(stream), store, seen.append)  # the same stream by its ARN
@@ -462,10 +462,10 @@ def test_each_change_of_a_table_once(ministack: Ministack, run: Run) -> None:
     assert {event.source for event in seen} == {table.name}
     assert seen[0].data["new"]["b"] == {"$binary": "/w=="}
     assert seen[0].time is not None
-    assert len(set(crew.ran + other.ran)) == 4
+    assert len(set(pool.ran + other.ran)) == 4
 
 
-def test_a_table_without_a_stream_is_said(ministack: Ministack) -> None:
+def test_a_table_without_a_stream_is_reported(ministack: Ministack) -> None:
     table = Table(ministack.endpoint(), stream=False)
     with pytest.raises(SourceError, match="the table has no stream; turn it on"):
         open_source(table.url(), store=MemoryStore)
@@ -473,7 +473,7 @@ def test_a_table_without_a_stream_is_said(ministack: Ministack) -> None:
         open_source(table.url("no-such-table"), store=MemoryStore)
 
 
-# --- Kinesis as a way out ---
+# --- the sink of Kinesis ---
 
 
 def events(*names: object) -> list[Event]:
@@ -486,9 +486,9 @@ def test_events_into_a_stream(ministack: Ministack) -> None:
     sent = events(*range(600))
     assert set(sink.send(sent, [f"key-{event.id}" for event in sent])) == {None}
     sink.close()
-    found = stream.records()
-    assert sorted(int(json.loads(each["Data"])["id"]) for each in found) == list(range(600))
-    assert {each["PartitionKey"] for each in found} == {f"key-{number}" for number in range(600)}
+    records = stream.records()
+    assert sorted(int(json.loads(each["Data"])["id"]) for each in records) == list(range(600))
+    assert {each["PartitionKey"] for each in records} == {f"key-{number}" for number in range(600)}
 
 
 def test_a_partition_keeps_its_order(ministack: Ministack) -> None:
@@ -499,9 +499,9 @@ def test_a_partition_keeps_its_order(ministack: Ministack) -> None:
     (refused,) = sink.send([Event(id="6", data={})], ["6"])
     assert "has nothing at source, which names its partition" in str(refused)
     sink.close()
-    found = stream.records()
-    assert [json.loads(each["Data"])["id"] for each in found] == ["0", "1", "2", "3", "4"]
-    assert {each["PartitionKey"] for each in found} == {"shop"}
+    records = stream.records()
+    assert [json.loads(each["Data"])["id"] for each in records] == ["0", "1", "2", "3", "4"]
+    assert {each["PartitionKey"] for each in records} == {"shop"}
 
 
 def test_what_a_shard_does_not_take_is_sent_again_and_only_that(
@@ -512,13 +512,13 @@ def test_what_a_shard_does_not_take_is_sent_again_and_only_that(
     client, calls = sink.client(), []
     put = client.put_records
 
-    def put_some(**asked: Any) -> dict[str, Any]:
-        calls.append(len(asked["Records"]))
+    def put_some(**request: Any) -> dict[str, Any]:
+        calls.append(len(request["Records"]))
         if len(calls) > 1:
-            return dict(put(**asked))
-        kept = dict(put(**{**asked, "Records": asked["Records"][::2]}))["Records"]
+            return dict(put(**request))
+        accepted = dict(put(**{**request, "Records": request["Records"][::2]}))["Records"]
         refused = {"ErrorCode": "ProvisionedThroughputExceededException", "ErrorMessage": "slow down"}
-        return {"FailedRecordCount": 2, "Records": [kept[0], refused, kept[1], refused]}
+        return {"FailedRecordCount": 2, "Records": [accepted[0], refused, accepted[1], refused]}
 
     monkeypatch.setattr(client, "put_records", put_some)
     assert list(sink.send(events(*range(4)), ["a", "b", "c", "d"])) == [None] * 4

@@ -119,14 +119,14 @@ def test_a_queue_with_copies_and_a_poison_message(account: Account) -> None:
     sqs.send_message_batch(QueueUrl=url, Entries=entries)
     account.feed(arn, BatchSize=10)
     dead_url = sqs.get_queue_url(QueueName=f"{account.name}-dead")["QueueUrl"]
-    found: list[Any] = []
+    messages: list[Any] = []
 
     def dead_letter() -> bool:
-        found.extend(sqs.receive_message(QueueUrl=dead_url, WaitTimeSeconds=1).get("Messages", []))
-        return bool(found)
+        messages.extend(sqs.receive_message(QueueUrl=dead_url, WaitTimeSeconds=1).get("Messages", []))
+        return bool(messages)
 
     until(dead_letter)
-    assert json.loads(found[0]["Body"])["detail"] == {"n": "bad"}
+    assert json.loads(messages[0]["Body"])["detail"] == {"n": "bad"}
     assert sorted(each for each in account.effects() if each != "bad") == ["1", "2", "3"]
     left = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
     assert left["ApproximateNumberOfMessages"] == "0"

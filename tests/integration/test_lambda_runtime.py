@@ -52,7 +52,7 @@ class Reply(NamedTuple):
 
 
 class Runtime:
-    """Lambda's Runtime API and its way to treat a function: one invocation at a time, killed when its time is over."""
+    """Lambda's Runtime API. It runs one invocation at a time, and kills a function that exceeds its time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -64,7 +64,7 @@ class Runtime:
         self.rounds = 0
 
     def invoke(self, event: Any, seconds: float = 60) -> Reply | None:
-        """The function's answer, or None where its time was over; it is started if it is not there."""
+        """Start the function if necessary, and return its response, or None if it exceeded its time."""
         if self._process is None or self._process.poll() is not None:
             self._start()
         name = str(uuid.uuid4())
@@ -88,7 +88,7 @@ class Runtime:
             self._server.server_close()
 
     def _start(self) -> None:
-        """With a server and a queue of its own: the process before may have been killed while it asked for work."""
+        """Start a process with its own server and queue: the previous one may have died while it polled."""
         self.close()
         self.rounds += 1
         self._invocations = Queue()
@@ -234,8 +234,10 @@ def test_a_function_url_takes_what_its_sender_has_signed(runtime: Runtime, effec
 def test_a_partial_answer_reaches_lambda(runtime: Runtime, tmp_path: Path) -> None:
     answer = runtime.invoke(sqs(bridge("1"), bridge("2", fails=True), bridge("3")))
     assert answer == Reply("response", {"batchItemFailures": [{"itemIdentifier": "m-2"}]})
-    told = [json.loads(line) for line in (tmp_path / "log.txt").read_text().splitlines() if line.startswith('{"_aws"')]
-    assert [(each["processed"], each["failed"]) for each in told] == [(2, 1)]
+    records = [
+        json.loads(line) for line in (tmp_path / "log.txt").read_text().splitlines() if line.startswith('{"_aws"')
+    ]
+    assert [(each["processed"], each["failed"]) for each in records] == [(2, 1)]
 
 
 def test_what_a_time_out_killed_runs_again_soon(runtime: Runtime, effects: Effects) -> None:
@@ -245,5 +247,5 @@ def test_what_a_time_out_killed_runs_again_soon(runtime: Runtime, effects: Effec
     assert effects()[2:] == ["begin 1", "end 1", "begin 2"]
     time.sleep(1.5)  # its claims end with the function's time, and not with a lease of a minute
     assert runtime.invoke(batch) == Reply("response", {"batchItemFailures": []})
-    assert effects().count("end 1") == 1  # it was committed before the time was over
+    assert effects().count("end 1") == 1  # it was committed before the time ran out
     assert [each for each in effects() if each.startswith("end")] == ["end 0", "end 1", "end 2", "end 3"]

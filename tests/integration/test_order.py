@@ -14,7 +14,7 @@ import pytest
 
 from eventonce import Event, Once, Rule
 from eventonce.clients.aws import client
-from eventonce.dead_letters.file_sink import DeadFile
+from eventonce.dead_letters.file import DeadFile
 from eventonce.outbox import Publisher, Relay
 from eventonce.sources import open_source
 from eventonce.worker import WorkerPool
@@ -47,14 +47,14 @@ class Cloud:
     def queue(self) -> str:
         name = f"q-{uuid.uuid4().hex[:12]}.fifo"
         url = self.sqs.create_queue(QueueName=name, Attributes={"FifoQueue": "true"})["QueueUrl"]
-        found = self.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
+        response = self.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
         raw = {"RawMessageDelivery": "true"}
-        arn = found["Attributes"]["QueueArn"]
+        arn = response["Attributes"]["QueueArn"]
         self.sns.subscribe(TopicArn=self._arn, Protocol="sqs", Endpoint=arn, Attributes=raw)
         return name
 
     def publish_again(self, event: dict[str, Any]) -> None:
-        """As if SNS and SQS had forgotten it, which they do after five minutes."""
+        """Publish an event again, as if SNS and SQS had forgotten it, which they do after five minutes."""
         self.sns.publish(
             TopicArn=self._arn,
             Message=json.dumps(event),
@@ -64,13 +64,13 @@ class Cloud:
 
     def messages(self, queue: str) -> list[tuple[str, dict[str, Any]]]:
         """All that is in a queue, with the group of each, in the order in which it is handed out."""
-        url, found = self.sqs.get_queue_url(QueueName=queue)["QueueUrl"], []
-        asked = {"QueueUrl": url, "MaxNumberOfMessages": 10, "AttributeNames": ["MessageGroupId"]}
-        while received := self.sqs.receive_message(WaitTimeSeconds=1, **asked).get("Messages"):
+        url, messages = self.sqs.get_queue_url(QueueName=queue)["QueueUrl"], []
+        request = {"QueueUrl": url, "MaxNumberOfMessages": 10, "AttributeNames": ["MessageGroupId"]}
+        while received := self.sqs.receive_message(WaitTimeSeconds=1, **request).get("Messages"):
             for each in received:
-                found.append((each["Attributes"]["MessageGroupId"], json.loads(each["Body"])["detail"]))
+                messages.append((each["Attributes"]["MessageGroupId"], json.loads(each["Body"])["detail"]))
                 self.sqs.delete_message(QueueUrl=url, ReceiptHandle=each["ReceiptHandle"])
-        return found
+        return messages
 
     def close(self) -> None:
         self.sqs.close()
@@ -89,29 +89,29 @@ class Consumer:
         letters = DeadFile(str(cloud.folder / f"{name}-dead.jsonl"))
         for part in (once, source, letters):
             self._parts.callback(part.close)
-        self._crew = WorkerPool(once, source, self._handle, letters, batch=10, threads=4)
-        self._thread = threading.Thread(target=self._crew.run, args=(60_000,))
+        self._pool = WorkerPool(once, source, self._handle, letters, batch=10, threads=4)
+        self._thread = threading.Thread(target=self._pool.run, args=(60_000,))
         self._thread.start()
 
     @property
     def counts(self) -> dict[str, int]:
-        return self._crew.tally.counts()
+        return self._pool.tally.counts()
 
     def _handle(self, event: Event) -> None:
         self._handler(event)
         self.done[event.data["rideId"]].append(event.data["version"])
 
     def wait(self, events: int) -> None:
-        """Until so many have come to an end."""
-        give_up = threading.Event()
+        """Wait until a number of events are settled."""
+        pause = threading.Event()
         for _ in range(int(PATIENCE / 0.05)):
             if self.counts["events"] >= events:
                 return
-            give_up.wait(0.05)
+            pause.wait(0.05)
         raise AssertionError(self.counts)
 
     def close(self) -> None:
-        self._crew.stop()
+        self._pool.stop()
         self._thread.join(PATIENCE)
         self._parts.close()
 
@@ -161,11 +161,11 @@ def test_topic_and_queue_carry_the_group_and_its_order(database: Database, cloud
     with ExitStack() as stack:
         (relay,) = relays(database, cloud, stack, 1)
         assert relay.drain() == 0
-    found = cloud.messages(queue)
-    assert len(found) == TOTAL
-    assert all(group == detail["rideId"] for group, detail in found)
+    messages = cloud.messages(queue)
+    assert len(messages) == TOTAL
+    assert all(group == detail["rideId"] for group, detail in messages)
     for name in RIDES:
-        assert [detail["version"] for group, detail in found if group == name] == list(VERSIONS)
+        assert [detail["version"] for group, detail in messages if group == name] == list(VERSIONS)
 
 
 def test_two_consumers_run_every_ride_in_order(database: Database, cloud: Cloud) -> None:
@@ -192,7 +192,7 @@ def test_two_consumers_run_every_ride_in_order(database: Database, cloud: Cloud)
     assert len(failed) == 2 * len(RIDES)
 
 
-def test_what_is_late_or_comes_again_is_dropped_by_its_version(database: Database, cloud: Cloud) -> None:
+def test_what_is_late_or_redelivered_is_dropped_by_its_version(database: Database, cloud: Cloud) -> None:
     with ExitStack() as stack:
         consumer = stack.enter_context(closing(Consumer(cloud, cloud.queue(), "model", lambda event: None, BY_VERSION)))
         add_all(database)

@@ -15,13 +15,13 @@ import psycopg
 import pytest
 
 from eventonce import ConfigError, Event, EventRejected, Once, Rule
-from eventonce.clock import moment
+from eventonce.clock import to_datetime
 from eventonce.errors import SinkDown, StoreUnusable
 from eventonce.outbox import Message, Outbox, PublishKind, PublishResult, Relay
 from eventonce.outbox import decision as verdict
 from eventonce.outbox import relay_loop as loop
-from eventonce.outbox.feed import Back
-from eventonce.outbox.row import make_row
+from eventonce.outbox.feed import ReleasedRow
+from eventonce.outbox.rows import make_row
 from eventonce.outbox.table_feed import TableFeed
 from eventonce.testing.clock import ManualClock
 from eventonce.testing.proxy import FaultProxy
@@ -58,8 +58,8 @@ class Feeds:
         self.made: list[TableFeed] = []
 
     def __call__(self, lease: int, database: Database | None = None) -> TableFeed:
-        found = database or self._request.getfixturevalue("database")
-        self.made.append(TableFeed(found.outbox.table, lease=lease, keep=60_000))
+        opened = database or self._request.getfixturevalue("database")
+        self.made.append(TableFeed(opened.outbox.table, lease=lease, keep=60_000))
         return self.made[-1]
 
 
@@ -129,7 +129,7 @@ def test_an_event_is_never_added_alone(database: Database) -> None:
 def test_an_identity_is_given_or_made_of_rules_or_the_event_or_is_new(database: Database) -> None:
     ruled = Outbox(database.url, rules=Rule(name="orders", key=["detail.n"]))
     connection = database.connect()
-    given = [
+    identities = [
         database.outbox.add(connection, event(1), identity="mine"),
         database.outbox.add(connection, event(1)),
         ruled.add(connection, event(1)),
@@ -139,14 +139,16 @@ def test_an_identity_is_given_or_made_of_rules_or_the_event_or_is_new(database: 
     ]
     connection.commit()
     connection.close()
-    assert given[:2] == ["mine", "e1"]
-    assert given[2] == given[3]
-    assert len(set(given)) == 5
-    assert [identity for (identity,) in database.rows("SELECT identity FROM eventonce_outbox ORDER BY id")] == given
+    assert identities[:2] == ["mine", "e1"]
+    assert identities[2] == identities[3]
+    assert len(set(identities)) == 5
+    assert [
+        identity for (identity,) in database.rows("SELECT identity FROM eventonce_outbox ORDER BY id")
+    ] == identities
 
 
 @pytest.mark.parametrize(
-    ("given", "more", "why"),
+    ("source", "more", "reason"),
     [
         (b"{", {}, "JSON"),
         ([1], {}, "not an event"),
@@ -160,11 +162,11 @@ def test_an_identity_is_given_or_made_of_rules_or_the_event_or_is_new(database: 
     ],
 )
 def test_bad_events_are_refused_before_anything_is_written(
-    database: Database, given: object, more: dict[str, Any], why: str
+    database: Database, source: object, more: dict[str, Any], reason: str
 ) -> None:
     connection = database.connect()
-    with pytest.raises(EventRejected, match=why):
-        database.outbox.add(connection, given, **more)
+    with pytest.raises(EventRejected, match=reason):
+        database.outbox.add(connection, source, **more)
     connection.commit()
     connection.close()
     assert database.rows("SELECT 1 FROM eventonce_outbox") == []
@@ -178,7 +180,7 @@ def test_events_come_out_as_they_went_in(database: Database, tmp_path: Path) -> 
     ]
     built = [
         Event(data=[1, {"a": None}], id="list"),
-        Event(data={"detail": 1}, source="s", type="t", attributes={"x": [1]}, time=moment(1_767_225_600_123)),
+        Event(data={"detail": 1}, source="s", type="t", attributes={"x": [1]}, time=to_datetime(1_767_225_600_123)),
         Event(data="text", form="cloudevents", id="c", source="/s", type="t", attributes={"specversion": "1.0"}),
         Event(data={"eventonce_event": {}}),
     ]
@@ -192,16 +194,16 @@ def test_events_come_out_as_they_went_in(database: Database, tmp_path: Path) -> 
     assert relay(database, receiver, tmp_path).drain() == 0
     assert [json.loads(each.event.line()) for each in receiver.got if each.group == "g"] == documents
     assert [each.event for each in receiver.got if each.group == "built"] == built
-    kept = make_row(documents[2], None, None, None).event
-    assert json.loads(kept) == documents[2]
+    stored = make_row(documents[2], None, None, None).event
+    assert json.loads(stored) == documents[2]
 
 
-def test_connections_of_others_are_told_what_is_wanted(database: Database, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no connection that it knows"):
+def test_an_unsupported_connection_is_refused_with_the_remedy(database: Database, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unsupported connection"):
         database.outbox.add(object(), event(1))
     other = sqlite3.connect(tmp_path / "other.db")
     if database.url.startswith("sqlite:"):
-        with pytest.raises(StoreUnusable, match=r"has no outbox; make it with outbox\.create\(\)"):
+        with pytest.raises(StoreUnusable, match=r"has no outbox; create it with outbox\.create\(\)"):
             database.outbox.add(other, event(1))
     else:
         with pytest.raises(ConfigError, match="connection to sqlite, and the outbox is in postgresql"):
@@ -212,15 +214,15 @@ def test_connections_of_others_are_told_what_is_wanted(database: Database, tmp_p
 
 
 @pytest.mark.parametrize("url", ["mysql://h/d", "sqlite://", "sqlite:///:memory:", "postgresql", "sqlite:///x.db?a=1"])
-def test_a_wrong_url_is_told(url: str) -> None:
+def test_a_wrong_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"outbox|option"):
         Outbox(url)
 
 
 def test_a_password_is_never_shown() -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as raised:
         Outbox("postgresql://me:s3cret/word@host/db")
-    assert "s3cret" not in str(told.value)
+    assert "s3cret" not in str(raised.value)
 
 
 # --- SQLAlchemy, and ctx.tx ---
@@ -257,7 +259,7 @@ def test_sqlalchemy_connections_and_sessions(database: Database, tmp_path: Path)
     assert [order for (order,) in database.rows("SELECT id FROM orders ORDER BY id")] == ["1", "2"]
 
 
-def test_sqlalchemy_without_the_table_is_told_the_remedy(tmp_path: Path, postgres_server: Postgres) -> None:
+def test_sqlalchemy_without_the_table_is_refused_with_the_remedy(tmp_path: Path, postgres_server: Postgres) -> None:
     for database in (sqlite_database(tmp_path), postgres_database(postgres_server)):
         made = engine(database)
         with made.connect() as connection, pytest.raises(StoreUnusable, match=r"outbox\.create\(\)"):
@@ -265,7 +267,7 @@ def test_sqlalchemy_without_the_table_is_told_the_remedy(tmp_path: Path, postgre
         made.dispose()
 
 
-def test_an_asynchronous_session_is_told_the_way(database: Database) -> None:
+def test_an_asynchronous_session_is_refused_with_the_remedy(database: Database) -> None:
     class AsyncSession:
         """As SQLAlchemy's is called."""
 
@@ -279,9 +281,9 @@ def test_a_handler_publishes_in_the_transaction_that_records_its_event(database:
     with Once(database.url + shared) as once:
 
         @once
-        def handle(given: Any, ctx: Any) -> None:
-            database.outbox.add(ctx.tx, event(given.data["n"]), identity=ctx.idempotency_key)
-            if given.data["n"] == 2:
+        def handle(ride: Any, ctx: Any) -> None:
+            database.outbox.add(ctx.tx, event(ride.data["n"]), identity=ctx.idempotency_key)
+            if ride.data["n"] == 2:
                 raise ValueError("in vain")
 
         outcomes = once.run([{"id": str(n), "n": n} for n in (1, 2, 1, 3)], handle)
@@ -293,10 +295,10 @@ def test_a_handler_publishes_in_the_transaction_that_records_its_event(database:
 # --- the tables ---
 
 
-def test_a_missing_outbox_is_told_of(tmp_path: Path, postgres_server: Postgres) -> None:
+def test_a_missing_outbox_is_reported(tmp_path: Path, postgres_server: Postgres) -> None:
     for database in (sqlite_database(tmp_path), postgres_database(postgres_server)):
         connection = database.connect()
-        with pytest.raises(StoreUnusable, match=r"has no outbox; make it with outbox\.create\(\)"):
+        with pytest.raises(StoreUnusable, match=r"has no outbox; create it with outbox\.create\(\)"):
             database.outbox.add(connection, event(1))
         connection.close()
         made = relay(database, Receiver(), tmp_path)
@@ -382,12 +384,12 @@ def test_a_group_keeps_its_order_however_long_it_is(database: Database, tmp_path
 def test_a_relay_takes_nothing_of_a_group_that_another_has(database: Database, feeds: Feeds) -> None:
     first, second = feeds(60_000), feeds(60_000)
     database.add(1, 2, group="g")
-    taken = first.take(10)
+    rows = first.take(10)
     database.add(3, group="g")
     database.add(4, group="h")
-    assert [row.identity for row in taken] == ["e1", "e2"]
+    assert [row.identity for row in rows] == ["e1", "e2"]
     assert [row.identity for row in second.take(10)] == ["e4"]
-    first.settle(taken[:1], [Back(taken[1], 0)])
+    first.settle(rows[:1], [ReleasedRow(rows[1], 0)])
     assert [row.identity for row in first.take(10)] == ["e2", "e3"]
 
 
@@ -407,12 +409,12 @@ def test_a_first_row_that_is_locked_holds_its_group(postgres_server: Postgres, f
 
 def test_a_relay_that_began_a_little_later_and_was_done_sooner_is_respected(database: Database, feeds: Feeds) -> None:
     database.add(1, group="g")
-    taken = feeds(60_000).take(10)
+    rows = feeds(60_000).take(10)
     connection = database.connect()
     connection.execute("UPDATE eventonce_outbox SET since = since + 5000, until = until + 5000")
     connection.commit()
     connection.close()
-    assert len(taken) == 1
+    assert len(rows) == 1
     assert feeds(60_000).take(10) == []
 
 
@@ -448,8 +450,8 @@ def test_numbers_of_a_group_stand_in_the_order_of_the_commits(postgres_server: P
 def test_several_relays_keep_the_order_of_every_group(database: Database, tmp_path: Path) -> None:
     """Writers, relays and failures at the same time: each once, and each group in the order of its commits."""
     groups, each, dice = 12, 30, random.Random(2026)  # more groups than the two loops of one relay can hold
-    fates = [PublishKind.FAILED] * 2 + [PublishKind.PUBLISHED] * 8
-    receiver = Receiver(lambda each: PublishKind.PUBLISHED if each.identity in first else dice.choice(fates))
+    likely_kinds = [PublishKind.FAILED] * 2 + [PublishKind.PUBLISHED] * 8
+    receiver = Receiver(lambda each: PublishKind.PUBLISHED if each.identity in first else dice.choice(likely_kinds))
     at_work: set[int] = set()
     first: set[str | None] = set()  # what each relay sent first
 
@@ -490,7 +492,7 @@ def test_several_relays_keep_the_order_of_every_group(database: Database, tmp_pa
 
 
 @pytest.mark.usefixtures("quick")
-def test_poison_holds_up_nobody_else_and_becomes_a_dead_letter(database: Database, tmp_path: Path) -> None:
+def test_poison_holds_up_no_other_group_and_becomes_a_dead_letter(database: Database, tmp_path: Path) -> None:
     database.add(1, 2, 3, group="bad")
     database.add(*range(10, 40), group="good")
     receiver = Receiver(lambda each: PublishKind.FAILED if each.identity == "e1" else PublishKind.PUBLISHED)
@@ -517,7 +519,7 @@ def test_what_is_refused_is_kept_and_its_group_goes_on(database: Database, tmp_p
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_outage_is_no_fault_of_any_event(database: Database, tmp_path: Path) -> None:
+def test_an_outage_counts_against_no_event(database: Database, tmp_path: Path) -> None:
     database.add(*range(20), group="g")
     database.add(*range(20, 30))
     calls = iter(range(1_000_000))
@@ -530,16 +532,16 @@ def test_an_outage_is_no_fault_of_any_event(database: Database, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("quick")
-def test_throttling_of_some_is_no_fault_of_theirs(database: Database, tmp_path: Path) -> None:
+def test_throttling_of_some_does_not_count_against_them(database: Database, tmp_path: Path) -> None:
     class Throttled(Receiver):
         def send(self, events: Any) -> list[PublishResult]:
             slow = SinkDown("events://bus did not take it (ThrottlingException)")
-            found = super().send(events)
+            results = super().send(events)
             return [
                 PublishResult(kind=each.kind, identity=each.identity, error=slow)
                 if each.kind is PublishKind.FAILED
                 else each
-                for each in found
+                for each in results
             ]
 
     tries = iter(range(1_000_000))
@@ -597,7 +599,7 @@ def test_dead_letters_that_cannot_be_written_leave_the_event_where_it_is(databas
 
 
 @pytest.mark.parametrize("settings", [{"batch": 0}, {"max_attempts": 0}, {"lease": 0}, {"poll": 0}, {"keep": "soon"}])
-def test_wrong_settings_are_told(database: Database, tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_wrong_settings_are_refused(database: Database, tmp_path: Path, settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="relay"):
         relay(database, Receiver(), tmp_path, **settings)
 
@@ -610,12 +612,12 @@ def test_what_was_taken_over_is_not_removed_by_its_former_owner(
 ) -> None:
     first, second = feeds(1), feeds(60_000)
     database.add(1)
-    taken = first.take(10)
+    rows = first.take(10)
     while not (again := second.take(10)):
         time.sleep(0.005)
     with caplog.at_level(logging.WARNING):
-        first.settle(taken, [])
-    assert "taken over by another relay" in caplog.text
+        first.settle(rows, [])
+    assert "another relay took over" in caplog.text
     assert database.rows("SELECT identity FROM eventonce_outbox") == [("e1",)]
     second.settle(again, [])
     assert database.rows("SELECT identity FROM eventonce_outbox") == []
@@ -625,11 +627,11 @@ def test_a_slow_receiver_does_not_lose_the_lease(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "_BEATS", 600)  # held on to every tenth of a second, as if the lease were 300 ms
-    began, go_on = threading.Event(), threading.Event()
+    started, go_on = threading.Event(), threading.Event()
 
     class Slow(Receiver):
         def send(self, events: Any) -> list[PublishResult]:
-            began.set()
+            started.set()
             assert go_on.wait(PATIENCE)
             return super().send(events)
 
@@ -638,7 +640,7 @@ def test_a_slow_receiver_does_not_lose_the_lease(
     made = relay(database, slow, tmp_path, lease="60s")
     with ThreadPoolExecutor(1) as threads:
         future = threads.submit(made.drain)
-        assert began.wait(PATIENCE)
+        assert started.wait(PATIENCE)
         (before,) = database.rows("SELECT until FROM eventonce_outbox")
         while database.rows("SELECT until FROM eventonce_outbox")[0][0] < before[0] + 600:  # held on to twice
             assert relay(database, other, tmp_path).drain() == 1
@@ -647,7 +649,7 @@ def test_a_slow_receiver_does_not_lose_the_lease(
     assert (slow.numbers(), other.numbers()) == ([1], [])
 
 
-def test_a_relay_does_not_wait_for_ever_in_a_file_that_was_replaced(tmp_path: Path) -> None:
+def test_a_relay_does_not_wait_forever_in_a_file_that_was_replaced(tmp_path: Path) -> None:
     receiver = Receiver()
     database = sqlite_database(tmp_path)
     database.outbox.create()
@@ -681,7 +683,7 @@ def test_a_clock_that_jumps_blocks_nothing_and_loses_nothing(tmp_path: Path, fee
     assert len(abandoned.take(10)) == 1
     clock._utc += jump
     database.add(3, group="new")
-    receiver.fate = lambda _: PublishKind.PUBLISHED
+    receiver.kind_of = lambda _: PublishKind.PUBLISHED
     assert made.drain() == 0
     assert sorted(receiver.numbers()) == [1, 2, 3]
     assert database.outbox.table.backlog() == (0, 0)
@@ -694,8 +696,8 @@ def test_on_postgresql_the_clock_of_the_server_decides(postgres_server: Postgres
     wrong.outbox = Outbox(database.url, clock=ManualClock(utc=0))
     wrong.outbox.create()
     wrong.add(1, group="g")
-    taken = feeds(60_000, wrong).take(10)
-    assert 0 <= taken[0].waited < 60_000
+    rows = feeds(60_000, wrong).take(10)
+    assert 0 <= rows[0].waited < 60_000
     assert feeds(60_000, database).take(10) == []
     assert database.outbox.table.backlog().pending == 1
     wrong.outbox.close()
@@ -719,7 +721,7 @@ def test_nothing_is_kept_of_what_was_published_unless_wanted(database: Database,
     assert database.rows("SELECT 1 FROM eventonce_outbox") == []
 
 
-def test_copies_are_removed_when_their_time_is_over_in_bounded_steps(database: Database, feeds: Feeds) -> None:
+def test_copies_are_removed_in_bounded_steps_when_they_expire(database: Database, feeds: Feeds) -> None:
     connection = database.connect()
     for number in range(2500):
         connection.execute(
@@ -729,7 +731,7 @@ def test_copies_are_removed_when_their_time_is_over_in_bounded_steps(database: D
     connection.commit()
     connection.close()
     feed, counted = feeds(60_000), []
-    while feed.tidy():
+    while feed.sweep():
         counted += database.rows("SELECT count(*), min(id) FROM eventonce_outbox_published")
     assert counted == [(1500, 1000), (500, 2000)]
     assert database.rows("SELECT 1 FROM eventonce_outbox_published") == []
@@ -740,9 +742,9 @@ def test_a_running_relay_removes_old_copies(database: Database, tmp_path: Path) 
     receiver = Receiver()
     with running(relay(database, receiver, tmp_path, keep="1ms", poll="50ms")):
         receiver.wait(5)
-        give_up = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while database.rows("SELECT 1 FROM eventonce_outbox_published"):
-            assert time.monotonic() < give_up
+            assert time.monotonic() < deadline
             time.sleep(0.05)
 
 
@@ -767,9 +769,9 @@ def test_a_relay_hears_again_after_its_connection_was_lost(postgres_server: Post
         receiver.wait(1)
         for number in (2, 3):
             here = f"{listening} AND datname = current_database()"
-            while not (found := database.rows(here)):
+            while not (rows := database.rows(here)):
                 time.sleep(0.01)
-            database.rows(f"SELECT pg_terminate_backend({found[0][0]})")
+            database.rows(f"SELECT pg_terminate_backend({rows[0][0]})")
             database.add(number)
             receiver.wait(number)
     assert receiver.numbers() == [1, 2, 3]
@@ -812,8 +814,8 @@ def test_a_database_that_is_away_is_waited_for(postgres_server: Postgres, tmp_pa
     database.outbox.close()
 
 
-def test_an_answer_that_is_lost_loses_no_event(postgres_server: Postgres, tmp_path: Path) -> None:
-    """Of the taking, the settling, or anything else: it may be published again, under the same identity."""
+def test_a_lost_response_loses_no_event(postgres_server: Postgres, tmp_path: Path) -> None:
+    """Any call may lose its response. The event may be published again, under the same identity."""
     database = postgres_database(postgres_server)
     database.outbox.create()
     receiver, dice = Receiver(), random.Random(7)
@@ -825,9 +827,9 @@ def test_an_answer_that_is_lost_loses_no_event(postgres_server: Postgres, tmp_pa
                 if dice.random() < 0.3:
                     proxy.cut_answers(1)
                 database.add(number, group=f"g{number % 4}")
-            give_up = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + PATIENCE
             while {each.identity for each in receiver.got} != {f"e{number}" for number in range(60)}:
-                assert time.monotonic() < give_up
+                assert time.monotonic() < deadline
                 time.sleep(0.02)
         through.close()
     assert proxy.cut > 0
@@ -839,7 +841,7 @@ def test_an_answer_that_is_lost_loses_no_event(postgres_server: Postgres, tmp_pa
 # --- numbers ---
 
 
-def test_lag_and_backlog_are_told(database: Database, tmp_path: Path) -> None:
+def test_lag_and_backlog_are_reported(database: Database, tmp_path: Path) -> None:
     from prometheus_client import CollectorRegistry
 
     from eventonce.observe.prometheus import PrometheusHook
@@ -874,7 +876,7 @@ def test_outgoing_carries_group_and_identity(database: Database, tmp_path: Path)
     assert all(isinstance(each, Message) for each in receiver.got)
 
 
-def test_roles_without_rights_are_told(postgres_server: Postgres, tmp_path: Path) -> None:
+def test_roles_without_permissions_are_reported(postgres_server: Postgres, tmp_path: Path) -> None:
     database = postgres_database(postgres_server)
     database.outbox.create()
     role = database.url.rpartition("/")[2]

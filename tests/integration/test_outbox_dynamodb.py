@@ -15,10 +15,11 @@ import pytest
 import eventonce
 from eventonce import ConfigError, EventRejected, Once
 from eventonce.clients.aws import client
-from eventonce.errors import StoreError, StoreUnusable, TransactionRefused
+from eventonce.errors import StoreError, StoreUnusable
 from eventonce.outbox import Outbox, PublishKind, Relay, stream
 from eventonce.outbox import decision as verdict
 from eventonce.sources import shard_source
+from eventonce.stores.dynamodb.transaction import TransactionRefused
 from eventonce.testing.proxy import FaultProxy
 from tests.servers import Dynoxide, Ministack
 
@@ -57,8 +58,8 @@ class Bench:
             self.outbox.transact([self.ride(number)], event(number), group=group)
 
     def count(self) -> int:
-        found: int = self.client.scan(TableName=self.rides, ConsistentRead=True)["Count"]
-        return found
+        count: int = self.client.scan(TableName=self.rides, ConsistentRead=True)["Count"]
+        return count
 
     def pending(self) -> list[str]:
         return sorted(key.identity for key in self.outbox.table.scan())
@@ -106,7 +107,7 @@ def test_a_change_and_its_event_are_written_together_or_not_at_all(bench: Bench)
     assert bench.pending() == []
 
 
-def test_an_identity_that_was_used_writes_nothing_and_says_so(bench: Bench) -> None:
+def test_an_identity_that_was_used_before_is_refused_and_nothing_is_written(bench: Bench) -> None:
     bench.outbox.transact([bench.ride(1)], event(1), identity="same")
     with pytest.raises(TransactionRefused, match="'same' was used before"):
         bench.outbox.transact([bench.ride(2)], event(2), identity="same")
@@ -127,13 +128,13 @@ def test_limits_are_checked_before_anything_is_sent(bench: Bench) -> None:
     many = [
         {"Put": {"TableName": bench.rides, "Item": {"id": {"S": str(n)}, "b": {"S": "x" * 399_000}}}} for n in range(11)
     ]
-    with pytest.raises(TransactionRefused, match="100 items; DynamoDB takes 99 beside the event"):
+    with pytest.raises(TransactionRefused, match="100 items are too many; use at most 99 beside the event"):
         bench.outbox.transact([bench.ride(number) for number in range(100)], event(1))
     with pytest.raises(TransactionRefused, match=r"items\[1\] takes 410,\d+ bytes"):
         bench.outbox.transact([bench.ride(1), big], event(1))
     with pytest.raises(TransactionRefused, match="4 MB"):
         bench.outbox.transact(many, event(1))
-    with pytest.raises(EventRejected, match=r"takes 420,\d+ bytes in the outbox, and DynamoDB keeps 409,600"):
+    with pytest.raises(EventRejected, match=r"takes 420,\d+ bytes in the outbox, over the 409,600 of a DynamoDB item"):
         bench.outbox.transact([], {"n": "x" * 420_000})
     with pytest.raises(ConfigError, match=r"items\[0\] is none of Put"):
         bench.outbox.transact([{"Item": {}}], event(1))
@@ -188,14 +189,14 @@ def test_another_transaction_in_the_way_is_told_apart_and_waited_for(bench: Benc
             return None
         return AWSResponse(request.url, 400, HTTPHeaders(), Raw(conflict))
 
-    table._server.client().meta.events.register("before-send.dynamodb.TransactWriteItems", interfere)
+    table._client.client().meta.events.register("before-send.dynamodb.TransactWriteItems", interfere)
     failing = 2
     bench.add(1)
     assert len(calls) == 3
     assert len(set(calls)) == 1, "asked again with the same token and items"
     assert bench.count() == 1
     failing = 1_000
-    table.place.timeout = 300
+    table.address.timeout = 300
     with pytest.raises(StoreError, match="nothing was written: TransactionConflict"):
         bench.add(2)
     assert bench.count() == 1
@@ -224,9 +225,9 @@ def test_a_handler_publishes_in_the_transaction_that_records_its_event(bench: Be
     with Once(store) as once:
 
         @once
-        def handle(given: Any, ctx: Any) -> None:
-            bench.outbox.add(ctx.tx, event(given.data["n"]), group="g")
-            if given.data["n"] == 2:
+        def handle(ride: Any, ctx: Any) -> None:
+            bench.outbox.add(ctx.tx, event(ride.data["n"]), group="g")
+            if ride.data["n"] == 2:
                 raise ValueError("in vain")
 
         once.run([{"id": str(n), "n": n} for n in (1, 2, 1, 3)], handle)
@@ -234,14 +235,14 @@ def test_a_handler_publishes_in_the_transaction_that_records_its_event(bench: Be
     assert sorted(receiver.numbers()) == [1, 3]
 
 
-def test_a_wrong_table_is_told(bench: Bench) -> None:
+def test_a_wrong_table_is_refused(bench: Bench) -> None:
     missing = Outbox(bench.url.replace("outbox-", "missing-"))
     wrong = Outbox(bench.url.replace("outbox-", "rides-"))
     for run in ("drain", "run"):
         arguments = [threading.Event()] if run == "run" else []
         with pytest.raises(StoreUnusable, match=r"has no outbox; .*outbox\.create\(\)"):
             getattr(Relay(missing, Receiver(), dead_letter="-"), run)(*arguments)
-    with pytest.raises(StoreUnusable, match="is no outbox: its key is id"):
+    with pytest.raises(StoreUnusable, match="not an outbox, as its key is id"):
         Relay(wrong, Receiver(), dead_letter="-").drain()
     with pytest.raises(StoreUnusable, match="does not exist"):
         missing.transact([], event(1))
@@ -259,13 +260,13 @@ def test_drain_keeps_the_order_of_groups_and_leaves_what_fails(bench: Bench) -> 
     receiver = Receiver(lambda each: PublishKind.FAILED if each.identity == "e4" else PublishKind.PUBLISHED)
     assert bench.relay(receiver, batch=7).drain() == 9
     assert receiver.by_group() == {"g0": list(range(0, 30, 3)), "g1": [1], "g2": list(range(2, 30, 3))}
-    receiver.fate = lambda _: PublishKind.PUBLISHED
+    receiver.kind_of = lambda _: PublishKind.PUBLISHED
     assert bench.relay(receiver).drain() == 0
     assert receiver.by_group()["g1"] == list(range(1, 30, 3))
     assert [each.attempts for each in receiver.sent if each.identity == "e4"] == [0, 1]
 
 
-def test_a_worker_publishes_what_the_stream_tells_of(streaming: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_publishes_what_the_stream_announces(streaming: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict, "FIRST_REST", 4)
     monkeypatch.setattr(verdict, "LONGEST_REST", 20)
     failing = iter(range(1_000))
@@ -276,9 +277,9 @@ def test_a_worker_publishes_what_the_stream_tells_of(streaming: Bench, monkeypat
     with running(streaming.relay(receiver, batch=4)):
         streaming.add(*range(10, 20), group="while")
         receiver.wait(20)
-        give_up = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while streaming.pending():
-            assert time.monotonic() < give_up
+            assert time.monotonic() < deadline
     assert receiver.by_group() == {"before": list(range(10)), "while": list(range(10, 20))}
     assert streaming.letters() == []
 
@@ -294,9 +295,9 @@ def test_poison_in_a_stream_becomes_a_dead_letter(streaming: Bench, monkeypatch:
     )
     streaming.add(1, 2, 3, 4, group="bad")
     with running(streaming.relay(receiver, max_attempts=3, batch=2)):
-        give_up, number = time.monotonic() + PATIENCE, 10
+        deadline, number = time.monotonic() + PATIENCE, 10
         while len(receiver.by_group().get("bad", [])) < 2:  # attempts count only while others get through
-            assert time.monotonic() < give_up
+            assert time.monotonic() < deadline
             streaming.add(number, group="good")
             number += 1
     assert receiver.by_group()["bad"] == [2, 4]
@@ -307,7 +308,7 @@ def test_poison_in_a_stream_becomes_a_dead_letter(streaming: Bench, monkeypatch:
 
 
 def test_what_a_relay_left_behind_is_found_in_the_table(streaming: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relay died with a late group in mind, behind which it had gone on; the next one sends that group in order."""
+    """A relay has died after it skipped a late group. The next relay sends that group in order."""
     store = f"sqlite:///{streaming.folder / 'shards.db'}"
     receiver = Receiver(lambda each: PublishKind.FAILED if each.identity == "e1" else PublishKind.PUBLISHED)
     streaming.add(1, 2, group="late")
@@ -318,7 +319,7 @@ def test_what_a_relay_left_behind_is_found_in_the_table(streaming: Bench, monkey
         streaming.add(5, group="other")
         receiver.wait(2)
     assert receiver.numbers() == [3, 5]
-    receiver.fate = lambda _: PublishKind.PUBLISHED
+    receiver.kind_of = lambda _: PublishKind.PUBLISHED
     monkeypatch.setattr(stream, "LEFT_BEHIND", 0)
     with running(streaming.relay(receiver, store=store)):
         receiver.wait(5)
@@ -332,7 +333,7 @@ def test_news_of_a_group_does_not_overtake_what_is_late(streaming: Bench) -> Non
     with running(streaming.relay(receiver, store=store)):
         streaming.add(2)
         receiver.wait(1)
-    receiver.fate = lambda _: PublishKind.PUBLISHED
+    receiver.kind_of = lambda _: PublishKind.PUBLISHED
     streaming.add(3, group="late")
     with running(streaming.relay(receiver, store=store)):
         receiver.wait(3)
@@ -343,7 +344,7 @@ def test_news_of_a_group_does_not_overtake_what_is_late(streaming: Bench) -> Non
 
 
 def records(bench: Bench, *numbers: int, group: str = "g") -> list[dict[str, Any]]:
-    """As Lambda brings them."""
+    """Return records in the form that Lambda gets."""
     places = {key.identity: key.place for key in bench.outbox.table.scan()}
     return [
         {
@@ -364,18 +365,18 @@ def failures(*numbers: int) -> dict[str, Any]:
     return {"batchItemFailures": [{"itemIdentifier": f"{number:021}"} for number in numbers]}
 
 
-def test_lambda_is_told_the_first_that_is_not_out_and_the_rest_is_not_sent_twice(bench: Bench) -> None:
+def test_lambda_gets_the_first_unpublished_item_and_the_rest_is_not_sent_twice(bench: Bench) -> None:
     bench.add(1, 3, 5, group="g")
     bench.add(2, 4, 6, group="h")
-    found = dict(zip((1, 3, 5), records(bench, 1, 3, 5), strict=True))
-    found |= dict(zip((2, 4, 6), records(bench, 2, 4, 6, group="h"), strict=True))
-    removed = {**found[1], "eventName": "REMOVE"}
-    batch = {"Records": [found[1], found[2], removed, found[3], found[4], found[5], found[6]]}
+    by_number = dict(zip((1, 3, 5), records(bench, 1, 3, 5), strict=True))
+    by_number |= dict(zip((2, 4, 6), records(bench, 2, 4, 6, group="h"), strict=True))
+    removed = {**by_number[1], "eventName": "REMOVE"}
+    batch = {"Records": [by_number[1], by_number[2], removed, by_number[3], by_number[4], by_number[5], by_number[6]]}
     receiver = Receiver(lambda each: PublishKind.FAILED if each.identity == "e3" else PublishKind.PUBLISHED)
     handler = bench.relay(receiver, batch=2).aws_lambda()
     assert handler(batch, None) == failures(3)
     assert receiver.by_group() == {"g": [1], "h": [2, 4, 6]}
-    receiver.fate = lambda _: PublishKind.PUBLISHED
+    receiver.kind_of = lambda _: PublishKind.PUBLISHED
     assert handler({"Records": batch["Records"][3:]}, None) == failures()
     assert receiver.by_group() == {"g": [1, 3, 5], "h": [2, 4, 6]}
     assert handler(batch, None) == failures()
@@ -390,17 +391,18 @@ def test_lambda_stops_where_nothing_gets_through(bench: Bench) -> None:
     batch = {"Records": records(bench, *range(10))}
     assert handler(batch, None) == failures(0)
     assert len(receiver.sent) == 1
-    receiver.fate = lambda _: PublishKind.PUBLISHED
+    receiver.kind_of = lambda _: PublishKind.PUBLISHED
     assert handler(batch, None) == failures()
     assert receiver.numbers() == list(range(10))
 
 
 @pytest.mark.parametrize(
-    "given", [None, [], {}, {"Records": [{"eventSource": "aws:sqs", "body": "{}"}]}, {"Records": "x"}, {"Records": [7]}]
+    "payload",
+    [None, [], {}, {"Records": [{"eventSource": "aws:sqs", "body": "{}"}]}, {"Records": "x"}, {"Records": [7]}],
 )
-def test_a_function_that_something_else_invokes_says_so(bench: Bench, given: Any) -> None:
+def test_a_function_that_no_stream_invoked_is_refused(bench: Bench, payload: Any) -> None:
     with pytest.raises(EventRejected, match="stream"):
-        bench.relay(Receiver()).aws_lambda()(given, None)
+        bench.relay(Receiver()).aws_lambda()(payload, None)
 
 
 def test_a_table_that_does_not_answer_brings_the_whole_batch_again(
@@ -410,7 +412,7 @@ def test_a_table_that_does_not_answer_brings_the_whole_batch_again(
         bench = Bench(dynoxide_in_memory, tmp_path, proxy.port)
         bench.add(1, group="g")
         receiver, table = Receiver(), bench.outbox.table
-        table.place.timeout = 200
+        table.address.timeout = 200
         batch = {"Records": records(bench, 1)}
         proxy.refusing = True
         proxy.cut_all()
@@ -419,7 +421,7 @@ def test_a_table_that_does_not_answer_brings_the_whole_batch_again(
             handler(batch, None)
         assert receiver.sent == []
         proxy.refusing = False
-        table.place.timeout = 60_000
+        table.address.timeout = 60_000
         assert handler(batch, None) == failures()
         assert receiver.numbers() == [1]
         bench.close()
@@ -456,7 +458,7 @@ def test_lambda_behind_a_mapping_of_the_stream(streaming: Bench, ministack: Mini
         Timeout=30,
         Environment={"Variables": {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}},
     )["FunctionArn"]
-    arn = streaming.client.describe_table(TableName=streaming.outbox.table.place.name)["Table"]["LatestStreamArn"]
+    arn = streaming.client.describe_table(TableName=streaming.outbox.table.address.name)["Table"]["LatestStreamArn"]
     service.create_event_source_mapping(
         EventSourceArn=arn,
         FunctionName=function,
@@ -465,9 +467,9 @@ def test_lambda_behind_a_mapping_of_the_stream(streaming: Bench, ministack: Mini
     )
     service.close()
     streaming.add(*range(5), group="g")
-    give_up = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE
     while streaming.pending():
-        assert time.monotonic() < give_up, "the function did not run"
+        assert time.monotonic() < deadline, "the function did not run"
         time.sleep(0.1)
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [line["detail"]["n"] for line in lines] == list(range(5))

@@ -26,11 +26,11 @@ from tests.servers import Ministack
 class Between(SystemClock):
     """The machine's clock, which does something at the pause between two tries."""
 
-    def __init__(self, act: Callable[[], None]) -> None:
-        self._act = act
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action = action
 
     def sleep(self, duration: int) -> None:
-        self._act()
+        self._action()
 
 
 class Cloud:
@@ -71,18 +71,18 @@ class Cloud:
         return str(self.clients["sqs"].get_queue_url(QueueName=queue)["QueueUrl"])
 
     def _arn(self, queue: str) -> str:
-        asked = self.clients["sqs"].get_queue_attributes(QueueUrl=self._url(queue), AttributeNames=["QueueArn"])
-        return str(asked["Attributes"]["QueueArn"])
+        response = self.clients["sqs"].get_queue_attributes(QueueUrl=self._url(queue), AttributeNames=["QueueArn"])
+        return str(response["Attributes"]["QueueArn"])
 
     def bodies(self, queue: str) -> list[dict[str, Any]]:
-        """All that is in a queue by now, taken out."""
-        found: list[dict[str, Any]] = []
-        asked = {"QueueUrl": self._url(queue), "MaxNumberOfMessages": 10, "WaitTimeSeconds": 1}
-        while received := self.clients["sqs"].receive_message(**asked).get("Messages"):
+        """Receive and delete all messages of a queue, and return their bodies."""
+        bodies: list[dict[str, Any]] = []
+        request = {"QueueUrl": self._url(queue), "MaxNumberOfMessages": 10, "WaitTimeSeconds": 1}
+        while received := self.clients["sqs"].receive_message(**request).get("Messages"):
             for message in received:
-                self.clients["sqs"].delete_message(QueueUrl=asked["QueueUrl"], ReceiptHandle=message["ReceiptHandle"])
-            found += [json.loads(message["Body"]) for message in received]
-        return found
+                self.clients["sqs"].delete_message(QueueUrl=request["QueueUrl"], ReceiptHandle=message["ReceiptHandle"])
+            bodies += [json.loads(message["Body"]) for message in received]
+        return bodies
 
     def close(self) -> None:
         for each in self.clients.values():
@@ -102,8 +102,8 @@ def order(number: int, customer: str = "c-1") -> dict[str, Any]:
     return {"id": f"e-{number}", "source": "com.example.shop", "detail-type": "Order Placed", "detail": detail}
 
 
-def kinds(found: list[PublishResult]) -> set[str]:
-    return {each.kind.value for each in found}
+def kinds(results: list[PublishResult]) -> set[str]:
+    return {each.kind.value for each in results}
 
 
 def stamp(body: dict[str, Any]) -> tuple[str, int]:
@@ -113,12 +113,12 @@ def stamp(body: dict[str, Any]) -> tuple[str, int]:
 def test_events_arrive_with_their_identity(cloud: Cloud) -> None:
     queue = cloud.queue()
     with Publisher(f"events://{cloud.bus(queue)}?{cloud.options}") as publisher:
-        found = publisher.send(map(order, range(12)))
+        results = publisher.send(map(order, range(12)))
 
-    assert kinds(found) == {"published"}
+    assert kinds(results) == {"published"}
     bodies = cloud.bodies(queue)
-    assert {body["id"] for body in bodies} == {each.id for each in found}
-    assert sorted(map(stamp, bodies)) == sorted((each.identity, 1) for each in found)
+    assert {body["id"] for body in bodies} == {each.id for each in results}
+    assert sorted(map(stamp, bodies)) == sorted((each.identity, 1) for each in results)
 
 
 def test_put_events_that_times_out_after_accepting_runs_once(cloud: Cloud, tmp_path: Path) -> None:
@@ -131,10 +131,10 @@ def test_put_events_that_times_out_after_accepting_runs_once(cloud: Cloud, tmp_p
     with Publisher(f"events://{bus}?timeout=3s&{cloud.options}", clock=Between(mend)) as publisher:
         assert kinds(publisher.send([order(0)])) == {"published"}
         cloud.proxy.delay = 60_000
-        found = publisher.send(map(order, range(1, 4)))
+        results = publisher.send(map(order, range(1, 4)))
 
-    assert kinds(found) == {"published"}
-    assert [each.attempts for each in found] == [2, 2, 2]
+    assert kinds(results) == {"published"}
+    assert [each.attempts for each in results] == [2, 2, 2]
     ran: list[tuple[int, str]] = []
     twice = cloud.bodies(queue)
     assert sorted(map(stamp, twice)) == sorted(
@@ -156,8 +156,8 @@ def test_the_worker_runs_it_once_too(cloud: Cloud, tmp_path: Path) -> None:
     with Publisher(f"events://{cloud.bus(queue)}?{cloud.options}") as publisher:
         publisher.send([order(0)])
         cloud.proxy.cut_answers()
-        (found,) = publisher.send([order(1)])
-    assert (found.kind, found.attempts, cloud.proxy.cut) == (PublishKind.PUBLISHED, 2, 1)
+        (result,) = publisher.send([order(1)])
+    assert (result.kind, result.attempts, cloud.proxy.cut) == (PublishKind.PUBLISHED, 2, 1)
 
     wired = settings(
         {
@@ -186,10 +186,10 @@ def test_a_fifo_carrier_drops_what_it_had_and_keeps_order(cloud: Cloud, carrier:
     with Publisher(f"{url}?group=detail.customer&{cloud.options}", clock=Between(lambda: None)) as publisher:
         publisher.send([order(0, "c-0")])
         cloud.proxy.cut_answers(2)
-        found = publisher.send(order(number, f"c-{number % 3}") for number in range(1, 9))
+        results = publisher.send(order(number, f"c-{number % 3}") for number in range(1, 9))
 
-    assert kinds(found) == {"published"}
-    assert max(each.attempts for each in found) == 3
+    assert kinds(results) == {"published"}
+    assert max(each.attempts for each in results) == 3
     groups: dict[str, list[int]] = {}
     for body in cloud.bodies(queue):
         groups.setdefault(body["detail"]["customer"], []).append(body["detail"]["order"])
@@ -205,18 +205,18 @@ def test_a_second_run_of_the_whole_program_changes_nothing_on_a_fifo_queue(cloud
     assert [body["detail"]["order"] for body in cloud.bodies(queue)] == [0, 1, 2]
 
 
-def test_nobody_there_is_failed_and_may_be_sent_again(cloud: Cloud) -> None:
+def test_an_unreachable_carrier_fails_and_a_retry_may_succeed(cloud: Cloud) -> None:
     queue = cloud.queue()
     url = f"sqs://{queue}?timeout=60s&{cloud.options}"
     with Publisher(url, max_attempts=2, clock=ManualClock()) as publisher:
         cloud.proxy.refusing = True
         (failed,) = publisher.send([order(1)])
         cloud.proxy.refusing = False
-        (found,) = publisher.send([Message(order(1), identity=failed.identity, attempts=failed.attempts)])
+        (result,) = publisher.send([Message(order(1), identity=failed.identity, attempts=failed.attempts)])
 
     assert (failed.kind, failed.identity) == (PublishKind.FAILED, "e-1")
-    assert found.kind is PublishKind.PUBLISHED
-    assert [stamp(body) for body in cloud.bodies(queue)] == [("e-1", found.attempts)]
+    assert result.kind is PublishKind.PUBLISHED
+    assert [stamp(body) for body in cloud.bodies(queue)] == [("e-1", result.attempts)]
 
 
 # --- the command line ---
@@ -252,7 +252,7 @@ def test_the_rules_of_a_pipeline_make_the_identity(cloud: Cloud, tmp_path: Path)
     assert len(cloud.bodies(queue)) == 1
 
 
-def test_what_is_refused_is_told_and_kept(cloud: Cloud, tmp_path: Path) -> None:
+def test_what_is_refused_is_reported_and_kept(cloud: Cloud, tmp_path: Path) -> None:
     queue = cloud.queue()
     lines = [json.dumps(order(1)), "garbage", json.dumps({"id": "no source"})]
     (tmp_path / "orders.jsonl").write_text("\n".join(lines) + "\n")
@@ -268,16 +268,16 @@ def test_what_is_refused_is_told_and_kept(cloud: Cloud, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "why"),
+    ("arguments", "reason"),
     [
-        (["orders.jsonl", "--to", "https://x"], "is no place to publish to; use events://BUS"),
+        (["orders.jsonl", "--to", "https://x"], "unsupported URL 'https://x'; use events://BUS"),
         (["missing.jsonl", "--to", "events://default"], "missing.jsonl: "),
         (["orders.jsonl", "--to", "events://default", "-c", "no.toml"], "no.toml"),
     ],
 )
-def test_a_wrong_option_is_exit_2(tmp_path: Path, arguments: list[str], why: str) -> None:
+def test_a_wrong_option_is_exit_2(tmp_path: Path, arguments: list[str], reason: str) -> None:
     (tmp_path / "orders.jsonl").write_text("")
-    assert why in run(tmp_path, *arguments, code=2).stderr
+    assert reason in run(tmp_path, *arguments, code=2).stderr
 
 
 # --- the new bus: its stand-in checks what botocore's model allows, and deduplicates as AWS documents it ---
@@ -286,18 +286,18 @@ def test_a_wrong_option_is_exit_2(tmp_path: Path, arguments: list[str], why: str
 def test_a_new_bus_drops_what_a_lost_answer_makes_the_publisher_repeat() -> None:
     with NewBus() as bus, Publisher(bus.url("&timeout=60s"), clock=Between(lambda: None)) as publisher:
         bus.trouble.append("lost")
-        found = publisher.send(map(order, range(3)))
+        results = publisher.send(map(order, range(3)))
 
-    assert [(each.kind, each.attempts) for each in found] == [(PublishKind.DEDUPLICATED, 2)] * 3
+    assert [(each.kind, each.attempts) for each in results] == [(PublishKind.DEDUPLICATED, 2)] * 3
     assert [json.loads(event["Detail"])["order"] for event in bus.events] == [0, 1, 2]
-    assert [event["id"] for event in bus.events] == [each.id for each in found]
+    assert [event["id"] for event in bus.events] == [each.id for each in results]
 
 
 def test_a_new_bus_takes_two_hundred_and_fifty_in_three_calls() -> None:
     with NewBus() as bus, Publisher(bus.url("&group=detail.customer")) as publisher:
-        found = publisher.send(order(number, f"c-{number}") for number in range(250))
+        results = publisher.send(order(number, f"c-{number}") for number in range(250))
 
-    assert kinds(found) == {"published"}
+    assert kinds(results) == {"published"}
     assert [len(call) for call in bus.calls] == [100, 100, 50]
     assert bus.events[249]["SystemMetadata"]["EventGroupId"] == "c-249"
 
@@ -318,9 +318,9 @@ def test_after_five_minutes_a_new_bus_takes_it_again() -> None:
 def test_trouble_of_a_new_bus_that_passes(code: str) -> None:
     with NewBus() as bus, Publisher(bus.url(), clock=ManualClock()) as publisher:
         bus.trouble.extend([code] * 3 + [{1: code}])
-        found = publisher.send(map(order, range(3)))
+        results = publisher.send(map(order, range(3)))
 
-    assert [(each.kind, each.attempts) for each in found] == [
+    assert [(each.kind, each.attempts) for each in results] == [
         (PublishKind.PUBLISHED, 4),
         (PublishKind.PUBLISHED, 5),
         (PublishKind.PUBLISHED, 4),
@@ -328,19 +328,19 @@ def test_trouble_of_a_new_bus_that_passes(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", ["ResourceNotFoundException", "InvalidStateException", "AccessDeniedException"])
-def test_trouble_of_a_new_bus_that_someone_must_mend(code: str) -> None:
+def test_an_error_of_a_new_bus_that_needs_a_fix(code: str) -> None:
     with NewBus() as bus, Publisher(bus.url(), clock=ManualClock()) as publisher:
         bus.trouble.extend([code] * 4)
-        found = publisher.send(map(order, range(3)))
+        results = publisher.send(map(order, range(3)))
 
-    assert {(each.kind, each.code) for each in found} == {(PublishKind.FAILED, code)}
+    assert {(each.kind, each.code) for each in results} == {(PublishKind.FAILED, code)}
     assert bus.events == []
 
 
 def test_one_entry_that_spoils_the_call_for_all() -> None:
     with NewBus() as bus, Publisher(bus.url(), clock=ManualClock()) as publisher:
         bus.trouble.extend(["InvalidInputException", None, "InvalidInputException", None])
-        found = publisher.send(map(order, range(3)))
+        results = publisher.send(map(order, range(3)))
 
-    assert [each.kind.value for each in found] == ["published", "refused", "published"]
-    assert found[1].code == "InvalidInputException"
+    assert [each.kind.value for each in results] == ["published", "refused", "published"]
+    assert results[1].code == "InvalidInputException"

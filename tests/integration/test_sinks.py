@@ -70,15 +70,15 @@ class Account:
 
     def arn(self, queue: str) -> str:
         sqs = self.client("sqs")
-        asked = sqs.get_queue_attributes(QueueUrl=self.url(queue), AttributeNames=["QueueArn"])
-        return str(asked["Attributes"]["QueueArn"])
+        response = sqs.get_queue_attributes(QueueUrl=self.url(queue), AttributeNames=["QueueArn"])
+        return str(response["Attributes"]["QueueArn"])
 
     def url(self, queue: str) -> str:
         return str(self.client("sqs").get_queue_url(QueueName=queue)["QueueUrl"])
 
     def messages(self, queue: str, wait: int = 1) -> list[dict[str, Any]]:
         """All that is in a queue by now."""
-        found: list[dict[str, Any]] = []
+        messages: list[dict[str, Any]] = []
         while (
             received := self.client("sqs")
             .receive_message(
@@ -92,8 +92,8 @@ class Account:
         ):
             for message in received:
                 self.client("sqs").delete_message(QueueUrl=self.url(queue), ReceiptHandle=message["ReceiptHandle"])
-            found += received
-        return found
+            messages += received
+        return messages
 
     def close(self) -> None:
         for each in (*self._sinks, *self._clients.values()):
@@ -138,10 +138,10 @@ def test_a_standard_queue(account: Account) -> None:
     queue = account.queue()
 
     assert account.sink(f"sqs://{queue}").send(orders(25), keys(25)) == [None] * 25
-    found = account.messages(queue)
-    assert sorted(numbers(found)) == list(range(25))
+    messages = account.messages(queue)
+    assert sorted(numbers(messages)) == list(range(25))
     named = {
-        json.loads(each["Body"])["id"]: each["MessageAttributes"]["eventonce-key"]["StringValue"] for each in found
+        json.loads(each["Body"])["id"]: each["MessageAttributes"]["eventonce-key"]["StringValue"] for each in messages
     }
     assert named == {f"e-{number}": f"key-{number}" for number in range(25)}
 
@@ -153,9 +153,9 @@ def test_a_fifo_queue_keeps_order_and_drops_what_comes_twice(account: Account) -
 
     assert sink.send(events, keys(9)) == [None] * 9
     assert sink.send(events, keys(9)) == [None] * 9
-    found = account.messages(queue)
+    messages = account.messages(queue)
     groups: dict[str, list[int]] = {}
-    for each in found:
+    for each in messages:
         groups.setdefault(each["Attributes"]["MessageGroupId"], []).extend(numbers([each]))
     assert groups == {"c-0": [0, 3, 6], "c-1": [1, 4, 7], "c-2": [2, 5, 8]}
     assert account.messages(queue) == []
@@ -225,9 +225,9 @@ def test_a_topic(account: Account) -> None:
     topic = account.topic(queue)
 
     assert account.sink(f"sns://{topic}").send(orders(12), keys(12)) == [None] * 12
-    found = account.messages(queue)
-    assert sorted(numbers(found)) == list(range(12))
-    assert {each["MessageAttributes"]["eventonce-key"]["StringValue"] for each in found} == set(keys(12))
+    messages = account.messages(queue)
+    assert sorted(numbers(messages)) == list(range(12))
+    assert {each["MessageAttributes"]["eventonce-key"]["StringValue"] for each in messages} == set(keys(12))
 
 
 def test_a_fifo_topic_drops_what_comes_twice(account: Account) -> None:
@@ -244,13 +244,13 @@ def test_threads_find_a_topic_at_the_same_time(account: Account, monkeypatch: py
     sink = account.sink(f"sns://{account.topic(queue)}")
     assert isinstance(sink, SnsSink)
     sink.client()
-    all_ask, one_asks = threading.Barrier(4), sink.place.client
+    all_ask, one_asks = threading.Barrier(4), sink.address.client
 
     def together(service: str, **options: Any) -> Any:
         all_ask.wait(30)  # all have seen that the topic is not known yet
         return one_asks(service, **options)
 
-    monkeypatch.setattr(sink.place, "client", together)
+    monkeypatch.setattr(sink.address, "client", together)
     with ThreadPoolExecutor(4) as threads:
         sent = [threads.submit(sink.send, orders(1), [f"key-{number}"]) for number in range(4)]
         assert [each.result(60) for each in sent] == [[None]] * 4
@@ -270,9 +270,9 @@ def test_a_classic_bus(account: Account) -> None:
     bus = account.bus(queue)
 
     assert account.sink(f"events://{bus}").send(orders(12), keys(12)) == [None] * 12
-    found = [json.loads(each["Body"]) for each in account.messages(queue)]
-    assert sorted(each["detail"]["order"] for each in found) == list(range(12))
-    assert {(each["source"], each["detail-type"]) for each in found} == {("com.example.shop", "Order Placed")}
+    messages = [json.loads(each["Body"]) for each in account.messages(queue)]
+    assert sorted(each["detail"]["order"] for each in messages) == list(range(12))
+    assert {(each["source"], each["detail-type"]) for each in messages} == {("com.example.shop", "Order Placed")}
 
 
 def test_a_classic_bus_that_is_missing(account: Account) -> None:

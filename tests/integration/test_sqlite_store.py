@@ -82,7 +82,7 @@ def test_what_was_committed_is_on_the_disk(store: SQLiteStore) -> None:
     assert settings == ["wal", 2]
 
 
-MOVED = r"store.db: was moved or deleted while it is open.*put it back, or restart to begin with what is there then"
+MOVED = r"store.db: was moved or deleted while it is open.*put it back, or restart with the file that is there then"
 
 
 def remove(file: Path) -> None:

@@ -25,10 +25,10 @@ import pytest
 
 from eventonce import Once
 from eventonce.claims.protocol import Want
-from eventonce.dead_letters.file_sink import DeadFile
+from eventonce.dead_letters.file import DeadFile
 from eventonce.errors import ConfigError, SourceError
 from eventonce.event import Delivery, Event
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.observe.trace_context import trace_context
 from eventonce.ports import Source
 from eventonce.sinks import open_sink
@@ -48,11 +48,11 @@ _TARGET = "X-Amz-Target"
 
 
 class Gateway(ThreadingHTTPServer):
-    """Stands between a client and the server, and answers in its place where a fault says so.
+    """A proxy between a client and the server. A fault may answer in place of the server.
 
-    A fault takes the call's name and its request, and gives a status and a document, or None to pass the call on.
-    `hides` is how many times longer than asked for a message is hidden, so that a client that keeps it hidden may be
-    slow about it; `renewed` is how often the client has done so for each message.
+    A fault takes the call's name and its request. It returns a status and a document, or None to pass the call on.
+    Messages are hidden `hides` times as long as requested, so that a client may be slow to keep them hidden. `renewed`
+    counts how often the client has done so for each message.
     """
 
     daemon_threads = True
@@ -60,7 +60,7 @@ class Gateway(ThreadingHTTPServer):
     def __init__(self, server: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.server = server
-        self.fault: Callable[[str, dict[str, Any]], tuple[int, dict[str, Any]] | None] = lambda name, asked: None
+        self.fault: Callable[[str, dict[str, Any]], tuple[int, dict[str, Any]] | None] = lambda name, request: None
         self.calls: Counter[str] = Counter()
         self.hides = 1
         self.renewed: Counter[str] = Counter()
@@ -73,28 +73,30 @@ class Gateway(ThreadingHTTPServer):
 
     @property
     def who(self) -> str:
-        """The access key of the call that a fault is asked about."""
-        found: str = self._call.who
-        return found
+        """The access key of the call that a fault handles."""
+        name: str = self._call.who
+        return name
 
     def answer(self, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         name = headers.get(_TARGET, "").rpartition(".")[2]
         self.calls[name] += 1
         self._call.who = headers.get("Authorization", "").partition("Credential=")[2].partition("/")[0]
-        asked = json.loads(body)
-        for each in asked.get("Entries", ()) if name == "ChangeMessageVisibilityBatch" else ():
+        request = json.loads(body)
+        for each in request.get("Entries", ()) if name == "ChangeMessageVisibilityBatch" else ():
             each["VisibilityTimeout"] *= self.hides
             self.renewed[each["ReceiptHandle"]] += bool(each["VisibilityTimeout"])
         if name == "ReceiveMessage" and self.hides > 1:
-            asked["VisibilityTimeout"] *= self.hides
-        found = self.fault(name, asked)
-        if found is not None:
-            return found[0], json.dumps(found[1]).encode()
-        return self.pass_on(headers, asked)
+            request["VisibilityTimeout"] *= self.hides
+        response = self.fault(name, request)
+        if response is not None:
+            return response[0], json.dumps(response[1]).encode()
+        return self.pass_on(headers, request)
 
-    def pass_on(self, headers: Mapping[str, str], asked: dict[str, Any]) -> tuple[int, bytes]:
-        kept = {name: value for name, value in headers.items() if name.lower() not in ("host", "content-length")}
-        request = urllib.request.Request(self.server, json.dumps(asked).encode(), kept)
+    def pass_on(self, headers: Mapping[str, str], request_body: dict[str, Any]) -> tuple[int, bytes]:
+        passed_headers = {
+            name: value for name, value in headers.items() if name.lower() not in ("host", "content-length")
+        }
+        request = urllib.request.Request(self.server, json.dumps(request_body).encode(), passed_headers)
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, answer.read()
@@ -151,13 +153,13 @@ class Queue:
             assert not self.client.send_message_batch(QueueUrl=self.url, Entries=entries).get("Failed")
 
     def counts(self) -> tuple[int, int]:
-        """How many messages can be received, and how many are in hand."""
+        """Return how many messages can be received, and how many are hidden."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-        found = self.client.get_queue_attributes(QueueUrl=self.url, AttributeNames=names)["Attributes"]
-        return int(found[names[0]]), int(found[names[1]])
+        attributes = self.client.get_queue_attributes(QueueUrl=self.url, AttributeNames=names)["Attributes"]
+        return int(attributes[names[0]]), int(attributes[names[1]])
 
     def received(self) -> list[tuple[str, int]]:
-        """What can be received now: each body, and how often it has been by then."""
+        """Receive messages now. Return each body with its receive count."""
         answer = self.client.receive_message(
             QueueUrl=self.url, MaxNumberOfMessages=10, AttributeNames=["ApproximateReceiveCount"], VisibilityTimeout=0
         )
@@ -194,7 +196,7 @@ class Running:
         self.handler: Any = handler or (lambda event: None)
         self.sink: Any = more.pop("sink", None)
         chosen = self.sink or (self._handle_async if more.pop("is_async", False) else self._handle)
-        self.crew = WorkerPool(self.once, self.source, chosen, self.letters, **{"batch": 10, "threads": 4, **more})
+        self.pool = WorkerPool(self.once, self.source, chosen, self.letters, **{"batch": 10, "threads": 4, **more})
         self.left = -1
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
@@ -210,7 +212,7 @@ class Running:
 
     def _run(self) -> None:
         try:
-            self.left = self.crew.run(GRACE)
+            self.left = self.pool.run(GRACE)
         except BaseException as error:
             self.error = error
 
@@ -219,10 +221,10 @@ class Running:
         assert self.error is None
 
     def until_ended(self, events: int) -> None:
-        self.until(lambda: self.crew.tally.events >= events)
+        self.until(lambda: self.pool.tally.events >= events)
 
     def stop(self) -> None:
-        self.crew.stop()
+        self.pool.stop()
         self._thread.join(60)
         self.source.close()
         self.once.close()
@@ -232,9 +234,9 @@ class Running:
 
 
 def wait_until(true: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 120
+    deadline = time.monotonic() + 120
     while not true():
-        assert time.monotonic() < give_up, "it never came"
+        assert time.monotonic() < deadline, "it never came"
         time.sleep(0.02)
 
 
@@ -275,20 +277,20 @@ def test_every_event_once_and_the_queue_is_empty(queue: Queue, run: Run) -> None
     running = run(queue.source(), batch=25)
     running.until_ended(100)
     assert sorted(running.ran) == sorted(str(number) for number in range(60))
-    assert running.crew.tally.counts()["processed"] == 60
+    assert running.pool.tally.counts()["processed"] == 60
     assert queue.counts() == (0, 0)
 
 
-def test_a_delivery_says_where_it_is_from(queue: Queue) -> None:
+def test_a_delivery_has_its_origin(queue: Queue) -> None:
     queue.send('{"id": "ä"}')
     source = open_source(queue.source())
-    (found,) = source.receive(100)
-    assert found.body == '{"id": "ä"}'.encode()
-    assert found.origin["source"] == f"sqs://{queue.name}"
-    assert found.origin["message"]
-    assert abs(datetime.fromisoformat(found.origin["sent"]) - datetime.now(UTC)) < timedelta(minutes=5)
-    assert (found.receive_count, found.group) == (1, None)
-    source.retry(found, 0)
+    (delivery,) = source.receive(100)
+    assert delivery.body == '{"id": "ä"}'.encode()
+    assert delivery.origin["source"] == f"sqs://{queue.name}"
+    assert delivery.origin["message"]
+    assert abs(datetime.fromisoformat(delivery.origin["sent"]) - datetime.now(UTC)) < timedelta(minutes=5)
+    assert (delivery.receive_count, delivery.group) == (1, None)
+    source.retry(delivery, 0)
     source.close()
     assert queue.received() == [('{"id": "ä"}', 2)]
 
@@ -309,45 +311,45 @@ def test_a_worker_and_a_function_name_a_message_alike_also_where_sqs_has_moved_i
     ran: list[Event] = []
     with Once("memory:", consumer="billing") as once:
         first = open_source(queue.source(visibility="1s"))
-        (found,) = first.receive(1)
-        assert found.origin["arn"] == arns[0]
-        record = {"messageId": found.origin["message"], "eventSource": "aws:sqs", "eventSourceARN": arns[0]}
+        (delivery,) = first.receive(1)
+        assert delivery.origin["arn"] == arns[0]
+        record = {"messageId": delivery.origin["message"], "eventSource": "aws:sqs", "eventSourceARN": arns[0]}
         function = once.aws_lambda(ran.append)
-        assert function({"Records": [{**record, "body": found.body.decode()}]}, None) == {"batchItemFailures": []}
+        assert function({"Records": [{**record, "body": delivery.body.decode()}]}, None) == {"batchItemFailures": []}
 
-        assert [each.kind for each in once.run(apart(found), ran.append)] == ["duplicate"]
+        assert [each.kind for each in once.run(split_events(delivery), ran.append)] == ["duplicate"]
         first.close()
         second = open_source(dead.source())
         moved: Sequence[Delivery] = []
-        give_up = time.monotonic() + 60
+        deadline = time.monotonic() + 60
         while not moved:
-            assert time.monotonic() < give_up
+            assert time.monotonic() < deadline
             queue.client.receive_message(QueueUrl=queue.url, WaitTimeSeconds=1)  # which is one too many, and moves it
             moved = second.receive(1)
-        assert [each.kind for each in once.run(apart(moved[0]), ran.append)] == ["duplicate"]
+        assert [each.kind for each in once.run(split_events(moved[0]), ran.append)] == ["duplicate"]
         second.close()
-    assert [(each.id, each.named_by) for each in ran] == [(found.origin["message"], (arns[0],))]
+    assert [(each.id, each.named_by) for each in ran] == [(delivery.origin["message"], (arns[0],))]
 
 
 def test_a_message_names_its_trace(queue: Queue, run: Run) -> None:
     parent = f"00-{'a' * 32}-{'b' * 16}-01"
-    said = {"traceparent": {"DataType": "String", "StringValue": parent}}
-    queue.client.send_message(QueueUrl=queue.url, MessageBody='{"id": "1"}', MessageAttributes=said)
-    found: list[Event] = []
-    run(queue.source(), found.append).until_ended(1)
-    assert trace_context(found[0]) == {"traceparent": parent}
-    assert found[0].line() == b'{"id": "1"}'
+    attributes = {"traceparent": {"DataType": "String", "StringValue": parent}}
+    queue.client.send_message(QueueUrl=queue.url, MessageBody='{"id": "1"}', MessageAttributes=attributes)
+    events: list[Event] = []
+    run(queue.source(), events.append).until_ended(1)
+    assert trace_context(events[0]) == {"traceparent": parent}
+    assert events[0].line() == b'{"id": "1"}'
 
 
 def test_envelopes_are_taken_off_and_ids_come_from_the_carrier_at_last(queue: Queue, run: Run) -> None:
     inner = {"id": "e-1", "source": "shop", "detail-type": "Order", "detail": {"n": 1}}
     notice = {"Type": "Notification", "TopicArn": "arn", "MessageId": "s-1"}
     queue.send({**notice, "Message": json.dumps(inner)}, inner, "hello", "hello")
-    found: list[Any] = []
-    running = run(queue.source(), lambda event: found.append(event.data), threads=1)
+    events: list[Any] = []
+    running = run(queue.source(), lambda event: events.append(event.data), threads=1)
     running.until_ended(4)
-    assert sorted(map(str, found)) == ["hello", "hello", "{'n': 1}"]
-    assert running.crew.tally.counts()["duplicate"] == 1
+    assert sorted(map(str, events)) == ["hello", "hello", "{'n': 1}"]
+    assert running.pool.tally.counts()["duplicate"] == 1
     assert len(set(running.ran)) == 3
 
 
@@ -359,7 +361,7 @@ def test_a_message_of_several_events_goes_when_all_are_done(queue: Queue, run: R
     running = run(queue.source(), handle)
     queue.send({"Records": [s3(key) for key in "abc"]})
     running.until_ended(3)
-    counts = running.crew.tally.counts()
+    counts = running.pool.tally.counts()
     assert (counts["processed"], counts["duplicate"]) == (1, 2)
     assert len(running.ran) == 4
     assert queue.counts() == (0, 0)
@@ -416,7 +418,7 @@ def test_groups_are_in_order_and_go_on_beside_each_other(ministack: Ministack, r
     assert sorted(failed) == ["a3", "a3", "c5", "c5"]
 
 
-def test_a_poisonous_event_does_not_hold_its_group_for_ever(ministack: Ministack, run: Run, tmp_path: Path) -> None:
+def test_a_poisonous_event_does_not_hold_its_group_forever(ministack: Ministack, run: Run, tmp_path: Path) -> None:
     queue = Queue(ministack, fifo=True)
     queue.send({"id": "a"}, '{"id": ', {"id": "b"}, group="g")
     running = run(queue.source())
@@ -443,7 +445,7 @@ def test_a_slow_handler_keeps_its_message_to_itself(ministack: Ministack, gatewa
     assert queue.counts() == (0, 0)
 
 
-def test_a_thousand_messages_in_hand_are_all_kept(ministack: Ministack, gateway: Gateway, run: Run) -> None:
+def test_a_thousand_messages_in_progress_are_all_kept(ministack: Ministack, gateway: Gateway, run: Run) -> None:
     queue = Queue(ministack, visibility=12)
     queue.send(*events(*range(1000)))
     release = threading.Event()
@@ -456,11 +458,11 @@ def test_a_thousand_messages_in_hand_are_all_kept(ministack: Ministack, gateway:
     release.set()
     running.until_ended(1000)
     other.close()
-    assert running.crew.tally.counts()["processed"] == 1000  # none came twice, and no lease was lost
+    assert running.pool.tally.counts()["processed"] == 1000  # none came twice, and no lease was lost
     assert queue.counts() == (0, 0)
 
 
-def test_a_busy_copy_comes_back_when_the_lease_is_over(queue: Queue, run: Run) -> None:
+def test_a_busy_copy_comes_back_when_the_lease_expires(queue: Queue, run: Run) -> None:
     store = MemoryStore()
     once = Once(store)
     store.claim([Want(once.key({"id": "a"}), 60_000)], b"another1", 2500)  # by one that dies
@@ -472,10 +474,12 @@ def test_a_busy_copy_comes_back_when_the_lease_is_over(queue: Queue, run: Run) -
     once.close()
 
 
-def test_the_queue_says_how_long_a_message_is_hidden_and_the_url_counts_more(ministack: Ministack) -> None:
-    asked: list[Any] = []
+def test_the_queue_decides_how_long_a_message_is_hidden_unless_the_url_does(ministack: Ministack) -> None:
+    requests: list[Any] = []
     gateway = Gateway(ministack.endpoint())
-    gateway.fault = lambda name, told: asked.append(told.get("VisibilityTimeout")) if name == "ReceiveMessage" else None
+    gateway.fault = lambda name, request: (
+        requests.append(request.get("VisibilityTimeout")) if name == "ReceiveMessage" else None
+    )
     queue = Queue(ministack, visibility=77)
     for options in ({}, {"visibility": "9s"}):
         source = open_source(queue.source(gateway.endpoint, **options))
@@ -483,7 +487,7 @@ def test_the_queue_says_how_long_a_message_is_hidden_and_the_url_counts_more(min
         source.close()
     gateway.shutdown()
     gateway.server_close()
-    assert asked == [77, 9]
+    assert requests == [77, 9]
 
 
 # --- faults ---
@@ -492,14 +496,16 @@ def test_the_queue_says_how_long_a_message_is_hidden_and_the_url_counts_more(min
 def test_a_partial_failure_of_a_delete_is_tried_again(queue: Queue, gateway: Gateway, run: Run) -> None:
     refused: Counter[str] = Counter()
 
-    def fault(name: str, asked: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
+    def fault(name: str, request: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
         if name != "DeleteMessageBatch":
             return None
-        for entry in asked["Entries"][1::2]:
+        for entry in request["Entries"][1::2]:
             refused[entry["ReceiptHandle"]] += 1
-        again = [entry for entry in asked["Entries"][1::2] if refused[entry["ReceiptHandle"]] < 2]
-        kept = [entry for entry in asked["Entries"] if entry not in again]
-        status, answer = gateway.pass_on({_TARGET: "AmazonSQS.DeleteMessageBatch", **JSON}, {**asked, "Entries": kept})
+        again = [entry for entry in request["Entries"][1::2] if refused[entry["ReceiptHandle"]] < 2]
+        passed = [entry for entry in request["Entries"] if entry not in again]
+        status, answer = gateway.pass_on(
+            {_TARGET: "AmazonSQS.DeleteMessageBatch", **JSON}, {**request, "Entries": passed}
+        )
         failed = [{"Id": entry["Id"], "Code": "InternalError", "SenderFault": False} for entry in again]
         return status, {**json.loads(answer), "Failed": failed}
 
@@ -516,13 +522,13 @@ JSON = {"Content-Type": "application/x-amz-json-1.0"}
 OPENING = ("GetQueueUrl", "GetQueueAttributes")  # what a source asks once, before it polls
 
 
-def test_what_cannot_be_deleted_comes_again_as_a_duplicate(
+def test_what_cannot_be_deleted_is_redelivered_as_a_duplicate(
     ministack: Ministack, gateway: Gateway, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fault(name: str, asked: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
+    def fault(name: str, request: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
         if name != "DeleteMessageBatch" or len(running.ran) > 30:
             return None
-        failed = [{"Id": each["Id"], "Code": "InternalError", "SenderFault": False} for each in asked["Entries"]]
+        failed = [{"Id": each["Id"], "Code": "InternalError", "SenderFault": False} for each in request["Entries"]]
         return 200, {"Successful": [], "Failed": failed}
 
     queue = Queue(ministack, visibility=1)
@@ -530,10 +536,10 @@ def test_what_cannot_be_deleted_comes_again_as_a_duplicate(
     running = run(SqsSource(queue.source(gateway.endpoint), ManualClock()))
     gateway.fault = fault
     queue.send(*events(*range(20)))
-    running.until(lambda: running.crew.tally.events >= 50)
+    running.until(lambda: running.pool.tally.events >= 50)
     assert sorted(set(running.ran)) == sorted(str(number) for number in range(20))
     assert len(running.ran) == 20
-    gateway.fault = lambda name, asked: None
+    gateway.fault = lambda name, request: None
     running.until(lambda: queue.counts() == (0, 0))
     assert len([each for each in outages(caplog) if "could not be deleted: InternalError" in each]) == 1
 
@@ -541,26 +547,26 @@ def test_what_cannot_be_deleted_comes_again_as_a_duplicate(
 @pytest.mark.parametrize(
     "code", ["RequestThrottled", "ExpiredToken", "AccessDenied", "InternalFailure", "QueueDoesNotExist"]
 )
-def test_a_queue_that_does_not_answer_is_told_once_and_asked_until_it_does(
+def test_a_queue_that_does_not_answer_is_reported_once_and_retried_until_it_does(
     queue: Queue, gateway: Gateway, run: Run, caplog: pytest.LogCaptureFixture, code: str
 ) -> None:
     caplog.set_level(logging.INFO)
-    gateway.fault = lambda name, asked: None if name in OPENING else wrong(code)
+    gateway.fault = lambda name, request: None if name in OPENING else wrong(code)
     running = run(queue.source(gateway.endpoint))
     queue.send(*events(*range(20)))
     running.until(lambda: len(outages(caplog)) == 1)
     before = gateway.calls.total()
     time.sleep(1)
-    asked = gateway.calls.total() - before
-    gateway.fault = lambda name, asked: None
+    requests = gateway.calls.total() - before
+    gateway.fault = lambda name, request: None
     running.until_ended(20)
     assert len(running.ran) == 20
-    assert asked < 200, "a busy loop"
+    assert requests < 200, "a busy loop"
     running.until(lambda: len(outages(caplog)) == 2)
-    begin, end = outages(caplog)
-    assert begin.startswith(f"sqs://{queue.name} does not answer")
-    assert code in begin
-    assert "answers again" in end
+    first, last = outages(caplog)
+    assert first.startswith(f"sqs://{queue.name} does not answer")
+    assert code in first
+    assert "answers again" in last
 
 
 def test_a_queue_that_vanishes_is_waited_for(queue: Queue, run: Run, caplog: pytest.LogCaptureFixture) -> None:
@@ -589,7 +595,7 @@ def test_a_server_that_is_gone_for_a_while(
         queue.create()
         queue.send({"id": "b"})
         running.until_ended(2)
-        running.crew.stop()
+        running.pool.stop()
         running.stop()
     assert running.ran == ["a", "b"]
 
@@ -621,7 +627,7 @@ def test_a_store_that_is_out_holds_the_messages_in_the_queue(
     queue.send(*events(*range(30)))
     running = run(queue.source(), store=store)
     running.until(lambda: len(store.calls) > 6)
-    assert running.crew.tally.events == 0
+    assert running.pool.tally.events == 0
     assert sum(queue.counts()) == 30
     store.before.clear()
     running.until_ended(30)
@@ -634,7 +640,7 @@ def test_a_store_that_is_out_holds_the_messages_in_the_queue(
 def test_credentials_that_expire_are_looked_up_anew(
     queue: Queue, gateway: Gateway, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fault(name: str, asked: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
+    def fault(name: str, request: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
         return wrong("ExpiredToken") if gateway.who == "test" and name not in OPENING else None
 
     gateway.fault = fault  # before the first poll, which would bring messages that are sent while it waits
@@ -657,18 +663,18 @@ class Slow(Receiver):
     def __init__(self) -> None:
         super().__init__()
         self.ready: Callable[[], bool] = lambda: True
-        self.most: int | None = None
-        self._taken = 0
+        self.limit: int | None = None
+        self._served = 0
         self._cut = 0
         self._counting = threading.Lock()
 
-    def take(self, most: int) -> None:
+    def take(self, limit: int) -> None:
         """Take so many requests and let the others wait."""
         with self._counting:
-            self._taken, self.most = 0, most
+            self._served, self.limit = 0, limit
 
     def cut_waiting(self) -> None:
-        """Those whose requests wait have been killed."""
+        """Close the connections of requests that wait, as their senders were killed."""
         with self._counting:
             self._cut += 1
 
@@ -682,9 +688,9 @@ class Slow(Receiver):
 
     def _may_end(self, cut: int) -> bool:
         with self._counting:
-            if self._cut == cut and self.most is not None and self._taken >= self.most:
+            if self._cut == cut and self.limit is not None and self._served >= self.limit:
                 return False
-            self._taken += self._cut == cut
+            self._served += self._cut == cut
             return True
 
 
@@ -696,7 +702,7 @@ def receiver() -> Iterator[Slow]:
 
 
 def posted(receiver: Receiver) -> Counter[tuple[str, str]]:
-    """How often each event came, under each key."""
+    """Return how often each event came, under each key."""
     return Counter((json.loads(each.body)["id"], each.headers["idempotency-key"]) for each in receiver.requests)
 
 
@@ -708,7 +714,7 @@ def test_a_sink_slower_than_the_visibility_timeout_gets_each_event_once(
     store, lock = MemoryStore(clock=clock), threading.Lock()
 
     def all_held() -> bool:
-        """Whether all are claimed, for a whole lease from now."""
+        """Return whether all are claimed, for a whole lease from now."""
         records = store.peek([running.once.key(event) for event in events(*range(16))])
         return all(record is not None and record.lease == clock.utc() + 60_000 for record in records)
 
@@ -726,7 +732,7 @@ def test_a_sink_slower_than_the_visibility_timeout_gets_each_event_once(
     sink = open_sink(f"{receiver.url}#timeout=300s")
     running = run(queue.source(gateway.endpoint), store=store, clock=clock, sink=sink, once={"lease": "60s"})
     running.until_ended(16)
-    assert running.crew.tally.counts()["processed"] == 16
+    assert running.pool.tally.counts()["processed"] == 16
     running.until(lambda: queue.counts() == (0, 0))
     assert sorted(posted(receiver).values()) == [1] * 16
 
@@ -738,7 +744,7 @@ def test_a_sink_that_hangs_loses_nothing_and_gets_the_same_key_again(
     queue.send(*events(*range(8)))
     running = run(queue.source(), sink=open_sink(f"{receiver.url}#timeout=100ms"), once={"max_attempts": 1000})
     running.until(lambda: len(receiver.requests) > 16)
-    assert running.crew.tally.events == 0
+    assert running.pool.tally.events == 0
     assert sum(queue.counts()) == 8
     receiver.hanging = False
     receiver.free.set()
@@ -773,27 +779,27 @@ def test_a_bus_that_takes_only_some_of_a_call_gets_every_event_once(
     bus.put_targets(Rule="all", EventBusName=queue.name, Targets=[{"Id": "1", "Arn": arn}])
     refused: Counter[str] = Counter()
 
-    def fault(name: str, asked: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
+    def fault(name: str, request: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
         if name != "PutEvents":
             return None
         wanted = [
             entry
-            for entry in asked["Entries"]
+            for entry in request["Entries"]
             if json.loads(entry["Detail"])["order"] % 2 or refused[entry["Detail"]] >= 5
         ]
-        taken = iter(())
+        accepted = iter(())
         if wanted:
             target = {_TARGET: "AWSEvents.PutEvents", "Content-Type": "application/x-amz-json-1.1"}
-            _, answer = gateway.pass_on(target, {**asked, "Entries": wanted})
-            taken = iter(json.loads(answer)["Entries"])
-        told: list[Any] = []
-        for entry in asked["Entries"]:
+            _, answer = gateway.pass_on(target, {**request, "Entries": wanted})
+            accepted = iter(json.loads(answer)["Entries"])
+        results: list[Any] = []
+        for entry in request["Entries"]:
             if entry in wanted:
-                told.append(next(taken))
+                results.append(next(accepted))
             else:
                 refused[entry["Detail"]] += 1
-                told.append({"ErrorCode": "ThrottlingException", "ErrorMessage": "slow down"})
-        return 200, {"FailedEntryCount": len(asked["Entries"]) - len(wanted), "Entries": told}
+                results.append({"ErrorCode": "ThrottlingException", "ErrorMessage": "slow down"})
+        return 200, {"FailedEntryCount": len(request["Entries"]) - len(wanted), "Entries": results}
 
     gateway.fault = fault
     orders = [
@@ -803,12 +809,12 @@ def test_a_bus_that_takes_only_some_of_a_call_gets_every_event_once(
     queue.send(*orders, *orders)
     running = run(queue.source(), sink=open_sink(f"events://{queue.name}?region=us-east-1&endpoint={gateway.endpoint}"))
     running.until_ended(60)
-    found: list[int] = []
+    events: list[int] = []
     while messages := behind.client.receive_message(QueueUrl=behind.url, MaxNumberOfMessages=10, WaitTimeSeconds=1).get(
         "Messages"
     ):
-        found += [json.loads(each["Body"])["detail"]["order"] for each in messages]
-    assert sorted(found) == list(range(30))
+        events += [json.loads(each["Body"])["detail"]["order"] for each in messages]
+    assert sorted(events) == list(range(30))
     assert refused
     assert queue.counts() == (0, 0)
 
@@ -827,18 +833,18 @@ def test_async_handlers(queue: Queue, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "why"),
+    ("url", "reason"),
     [
         ("sqs://", "names nothing"),
-        ("sqs://q?wait=0s", "between 1s and 20s"),
-        ("sqs://q?wait=21s", "between 1s and 20s"),
-        ("sqs://q?visibility=13h", "between 1s and 12h"),
+        ("sqs://q?wait=0s", "wait is out of range; use 1s to 20s"),
+        ("sqs://q?wait=21s", "wait is out of range; use 1s to 20s"),
+        ("sqs://q?visibility=13h", "visibility is out of range; use 1s to 12h"),
         ("sqs://q?visibility=0", "visibility"),
         ("sqs://q?wiat=5s", "unknown option 'wiat'"),
     ],
 )
-def test_a_wrong_url_is_told_without_asking_anyone(url: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
+def test_a_wrong_url_is_refused_without_a_call(url: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
         check_source(url)
 
 
@@ -849,14 +855,14 @@ def test_a_queue_may_be_named_with_its_account(queue: Queue) -> None:
     source.close()
 
 
-def test_a_queue_that_is_not_there_is_told_at_once(queue: Queue) -> None:
+def test_a_missing_queue_is_reported_at_once(queue: Queue) -> None:
     with pytest.raises(SourceError, match="check its name, region and account"):
         open_source(queue.source().replace(queue.name, "no-such-queue"))
 
 
-def test_a_queue_that_may_not_be_read_is_told_at_once(queue: Queue, gateway: Gateway) -> None:
-    gateway.fault = lambda name, asked: wrong("AccessDenied", 403)
-    with pytest.raises(SourceError, match="rights"):
+def test_a_queue_without_permission_is_reported_at_once(queue: Queue, gateway: Gateway) -> None:
+    gateway.fault = lambda name, request: wrong("AccessDenied", 403)
+    with pytest.raises(SourceError, match="permissions"):
         open_source(queue.source(gateway.endpoint))
 
 
@@ -883,7 +889,7 @@ def hang(event):
 class Cli:
     """Workers as processes, in a folder of their own.
 
-    Claims and messages last for a minute; where workers are killed, what they had comes again after `lasts`.
+    Claims and messages last for a minute. What a killed worker had is redelivered after `lasts`.
     """
 
     lasts = "60s"
@@ -935,37 +941,37 @@ def cli(tmp_path: Path, queue: Queue) -> Iterator[Cli]:
 
 
 def wait_for_line(process: "subprocess.Popen[str]", part: str) -> str:
-    """What the process says until it says this."""
+    """Read the lines of a process up to one with this part, and return them."""
     assert process.stderr is not None
-    told = ""
-    while part not in told:
+    output = ""
+    while part not in output:
         line = process.stderr.readline()
-        assert line, told
-        told += line
-    return told
+        assert line, output
+        output += line
+    return output
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_a_worker_that_is_told_to_stop_loses_and_doubles_nothing(cli: Cli, number: signal.Signals) -> None:
+def test_a_worker_that_is_stopped_loses_and_doubles_nothing(cli: Cli, number: signal.Signals) -> None:
     cli.queue.send(*events(*range(100)))
     first = cli.start("--json", most=11)
     wait_until(lambda: len(cli.effects()) > 10)
     first.send_signal(number)
     wait_for_line(first, "a second signal stops at once")
     cli.go_on()
-    _, told = first.communicate(timeout=120)
-    assert first.returncode == 0, told
-    counts = json.loads(told.splitlines()[-1])
+    _, output = first.communicate(timeout=120)
+    assert first.returncode == 0, output
+    counts = json.loads(output.splitlines()[-1])
     assert counts["processed"] == len(cli.effects()) < 100
     assert sum(cli.queue.counts()) == 100 - counts["processed"]  # acked is what is done, and nothing else
 
     second = cli.start("--json")
     wait_until(lambda: cli.queue.counts() == (0, 0))
     second.send_signal(number)
-    _, told = second.communicate(timeout=120)
-    assert second.returncode == 0, told
+    _, output = second.communicate(timeout=120)
+    assert second.returncode == 0, output
     assert sorted(cli.effects()) == sorted(str(number) for number in range(100))
-    assert json.loads(told.splitlines()[-1])["duplicate"] == 0
+    assert json.loads(output.splitlines()[-1])["duplicate"] == 0
 
 
 def test_a_handler_that_hangs_is_left_after_the_grace_time(cli: Cli) -> None:
@@ -973,10 +979,10 @@ def test_a_handler_that_hangs_is_left_after_the_grace_time(cli: Cli) -> None:
     worker = cli.start("--grace", "500ms", name="hang")
     wait_until(lambda: cli.effects() == ["a"])
     worker.send_signal(signal.SIGTERM)
-    _, told = worker.communicate(timeout=60)
+    _, output = worker.communicate(timeout=60)
     assert worker.returncode == 1
-    assert "not finished in time, and will come again: 1 events" in told
-    assert "Traceback" not in told
+    assert "not finished in time, and will be redelivered: 1 events" in output
+    assert "Traceback" not in output
     assert sum(cli.queue.counts()) == 1
 
 
@@ -987,9 +993,9 @@ def test_a_second_signal_stops_at_once(cli: Cli) -> None:
     worker.send_signal(signal.SIGTERM)
     wait_for_line(worker, "a second signal stops at once")
     worker.send_signal(signal.SIGTERM)
-    _, told = worker.communicate(timeout=60)
+    _, output = worker.communicate(timeout=60)
     assert worker.returncode == 143
-    assert "Traceback" not in told
+    assert "Traceback" not in output
     assert sum(cli.queue.counts()) == 1
 
 
@@ -1001,11 +1007,11 @@ def test_a_sink_that_vanishes_ends_the_worker_and_nothing_is_acked(cli: Cli, min
     wait_until(lambda: cli.queue.counts() == (0, 0))
     sink.client.delete_queue(QueueUrl=sink.url)
     cli.queue.send(*events(*range(20)))
-    _, told = worker.communicate(timeout=120)
+    _, output = worker.communicate(timeout=120)
     assert worker.returncode == 2
-    assert f"sqs://{sink.name} cannot be used" in told
-    assert "nothing is lost" in told
-    assert "Traceback" not in told
+    assert f"sqs://{sink.name} cannot be used" in output
+    assert "no event was lost" in output
+    assert "Traceback" not in output
     assert sum(cli.queue.counts()) == 20
 
 
@@ -1015,16 +1021,16 @@ def test_a_letter_that_is_too_large_for_its_queue_ends_no_worker(cli: Cli, minis
     noise = "{" + base64.b64encode(b"".join(sha256(b"%d" % each).digest() for each in range(24_574))).decode()
     cli.queue.send(noise)
     worker = cli.start("--dead-letter", f"sqs://{dead.name}?region=us-east-1&endpoint={dead.endpoint}")
-    wait_for_line(worker, "even when packed")
+    wait_for_line(worker, "even when compressed")
     cli.queue.send({"id": "a"}, '{"id": ', {"id": "b"})
     wait_until(lambda: dead.counts() == (1, 0) or worker.poll() is not None)
     wait_until(lambda: sorted(cli.effects()) == ["a", "b"] or worker.poll() is not None)
     assert worker.poll() is None
-    wait_until(lambda: cli.queue.counts() == (0, 1))  # it was not acked, and rests before it comes again
+    wait_until(lambda: cli.queue.counts() == (0, 1))  # it was not acked, and rests before its redelivery
     worker.send_signal(signal.SIGTERM)
-    _, told = worker.communicate(timeout=60)
-    assert worker.returncode == 0, told
-    assert "Traceback" not in told
+    _, output = worker.communicate(timeout=60)
+    assert worker.returncode == 0, output
+    assert "Traceback" not in output
 
 
 def test_kills_in_the_middle_of_sending_lose_nothing_and_keep_the_key(cli: Cli, receiver: Slow) -> None:
@@ -1038,7 +1044,7 @@ def test_kills_in_the_middle_of_sending_lose_nothing_and_keep_the_key(cli: Cli, 
         worker.kill()
         worker.communicate()
         receiver.cut_waiting()
-    receiver.most = None
+    receiver.limit = None
     last = cli.start("--sink", receiver.url)
     wait_until(lambda: cli.queue.counts() == (0, 0))
     last.send_signal(signal.SIGTERM)
@@ -1066,7 +1072,9 @@ def test_kills_lose_nothing_and_ack_nothing_too_early(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("lease", ["2s", "60s"], ids=["longer than a lease", "shorter than a lease"])
-def test_a_store_that_is_killed_is_waited_for_and_that_is_said_once(cli: Cli, redis_server: Redis, lease: str) -> None:
+def test_a_store_that_is_killed_is_waited_for_and_that_is_reported_once(
+    cli: Cli, redis_server: Redis, lease: str
+) -> None:
     names = {f"{uuid.uuid4()}" for _ in range(200)}  # the server lives on after the test
     cli.queue.send(*events(*names))
     cli.store, cli.lasts = redis_server.url(), lease
@@ -1074,23 +1082,23 @@ def test_a_store_that_is_killed_is_waited_for_and_that_is_said_once(cli: Cli, re
     wait_until(lambda: len(cli.effects()) > 20 or worker.poll() is not None)
     redis_server.kill()
     cli.go_on()
-    told = wait_for_line(worker, "the store does not answer")
+    output = wait_for_line(worker, "the store does not answer")
     if lease == "2s":
         time.sleep(3)
     redis_server.start()
     wait_until(lambda: cli.queue.counts() == (0, 0))
     worker.send_signal(signal.SIGTERM)
-    told += worker.communicate(timeout=60)[1]
-    assert worker.returncode == 0, told
+    output += worker.communicate(timeout=60)[1]
+    assert worker.returncode == 0, output
     assert set(cli.effects()) == names
-    assert json.loads(told.splitlines()[-1])["processed"] == 200
-    assert len([line for line in told.splitlines() if "the store does not answer" in line]) == 1, told
+    assert json.loads(output.splitlines()[-1])["processed"] == 200
+    assert len([line for line in output.splitlines() if "the store does not answer" in line]) == 1, output
 
 
 def test_a_queue_that_is_not_there_is_one_sentence_and_exit_2(cli: Cli) -> None:
     cli.queue.name = "no-such-queue"
     worker = cli.start()
-    _, told = worker.communicate(timeout=60)
+    _, output = worker.communicate(timeout=60)
     assert worker.returncode == 2
-    assert len(told.splitlines()) == 1
-    assert told.startswith("eventonce: sqs://no-such-queue: cannot be read")
+    assert len(output.splitlines()) == 1
+    assert output.startswith("eventonce: sqs://no-such-queue: cannot be read")

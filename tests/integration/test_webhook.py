@@ -50,7 +50,7 @@ class House:
         thread = threading.Thread(target=lambda: self.left.append(server.run(grace)))
         thread.start()
         self._running.append((server, thread))
-        return server.place
+        return server.address
 
     def use(self, once: Once) -> None:
         self._once.close()
@@ -88,14 +88,14 @@ def connected(place: ListenAddress, sent: bytes = b"") -> socket.socket:
 
 def everything(made: socket.socket) -> bytes:
     """All that the server says until it closes."""
-    found = b""
+    received = b""
     try:
         while part := made.recv(65_536):
-            found += part
+            received += part
     except ConnectionResetError:
         pass
     made.close()
-    return found
+    return received
 
 
 def test_events_come_in_once(house: House) -> None:
@@ -111,13 +111,13 @@ def test_copies_at_the_same_time_run_once(house: House) -> None:
     place = house.start()
     with ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(lambda _: post(place, EVENT), range(64)))
-    told = [answer.headers["eventonce-outcome"] for answer in answers if answer.status_code == 200]
-    assert told.count("processed") == 1
+    replies = [answer.headers["eventonce-outcome"] for answer in answers if answer.status_code == 200]
+    assert replies.count("processed") == 1
     assert {answer.status_code for answer in answers} <= {200, 503}
     assert len(house.seen) == 1
 
 
-def test_who_waits_is_answered_before_the_end(house: House) -> None:
+def test_waiting_clients_get_a_response_before_the_end(house: House) -> None:
     begun, go = threading.Event(), threading.Event()
 
     def handle(event: Event) -> None:
@@ -168,7 +168,7 @@ def test_a_run_that_outlived_its_request_is_waited_for(house: House) -> None:
     assert house.left == [0]
 
 
-def test_a_port_that_is_taken_is_told(house: House, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(house: House, tmp_path: Path) -> None:
     place = house.start()
     with Once("memory:") as once, pytest.raises(SourceError, match="cannot listen"):
         WebhookServer(once, print, str(place), open_dead_letters(str(tmp_path / "other.jsonl")))
@@ -190,7 +190,7 @@ def test_only_the_signed_pass(house: House, monkeypatch: pytest.MonkeyPatch) -> 
     assert answers[3].json() == {"outcome": "duplicate"}
 
 
-def test_a_captured_request_is_no_other_event(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_captured_request_is_the_same_event(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     import hmac
 
     monkeypatch.setenv("HOOK_SECRET", "s-1")
@@ -201,21 +201,21 @@ def test_a_captured_request_is_no_other_event(house: House, monkeypatch: pytest.
     forged = {**signed, "ce-specversion": "1.0", "ce-id": "order-8", "ce-source": "/bank", "ce-type": "transfer"}
     for trusted, outcome in (("", "duplicate"), ("&trust_headers=x-github-delivery", "processed")):
         place = house.start(query=f"auth=github&secret_env=HOOK_SECRET{trusted}")
-        told = [httpx.post(str(place), content=body, headers=headers) for headers in (signed, renamed, forged)]
-        assert [answer.status_code for answer in told] == [200, 200, 400]
-        assert told[1].json() == {"outcome": outcome}
+        replies = [httpx.post(str(place), content=body, headers=headers) for headers in (signed, renamed, forged)]
+        assert [answer.status_code for answer in replies] == [200, 200, 400]
+        assert replies[1].json() == {"outcome": outcome}
     assert [event.id for event in house.seen][1:] == ["g-1", "g-2"]
     assert not [event for event in house.seen if event.source]
 
 
-def test_a_header_is_not_said_in_the_body(house: House) -> None:
+def test_a_header_cannot_be_set_in_the_body(house: House) -> None:
     rule = Rule(name="requests", key=['headers."idempotency-key"'])
     with Once("memory:", rules=rule) as once:
         house.use(once)
         place = house.start()
-        said = {"headers": {"idempotency-key": "victim"}}
-        assert post(place, said).status_code == 400
-        assert post(place, said, headers={"idempotency-key": "victim"}).json() == {"outcome": "processed"}
+        extension = {"headers": {"idempotency-key": "victim"}}
+        assert post(place, extension).status_code == 400
+        assert post(place, extension, headers={"idempotency-key": "victim"}).json() == {"outcome": "processed"}
         house.stop()
 
 
@@ -226,8 +226,8 @@ HEAD = b"POST /events HTTP/1.1\r\nhost: x\r\n"
 
 def test_huge_headers_and_bodies_and_nonsense_are_refused_and_stop_nobody(house: House) -> None:
     place = house.start(query="max_body=1000")
-    everything(connected(place, HEAD + b"x-large: " + b"x" * 100_000))  # closed, perhaps before it is told why
-    assert everything(connected(place, b"\x16\x03\x01 this is no HTTP\r\n\r\n")).startswith(b"HTTP/1.1 400")
+    everything(connected(place, HEAD + b"x-large: " + b"x" * 100_000))  # closed, perhaps before the response arrives
+    assert everything(connected(place, b"\x16\x03\x01 this is not HTTP\r\n\r\n")).startswith(b"HTTP/1.1 400")
     announced = everything(connected(place, HEAD + b"content-length: 1000000000000\r\n\r\n"))
     assert announced.startswith(b"HTTP/1.1 413")
     chunk = b"transfer-encoding: chunked\r\n\r\n800\r\n" + b"x" * 0x800 + b"\r\n"
@@ -256,7 +256,7 @@ def under_uvicorn(app: Any) -> Iterator[ListenAddress]:
 def send_all(
     place: ListenAddress, megabytes: int, *, announced: bool, path: str = "", method: str = "POST"
 ) -> http.client.HTTPResponse:
-    """As most clients do it: nothing is read before all is sent, and a reset is the end."""
+    """Send a request as most clients do: read nothing before all is sent, and fail on a reset."""
     client = http.client.HTTPConnection(place.host, place.port, timeout=PATIENCE)
     body: Any = MEGABYTE * megabytes if announced else (MEGABYTE for _ in range(megabytes))
     client.request(method, place.path + path, body, {"Idempotency-Key": "k"}, encode_chunked=not announced)
@@ -283,7 +283,7 @@ def test_whoever_sends_too_much_sees_why(
     house: House,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(linger, "_LONGEST", PATIENCE)
+    monkeypatch.setattr(linger, "_MAX_SECONDS", PATIENCE)
     place = house.start()
     answer = send_all(place, megabytes, announced=announced, path=path, method=method)
     assert (answer.status, answer.getheader("connection")) == (status, "close")
@@ -305,7 +305,7 @@ def test_whoever_sends_too_much_sees_why_under_another_server(
             assert send_all(place, 12, announced=announced).status == 413
 
 
-def test_whoever_waits_to_be_told_to_go_on_is_told_not_to(house: House) -> None:
+def test_a_client_that_waits_for_permission_is_refused_at_once(house: House) -> None:
     place = house.start()
     waiting = HEAD + b"expect: 100-continue\r\ncontent-length: 8000000\r\n\r\n"
     assert everything(connected(place, waiting)).startswith(b"HTTP/1.1 413")  # and it has sent nothing
@@ -315,10 +315,10 @@ def test_whoever_waits_to_be_told_to_go_on_is_told_not_to(house: House) -> None:
     assert everything(goes_on).startswith(b"HTTP/1.1 413")
 
 
-def test_what_is_sent_on_and_on_after_the_answer_is_not_read_for_ever(
+def test_what_is_sent_without_end_after_the_response_is_not_read_forever(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linger, "_MOST", 1_000_000)
+    monkeypatch.setattr(linger, "_MAX_BYTES", 1_000_000)
     place = house.start()
     with connected(place, HEAD + b"content-length: 1000000000000\r\n\r\n") as endless, pytest.raises(ConnectionError):
         endless.sendall(MEGABYTE * 1_000)
@@ -356,10 +356,10 @@ def test_headers_beyond_the_bound_are_refused_however_they_arrive(
     with suppress(ConnectionError):  # refused before its end
         for start in range(0, len(sent), step):
             made.sendall(sent[start : start + step])
-    told = everything(made)
-    assert told.startswith(b"HTTP/1.1 200") is behind
-    assert b"HTTP/1.1 %s" % status in told
-    assert (b"the headers are larger than the limit of 32,768 bytes" in told) is (status == b"431")
+    replies = everything(made)
+    assert replies.startswith(b"HTTP/1.1 200") is behind
+    assert b"HTTP/1.1 %s" % status in replies
+    assert (b"the headers are larger than the limit of 32,768 bytes" in replies) is (status == b"431")
 
 
 def test_a_request_whose_body_has_two_lengths_is_refused_and_nothing_behind_it_is_read(house: House) -> None:
@@ -369,9 +369,9 @@ def test_a_request_whose_body_has_two_lengths_is_refused_and_nothing_behind_it_i
         b"content-length: 5\r\ntransfer-encoding: chunked",
         b"Transfer-Encoding: chunked\r\nContent-Length: 5",
     ):
-        told = everything(connected(place, HEAD + lengths + b"\r\n\r\n0\r\n\r\n" + behind))
-        assert told.startswith(b"HTTP/1.1 400")
-        assert told.count(b"HTTP/1.1") == 1
+        replies = everything(connected(place, HEAD + lengths + b"\r\n\r\n0\r\n\r\n" + behind))
+        assert replies.startswith(b"HTTP/1.1 400")
+        assert replies.count(b"HTTP/1.1") == 1
     assert house.seen == []
 
 
@@ -434,21 +434,21 @@ def test_an_answer_that_nobody_takes_is_given_up(house: House, monkeypatch: pyte
         assert over.wait(PATIENCE)
 
 
-def test_more_connections_than_there_is_room_for_are_sent_away_and_the_idle_ones_go(
+def test_connections_above_the_limit_get_503_and_idle_ones_are_closed(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve, "_MOST_CONNECTIONS", 16)
+    monkeypatch.setattr(serve, "_MAX_CONNECTIONS", 16)
     place = house.start()
     crowd = [connected(place) for _ in range(40)]
-    told = [everything(each) for each in crowd]
-    away = [each for each in told if each.startswith(b"HTTP/1.1 503")]
+    replies = [everything(each) for each in crowd]
+    away = [each for each in replies if each.startswith(b"HTTP/1.1 503")]
     assert away
     assert all(b"retry-after: 5" in each for each in away)
-    assert set(told) - set(away) == {b""}
+    assert set(replies) - set(away) == {b""}
     assert post(place, EVENT).status_code == 200
 
 
-def test_who_hangs_up_early_leaves_nothing_behind(house: House) -> None:
+def test_a_client_that_disconnects_early_leaves_nothing_behind(house: House) -> None:
     place = house.start()
     whole = json.dumps(EVENT).encode()
     for sent in (
@@ -477,7 +477,7 @@ def test_beyond_its_bound_it_answers_503_and_goes_on(house: House) -> None:
 # --- somebody's own endpoints ---
 
 
-def test_behind_a_real_server_callers_with_one_key_are_told_apart() -> None:
+def test_under_a_real_server_callers_with_one_key_are_told_apart() -> None:
     ran: list[str] = []
 
     async def charge(request: Request) -> Response:
@@ -491,5 +491,5 @@ def test_behind_a_real_server_callers_with_one_key_are_told_apart() -> None:
         senders += [b"host: a\r\nauthorization: x\r\n", b"host: a\r\ncookie: s=1\r\n"]
         end = b"idempotency-key: k\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
         for _ in range(2):
-            told = [everything(connected(place, b"POST /events HTTP/1.1\r\n" + each + end)) for each in senders]
-            assert [json.loads(each.partition(b"\r\n\r\n")[2])["charge"] for each in told] == [1, 2, 3, 4, 5]
+            replies = [everything(connected(place, b"POST /events HTTP/1.1\r\n" + each + end)) for each in senders]
+            assert [json.loads(each.partition(b"\r\n\r\n")[2])["charge"] for each in replies] == [1, 2, 3, 4, 5]

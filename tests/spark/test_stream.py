@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession, functions
 
-from eventonce.errors import LateRows
 from eventonce.rules import Rulebook, identity
-from eventonce.traffic.spark.stream import dedup_stream, watch
+from eventonce.traffic.spark.stream import LateRows, dedup_stream, watch
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 JOB = Path(__file__).with_name("job.py")

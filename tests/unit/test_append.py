@@ -14,8 +14,8 @@ import pytest
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.dead_letters import open_dead_letters
-from eventonce.dead_letters.file_sink import DeadFile
-from eventonce.dead_letters.writing import letter
+from eventonce.dead_letters.file import DeadFile
+from eventonce.dead_letters.letter import letter_fields
 from eventonce.errors import ConfigError, EventRejected, SinkError
 from eventonce.event import Delivery, Event
 from eventonce.event.formats import read_event
@@ -42,7 +42,7 @@ def append(file: Path, *lines: bytes) -> None:
 # --- lines ---
 
 
-def test_a_file_that_was_moved_or_deleted_is_begun_anew(file: Path) -> None:
+def test_a_file_that_was_moved_or_deleted_is_started_anew(file: Path) -> None:
     appending = AppendFile(str(file))
     appending.write([b'{"a":1}'])
     file.rename(file.with_name("yesterday.jsonl"))
@@ -196,9 +196,9 @@ def test_several_processes_never_tear_a_line_nor_lose_one(file: Path, size: int)
     assert [writer.communicate()[0] for writer in writers] == ["done\n"] * 6
 
     # then every line of each is there once, in order
-    found = [json.loads(line) for line in file.read_bytes().splitlines()]
+    events = [json.loads(line) for line in file.read_bytes().splitlines()]
     for who in range(6):
-        assert [each["number"] for each in found if each["who"] == str(who)] == list(range(120))
+        assert [each["number"] for each in events if each["who"] == str(who)] == list(range(120))
 
 
 def test_checking_never_takes_away_what_another_worker_has_written(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,22 +247,22 @@ def test_workers_that_start_together_on_a_new_file_lose_nothing(tmp_path: Path) 
 # --- what cannot be written ---
 
 
-def test_a_full_disk_is_told_with_the_remedy() -> None:
+def test_a_full_disk_is_reported_with_the_remedy() -> None:
     full = AppendFile("/dev/full")
 
-    with pytest.raises(SinkError, match=r"^/dev/full: cannot be written: No space left on device; .* nothing is lost$"):
+    with pytest.raises(SinkError, match=r"^/dev/full: cannot be written: No space left on device; .*no event was lost"):
         full.write([b"{}"])
     full.close()
 
 
-def test_a_missing_folder_is_told_before_anything_is_done(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported_before_anything_is_done(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"no-such-folder/out\.jsonl: cannot be written: No such file or directory"):
         FileSink(str(tmp_path / "no-such-folder" / "out.jsonl"))
     with pytest.raises(SinkError, match=r"no-such-folder/out\.jsonl: cannot be written: No such file or directory"):
         DeadFile(str(tmp_path / "no-such-folder" / "out.jsonl"))
 
 
-def test_a_directory_is_told(tmp_path: Path) -> None:
+def test_a_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="cannot be written: Is a directory"):
         FileSink(str(tmp_path))
 
@@ -282,14 +282,14 @@ except SinkError as error:
 
 
 def test_a_write_that_fails_half_way_leaves_no_half_line_to_the_next_one(file: Path) -> None:
-    told = subprocess.run([sys.executable, "-c", GROWS, str(file)], capture_output=True, text=True, check=True)
-    assert "cannot be written: File too large" in told.stdout
+    fields = subprocess.run([sys.executable, "-c", GROWS, str(file)], capture_output=True, text=True, check=True)
+    assert "cannot be written: File too large" in fields.stdout
 
     append(file, b'{"id":"1"}', b'{"id":"2"}')
 
-    found = [json.loads(line)["id"] for line in file.read_bytes().splitlines()]
-    assert found[0] == "0"
-    assert found[-2:] == ["1", "2"]
+    events = [json.loads(line)["id"] for line in file.read_bytes().splitlines()]
+    assert events[0] == "0"
+    assert events[-2:] == ["1", "2"]
 
 
 def test_pipes_and_devices_can_be_written(tmp_path: Path) -> None:
@@ -341,15 +341,15 @@ def test_a_plain_object_without_bytes_is_written_as_it_came(file: Path) -> None:
     assert json.loads(line) == {"id": "1", "n": 1}
 
 
-def test_an_unknown_way_out_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"^sink: ftp:// is not a known way out; use a file"):
+def test_an_unsupported_url_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^sink: ftp:// is not supported; use a file"):
         open_sink("ftp://example.com")
-    with pytest.raises(ConfigError, match=r"^dead_letter: sns:// is not a known way out; use a file"):
+    with pytest.raises(ConfigError, match=r"^dead_letter: sns:// is not supported; use a file"):
         open_dead_letters("sns://dead")
 
 
 @pytest.mark.parametrize(
-    ("url", "why"),
+    ("url", "reason"),
     [
         ("python:", "names no function; write python:package.module:function"),
         ("python:json", "names no function; write python:package.module:function"),
@@ -358,8 +358,8 @@ def test_an_unknown_way_out_is_told() -> None:
         ("python:json:__name__", "module 'json' has no function '__name__'"),
     ],
 )
-def test_a_function_that_is_not_there_is_told(url: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
+def test_a_missing_function_is_reported(url: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
         open_sink(url)
 
 
@@ -397,10 +397,12 @@ def test_a_dead_letter_has_reason_history_place_and_body(file: Path) -> None:
 
 
 def test_a_dead_letter_of_what_has_no_key() -> None:
-    told = letter(Delivery(b"junk", {"source": "-", "line": 1, "byte": 0}), outcome(EventRejected("is not JSON")), NOW)
+    fields = letter_fields(
+        Delivery(b"junk", {"source": "-", "line": 1, "byte": 0}), outcome(EventRejected("is not JSON")), NOW
+    )
 
-    assert (told["outcome"], told["reason"], told["error"]) == ("rejected", "is not JSON", "EventRejected")
-    assert (told["key"], told["rule"], told["attempts"]) == (None, None, 0)
+    assert (fields["outcome"], fields["reason"], fields["error"]) == ("rejected", "is not JSON", "EventRejected")
+    assert (fields["key"], fields["rule"], fields["attempts"]) == (None, None, 0)
 
 
 @pytest.mark.parametrize("body", [b'{"a":"\xff"}', b"\xfe\xff\x00", b'{"a":"\xed\xa0\x80"}', b"\xc3"])
@@ -409,9 +411,9 @@ def test_what_is_not_utf_8_is_kept_in_base64(file: Path, body: bytes) -> None:
     letters.write([(Delivery(body), outcome(EventRejected("is not UTF-8")))], NOW)
     letters.close()
 
-    told = json.loads(file.read_bytes())
-    assert b64decode(told["body_base64"]) == body
-    assert "body" not in told
+    fields = json.loads(file.read_bytes())
+    assert b64decode(fields["body_base64"]) == body
+    assert "body" not in fields
 
 
 @pytest.mark.parametrize("body", [b'{"a":"\xc3\xa4"}', b'a "quoted" \\ \x00 \x1f line', b"", b'{\n "a": 1'])
@@ -431,13 +433,13 @@ def test_half_a_surrogate_pair_in_a_reason_or_a_file_name_does_not_lose_the_lett
     letters.write([(delivery, outcome(ValueError("cannot open caf\udce9.txt")))], NOW)
     letters.close()
 
-    told = json.loads(file.read_bytes())
-    assert told["body"] == '{"id":"1"}'
-    assert told["reason"].startswith("cannot open caf")
-    assert told["source"].startswith("caf")
+    fields = json.loads(file.read_bytes())
+    assert fields["body"] == '{"id":"1"}'
+    assert fields["reason"].startswith("cannot open caf")
+    assert fields["source"].startswith("caf")
 
 
-def test_an_error_that_cannot_be_told_does_not_lose_the_letter(file: Path) -> None:
+def test_an_error_that_cannot_be_described_does_not_lose_the_letter(file: Path) -> None:
     class Untold(Exception):
         def __str__(self) -> str:
             raise RuntimeError("not even that")
@@ -446,8 +448,8 @@ def test_an_error_that_cannot_be_told_does_not_lose_the_letter(file: Path) -> No
     letters.write([(Delivery(b'{"id":"1"}'), outcome(Untold()))], NOW)
     letters.close()
 
-    told = json.loads(file.read_bytes())
-    assert (told["body"], told["error"]) == ('{"id":"1"}', "Untold")
+    fields = json.loads(file.read_bytes())
+    assert (fields["body"], fields["error"]) == ('{"id":"1"}', "Untold")
 
 
 def test_an_error_without_words_still_gives_a_reason(file: Path) -> None:

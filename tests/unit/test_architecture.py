@@ -3,7 +3,10 @@
 import ast
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 import eventonce
 
@@ -21,10 +24,9 @@ FLOORS = [
     {"dead_letters"},
     {"aws_lambda"},
     {"engine"},
-    {"wire", "testing"},
+    {"wire", "webhook", "testing"},
     {"lint", "aws_setup"},
     {"worker", "outbox", "redrive", "traffic"},
-    {"webhook"},
     {"cli"},
     {"__main__"},
 ]
@@ -38,14 +40,14 @@ def room(module: str) -> str:
 
 def imports(file: Path) -> set[str]:
     """Every room a file imports from, wherever the import stands and for whatever purpose."""
-    found: set[str] = set()
+    rooms: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "eventonce":
             names = [node.module] if "." in node.module else [f"eventonce.{alias.name}" for alias in node.names]
-            found.update(room(name) for name in names)
+            rooms.update(room(name) for name in names)
         elif isinstance(node, ast.Import):
-            found.update(room(alias.name) for alias in node.names if alias.name.split(".")[0] == "eventonce")
-    return found
+            rooms.update(room(alias.name) for alias in node.names if alias.name.split(".")[0] == "eventonce")
+    return rooms
 
 
 def files() -> dict[Path, str]:
@@ -91,17 +93,17 @@ def test_there_are_no_circles() -> None:
 
 def modules(file: Path) -> set[str]:
     """The modules of ours that a file imports by name."""
-    known = {
+    own_modules = {
         ".".join(part for part in each.relative_to(SRC).with_suffix("").parts if part != "__init__")
         for each in SRC.rglob("*.py")
     }
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "eventonce":
             base = node.module.removeprefix("eventonce").lstrip(".")
-            inner = {f"{base}.{alias.name}".lstrip(".") for alias in node.names} & known
-            found |= inner or {base}
-    return found
+            inner = {f"{base}.{alias.name}".lstrip(".") for alias in node.names} & own_modules
+            names |= inner or {base}
+    return names
 
 
 # Contracts between the parts of one room, and what the ground needs. What others may write is in ports.py.
@@ -123,10 +125,22 @@ def test_all_contracts_that_others_may_write_are_on_one_page() -> None:
 
 
 def test_the_front_door_is_what_it_says() -> None:
-    submodules = {file.stem for file in SRC.iterdir()}
-    visible = {name for name in vars(eventonce) if not name.startswith("_")} - submodules
-    assert sorted(eventonce.__all__) == sorted(visible)
+    assert sorted(eventonce.__all__) == sorted(set(dir(eventonce)) - {"__version__"})
     assert len(eventonce.__all__) <= 20
+
+
+def test_the_front_door_gives_what_type_checkers_see() -> None:
+    imported = {
+        alias.name: node.module
+        for node in ast.walk(ast.parse((SRC / "__init__.py").read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("eventonce.")
+        for alias in node.names
+    }
+    assert sorted(imported) == sorted(eventonce.__all__)
+    for name, module in imported.items():
+        assert getattr(eventonce, name) is getattr(import_module(module), name)
+    with pytest.raises(AttributeError, match="no attribute 'Onze'"):
+        eventonce.Onze  # noqa: B018
 
 
 HEAVY = ["asyncio", "boto3", "botocore", "redis", "psycopg", "click", "sqlite3", "pytest", "http", "ssl", "tomllib"]
@@ -142,13 +156,18 @@ def test_the_core_imports_without_any_driver_and_pulls_in_none() -> None:
     )
     use = "import eventonce; print(eventonce.Once('memory:').run([{'id': '1'}], lambda event: None)[0].kind)"
     assert run(f"{block}; {use}") == "processed"
-    seen = "import eventonce, sys; print([name for name in %r if name in sys.modules])" % HEAVY  # noqa: UP031
-    assert run(seen) == "[]"
+    loaded = "from eventonce import *; import sys; print([name for name in %r if name in sys.modules])" % HEAVY  # noqa: UP031
+    assert run(loaded) == "[]"
+
+
+def test_the_help_of_the_command_line_loads_no_verb_and_no_engine() -> None:
+    loaded = "import eventonce.cli, sys; print(sorted(name for name in sys.modules if name.startswith('eventonce')))"
+    assert run(loaded) == "['eventonce', 'eventonce.cli', 'eventonce.cli.main', 'eventonce.errors']"
 
 
 def test_what_follows_an_effect_imports_nothing(tmp_path: Path) -> None:
     """An import can fail, as where no file can be opened any more: then an event that ran would run again."""
-    told = run(f"""
+    output = run(f"""
 import sys
 from eventonce import Once, Rule
 
@@ -163,4 +182,4 @@ def handle(event):
 with Once("sqlite:///{tmp_path}/claims.db", rules=Rule(name="r", remember="result")) as once:
     print([each.kind.value for each in once.run([{{"id": "1"}}], handle) + once.run([{{"id": "1"}}], handle)])
 """)
-    assert told == "['processed', 'duplicate']"
+    assert output == "['processed', 'duplicate']"

@@ -21,7 +21,7 @@ from eventonce.clock import duration, format_duration
 from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.event.keys import canonical
-from eventonce.event.stamp import stamped
+from eventonce.event.stamp import add_stamp
 from eventonce.rules import Rulebook
 from eventonce.rules.rule import Rule
 from eventonce.traffic import file_ranges, fingerprint
@@ -681,7 +681,7 @@ def test_a_content_that_has_no_short_form_has_a_fingerprint(odd: Any) -> None:
 
 def published(name: str, **fields: Any) -> Event:
     """Return an event as a publisher sends it: under a new id each time, with its own in a stamp."""
-    return stamped(Event(id=name, data={}, **fields), "own", 1)
+    return add_stamp(Event(id=name, data={}, **fields), "own", 1)
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,9 @@ def bridge(number: object, **more: Any) -> dict[str, Any]:
 def test_what_a_handler_writes_into_its_event_is_not_handed_on(function: Function) -> None:
     function.returns = lambda event: event.data.clear()
     for item in (bridge(1), {"id": "2", "lines": ["book"]}):
-        given = json.loads(json.dumps(item))
-        assert function.enrichment([given], None) == [item]
-        assert given == item
+        arguments = json.loads(json.dumps(item))
+        assert function.enrichment([arguments], None) == [item]
+        assert arguments == item
 
 
 def test_a_version_beyond_the_clock_is_refused_in_a_function_too() -> None:
@@ -81,7 +81,7 @@ def packed(value: Any) -> str:
 
 
 def sqs(*numbers: object, groups: str = "", **more: Any) -> dict[str, Any]:
-    """Messages m-1, m-2 and so on; `groups` has a letter for each where the queue is FIFO."""
+    """Return the messages m-1, m-2 and so on. For a FIFO queue `groups` has a letter for each."""
     return {
         "Records": [
             {
@@ -131,7 +131,7 @@ def dynamodb(*numbers: int) -> dict[str, Any]:
 
 
 def kafka(*numbers: object, partition: int = 0, first: int = 10, source: str = "aws:kafka") -> dict[str, Any]:
-    """Records of one partition; None is a tombstone, and a text the value as it is."""
+    """Return records of one partition. None is a tombstone, and a string is the value as it is."""
     values = [each.encode() if isinstance(each, str) else bridge(each) for each in numbers]
     records = [
         {
@@ -282,11 +282,11 @@ def test_messages_come_back_when_the_store_does_not_answer() -> None:
 def test_a_malformed_message_comes_back_and_the_others_go_on(function: Function, body: str) -> None:
     event = sqs(1, "x", 3)
     event["Records"][1]["body"] = body
-    found = failures(function.handler(event, None))
+    results = failures(function.handler(event, None))
     if body == "{}":  # an object without an id goes by its message's
-        assert found == []
+        assert results == []
     else:
-        assert found == ["m-2"]
+        assert results == ["m-2"]
     assert function.ran[0] == "1"
     assert function.ran[-1] == "3"
 
@@ -324,7 +324,7 @@ def test_groups_of_a_standard_queue_have_no_order(function: Function) -> None:
     assert failures(function.handler(event, None)) == ["m-1"]
 
 
-def test_a_message_without_an_id_cannot_be_told(function: Function) -> None:
+def test_a_message_without_an_id_is_refused_because_its_failure_cannot_be_reported(function: Function) -> None:
     event = sqs(1)
     del event["Records"][0]["messageId"]
     with pytest.raises(EventRejected, match="has no id"):
@@ -419,7 +419,7 @@ def test_a_tombstone_that_is_a_cloudevent_is_known_by_its_own_name() -> None:
 
 
 @pytest.mark.parametrize("source", ["aws:kafka", "SelfManagedKafka"])
-def test_nothing_of_a_partition_runs_behind_a_record_that_failed(function: Function, source: str) -> None:
+def test_nothing_of_a_partition_runs_after_a_record_that_failed(function: Function, source: str) -> None:
     function.fails.add("2")
     event = kafka(1, 2, 3, source=source)
     event["records"] |= kafka(4, 5, partition=1)["records"]
@@ -447,7 +447,7 @@ def test_a_busy_record_of_kafka_stops_its_partition(function: Function) -> None:
     assert function.ran == []
 
 
-def test_kafka_is_told_of_success_by_an_empty_list(function: Function) -> None:
+def test_kafka_gets_an_empty_list_on_success(function: Function) -> None:
     handler = function.once.aws_lambda(function._handle, report_kafka_failures=True)
     assert handler(kafka(1, 2, 1), None) == {"batchItemFailures": []}
 
@@ -465,13 +465,13 @@ def test_a_mapping_of_kafka_loses_nothing_and_keeps_the_order(function: Function
         if rounds == 3:
             function.fails.clear()
         try:
-            told = failures(handler({**kafka(), "records": records}, None))
+            response = failures(handler({**kafka(), "records": records}, None))
         except ValueError:
             assert not reports
             continue  # all of it
         except TypeError:
-            break  # nothing was told: all is done
-        named = {(each["partition"], each["offset"]) for each in told}
+            break  # no failure was reported: all is done
+        named = {(each["partition"], each["offset"]) for each in response}
         assert named <= {(name, record["offset"]) for name, of in records.items() for record in of}
         again: dict[str, Any] = {}
         for name, of in records.items():
@@ -495,7 +495,7 @@ def test_partitions_without_records_are_nothing_to_do(function: Function) -> Non
 
 
 @pytest.mark.parametrize("records", [{"o-0": {"topic": "o"}}, {"o-0": "x", "o-1": []}])
-def test_a_partition_that_is_no_list_is_refused(function: Function, records: Any) -> None:
+def test_a_partition_that_is_not_a_list_is_refused(function: Function, records: Any) -> None:
     with pytest.raises(EventRejected, match="has a partition that is not a list of records"):
         function.handler({**kafka(), "records": records}, None)
 
@@ -527,9 +527,9 @@ LAYERS = {
 def test_a_malformed_record_of_firehose_is_kept_and_the_others_go_on(function: Function, layer: str) -> None:
     event = firehose(1, 2, 3)
     event["records"][1]["data"] = packed(LAYERS[layer]) if layer in LAYERS else "%%%"
-    found = function.handler(event, None)["records"]
-    assert [each["result"] for each in found] == ["Ok", "ProcessingFailed", "Ok"]
-    assert found[1]["data"] == event["records"][1]["data"]
+    results = function.handler(event, None)["records"]
+    assert [each["result"] for each in results] == ["Ok", "ProcessingFailed", "Ok"]
+    assert results[1]["data"] == event["records"][1]["data"]
     assert function.ran == ["1", "3"]
 
 
@@ -573,13 +573,13 @@ def test_a_notification_is_raised(function: Function) -> None:
 def test_firehose_keeps_drops_and_fails_records(function: Function) -> None:
     function.handler(bridge(2), None)
     function.fails.add("3")
-    found = function.handler(firehose(1, 2, 3), None)["records"]
-    assert [(each["recordId"], each["result"]) for each in found] == [
+    results = function.handler(firehose(1, 2, 3), None)["records"]
+    assert [(each["recordId"], each["result"]) for each in results] == [
         ("f-1", "Ok"),
         ("f-2", "Dropped"),
         ("f-3", "ProcessingFailed"),
     ]
-    assert json.loads(b64decode(found[0]["data"])) == bridge(1)
+    assert json.loads(b64decode(results[0]["data"])) == bridge(1)
 
 
 def test_firehose_takes_what_the_handler_returns(function: Function) -> None:
@@ -593,8 +593,8 @@ def test_firehose_keeps_the_others_where_a_result_cannot_be_written(
     function: Function, caplog: pytest.LogCaptureFixture
 ) -> None:
     function.returns = lambda event: object() if event.id == "2" else {"n": event.id}
-    found = function.handler(firehose(1, 2, 3), None)["records"]
-    assert [each["result"] for each in found] == ["Ok", "ProcessingFailed", "Ok"]
+    results = function.handler(firehose(1, 2, 3), None)["records"]
+    assert [each["result"] for each in results] == ["Ok", "ProcessingFailed", "Ok"]
     assert "firehose f-2: its result cannot be written" in caplog.text
 
 
@@ -609,12 +609,12 @@ def test_firehose_that_sends_its_records_again_gets_them_again(function: Functio
 # --- Pipes ---
 
 
-def test_a_pipe_is_told_of_messages(function: Function) -> None:
+def test_a_pipe_gets_the_messages_that_failed(function: Function) -> None:
     function.fails.add("2")
     assert failures(function.handler(pipe(1, 2, 3), None)) == ["m-2"]
 
 
-def test_a_pipe_of_a_stream_is_told_by_event_id(function: Function) -> None:
+def test_a_pipe_of_a_stream_gets_the_event_id_that_failed(function: Function) -> None:
     function.fails.add("2")
     items = [
         {
@@ -630,7 +630,7 @@ def test_a_pipe_of_a_stream_is_told_by_event_id(function: Function) -> None:
 
 
 @pytest.mark.parametrize("source", ["aws:kafka", "SelfManagedKafka"])
-def test_a_pipe_that_cannot_be_told_of_single_messages_gets_an_error(function: Function, source: str) -> None:
+def test_a_pipe_that_takes_no_single_failures_gets_an_error(function: Function, source: str) -> None:
     function.fails.add("2")
     items = [
         {"eventSource": source, "topic": "t", "partition": 0, "offset": n, "value": packed(bridge(n))} for n in (1, 2)
@@ -701,7 +701,7 @@ def test_a_webhook_answers_with_the_handlers_own_response() -> None:
     function.once.close()
 
 
-def test_a_webhook_says_what_is_wrong(function: Function) -> None:
+def test_a_webhook_responds_with_what_is_wrong(function: Function) -> None:
     assert function.handler(request("{"), None)["statusCode"] == 400
     function.fails.add("1")
     failed = function.handler(request(bridge(1)), None)
@@ -813,8 +813,8 @@ REQUESTS: dict[str, tuple[Any, list[tuple[str, dict[str, str]]]]] = {
     "a form": ((), [("n=1", {"Content-Type": "application/x-www-form-urlencoded"})]),
     "packed otherwise": ((), [(TEXT, {"Content-Encoding": "br"})]),
     "a subscription": ((), [(TEXT, {"x-amz-sns-message-type": "SubscriptionConfirmation"})]),
-    "a text": ((), [("hello", {**KEY, "Content-Type": "text/plain"})]),
-    "a text as JSON": ((), [('"hello"', {**KEY, "Content-Type": "application/json"})]),
+    "a string": ((), [("hello", {**KEY, "Content-Type": "text/plain"})]),
+    "a string as JSON": ((), [('"hello"', {**KEY, "Content-Type": "application/json"})]),
     "nothing": ((), [("", KEY)]),
     "no JSON": ((), [("{", KEY)]),
     "an event": ((), [(json.dumps(bridge(1)), {}), (json.dumps(bridge(1)), {})]),
@@ -835,24 +835,27 @@ def test_both_doors_answer_a_request_alike(
             raise ValueError(event.id)
         ran.append((event.id, event.data, event.attributes.get("headers")))
 
-    found = []
+    results = []
     for at_webhook in (True, False):
         with Once("memory:", rules=rules) as once:
             app, function = Webhook(once, handle), once.aws_lambda(handle)
             for body, headers in sent:
                 if at_webhook:
-                    given = {"content_type": "", **{name.lower().replace("-", "_"): headers[name] for name in headers}}
-                    told = asyncio.run(ask(app, body.encode(), **given))
-                    found.append((told.status, told.headers, told.body))
+                    arguments = {
+                        "content_type": "",
+                        **{name.lower().replace("-", "_"): headers[name] for name in headers},
+                    }
+                    response = asyncio.run(ask(app, body.encode(), **arguments))
+                    results.append((response.status, response.headers, response.body))
                 else:
                     text = b64encode(body.encode()).decode() if packing else body
                     answer = function(door(text, headers, isBase64Encoded=packing), None)
-                    found.append((answer["statusCode"], answer["headers"], json.loads(answer["body"])))
+                    results.append((answer["statusCode"], answer["headers"], json.loads(answer["body"])))
             app.close()
     half = len(sent)
-    for _, headers, _ in found[:half]:
+    for _, headers, _ in results[:half]:
         del headers["content-length"]
-    assert found[:half] == found[half:]
+    assert results[:half] == results[half:]
     assert ran[: len(ran) // 2] == ran[len(ran) // 2 :]
 
 
@@ -867,13 +870,13 @@ def test_a_recorded_request_has_the_key_that_it_had(door: Door) -> None:
 
 
 def test_a_load_balancer_is_answered_in_the_form_it_asks_in(function: Function) -> None:
-    told = function.handler(several_values(json.dumps(bridge(1)), {}), None)
-    assert told["multiValueHeaders"] == {name: [value] for name, value in told["headers"].items()}
+    response = function.handler(several_values(json.dumps(bridge(1)), {}), None)
+    assert response["multiValueHeaders"] == {name: [value] for name, value in response["headers"].items()}
     assert "multiValueHeaders" not in function.handler(api_v1(json.dumps(bridge(2)), {}), None)
 
 
 @pytest.mark.parametrize("door", [api_v1, several_values, lattice])
-def test_two_idempotency_keys_are_none(door: Door, function: Function) -> None:
+def test_two_idempotency_keys_are_refused(door: Door, function: Function) -> None:
     document = door(json.dumps(bridge(1)), KEY)
     field = "headers" if door is lattice else "multiValueHeaders"
     name = next(iter(document[field]))
@@ -933,9 +936,9 @@ def test_only_who_is_known_may_send(auth: Auth, signed: Signed, door: Door) -> N
     body = text.encode()
     with Guarded(auth) as function:
         for headers in ({}, dict.fromkeys(signed(body), "x"), dict.fromkeys(signed(body), "€")):
-            told = function(door(text, headers))
-            assert (told["statusCode"], "www-authenticate" in told["headers"]) == (401, True)
-            assert SECRET not in told["body"]
+            response = function(door(text, headers))
+            assert (response["statusCode"], "www-authenticate" in response["headers"]) == (401, True)
+            assert SECRET not in response["body"]
         if not isinstance(auth, Bearer):
             assert function(door(text + " ", signed(body)))["statusCode"] == 401
         assert function.ran == []
@@ -950,27 +953,27 @@ def test_only_who_is_known_may_send(auth: Auth, signed: Signed, door: Door) -> N
 @signers
 def test_what_is_signed_are_the_bytes_that_were_sent(auth: Auth, signed: Signed, door: Door) -> None:
     with Guarded(auth) as function:
-        told = function(door(b64encode(BYTES).decode(), signed(BYTES), isBase64Encoded=True))
-        assert told["statusCode"] == 200
+        response = function(door(b64encode(BYTES).decode(), signed(BYTES), isBase64Encoded=True))
+        assert response["statusCode"] == 200
         assert [event.data["text"] for event in function.ran] == ["\u20ac"]
-        told = function(door("not base64!", signed(b"not base64!"), isBase64Encoded=True))
-        assert told["statusCode"] == 400
+        response = function(door("not base64!", signed(b"not base64!"), isBase64Encoded=True))
+        assert response["statusCode"] == 400
 
 
 def test_headers_that_are_not_signed_are_not_read_behind_lambda_either() -> None:
     auth, signed = SIGNERS["github"]
     with Guarded(auth) as function:
-        told = [function(api_v2(TEXT, {**signed(TEXT.encode()), **more})) for more in (GITHUB, {}, CLOUD)]
-        assert [each["statusCode"] for each in told] == [200, 200, 400]
+        responses = [function(api_v2(TEXT, {**signed(TEXT.encode()), **more})) for more in (GITHUB, {}, CLOUD)]
+        assert [each["statusCode"] for each in responses] == [200, 200, 400]
         digest = hashlib.sha256(TEXT.encode()).hexdigest()
         assert [(event.id, event.attributes.get("headers")) for event in function.ran] == [(f"sha256:{digest}", None)]
 
 
 def test_a_topic_sends_to_a_function() -> None:
-    asked: list[str] = []
+    calls: list[str] = []
 
     def fetch(url: str) -> bytes:
-        asked.append(url)
+        calls.append(url)
         return test_webhook_sns.certificate()
 
     with Guarded(Sns(test_webhook_sns.TOPIC, fetch=fetch)) as function:
@@ -981,11 +984,15 @@ def test_a_topic_sends_to_a_function() -> None:
             test_webhook_sns.signed(notice, **test_webhook_sns.ORDER),
             test_webhook_sns.signed(notice, Message="{}"),
         ]
-        told = [function(api_v2(body.decode(), {})) for body in bodies]
-        assert [each["statusCode"] for each in told] == [200, 200, 200, 401]
-        assert [json.loads(each["body"]).get("outcome") for each in told[:3]] == ["confirmed", "processed", "duplicate"]
+        responses = [function(api_v2(body.decode(), {})) for body in bodies]
+        assert [each["statusCode"] for each in responses] == [200, 200, 200, 401]
+        assert [json.loads(each["body"]).get("outcome") for each in responses[:3]] == [
+            "confirmed",
+            "processed",
+            "duplicate",
+        ]
         assert [event.id for event in function.ran] == ["1"]
-    assert asked == [test_webhook_sns.CERTIFICATE, test_webhook_sns.SUBSCRIBE]
+    assert calls == [test_webhook_sns.CERTIFICATE, test_webhook_sns.SUBSCRIBE]
 
 
 @pytest.mark.parametrize(
@@ -1012,7 +1019,7 @@ def test_a_service_of_aws_needs_no_signature(event: Any) -> None:
     ],
 )
 def test_what_is_neither_a_request_nor_of_a_service_is_refused(event: Any) -> None:
-    """As API Gateway hands on what a stranger sends, where its integration is not a proxy."""
+    """If its integration is not a proxy, API Gateway passes on unchanged what a stranger sends."""
     with Guarded(SIGNERS["github"][0], rules=Rule(name="r", key="content")) as function:
         with pytest.raises(EventRejected, match="auth="):
             function(event)
@@ -1034,7 +1041,7 @@ def test_refused_requests_and_open_functions_are_logged(caplog: pytest.LogCaptur
         handler = once.aws_lambda(print)
         for _ in range(2):
             handler(api_v2(TEXT, KEY), None)
-    assert len([line for line in caplog.messages if "anybody" in line]) == 1
+    assert len([line for line in caplog.messages if "unauthenticated" in line]) == 1
     caplog.clear()
     with Once("memory:") as once:
         document = api_v2(TEXT, KEY)
@@ -1043,14 +1050,14 @@ def test_refused_requests_and_open_functions_are_logged(caplog: pytest.LogCaptur
     assert caplog.messages == []
 
 
-# --- shapes that are none ---
+# --- unknown shapes ---
 
 
 @pytest.mark.parametrize(
     ("event", "seen"),
     [
         (None, "nothing"),
-        ("text", "a text"),
+        ("text", "a string"),
         (7, "a number"),
         ({}, "an empty object"),
         ([], "an empty list"),
@@ -1062,7 +1069,7 @@ def test_refused_requests_and_open_functions_are_logged(caplog: pytest.LogCaptur
         ({"triggerSource": "PreSignUp", "userName": "x"}, "'triggerSource', 'userName'"),
     ],
 )
-def test_what_is_no_carrier_is_refused_with_what_was_seen(function: Function, event: Any, seen: str) -> None:
+def test_an_unknown_shape_is_refused_with_a_description_of_it(function: Function, event: Any, seen: str) -> None:
     with pytest.raises(EventRejected, match=seen) as caught:
         function.handler(event, None)
     assert "expected an EventBridge event" in str(caught.value)
@@ -1112,20 +1119,20 @@ def test_what_failed_often_runs_again_when_its_queue_sends_it_again(function: Fu
     assert failures(function.handler(sqs(1), None)) == []
 
 
-def test_one_line_tells_what_became_of_a_batch(function: Function, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_line_reports_the_outcomes_of_a_batch(function: Function, capsys: pytest.CaptureFixture[str]) -> None:
     function.fails.add("2")
     function.handler(sqs(1, 2, 1), None)
     (line,) = capsys.readouterr().out.splitlines()
-    told = json.loads(line)
-    assert {name: told[name] for name in ("consumer", "carrier", "events", "processed", "duplicate", "failed")} == {
+    response = json.loads(line)
+    assert {name: response[name] for name in ("consumer", "carrier", "events", "processed", "duplicate", "failed")} == {
         "consumer": "billing", "carrier": "sqs", "events": 3, "processed": 1, "duplicate": 1, "failed": 1,
     }  # fmt: skip
-    (metrics,) = told["_aws"]["CloudWatchMetrics"]
-    assert all(each["Name"] in told for each in metrics["Metrics"])
-    assert told["_aws"]["Timestamp"] > 1_700_000_000_000
+    (metrics,) = response["_aws"]["CloudWatchMetrics"]
+    assert all(each["Name"] in response for each in metrics["Metrics"])
+    assert response["_aws"]["Timestamp"] > 1_700_000_000_000
 
 
-def test_failures_are_logged_but_not_a_thousand_times(function: Function, caplog: pytest.LogCaptureFixture) -> None:
+def test_failures_are_logged_up_to_a_limit(function: Function, caplog: pytest.LogCaptureFixture) -> None:
     function.fails.update(str(number) for number in range(100))
     function.handler(sqs(*range(100)), None)
     assert len(caplog.records) == 6
@@ -1133,7 +1140,7 @@ def test_failures_are_logged_but_not_a_thousand_times(function: Function, caplog
     assert "95 more failed" in caplog.text
 
 
-def test_store_trouble_that_is_raised_is_a_store_error() -> None:
+def test_a_failure_of_the_store_is_raised_as_a_store_error() -> None:
     function = Function(Faulty("claim"))
     with pytest.raises(StoreError):
         function.handler(bridge(1), None)

@@ -17,7 +17,7 @@ from eventonce.aws_setup.account import Account
 from eventonce.aws_setup.apply import look
 from eventonce.aws_setup.cloudformation import cloudformation, sam
 from eventonce.aws_setup.plan import Bus, QueueResource, SetupPlan, Topic, make_plan
-from eventonce.aws_setup.queue import changes, wanted
+from eventonce.aws_setup.queue import changes, desired_attributes
 from eventonce.aws_setup.terraform import terraform
 from eventonce.clients.aws import AwsUrl
 from eventonce.errors import EventOnceError
@@ -48,7 +48,7 @@ def test_a_queue_comes_after_its_dead_letters() -> None:
 
 def test_a_pipeline_without_aws_needs_nothing() -> None:
     plan = planned(source="events.jsonl", sink="https://example.com")
-    assert plan.places == []
+    assert plan.addresses == []
     assert not plan.buses
 
 
@@ -113,7 +113,7 @@ def test_the_patterns_of_a_preset_fit_into_a_rule(preset: str) -> None:
     assert planned(use=[preset], aws={}).rule is not None
 
 
-def test_a_pattern_of_its_own_counts_more() -> None:
+def test_an_explicit_pattern_overrides_the_rules() -> None:
     rule = planned(rule=[{"name": "all"}], aws={"pattern": {"source": ["x"]}, "rule": "r", "bus": "b"}).rule
     assert rule is not None
     assert (rule.pattern, rule.name, rule.bus.name) == ({"source": ["x"]}, "r", "b")
@@ -125,17 +125,17 @@ LONG = [{"name": f"r{number}", "match": {"source": [f"com.example.{number:040}"]
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"aws": {}}, "no rule that says which events are wanted"),
-        ({"aws": {}, "rule": [ORDERS, {"name": "all"}]}, "rule 'all' matches every event; say in .aws."),
-        ({"aws": {}, "rule": LONG}, "of 2048 characters together; say in .aws."),
+        ({"aws": {}}, "no rule says which events to take"),
+        ({"aws": {}, "rule": [ORDERS, {"name": "all"}]}, "rule 'all' matches every event; name the events in .aws."),
+        ({"aws": {}, "rule": LONG}, "of 2048 characters together; name the events in .aws."),
         ({"aws": {}, "rule": [ORDERS], "source": "-"}, 'write source = "sqs://QUEUE"'),
         ({"aws": {}, "rule": [ORDERS], "source": "sqs://123456789012/theirs"}, "a queue of this account"),
-        ({"aws": {}, "rule": [ORDERS], "consumer": "my shop"}, "'eventonce-my shop' is no name of a rule"),
-        ({"aws": {"bus": "my shop"}}, "aws: bus: 'my shop' is no name of a bus"),
-        ({"aws": {"rule": "my shop"}}, "aws: rule: 'my shop' is no name of a rule"),
+        ({"aws": {}, "rule": [ORDERS], "consumer": "my shop"}, "'eventonce-my shop' is not a valid rule name"),
+        ({"aws": {"bus": "my shop"}}, "aws: bus: 'my shop' is not a valid bus name"),
+        ({"aws": {"rule": "my shop"}}, "aws: rule: 'my shop' is not a valid rule name"),
         ({"aws": {"pattern": {"source": "x"}}}, "aws: pattern: source: must be a list"),
         ({"aws": {"buss": "x"}}, "unknown field `buss`"),
-        ({"source": "sqs://a.b"}, "is no name of a queue"),
+        ({"source": "sqs://a.b"}, "is not a queue name"),
         ({"source": f"sqs://{'a' * 78}"}, "its name is too long"),
         ({"sink": "sqs://in"}, "is the queue for sink and source"),
         ({"aws": {}, "rule": [ORDERS], "dead_letter": "sqs://in-undelivered"}, "for undelivered and letters"),
@@ -184,41 +184,51 @@ DEAD = "arn:aws:sqs:us-east-1:123456789012:in-dead"
 OURS = {"Sid": "eventonce_r", "Resource": "in", "Condition": {"ArnEquals": {"aws:SourceArn": "rule"}}}
 
 
-def in_wanted() -> dict[str, str]:
+def in_desired_attributes() -> dict[str, str]:
     source = planned().source
     assert source is not None
-    return wanted(source, DEAD, OURS)
+    return desired_attributes(source, DEAD, OURS)
 
 
 def test_a_queue_as_it_should_be_is_left_alone() -> None:
-    assert changes(in_wanted(), in_wanted()) == {}
+    assert changes(in_desired_attributes(), in_desired_attributes()) == {}
 
 
 def test_what_is_more_generous_is_left_alone() -> None:
     redrive = json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": "20"})
-    assert changes({**in_wanted(), "VisibilityTimeout": "900", "RedrivePolicy": redrive}, in_wanted()) == {}
+    assert (
+        changes(
+            {**in_desired_attributes(), "VisibilityTimeout": "900", "RedrivePolicy": redrive}, in_desired_attributes()
+        )
+        == {}
+    )
 
 
-def test_what_is_too_little_is_raised() -> None:
-    has = {**in_wanted(), "VisibilityTimeout": "30", "MessageRetentionPeriod": "345600"}
-    assert changes(has, in_wanted()) == {"VisibilityTimeout": "60", "MessageRetentionPeriod": "1209600"}
+def test_values_that_are_too_low_are_raised() -> None:
+    has = {**in_desired_attributes(), "VisibilityTimeout": "30", "MessageRetentionPeriod": "345600"}
+    assert changes(has, in_desired_attributes()) == {"VisibilityTimeout": "60", "MessageRetentionPeriod": "1209600"}
 
 
 def test_how_long_a_sink_hides_messages_is_for_its_readers_to_say() -> None:
     sink = planned(sink="sqs://next").sink
     assert isinstance(sink, QueueResource)
-    assert changes({"MessageRetentionPeriod": "1209600", "VisibilityTimeout": "5"}, wanted(sink, None, None)) == {}
+    assert (
+        changes({"MessageRetentionPeriod": "1209600", "VisibilityTimeout": "5"}, desired_attributes(sink, None, None))
+        == {}
+    )
 
 
 @pytest.mark.parametrize("policy", ["", "{}", json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": 3})])
 def test_dead_letters_that_go_nowhere_or_too_soon(policy: str) -> None:
-    assert list(changes({**in_wanted(), "RedrivePolicy": policy}, in_wanted())) == ["RedrivePolicy"]
+    assert list(changes({**in_desired_attributes(), "RedrivePolicy": policy}, in_desired_attributes())) == [
+        "RedrivePolicy"
+    ]
 
 
 @pytest.mark.parametrize("receives", [1, 1000])
 def test_dead_letters_that_go_elsewhere_still_do(receives: int) -> None:
     policy = json.dumps({"deadLetterTargetArn": f"{DEAD}-too", "maxReceiveCount": receives})
-    assert changes({**in_wanted(), "RedrivePolicy": policy}, in_wanted()) == {}
+    assert changes({**in_desired_attributes(), "RedrivePolicy": policy}, in_desired_attributes()) == {}
 
 
 THEIRS = {"Sid": "theirs", "Effect": "Deny"}
@@ -228,26 +238,26 @@ LIKE_OURS = {**OURS, "Condition": {"ArnEquals": {"aws:SourceArn": ["rule", "anot
 
 
 def policy(*statements: dict[str, Any]) -> dict[str, str]:
-    return {**in_wanted(), "Policy": json.dumps({"Version": "2008-10-17", "Statement": statements})}
+    return {**in_desired_attributes(), "Policy": json.dumps({"Version": "2008-10-17", "Statement": statements})}
 
 
 @pytest.mark.parametrize("statement", [THEIRS, [THEIRS], [THEIRS, {"Effect": "Deny"}]])
 def test_what_others_allow_or_deny_stays(statement: Any) -> None:
-    has = {**in_wanted(), "Policy": json.dumps({"Version": "2008-10-17", "Statement": statement})}
-    changed = json.loads(changes(has, in_wanted())["Policy"])
+    has = {**in_desired_attributes(), "Policy": json.dumps({"Version": "2008-10-17", "Statement": statement})}
+    changed = json.loads(changes(has, in_desired_attributes())["Policy"])
     others = statement if isinstance(statement, list) else [statement]
     assert changed == {"Version": "2008-10-17", "Statement": [*others, OURS]}
 
 
 def test_what_others_allow_under_our_name_stays_too() -> None:
-    changed = json.loads(changes(policy(LIKE_OURS), in_wanted())["Policy"])["Statement"]
+    changed = json.loads(changes(policy(LIKE_OURS), in_desired_attributes())["Policy"])["Statement"]
     assert changed == [LIKE_OURS, {**OURS, "Sid": "eventonce_r_2"}]
 
 
 @pytest.mark.parametrize("sid", [{"Sid": "theirs"}, {}])
 def test_what_is_allowed_already_is_not_allowed_again(sid: dict[str, str]) -> None:
     ours = {name: value for name, value in OURS.items() if name != "Sid"}
-    assert changes(policy({**ours, **sid}), in_wanted()) == {}
+    assert changes(policy({**ours, **sid}), in_desired_attributes()) == {}
 
 
 @pytest.mark.parametrize("write", [cloudformation, terraform])
@@ -316,7 +326,7 @@ def test_the_role_allows_what_is_needed_and_no_more() -> None:
 
 
 def grants(text: str) -> dict[str, list[str]]:
-    """What a role allows, by the resource as the template names it."""
+    """Return the actions that a role allows, by the resource in the template."""
     (role,) = resources(text, "AWS::IAM::Role")
     statements = role["Policies"][0]["PolicyDocument"]["Statement"]
     return {json.dumps(each["Resource"]): each["Action"] for each in statements}
@@ -374,7 +384,7 @@ def test_a_function_answers_for_each_event_of_its_batch() -> None:
 
 
 def checked(program: str, *args: str) -> None:
-    """Have a tool look at what was written; where it is not installed, a skip on a laptop and a failure in CI."""
+    """Check the output with a tool. If it is not installed, skip on a laptop and fail in CI."""
     need(program)
     done = subprocess.run([program, *args], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -395,12 +405,12 @@ def configuration(table: dict[str, Any], *, function: bool = False) -> dict[str,
 
 
 def evaluated(template: str) -> Any:
-    """The document that Terraform makes of a template in which expressions stand for themselves."""
+    """Return the document that Terraform makes of a template in which expressions stand for themselves."""
     return json.loads(template.replace("$${", "${").replace("%%{", "%{"))
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_terraform_refers_only_to_what_is_there(name: str) -> None:
+def test_terraform_refers_only_to_what_exists(name: str) -> None:
     document = configuration(PIPELINES[name])
     made = {
         f"{prefix}{kind}.{label}"
@@ -500,7 +510,7 @@ Services = tuple[Account, dict[str, Stubber]]
 
 @pytest.fixture
 def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
-    """An account whose services answer as they are told."""
+    """An account whose services give prepared answers."""
     stubs: dict[str, Stubber] = {}
 
     def client(self: AwsUrl, service: str) -> Any:
@@ -522,7 +532,7 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
     [
         ("AccessDenied", ConfigError, "sqs:CreateQueue is not allowed on in "),
         ("InvalidClientTokenId", ConfigError, "does not accept the credentials"),
-        ("AWS.SimpleQueueService.QueueDeletedRecently", EventOnceError, "in was deleted a moment ago.* in 60 s"),
+        ("AWS.SimpleQueueService.QueueDeletedRecently", EventOnceError, "in was just deleted.* in 60 s"),
         ("OverLimit", EventOnceError, "sqs:CreateQueue failed on in .OverLimit"),
     ],
 )
@@ -538,11 +548,11 @@ def test_a_partner_that_has_set_up_nothing(account: Services) -> None:
     plan = planned(**PIPELINES["partner"] | {"source": PLACE.url})._replace(queues=[], table=None)
     stubs["events"].add_client_error("describe_event_bus", "ResourceNotFoundException")
     stubs["events"].add_client_error("describe_event_source", "ResourceNotFoundException")
-    with pytest.raises(ConfigError, match="the partner has set up no such event source"):
+    with pytest.raises(ConfigError, match="the partner has no such event source"):
         list(look(plan, made))
 
 
-def test_a_target_that_is_there_stays(account: Services) -> None:
+def test_an_existing_target_stays(account: Services) -> None:
     made, stubs = account
     plan = planned(source=PLACE.url, rule=[ORDERS], aws={"rule": "r"})._replace(queues=[])
     identity = {"Account": "123456789012", "Arn": "arn:aws:iam::123456789012:x"}
@@ -557,8 +567,8 @@ def test_a_target_that_is_there_stays(account: Services) -> None:
         "provide-client-params.*.PutTargets", lambda params, **_: put.append(params)
     )
     stubs["events"].add_response("put_targets", {"FailedEntryCount": 0, "FailedEntries": []})
-    assert target.act is not None
-    target.act()
+    assert target.apply is not None
+    target.apply()
     (sent,) = put[0]["Targets"]
     assert sent["Id"] == "eventonce-2"  # under the same id the new one would take its place
 
@@ -582,6 +592,6 @@ def test_a_rule_that_someone_has_disabled_stays_so(account: Services) -> None:
     assert rule.verb == "change"
     pattern = {"Name": "r", "EventBusName": "default", "EventPattern": '{"source":["com.example.orders"]}'}
     stubs["events"].add_response("put_rule", {"RuleArn": arn}, {**pattern, **has})
-    assert rule.act is not None
-    rule.act()
+    assert rule.apply is not None
+    rule.apply()
     stubs["events"].assert_no_pending_responses()

@@ -30,13 +30,13 @@ def test_every_candidate_gets_new_work_in_every_round() -> None:
     assert [len(rounds) for rounds in spent.values()] == [3, 3]
 
 
-def test_events_are_as_large_as_they_are_said_to_be() -> None:
+def test_events_are_as_large_as_their_name_says() -> None:
     for size in (500, 1000, 2000, 10_000):
         (event,) = harness.Traffic(size).events(1)
         assert size <= len(event) < size + 100
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc")
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc here")
 def test_what_a_process_has_computed_only_grows() -> None:
     before = harness.computed(os.getpid())
     sum(range(100_000))

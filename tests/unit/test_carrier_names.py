@@ -16,9 +16,9 @@ from eventonce.dead_letters import open_dead_letters
 from eventonce.dead_letters.letter import letter_deliveries
 from eventonce.event import Delivery
 from eventonce.event.formats import read_events
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.outbox.identity import Identities
-from eventonce.outbox.row import make_row
+from eventonce.outbox.rows import make_row
 from eventonce.redrive import open_box
 from eventonce.requests.reading import deliveries
 from eventonce.rules import Rulebook, identity
@@ -113,12 +113,12 @@ def read(document: Any) -> Event:
     return event
 
 
-def book(rules: str) -> Rulebook:
+def rulebook(rules: str) -> Rulebook:
     return Rulebook("billing", RULES[rules], identity("14d", "retry"))
 
 
 def key(document: Any, rules: str = "default") -> str:
-    return book(rules).key(document if isinstance(document, Event) else read(document)).key.hex()
+    return rulebook(rules).key(document if isinstance(document, Event) else read(document)).key.hex()
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
@@ -144,7 +144,7 @@ def test_an_id_that_a_sender_writes_is_not_one_that_a_carrier_gave(carrier: str,
             try:
                 assert key(document, rules) != genuine
             except EventRejected:
-                continue  # a list is no id
+                continue  # a list cannot be an id
 
 
 @pytest.mark.parametrize("rules", RULES)
@@ -172,7 +172,7 @@ def test_one_record_has_one_name_by_each_way() -> None:
 
 
 def test_an_empty_record_of_kinesis_is_an_event_by_every_door(once: Once, ran: list[str]) -> None:
-    (record,) = apart(
+    (record,) = split_events(
         Delivery(b"", {"source": "kinesis://orders", "arn": STREAM, "message": "shardId-0:7"}, handle="h")
     )
     assert record.event is not None
@@ -190,17 +190,17 @@ def test_the_worker_and_a_function_know_a_record_by_one_key(scheme: str) -> None
         "kinesis": (STREAM, "shardId-0:7", {"Records": [kinesis(BARE)]}),
     }[scheme]
     where = {"source": f"{scheme}://orders", "arn": arn, "message": name}
-    (delivery,) = apart(Delivery(BARE.encode(), where, handle="h"))
+    (delivery,) = split_events(Delivery(BARE.encode(), where, handle="h"))
     assert delivery.event is not None
     assert key(delivery.event) == key(document)
 
 
 def test_a_webhook_and_a_function_know_a_request_by_one_key() -> None:
     headers = {name.replace("_", "-"): value for name, value in SNS_HEADERS.items()}
-    for body, given in ((BARE, headers), (json.dumps(sns(BARE)), headers), (json.dumps(sns(BARE)), {})):
-        (delivery,) = deliveries(given, body.encode(), 1000, "http://host/path")
+    for body, sent in ((BARE, headers), (json.dumps(sns(BARE)), headers), (json.dumps(sns(BARE)), {})):
+        (delivery,) = deliveries(sent, body.encode(), 1000, "http://host/path")
         assert delivery.event is not None
-        named = {name.replace("-", "_"): value for name, value in given.items()}
+        named = {name.replace("-", "_"): value for name, value in sent.items()}
         assert key(delivery.event) == key(request(body, **named))
         assert key(delivery.event) != key({"Records": [sns_record(BARE)]})
 
@@ -250,8 +250,11 @@ def test_a_dead_letter_keeps_the_name(tmp_path: Path) -> None:
     failed = Outcome(kind=OutcomeKind.FAILED, attempt=1, error=ValueError("no"))
     two = f"[{BARE}, {BARE}]"
     where = {"source": "sqs://orders", "arn": QUEUE, "message": "m-1"}
-    parts = [*apart(Delivery(BARE.encode(), where, handle="h")), *apart(Delivery(two.encode(), where, handle="h"))]
-    own = apart(Delivery(b'{"id": "m-1"}', where, handle="h"))
+    parts = [
+        *split_events(Delivery(BARE.encode(), where, handle="h")),
+        *split_events(Delivery(two.encode(), where, handle="h")),
+    ]
+    own = split_events(Delivery(b'{"id": "m-1"}', where, handle="h"))
     dead = [*parts, *own]
     open_dead_letters(url).write([(each, failed) for each in dead], 0)
     letters = list(open_box(url).letters())
@@ -268,37 +271,37 @@ def test_people_see_the_name_and_its_carrier() -> None:
         ("default", {"source": "", "type": "", "id": "orders-0-16"}),
         ("path", {"id": "orders-0-16"}),
     ):
-        found = book(rules)
-        assert found.find(event).parts(event) == {**parts, "named by": CLUSTER}
+        compiled = rulebook(rules)
+        assert compiled.find(event).parts(event) == {**parts, "named by": CLUSTER}
     nested = read({"Records": [sqs(json.dumps(sns(BARE)))]})
-    assert book("default").find(nested).parts(nested)["named by"] == f"{QUEUE} > {TOPIC}"
+    assert rulebook("default").find(nested).parts(nested)["named by"] == f"{QUEUE} > {TOPIC}"
     rule = Rule(name="r", key=["detail.cents"])
     other = Rulebook("c", [rule], identity("14d", "retry"))
     assert other.find(event).parts(event) == {"detail.cents": 100}
 
 
 def test_a_tombstone_is_known_by_its_record() -> None:
-    found = Rulebook("c", [Rule(name="r", key="content", match={"detail": [None]})], identity("14d", "retry"))
+    compiled = Rulebook("c", [Rule(name="r", key="content", match={"detail": [None]})], identity("14d", "retry"))
     records = [kafka(""), kafka("", first=17), kafka("", arn=f"{CLUSTER}-2"), kafka("", timestamp=1), kafka("")]
     events = list(map(read, records))
-    assert [found.find(each).name for each in events] == ["r"] * 5
-    assert found.find(events[0]).parts(events[0])["id"] == "orders-0-16"
-    keys = [found.key(each).key for each in events]
+    assert [compiled.find(each).name for each in events] == ["r"] * 5
+    assert compiled.find(events[0]).parts(events[0])["id"] == "orders-0-16"
+    keys = [compiled.key(each).key for each in events]
     assert len(set(keys)) == 4
     assert keys[0] == keys[4]
 
 
 def test_parts_that_do_not_come_of_the_id_are_the_same_by_every_carrier() -> None:
-    found = Rulebook("c", [Rule(name="r", key=["detail.cents", "source || 'x'"])], identity("14d", "retry"))
-    assert len({found.key(read(made(BARE))).key for made, _, _ in CARRIERS.values()}) == 1
+    compiled = Rulebook("c", [Rule(name="r", key=["detail.cents", "source || 'x'"])], identity("14d", "retry"))
+    assert len({compiled.key(read(made(BARE))).key for made, _, _ in CARRIERS.values()}) == 1
 
 
 def test_powertools_knows_no_name_of_a_carrier() -> None:
     rule = Rule(name="r", key=["id"], digest="powertools")
-    found = Rulebook("c", [rule], identity("14d", "retry"))
+    compiled = Rulebook("c", [rule], identity("14d", "retry"))
     with pytest.raises(EventRejected, match="has no id, which is in the key"):
-        found.key(read(kafka(BARE)))
-    assert found.key(read(kafka('{"id": "7"}'))).key == found.key(read({"id": "7"})).key
+        compiled.key(read(kafka(BARE)))
+    assert compiled.key(read(kafka('{"id": "7"}'))).key == compiled.key(read({"id": "7"})).key
 
 
 def test_a_publisher_makes_no_identity_that_a_sender_could_write() -> None:
@@ -389,19 +392,19 @@ async def post(webhook: Webhook, body: Any) -> int:
 @pytest.mark.parametrize("body", HOLLOW.values(), ids=HOLLOW)
 @pytest.mark.parametrize("made", MESSAGES.values(), ids=MESSAGES)
 def test_a_message_without_data_gets_past_no_rule(body: Any, made: Callable[[str], Any]) -> None:
-    found = Rulebook("billing", [PATH_RULE], identity("14d", "retry"))
+    compiled = Rulebook("billing", [PATH_RULE], identity("14d", "retry"))
     with pytest.raises(EventRejected, match=r"has no detail\.orderId"):
-        found.key(read(made(json.dumps(body))))
-    (delivery,) = apart(Delivery(json.dumps(body).encode(), {"source": "sqs://q", "message": "m"}, handle="h"))
+        compiled.key(read(made(json.dumps(body))))
+    (delivery,) = split_events(Delivery(json.dumps(body).encode(), {"source": "sqs://q", "message": "m"}, handle="h"))
     assert delivery.event is not None
     with pytest.raises(EventRejected, match=r"has no detail\.orderId"):
-        found.key(delivery.event)
+        compiled.key(delivery.event)
 
 
 @pytest.mark.parametrize("value", [None, ""])
 def test_what_kafka_itself_brings_without_a_value_is_known_by_its_record(value: Any) -> None:
-    found = Rulebook("billing", [PATH_RULE], identity("14d", "retry"))
+    compiled = Rulebook("billing", [PATH_RULE], identity("14d", "retry"))
     document = kafka("", timestamp=1)
     document["records"]["orders-0"][0]["value"] = value
     item = {"eventSource": "aws:kafka", "eventSourceArn": CLUSTER, **document["records"]["orders-0"][0]}
-    assert found.key(read(document)) == found.key(read([item]))
+    assert compiled.key(read(document)) == compiled.key(read([item]))

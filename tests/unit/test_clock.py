@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from eventonce.clock import SystemClock, duration, moment
+from eventonce.clock import SystemClock, duration, to_datetime
 from eventonce.errors import ConfigError
 
 
@@ -29,7 +29,7 @@ def test_durations_are_written_as_people_write_them(text: Any, millis: int) -> N
 @pytest.mark.parametrize(
     "bad", ["", "14", "d", "14 days", "-1s", "1s,2s", -1, True, None, [], "1e3s", float("nan"), "9999999w"]
 )
-def test_what_is_no_duration_is_refused_by_name(bad: Any) -> None:
+def test_an_invalid_duration_is_refused_with_its_setting(bad: Any) -> None:
     with pytest.raises(ConfigError, match=r"window: .* is not a duration; write it like"):
         duration(bad, "window")
 
@@ -40,4 +40,4 @@ def test_the_system_clock_is_utc_and_moves() -> None:
     clock.sleep(5)
     assert clock.steady() > before
     assert abs(utc / 1000 - time.time()) < 60
-    assert moment(0).isoformat() == "1970-01-01T00:00:00+00:00"
+    assert to_datetime(0).isoformat() == "1970-01-01T00:00:00+00:00"

@@ -18,7 +18,7 @@ from eventonce import Once, Rule
 from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.event.formats import read_event, to_sdk
-from eventonce.event.stamp import identity_of, stamped
+from eventonce.event.stamp import add_stamp, identity_of
 from eventonce.outbox import Message, Publisher, PublishKind
 from eventonce.rules import Rulebook, identity
 from eventonce.testing.clock import ManualClock
@@ -38,7 +38,7 @@ def cloud(data: Any = None, **attributes: Any) -> CloudEvent:
 
 
 def put(*events: Any, url: str = "events://default?region=us-east-1", count: int = 1) -> tuple[list[Any], list[Any]]:
-    """What a publisher says of these, and the entries it sends."""
+    """Publish events. Return the results, and the entries that were sent."""
     with Publisher(url, clock=ManualClock()) as publisher:
         client: Any = publisher._carrier.client()  # type: ignore[attr-defined]
         sent: list[Any] = []
@@ -63,9 +63,9 @@ def key(event: Event, rule: Rule | None) -> bytes:
 
 
 def test_it_is_whole_inside_detail() -> None:
-    (found,), (entry,) = put(cloud())
+    (result,), (entry,) = put(cloud())
 
-    assert (found.kind, found.identity, found.id) == (PublishKind.PUBLISHED, "o-1", "aws-1")
+    assert (result.kind, result.identity, result.id) == (PublishKind.PUBLISHED, "o-1", "aws-1")
     assert (entry["Source"], entry["DetailType"]) == ("/shop", "com.example.order.placed")
     assert entry["Time"] == MADE["time"]
     assert json.loads(entry["Detail"]) == {
@@ -79,7 +79,7 @@ def test_it_is_whole_inside_detail() -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(
-    "given",
+    "source",
     [
         cloud(),
         cloud("some text", datacontenttype="text/plain"),
@@ -89,16 +89,16 @@ def test_it_is_whole_inside_detail() -> None:
     ],
     ids=["object", "text", "bytes", "bytes of JSON", "no data"],
 )
-def test_it_is_read_back_as_the_same_event_with_the_same_key(given: CloudEvent, rule: Rule | None) -> None:
+def test_it_is_read_back_as_the_same_event_with_the_same_key(source: CloudEvent, rule: Rule | None) -> None:
     """The same as if it had come without a bus, by HTTP or in a queue."""
-    _, (entry,) = put(given)
-    straight, back = read_event(JSONFormat().write(given)), read_event(arrived(entry))
+    _, (entry,) = put(source)
+    straight, back = read_event(JSONFormat().write(source)), read_event(arrived(entry))
 
-    assert to_sdk(back).get_attributes() == given.get_attributes()
+    assert to_sdk(back).get_attributes() == source.get_attributes()
     assert to_sdk(back).get_data() == to_sdk(straight).get_data()
     for name in ("id", "source", "type", "time", "data", "form"):
         assert getattr(back, name) == getattr(straight, name)
-    assert {**straight.attributes, "_eventonce": {"id": given.get_id(), "attempt": 1}} == back.attributes
+    assert {**straight.attributes, "_eventonce": {"id": source.get_id(), "attempt": 1}} == back.attributes
     if rule is None or not isinstance(rule.key, list) or straight.data == {"order": 1}:
         assert key(back, rule) == key(straight, rule)
 
@@ -126,7 +126,7 @@ def test_a_replay_is_known_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("change", [{"source": "other"}, {"detail-type": "other"}])
-def test_an_envelope_that_says_something_else_is_left_as_it_is(change: dict[str, str]) -> None:
+def test_an_envelope_with_something_else_is_left_as_it_is(change: dict[str, str]) -> None:
     _, (entry,) = put(cloud())
     event = read_event({**json.loads(arrived(entry)), **change})
 
@@ -170,10 +170,10 @@ def event() -> Any:
 
 
 @pytest.mark.parametrize("make", [cloud, old, first, mapping, text, event])
-def test_every_way_to_say_it(make: Callable[[], Any]) -> None:
-    (found,), (entry,) = put(make())
+def test_every_form_of_a_cloudevent(make: Callable[[], Any]) -> None:
+    (result,), (entry,) = put(make())
 
-    assert (found.kind, found.identity) == (PublishKind.PUBLISHED, "o-1")
+    assert (result.kind, result.identity) == (PublishKind.PUBLISHED, "o-1")
     assert json.loads(entry["Detail"])["data"] == {"order": 1}
     assert read_event(make()).form == "cloudevents"  # consumers take them too
 
@@ -187,46 +187,46 @@ def test_consumers_run_objects_of_the_sdk_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("change", "reason"),
     [
-        ({"id": ""}, "is no valid CloudEvent: it has no id"),
-        ({"id": None}, "is no valid CloudEvent: it has no id"),
+        ({"id": ""}, "invalid CloudEvent: id is missing"),
+        ({"id": None}, "invalid CloudEvent: id is missing"),
         ({"id": 7}, "Attribute 'id' must be a"),
-        ({"source": ""}, "it has no source"),
-        ({"type": ""}, "it has no type"),
-        ({"specversion": "9"}, "is no valid CloudEvent"),
-        ({"time": "yesterday"}, "is no valid CloudEvent"),
+        ({"source": ""}, "source is missing"),
+        ({"type": ""}, "type is missing"),
+        ({"specversion": "9"}, "invalid CloudEvent"),
+        ({"time": "yesterday"}, "invalid CloudEvent"),
         ({"time": "2026-01-31T12:00:00"}, "Attribute 'time' must be timezone aware"),
         ({"subject": ""}, "Attribute 'subject' must not be empty"),
         ({"Tenant_Id": "x"}, "should only contain lowercase letters and numbers"),
         ({"data": object()}, "cannot be written as JSON"),
     ],
 )
-def test_attributes_are_checked(change: dict[str, Any], why: str) -> None:
-    (found,), sent = put({**mapping(), **change})
+def test_attributes_are_checked(change: dict[str, Any], reason: str) -> None:
+    (result,), sent = put({**mapping(), **change})
 
-    assert found.kind is PublishKind.REFUSED
-    assert why in str(found.error)
+    assert result.kind is PublishKind.REFUSED
+    assert reason in str(result.error)
     assert sent == []
 
 
 def test_an_id_is_never_made_up() -> None:
-    given = mapping()
-    del given["id"]
-    (found,), _ = put(given)
+    fields = mapping()
+    del fields["id"]
+    (result,), _ = put(fields)
 
-    assert str(found.error) == "is no valid CloudEvent: it has no id"
+    assert str(result.error) == "invalid CloudEvent: id is missing"
 
 
 def test_data_without_a_json_form_is_refused() -> None:
-    (found,), _ = put(CloudEvent(dict(MADE), {"what": object()}))
+    (result,), _ = put(CloudEvent(dict(MADE), {"what": object()}))
 
-    assert found.kind is PublishKind.REFUSED
-    assert "cannot be written as JSON" in str(found.error)
+    assert result.kind is PublishKind.REFUSED
+    assert "cannot be written as JSON" in str(result.error)
 
 
-def test_what_is_no_cloudevent_is_not_made_one() -> None:
-    with pytest.raises(EventRejected, match="is no CloudEvent"):
+def test_another_event_is_not_made_a_cloudevent() -> None:
+    with pytest.raises(EventRejected, match="is not a CloudEvent"):
         to_sdk(read_event({"id": "1"}))
 
 
@@ -235,7 +235,7 @@ def test_a_time_is_never_made_up() -> None:
 
 
 def test_the_stamp_stands_beside_the_attributes_and_the_sdk_never_sees_it() -> None:
-    published = stamped(read_event(mapping()), "mine", 3)
+    published = add_stamp(read_event(mapping()), "mine", 3)
 
     assert identity_of(published) == identity_of(read_event(published.line())) == "mine"
     assert to_sdk(published).get_attributes() == to_sdk(read_event(mapping())).get_attributes()
@@ -243,9 +243,9 @@ def test_the_stamp_stands_beside_the_attributes_and_the_sdk_never_sees_it() -> N
 
 def test_one_that_was_read_back_may_be_published_again() -> None:
     _, (entry,) = put(Message(cloud(), identity="theirs"))
-    (found,), (second,) = put(read_event(arrived(entry)))
+    (result,), (second,) = put(read_event(arrived(entry)))
 
-    assert (found.kind, found.identity) == (PublishKind.PUBLISHED, "o-1")
+    assert (result.kind, result.identity) == (PublishKind.PUBLISHED, "o-1")
     assert json.loads(second["Detail"]) == {**json.loads(entry["Detail"]), "_eventonce": {"id": "o-1", "attempt": 1}}
 
 

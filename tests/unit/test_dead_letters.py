@@ -10,16 +10,15 @@ import pytest
 
 from eventonce import Once, Rule
 from eventonce.claims.outcome import Outcome, OutcomeKind
-from eventonce.clock import moment
+from eventonce.clock import to_datetime
 from eventonce.dead_letters import open_dead_letters
-from eventonce.dead_letters.letter import after_failure, letter_deliveries, read_letter
-from eventonce.dead_letters.queue_sink import DeadQueue, packed
+from eventonce.dead_letters.letter import after_failure, letter_deliveries, letter_fields, read_letter
+from eventonce.dead_letters.queue import DeadQueue, compress_body
 from eventonce.dead_letters.undelivered import read_undelivered
-from eventonce.dead_letters.writing import letter
 from eventonce.errors import ConfigError, EventRejected, SinkError, SourceError
 from eventonce.event import Delivery, Event
 from eventonce.event.keys import Key
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.redrive import DeadLetter, LetterFilter, groups, open_box, plan
 from eventonce.requests.reading import deliveries
 from eventonce.wire import Pipeline, dead_letter_url, load
@@ -35,8 +34,8 @@ def dead(body: bytes = EVENT, **more: Any) -> tuple[Delivery, Outcome]:
     return Delivery(body, {"source": "in.jsonl", "line": 7}, **more), FAILED
 
 
-def read_back(told: dict[str, Any]) -> DeadLetter:
-    return read_letter(json.dumps(told).encode())
+def read_back(fields: dict[str, Any]) -> DeadLetter:
+    return read_letter(json.dumps(fields).encode())
 
 
 # --- read back ---
@@ -44,21 +43,21 @@ def read_back(told: dict[str, Any]) -> DeadLetter:
 
 @pytest.mark.parametrize("body", [EVENT, b"junk", b"", b"\xff\xfe", '{"a":"ä\uffff"}'.encode()])
 def test_a_letter_is_read_back_as_it_was_written(body: bytes) -> None:
-    found = read_back(letter(*dead(body), NOW))
-    assert (found.body, found.reason, found.outcome, found.attempts) == (body, "no money", "failed", 5)
-    assert (found.rule, found.key, found.time) == ("orders", "00" * 16, moment(NOW))
-    assert (found.place, found.trouble) == ("in.jsonl:7", None)
+    letter = read_back(letter_fields(*dead(body), NOW))
+    assert (letter.body, letter.reason, letter.outcome, letter.attempts) == (body, "no money", "failed", 5)
+    assert (letter.rule, letter.key, letter.time) == ("orders", "00" * 16, to_datetime(NOW))
+    assert (letter.place, letter.trouble) == ("in.jsonl:7", None)
 
 
 @pytest.mark.parametrize("body", [EVENT, b"\xff" * 1000])
 def test_a_packed_letter_is_read_back(body: bytes) -> None:
-    assert read_back(packed(letter(*dead(body), NOW))).body == body
+    assert read_back(compress_body(letter_fields(*dead(body), NOW))).body == body
 
 
 def test_a_letter_has_the_id_that_only_the_carrier_knew() -> None:
-    told = letter(*dead(event=Event(data={}, id="message-1/2")), NOW)
-    assert told["event_id"] == "message-1/2"
-    assert read_back(told).event_id == "message-1/2"
+    fields = letter_fields(*dead(event=Event(data={}, id="message-1/2")), NOW)
+    assert fields["event_id"] == "message-1/2"
+    assert read_back(fields).event_id == "message-1/2"
 
 
 GITHUB = {"x-github-delivery": "d-1", "x-github-event": "push", "content-type": "application/json"}
@@ -75,11 +74,11 @@ SENT = {"source": "sqs://in", "message": "m-1"}
         deliveries({"x-gitlab-event": "Push"}, b'{"n": 1}', 10_000, "http"),
         deliveries({}, b'{"id": 7, "headers": {"x-github-event": "push"}}', 10_000, "http"),
         deliveries({"webhook-id": "w"}, b'[{"id": 1, "n": 1}, {"n": 2}]', 10_000, "http"),
-        apart(Delivery(b'{"n": 1}', SENT, handle="h")),
-        apart(Delivery(b'{"id": 7}', SENT, handle="h")),
-        apart(Delivery(b"text", SENT, handle="h")),
-        apart(Delivery(b'{"Records": [{"n": 1}, {"n": 2}]}', SENT, handle="h")),
-        apart(Delivery(b'[{"specversion": "1.0", "id": "1", "source": "s", "type": "t"}]', SENT, handle="h")),
+        split_events(Delivery(b'{"n": 1}', SENT, handle="h")),
+        split_events(Delivery(b'{"id": 7}', SENT, handle="h")),
+        split_events(Delivery(b"text", SENT, handle="h")),
+        split_events(Delivery(b'{"Records": [{"n": 1}, {"n": 2}]}', SENT, handle="h")),
+        split_events(Delivery(b'[{"specversion": "1.0", "id": "1", "source": "s", "type": "t"}]', SENT, handle="h")),
     ],
 )
 def test_an_event_has_the_key_it_had_however_it_came(came: list[Delivery]) -> None:
@@ -89,14 +88,14 @@ def test_an_event_has_the_key_it_had_however_it_came(came: list[Delivery]) -> No
     ]
     with Once("memory:", rules=rules) as once:
         for delivery in came:
-            (again,) = letter_deliveries(read_back(letter(delivery, FAILED, NOW)))
+            (again,) = letter_deliveries(read_back(letter_fields(delivery, FAILED, NOW)))
             assert once.key(again.event or again.body) == once.key(delivery.event or delivery.body)
 
 
 def test_headers_of_a_damaged_letter_are_left_out() -> None:
     (came,) = deliveries(GITHUB, b'{"n": 1}', 10_000, "http")
     for damaged in (7, ["x-github-event"], {"x-github-event": 7, "x-github-delivery": ["d-1"]}):
-        (again,) = letter_deliveries(read_back({**letter(came, FAILED, NOW), "headers": damaged}))
+        (again,) = letter_deliveries(read_back({**letter_fields(came, FAILED, NOW), "headers": damaged}))
         assert again.event is not None
         assert "headers" not in again.event.attributes
 
@@ -110,19 +109,21 @@ def test_headers_of_a_damaged_letter_are_left_out() -> None:
         b'"text"',
         b"\xff",
         EVENT,
-        json.dumps({**letter(*dead(), NOW), "body": 7}).encode(),
-        json.dumps({**letter(*dead(), NOW), "attempts": "many"}).encode(),
-        json.dumps({**packed(letter(*dead(), NOW)), "body_gzip": "****"}).encode(),
-        json.dumps({**packed(letter(*dead(), NOW)), "body_gzip": b64encode(b"no gzip").decode()}).encode(),
-        json.dumps({**packed(letter(*dead(), NOW)), "body_gzip": "H4sIAAAAAAAAAw=="}).encode(),
+        json.dumps({**letter_fields(*dead(), NOW), "body": 7}).encode(),
+        json.dumps({**letter_fields(*dead(), NOW), "attempts": "many"}).encode(),
+        json.dumps({**compress_body(letter_fields(*dead(), NOW)), "body_gzip": "****"}).encode(),
+        json.dumps(
+            {**compress_body(letter_fields(*dead(), NOW)), "body_gzip": b64encode(b"no gzip").decode()}
+        ).encode(),
+        json.dumps({**compress_body(letter_fields(*dead(), NOW)), "body_gzip": "H4sIAAAAAAAAAw=="}).encode(),
     ],
 )
-def test_what_is_no_letter_says_so_and_cannot_be_redriven(raw: bytes) -> None:
-    assert read_letter(raw).trouble == "is no dead letter of eventonce, or a damaged one"
+def test_what_cannot_be_a_letter_is_marked_and_cannot_be_redriven(raw: bytes) -> None:
+    assert read_letter(raw).trouble == "is not an eventonce dead letter, or is damaged"
 
 
 def test_a_letter_keeps_its_name_when_it_fails_again() -> None:
-    first = read_back(letter(*dead(), NOW))
+    first = read_back(letter_fields(*dead(), NOW))
     worse = Outcome(kind=OutcomeKind.FAILED, error=KeyError("x"), key=Key(bytes(16)), rule="orders", attempt=6)
     second = read_back(dict(after_failure(first, worse, NOW + 1).fields))
     assert (second.id, second.replay_name, second.body) == (first.id, first.replay_name, first.body)
@@ -130,7 +131,7 @@ def test_a_letter_keeps_its_name_when_it_fails_again() -> None:
 
 
 def test_what_could_not_be_read_was_no_attempt() -> None:
-    first = read_back(letter(*dead(), NOW))
+    first = read_back(letter_fields(*dead(), NOW))
     again = after_failure(first, Outcome(kind=OutcomeKind.REJECTED, error=EventRejected("is not JSON")), NOW)
     assert again.fields["attempts"] == 5
 
@@ -140,17 +141,17 @@ def test_what_could_not_be_read_was_no_attempt() -> None:
 RECEIVED = Delivery(b"", {"source": "sqs://dead", "message": "m-1"}, receive_count=4, handle="h")
 
 
-def undelivered(body: bytes, said: dict[str, str] | None = None, **system: str) -> DeadLetter:
+def undelivered(body: bytes, attributes: dict[str, str] | None = None, **system: str) -> DeadLetter:
     message = {
         "MessageId": "m-1",
         "Attributes": {"SentTimestamp": str(NOW), **system},
-        "MessageAttributes": {name: {"StringValue": value} for name, value in (said or {}).items()},
+        "MessageAttributes": {name: {"StringValue": value} for name, value in (attributes or {}).items()},
     }
     return read_undelivered(Delivery(body, RECEIVED.origin, receive_count=4, handle="h"), message)
 
 
 def test_a_dead_letter_of_eventbridge() -> None:
-    found = undelivered(
+    letter = undelivered(
         EVENT,
         {
             "RULE_ARN": "arn:aws:events:us-east-1:123456789012:rule/bus/orders",
@@ -161,9 +162,9 @@ def test_a_dead_letter_of_eventbridge() -> None:
             "RETRY_ATTEMPTS": "185",
         },
     )
-    assert found.reason == "NO_PERMISSIONS: it may not (MaximumRetryAttempts)"
-    assert (found.rule, found.attempts, found.body, found.trouble) == ("orders", 185, EVENT, None)
-    assert (found.id, found.time, found.outcome) == ("m-1", moment(NOW), "undelivered")
+    assert letter.reason == "NO_PERMISSIONS: it may not (MaximumRetryAttempts)"
+    assert (letter.rule, letter.attempts, letter.body, letter.trouble) == ("orders", 185, EVENT, None)
+    assert (letter.id, letter.time, letter.outcome) == ("m-1", to_datetime(NOW), "undelivered")
 
 
 def test_a_dead_letter_of_the_new_bus_names_its_events_and_cannot_be_redriven() -> None:
@@ -177,28 +178,28 @@ def test_a_dead_letter_of_the_new_bus_names_its_events_and_cannot_be_redriven() 
         "retryAttempts": 4,
         "failedMessages": [{"eventId": "a-1"}, {"eventId": "b-2"}],
     }
-    found = undelivered(json.dumps(record).encode())
-    assert found.reason == "ACCESS_DENIED: it may not (MaximumEventAgeInSeconds)"
-    assert (found.rule, found.attempts) == ("large-orders", 4)
-    assert found.trouble == (f"it names its events and does not hold them; replay a-1, b-2 from {record['busArn']}")
+    letter = undelivered(json.dumps(record).encode())
+    assert letter.reason == "ACCESS_DENIED: it may not (MaximumEventAgeInSeconds)"
+    assert (letter.rule, letter.attempts) == ("large-orders", 4)
+    assert letter.trouble == (f"it names its events and does not hold them; replay a-1, b-2 from {record['busArn']}")
 
 
 @pytest.mark.parametrize("body", [EVENT, b"text", b'{"failedMessages": "no"}', b'{"failedMessages'])
 def test_a_message_that_sqs_has_moved(body: bytes) -> None:
-    found = undelivered(body, DeadLetterQueueSourceArn="arn:aws:sqs:us-east-1:123456789012:in")
-    assert (found.reason, found.attempts, found.trouble) == ("was received too often from in", 3, None)
-    assert found.body == body
+    letter = undelivered(body, DeadLetterQueueSourceArn="arn:aws:sqs:us-east-1:123456789012:in")
+    assert (letter.reason, letter.attempts, letter.trouble) == ("was received too often from in", 3, None)
+    assert letter.body == body
 
 
 SAID = {"eventonce-outcome": "failed", "RULE_ARN": "arn:aws:events:r:1:rule/chosen", "ERROR_CODE": "CHOSEN"}
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_what_a_sender_says_of_a_message_that_sqs_has_moved_does_not_count(name: str) -> None:
+def test_attributes_of_the_sender_do_not_count_for_a_message_that_sqs_has_moved(name: str) -> None:
     moved = {"DeadLetterQueueSourceArn": "arn:aws:sqs:us-east-1:123456789012:in"}
-    found = undelivered(EVENT, {name: SAID[name]}, **moved)
-    assert (found.outcome, found.reason, found.rule) == ("undelivered", "was received too often from in", None)
-    assert (found.trouble is not None) == (name == "eventonce-outcome")  # which could be the letter of a letter
+    letter = undelivered(EVENT, {name: SAID[name]}, **moved)
+    assert (letter.outcome, letter.reason, letter.rule) == ("undelivered", "was received too often from in", None)
+    assert (letter.trouble is not None) == (name == "eventonce-outcome")  # which could be the letter of a letter
 
 
 def test_such_a_message_is_read_with_its_own_id_where_the_event_has_none() -> None:
@@ -210,31 +211,31 @@ def test_such_a_message_is_read_with_its_own_id_where_the_event_has_none() -> No
 # --- choosing ---
 
 
-def chosen(**given: Any) -> bool:
-    found = DeadLetter(id="1", reason="No route to host", rule="orders", key="00" * 16, time=moment(NOW))
-    return LetterFilter(**given).takes(found)
+def chosen(**conditions: Any) -> bool:
+    letter = DeadLetter(id="1", reason="No route to host", rule="orders", key="00" * 16, time=to_datetime(NOW))
+    return LetterFilter(**conditions).matches(letter)
 
 
-def test_a_choice() -> None:
+def test_a_filter_meets_all_its_conditions() -> None:
     assert chosen()
-    assert chosen(reason="no ROUTE", rule="orders", key="00" * 16, since=moment(NOW))
+    assert chosen(reason="no ROUTE", rule="orders", key="00" * 16, since=to_datetime(NOW))
     assert not chosen(reason="timeout")
     assert not chosen(rule="mails")
     assert not chosen(key="11" * 16)
-    assert not chosen(since=moment(NOW + 1))
-    assert not LetterFilter(since=moment(NOW)).takes(DeadLetter(id="1"))
+    assert not chosen(since=to_datetime(NOW + 1))
+    assert not LetterFilter(since=to_datetime(NOW)).matches(DeadLetter(id="1"))
 
 
 def test_a_plan_holds_no_more_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eventonce.redrive.selection.MOST", 3)
+    monkeypatch.setattr("eventonce.redrive.selection.MAX_LETTERS", 3)
     letters = [
         DeadLetter(id=str(n), reason="even" if n % 2 == 0 else "odd", trouble="x" if n == 4 else None)
         for n in range(10)
     ]
-    found = plan(iter(letters), LetterFilter(reason="even"))
-    assert (found.found, found.matching) == (10, 5)
-    assert [letter.id for letter in found.chosen] == ["0", "2", "4"]
-    assert [letter.id for letter in found.letters] == ["0", "2"]
+    selection = plan(iter(letters), LetterFilter(reason="even"))
+    assert (selection.total, selection.matching) == (10, 5)
+    assert [letter.id for letter in selection.chosen] == ["0", "2", "4"]
+    assert [letter.id for letter in selection.letters] == ["0", "2"]
     assert [letter.id for letter in plan(letters, LetterFilter(), 1).letters] == ["0"]
 
 
@@ -246,14 +247,14 @@ def test_reasons_that_differ_in_names_and_numbers_are_one() -> None:
         DeadLetter(id="4", reason="timeout", rule="mails"),
         DeadLetter(id="5", reason="no customer 'a' after 3 tries", rule="orders", trouble="gone"),
     ]
-    found = groups(letters)
-    assert [(group.size, group.rule, group.trouble) for group in found] == [
+    letter_groups = groups(letters)
+    assert [(group.size, group.rule, group.trouble) for group in letter_groups] == [
         (2, "orders", None),
         (1, "orders", None),
         (1, "mails", None),
         (1, "orders", "gone"),
     ]
-    assert found[0].reason == "no customer 'a' after 3 tries"
+    assert letter_groups[0].reason == "no customer 'a' after 3 tries"
 
 
 # --- a table ---
@@ -280,16 +281,16 @@ def test_a_letter_that_is_gone_is_not_kept_again(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'dead.db'}"
     open_dead_letters(url).write([dead()], NOW)
     box = open_box(url)
-    (found,) = box.letters()
-    box.remove([found])
-    box.keep([after_failure(found, FAILED, NOW)])
+    (letter,) = box.letters()
+    box.remove([letter])
+    box.keep([after_failure(letter, FAILED, NOW)])
     assert list(box.letters()) == []
 
 
-def test_a_table_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    (tmp_path / "dead.db").write_text("this is no database, and has never been one")
+def test_a_table_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "dead.db").write_text("this text was never a database")
     table = open_dead_letters(f"sqlite:///{tmp_path / 'dead.db'}")
-    with pytest.raises(SinkError, match="cannot be used: file is not a database; mend that and run again"):
+    with pytest.raises(SinkError, match="cannot be used: file is not a database; fix this and run again"):
         table.write([dead()], NOW)
 
 
@@ -306,13 +307,13 @@ def test_the_table_is_beside_the_claims(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("store", ["memory:", "redis://localhost", "dynamodb://table"])
-def test_a_store_without_such_a_table_says_what_to_use(store: str) -> None:
-    with pytest.raises(ConfigError, match=r"only SQLite and PostgreSQL do; use a file or sqs://QUEUE"):
+def test_a_store_without_such_a_table_is_refused_with_the_remedy(store: str) -> None:
+    with pytest.raises(ConfigError, match=r"only SQLite and PostgreSQL have one; use a file or sqs://QUEUE"):
         dead_letter_url(load(store=store, dead_letter="store"))
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite://host/file"])
-def test_a_table_without_a_file_is_told(url: str) -> None:
+def test_a_table_without_a_file_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="names no file"):
         open_dead_letters(url)
 
@@ -325,7 +326,9 @@ def test_a_letter_that_no_message_can_hold_is_refused(monkeypatch: pytest.Monkey
     queue = DeadQueue("sqs://dead")
     monkeypatch.setattr(queue, "_sink", type("Sink", (), {"limits": queue._sink.limits, "send": sent.append}))
     noise = bytes(number * number % 251 for number in range(256)) + bytes.fromhex("".join(_digits()))
-    with pytest.raises(SinkError, match="bytes even when packed, over the 1,047,552 of a message; keep dead letters"):
+    with pytest.raises(
+        SinkError, match="bytes even when compressed, over the 1,047,552 of a message; keep dead letters"
+    ):
         queue.write([dead(noise)], NOW)
     assert sent == []
 
@@ -336,14 +339,14 @@ def _digits() -> list[str]:
     return [sha256(str(number).encode()).hexdigest() for number in range(40_000)]
 
 
-def test_wrong_places_are_told(tmp_path: Path) -> None:
+def test_wrong_urls_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^dead_letter: sqs://dead: unknown option 'colour'"):
         open_dead_letters("sqs://dead?colour=blue")
-    with pytest.raises(ConfigError, match=r"^--from: sns:// holds no dead letters; use a file"):
+    with pytest.raises(ConfigError, match=r"^--from: sns:// is not supported; use a file"):
         open_box("sns://dead")
     with pytest.raises(ConfigError, match="stdout cannot be read back"):
         open_box("-")
     with pytest.raises(SourceError, match="there is no such file"):
         open_box(f"sqlite:///{tmp_path / 'none.db'}")
-    with pytest.raises(SourceError, match="there are no dead letters here"):
+    with pytest.raises(SourceError, match="no dead letters found; check the path"):
         open_box(str(tmp_path / "none.jsonl"))

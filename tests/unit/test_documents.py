@@ -19,8 +19,8 @@ AWKWARD = {"text": 'a } b { c }{ d " e \\ f ] g [ h \\" i {"id": 2}', "}{": "]["
 def split(*chunks: bytes) -> list[Document]:
     """All documents of a stream that comes in these chunks."""
     splitter = Splitter()
-    found = [document for chunk in chunks for document in splitter.feed(chunk)]
-    return found + list(splitter.end())
+    documents = [document for chunk in chunks for document in splitter.feed(chunk)]
+    return documents + list(splitter.end())
 
 
 def bodies(*chunks: bytes) -> list[bytes]:
@@ -86,18 +86,18 @@ def test_a_bom_alone_is_an_empty_stream() -> None:
 
 def test_a_bom_further_on_is_not_skipped() -> None:
     # given a file that was glued together from two
-    found = places(b'{"a":1}\n' + BOM + b'{"b":2}\n{"c":3}\n')
+    documents = places(b'{"a":1}\n' + BOM + b'{"b":2}\n{"c":3}\n')
 
     # then what follows the second BOM is kept, and is for the reader to judge
-    assert found == [(b'{"a":1}', 1, 0), (BOM + b'{"b":2}', 2, 8), (b'{"c":3}', 3, 19)]
+    assert documents == [(b'{"a":1}', 1, 0), (BOM + b'{"b":2}', 2, 8), (b'{"c":3}', 3, 19)]
 
 
 def test_a_bom_after_blank_lines_does_not_move_the_count() -> None:
     # given blank lines that come before the first three bytes are known
-    found = split(b"\n", b"\n", BOM + b'{"a":1}\n{"b":2}\n')
+    documents = split(b"\n", b"\n", BOM + b'{"a":1}\n{"b":2}\n')
 
     # then the places after it are right, whether the BOM was skipped or not
-    assert (found[-1].body, found[-1].line, found[-1].byte) == (b'{"b":2}', 4, 13)
+    assert (documents[-1].body, documents[-1].line, documents[-1].byte) == (b'{"b":2}', 4, 13)
 
 
 @pytest.mark.parametrize("between", [b"", b" ", b"\t", b"   ", b"\n", b"\r\n", b" \n "])
@@ -125,11 +125,11 @@ def test_a_document_over_several_indented_lines() -> None:
     second = json.dumps({"d": {"e": []}}, indent=4).encode()
     text = first + b"\n" + b'{"line":1}\n' + second + b"\n"
 
-    found = split(text)
+    documents = split(text)
 
-    assert [document.body for document in found] == [first, b'{"line":1}', second]
-    assert [document.line for document in found] == [1, 1 + len(first.splitlines()), 2 + len(first.splitlines())]
-    assert [document.byte for document in found] == [text.index(body) for body in (first, b'{"line', second)]
+    assert [document.body for document in documents] == [first, b'{"line":1}', second]
+    assert [document.line for document in documents] == [1, 1 + len(first.splitlines()), 2 + len(first.splitlines())]
+    assert [document.byte for document in documents] == [text.index(body) for body in (first, b'{"line', second)]
 
 
 def test_a_document_over_several_lines_with_windows_line_ends() -> None:
@@ -232,7 +232,7 @@ def test_a_document_inside_a_broken_one_is_never_taken_for_an_event() -> None:
 
 
 @pytest.mark.parametrize("body", [b"1", b"-1.5e3", b'"text"', b"null", b"true", b"false", b"[1, 2]", b"[]"])
-def test_what_is_no_object_is_given_as_it_is(body: bytes) -> None:
+def test_other_json_is_returned_as_it_is(body: bytes) -> None:
     assert places(b'{"a":1}\n' + body + b'\n{"b":2}') == [
         (b'{"a":1}', 1, 0),
         (body, 2, 8),
@@ -244,7 +244,7 @@ def test_a_truncated_end_is_given_as_it_is() -> None:
     assert places(b'{"a":1}\n{"b":[{"c') == [(b'{"a":1}', 1, 0), (b'{"b":[{"c', 2, 8)]
 
 
-def test_a_truncated_document_over_several_lines_begins_where_it_begins() -> None:
+def test_a_truncated_document_over_several_lines_has_its_own_start() -> None:
     assert places(b'{"a":1}\n{\n  "b": [\n    1,') == [(b'{"a":1}', 1, 0), (b'{\n  "b": [\n    1,', 2, 8)]
 
 
@@ -289,9 +289,9 @@ def test_a_long_document_without_newline_in_pieces(size: int) -> None:
     body = long_document()
     assert len(body) > 2 * 1024 * 1024
 
-    found = places(*pieces(body + b'{"a":1}' + body + b"\n", size))
+    documents = places(*pieces(body + b'{"a":1}' + body + b"\n", size))
 
-    assert found == [(body, 1, 0), (b'{"a":1}', 1, len(body)), (body, 1, len(body) + 7)]
+    assert documents == [(body, 1, 0), (b'{"a":1}', 1, len(body)), (body, 1, len(body) + 7)]
 
 
 FILLER = b"x" * 1_100_000  # enough for a piece to be looked at before its line ends
@@ -313,9 +313,9 @@ def test_a_long_document_cut_at_its_end(cut: bytes) -> None:
     left, right = cut.split(b"|")
     document = b'{"a":"' + FILLER
 
-    found = bodies(document + left, right + b'\n{"end":1}\n')
+    documents = bodies(document + left, right + b'\n{"end":1}\n')
 
-    assert found == [document + (b'" }' if cut.startswith(b'" ') else b'"}'), b"{}", b'{"end":1}']
+    assert documents == [document + (b'" }' if cut.startswith(b'" ') else b'"}'), b"{}", b'{"end":1}']
 
 
 def test_a_long_run_of_spaces_inside_a_string_is_kept() -> None:
@@ -350,19 +350,19 @@ def test_many_escapes_are_followed() -> None:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a test can reach."""
     monkeypatch.setattr(documents, "LONGEST", 1000)
-    monkeypatch.setattr(documents, "_SHOWN", 100)
+    monkeypatch.setattr(documents, "_EXCERPT", 100)
     monkeypatch.setattr(documents, "_LONG_LINE", 50)
 
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("begin", [b'{"a":"', b"junk ", b"["])
-def test_a_document_that_is_too_long_is_told_and_cut_short(begin: bytes) -> None:
+def test_a_document_that_is_too_long_is_reported_and_cut_short(begin: bytes) -> None:
     long = begin + b"x" * 5000
 
     first, second = split(*pieces(long + b'"}\n{"b":2}\n', 64))
 
     assert (first.body, first.line, first.byte) == (long[:100], 1, 0)
-    assert first.trouble == "has more than 1,000 bytes; only its first 100 are kept here"
+    assert first.unreadable == "has more than 1,000 bytes; only its first 100 are kept here"
     assert second == Document(b'{"b":2}', 2, len(long) + 3)
 
 
@@ -379,14 +379,14 @@ def test_what_follows_a_too_long_document_in_its_line_is_not_lost() -> None:
     long = b'{"a":"' + b"x" * 5000 + b'}{"}'
     text = b'{"id":1}' + long + b'{"id":2}{"id":3}'
 
-    found = split(*pieces(text, 64))
+    documents = split(*pieces(text, 64))
 
-    assert [document.body for document in found if document.trouble is None] == [
+    assert [document.body for document in documents if document.unreadable is None] == [
         b'{"id":1}',
         b'{"id":2}',
         b'{"id":3}',
     ]
-    assert [document.byte for document in found if document.trouble is not None] == [8]
+    assert [document.byte for document in documents if document.unreadable is not None] == [8]
 
 
 @pytest.mark.usefixtures("small")
@@ -394,10 +394,10 @@ def test_a_part_of_a_too_long_document_is_never_taken_for_an_event() -> None:
     # given a document over several lines that is too long and has objects on lines of their own
     lines = [b"{", b' "items": [', *[b'  {"id": %d},' % number for number in range(200)], b"  {}", b" ]", b"}"]
 
-    found = split(*pieces(b"\n".join(lines) + b'\n{"b":2}\n', 64))
+    documents = split(*pieces(b"\n".join(lines) + b'\n{"b":2}\n', 64))
 
-    assert [document.body for document in found if document.trouble is None] == [b'{"b":2}']
-    assert [document.line for document in found if document.trouble is not None] == [1]
+    assert [document.body for document in documents if document.unreadable is None] == [b'{"b":2}']
+    assert [document.line for document in documents if document.unreadable is not None] == [1]
 
 
 # --- any documents, joined and cut in any way ---
@@ -439,12 +439,14 @@ def test_any_objects_come_out_as_they_went_in(
     text = (BOM if bom else b"") + between.join(wanted)
 
     with mock.patch.object(documents, "_LONG_LINE", long_line):
-        found = split(*cut_up(text, sizes))
+        split_documents = split(*cut_up(text, sizes))
 
-    assert [document.body for document in found] == wanted
-    assert [text[document.byte :][: len(document.body)] for document in found] == wanted
-    assert [document.line for document in found] == [1 + text[: document.byte].count(b"\n") for document in found]
-    assert all(document.trouble is None for document in found)
+    assert [document.body for document in split_documents] == wanted
+    assert [text[document.byte :][: len(document.body)] for document in split_documents] == wanted
+    assert [document.line for document in split_documents] == [
+        1 + text[: document.byte].count(b"\n") for document in split_documents
+    ]
+    assert all(document.unreadable is None for document in split_documents)
 
 
 @settings(deadline=None)
@@ -456,7 +458,7 @@ def test_any_objects_come_out_as_they_went_in(
     sizes=st.lists(st.integers(0, 10), max_size=30),
 )
 def test_any_bytes_come_out_alike_however_they_are_cut_and_none_is_lost(text: bytes, sizes: list[int]) -> None:
-    found = split(*cut_up(text, sizes))
+    documents = split(*cut_up(text, sizes))
 
-    assert found == split(text)
-    assert b"".join(b"".join(document.body.split()) for document in found) == b"".join(text.split())
+    assert documents == split(text)
+    assert b"".join(b"".join(document.body.split()) for document in documents) == b"".join(text.split())

@@ -39,11 +39,11 @@ def open_file(tmp_path: Path) -> Iterator[Callable[..., FileSource]]:
 
 
 def read_all(source: FileSource, limit: int = 100) -> list[Delivery]:
-    found: list[Delivery] = []
+    received: list[Delivery] = []
     while deliveries := source.receive(limit):
         assert len(deliveries) <= limit
-        found += deliveries
-    return found
+        received += deliveries
+    return received
 
 
 def bodies(source: FileSource) -> list[bytes]:
@@ -54,17 +54,17 @@ def bodies(source: FileSource) -> list[bytes]:
 
 
 def test_a_file_gives_its_documents_and_where_they_stand(open_file: Callable[..., FileSource], tmp_path: Path) -> None:
-    found = read_all(open_file(THREE))
+    deliveries = read_all(open_file(THREE))
 
     name = str(tmp_path / "events.jsonl")
-    assert [delivery.body for delivery in found] == [b'{"id":1}', b'{"id":2}', b'{"id":3}']
-    assert [delivery.origin for delivery in found] == [
+    assert [delivery.body for delivery in deliveries] == [b'{"id":1}', b'{"id":2}', b'{"id":3}']
+    assert [delivery.origin for delivery in deliveries] == [
         {"source": name, "line": 1, "byte": 0},
         {"source": name, "line": 2, "byte": 9},
         {"source": name, "line": 3, "byte": 18},
     ]
-    assert found[1].location == f"{name}:2"
-    assert [(delivery.receive_count, delivery.unreadable) for delivery in found] == [(1, None)] * 3
+    assert deliveries[1].location == f"{name}:2"
+    assert [(delivery.receive_count, delivery.unreadable) for delivery in deliveries] == [(1, None)] * 3
 
 
 def test_no_more_than_the_limit_at_a_time(open_file: Callable[..., FileSource]) -> None:
@@ -97,7 +97,7 @@ def test_a_bom_is_skipped(open_file: Callable[..., FileSource]) -> None:
     assert bodies(open_file(b"\xef\xbb\xbf" + THREE)) == [b'{"id":1}', b'{"id":2}', b'{"id":3}']
 
 
-def test_size_and_position_tell_how_far_it_is(open_file: Callable[..., FileSource]) -> None:
+def test_size_and_position_show_the_progress(open_file: Callable[..., FileSource]) -> None:
     source = open_file(THREE)
     assert (source.size, source.position) == (len(THREE), 0)
 
@@ -120,9 +120,9 @@ def test_size_and_position_of_gzip_are_those_of_the_file(open_file: Callable[...
 
 
 def test_gzip_is_recognised_whatever_the_name(open_file: Callable[..., FileSource]) -> None:
-    found = read_all(open_file(gzip.compress(b"\xef\xbb\xbf" + THREE), name="events.jsonl"))
+    deliveries = read_all(open_file(gzip.compress(b"\xef\xbb\xbf" + THREE), name="events.jsonl"))
 
-    assert [(delivery.body, delivery.origin["line"], delivery.origin["byte"]) for delivery in found] == [
+    assert [(delivery.body, delivery.origin["line"], delivery.origin["byte"]) for delivery in deliveries] == [
         (b'{"id":1}', 1, 3),
         (b'{"id":2}', 2, 12),
         (b'{"id":3}', 3, 21),
@@ -145,7 +145,7 @@ def incompressible(count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("count", [100, 20_000])
-def test_truncated_gzip_gives_what_can_be_read_and_says_that_more_is_missing(
+def test_truncated_gzip_gives_what_can_be_read_and_reports_the_rest(
     open_file: Callable[..., FileSource], count: int
 ) -> None:
     # given the first half of a compressed file
@@ -153,20 +153,20 @@ def test_truncated_gzip_gives_what_can_be_read_and_says_that_more_is_missing(
     data = gzip.compress(b"\n".join(lines))
     readable = gzip_readable(data[: len(data) // 2])
 
-    found = read_all(open_file(data[: len(data) // 2]))
+    deliveries = read_all(open_file(data[: len(data) // 2]))
 
     # then every line that could be unpacked is there, and one delivery tells of the rest
     whole = readable.count(b"\n")
     assert whole > count // 4
-    assert [delivery.body for delivery in found[:whole]] == lines[:whole]
-    troubled = [delivery for delivery in found if delivery.unreadable]
-    assert troubled == found[-1:]
+    assert [delivery.body for delivery in deliveries[:whole]] == lines[:whole]
+    troubled = [delivery for delivery in deliveries if delivery.unreadable]
+    assert troubled == deliveries[-1:]
     assert "gzip data is damaged" in str(troubled[0].unreadable)
-    assert len(found) <= whole + 2  # half a line may stand between
+    assert len(deliveries) <= whole + 2  # there may be half a line between
 
 
 def gzip_readable(data: bytes) -> bytes:
-    """What can be unpacked, byte by byte."""
+    """Decompress as much as possible, byte by byte."""
     return zlib.decompressobj(wbits=31).decompress(data)
 
 
@@ -175,41 +175,41 @@ def test_damaged_gzip_gives_what_stands_before_the_damage(open_file: Callable[..
     data = bytearray(gzip.compress(THREE) + gzip.compress(b'{"id":4}\n'))
     data[-5] ^= 0xFF
 
-    found = read_all(open_file(bytes(data)))
+    deliveries = read_all(open_file(bytes(data)))
 
-    assert [delivery.body for delivery in found[:3]] == [b'{"id":1}', b'{"id":2}', b'{"id":3}']
-    assert [bool(delivery.unreadable) for delivery in found][-1]
-    assert sum(bool(delivery.unreadable) for delivery in found) == 1
-
-
-def test_junk_behind_gzip_is_told(open_file: Callable[..., FileSource]) -> None:
-    found = read_all(open_file(gzip.compress(THREE) + b"this is not gzip"))
-
-    assert [delivery.body for delivery in found[:3]] == [b'{"id":1}', b'{"id":2}', b'{"id":3}']
-    assert [bool(delivery.unreadable) for delivery in found] == [False, False, False, True]
+    assert [delivery.body for delivery in deliveries[:3]] == [b'{"id":1}', b'{"id":2}', b'{"id":3}']
+    assert [bool(delivery.unreadable) for delivery in deliveries][-1]
+    assert sum(bool(delivery.unreadable) for delivery in deliveries) == 1
 
 
-def test_what_only_begins_like_gzip_is_told(open_file: Callable[..., FileSource]) -> None:
-    (found,) = read_all(open_file(b"\x1f\x8bnot really"))
+def test_junk_after_gzip_is_reported(open_file: Callable[..., FileSource]) -> None:
+    deliveries = read_all(open_file(gzip.compress(THREE) + b"this is not gzip"))
 
-    assert "gzip data is damaged" in str(found.unreadable)
+    assert [delivery.body for delivery in deliveries[:3]] == [b'{"id":1}', b'{"id":2}', b'{"id":3}']
+    assert [bool(delivery.unreadable) for delivery in deliveries] == [False, False, False, True]
+
+
+def test_what_only_starts_like_gzip_is_reported(open_file: Callable[..., FileSource]) -> None:
+    (delivery,) = read_all(open_file(b"\x1f\x8bnot really"))
+
+    assert "gzip data is damaged" in str(delivery.unreadable)
 
 
 # --- what cannot be read ---
 
 
-def test_a_missing_file_is_told_at_once(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"nothing\.jsonl: cannot be read: No such file or directory; check the name"):
         FileSource(str(tmp_path / "nothing.jsonl"))
 
 
-def test_a_directory_is_told_at_once(tmp_path: Path) -> None:
+def test_a_directory_is_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="cannot be read: Is a directory"):
         FileSource(str(tmp_path))
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_utf_16_is_told_with_the_remedy(open_file: Callable[..., FileSource], encoding: str) -> None:
+def test_utf_16_is_refused_with_the_remedy(open_file: Callable[..., FileSource], encoding: str) -> None:
     source = open_file(("\ufeff" + THREE.decode()).encode(encoding))
 
     with pytest.raises(SourceError, match="is UTF-16; convert it first, such as with iconv"):
@@ -217,8 +217,8 @@ def test_utf_16_is_told_with_the_remedy(open_file: Callable[..., FileSource], en
 
 
 @pytest.mark.parametrize("url", ["sqs3://queue", "https://example.com/events", "kafka://stream"])
-def test_an_unknown_way_in_is_told(url: str) -> None:
-    with pytest.raises(ConfigError, match=f"^source: {url.partition(':')[0]}:// is not a known way in; use a file"):
+def test_an_unsupported_url_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match=f"^source: {url.partition(':')[0]}:// is not supported; use a file"):
         open_source(url)
 
 
@@ -229,7 +229,7 @@ def test_what_is_retried_is_offered_again_after_its_delay(open_file: Callable[..
     clock = ManualClock()
     source = open_file(THREE, clock=clock)
     first, second, third = source.receive(10)
-    began = clock.steady()
+    started_at = clock.steady()
 
     source.retry(second, 300)
     source.retry(first, 200)
@@ -237,9 +237,9 @@ def test_what_is_retried_is_offered_again_after_its_delay(open_file: Callable[..
 
     # then the one with the shorter delay comes first, and each counts its offers
     assert list(source.receive(10)) == [first]
-    assert clock.steady() - began == 200
+    assert clock.steady() - started_at == 200
     assert list(source.receive(10)) == [second]
-    assert clock.steady() - began == 300
+    assert clock.steady() - started_at == 300
     assert (first.receive_count, second.receive_count, third.receive_count) == (2, 2, 1)
     assert source.receive(10) == []
 

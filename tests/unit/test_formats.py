@@ -106,7 +106,7 @@ def test_odd_envelopes_do_not_crash() -> None:
     [
         (b"{", "is not JSON"),
         (b"", "is not JSON"),
-        (b"[]", "is a list, not a JSON object; write each of its events in a line of its own"),
+        (b"[]", "is a list, not a JSON object; write each of its events on a line of its own"),
         (b"null", "is null"),
         (b"true", "is a boolean"),
         (b"1.5", "is a number"),
@@ -214,11 +214,11 @@ def test_an_envelope_that_the_new_bus_confirms_counts(data: Any) -> None:
 @pytest.mark.parametrize("name", ["aws:Source", "aws:DetailType"])
 @pytest.mark.parametrize("form", [EVENTBRIDGE, CLOUDEVENT])
 def test_data_that_contradicts_the_new_bus_is_rejected(form: dict[str, Any], name: str) -> None:
-    said = {"aws:Source": form["source"], "aws:DetailType": form.get("detail-type") or form["type"]}
+    confirmed = {"aws:Source": form["source"], "aws:DetailType": form.get("detail-type") or form["type"]}
     for data in (form, json.dumps(form)):
         with pytest.raises(EventRejected, match=rf"^in its Data: .* but the bus confirms {name} 'evil'") as caught:
-            read_event({"Data": data, "SystemMetadata": {**METADATA, **said, name: "evil"}})
-        assert said[name] in str(caught.value)
+            read_event({"Data": data, "SystemMetadata": {**METADATA, **confirmed, name: "evil"}})
+        assert confirmed[name] in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def test_a_bare_text_of_a_topic_is_data() -> None:
         (notification('{"a": '), "^in the SNS message: is not JSON: Input data was truncated$"),
         (notification(""), "^in the SNS message: has no Message$"),
         (notification(None), "^in the SNS message: has no Message$"),
-        (notification(7), "^in the SNS message: has a Message that is no text$"),
+        (notification(7), "^in the SNS message: has a Message that is not a string$"),
         (notification("[]"), "^in the SNS message: is an empty list"),
         (notification('[{"id": 1}, {"id": 2}]'), "^carries 2 events, not one"),
         (notification("[7]"), "^in the SNS message: is a number, not a JSON object"),

@@ -52,8 +52,8 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_any_value_is_read_or_rejected(value: Any) -> None:
-    for found in (read_events(value), read_events(text(value))):
-        assert all(isinstance(each, Event | EventRejected) for each in found)
+    for results in (read_events(value), read_events(text(value))):
+        assert all(isinstance(each, Event | EventRejected) for each in results)
     for carried in unpack(value):
         assert isinstance(carried.body, bytes | str | dict)
         assert all(isinstance(each, Event | EventRejected) for each in read_message(carried))

@@ -67,7 +67,7 @@ NOTICE = {"Type": "Notification", "TopicArn": "arn", "MessageId": "s-1", "Messag
 
 
 @pytest.mark.parametrize(
-    ("document", "found"),
+    ("document", "results"),
     [
         (EVENT, [("eventbridge", "")]),
         ({"Data": EVENT, "SystemMetadata": {}}, [("eventbridge", "")]),
@@ -113,18 +113,18 @@ NOTICE = {"Type": "Notification", "TopicArn": "arn", "MessageId": "s-1", "Messag
     ],
     ids=lambda value: repr(value)[:50],
 )
-def test_each_carrier_is_known(document: object, found: list[tuple[str, str]]) -> None:
+def test_each_carrier_is_recognised(document: object, results: list[tuple[str, str]]) -> None:
     unpacked = unpack(document)
-    assert [(carried.carrier, carried.id) for carried in unpacked] == found
-    assert [carried.trouble for carried in unpacked] == [None] * len(found)
+    assert [(carried.carrier, carried.id) for carried in unpacked] == results
+    assert [carried.unreadable for carried in unpacked] == [None] * len(results)
 
 
 @pytest.mark.parametrize(
-    ("document", "trouble"),
+    ("document", "reason"),
     [
         ({"Records": [sqs(body=None)]}, "has no body"),
         ({"Records": [sqs(body="")]}, "has no body"),
-        ({"Records": [sqs(body=7)]}, "has a body that is no text"),
+        ({"Records": [sqs(body=7)]}, "has a body that is not a string"),
         ({"Records": [{"eventSource": "aws:sns"}]}, "has no Sns object"),
         ({"Records": [sns(message=None)]}, "has no Message"),
         ({"Records": [kinesis(data="not base64!")]}, "has data that is not base64"),
@@ -150,11 +150,11 @@ def test_each_carrier_is_known(document: object, found: list[tuple[str, str]]) -
     ],
     ids=lambda value: repr(value)[:50],
 )
-def test_a_broken_record_is_trouble_and_no_exception(document: object, trouble: str) -> None:
-    assert [carried.trouble for carried in unpack(document)] == [trouble]
+def test_a_broken_record_has_a_reason_and_raises_nothing(document: object, reason: str) -> None:
+    assert [carried.unreadable for carried in unpack(document)] == [reason]
     (error,) = read_events(document) if isinstance(document, list | dict) else read_events(json.dumps(document))
     assert isinstance(error, EventRejected)
-    assert trouble in str(error)
+    assert reason in str(error)
 
 
 def test_the_others_of_a_batch_are_read() -> None:
@@ -240,8 +240,8 @@ def test_values_of_different_types_stay_different() -> None:
         {"N": "1"},
         {"NS": ["1"]},
     ]
-    found = [only({"Records": [change(dynamodb={"NewImage": {"v": value}})]}).data["new"]["v"] for value in values]
-    assert len({json.dumps(value) for value in found}) == len(values)
+    results = [only({"Records": [change(dynamodb={"NewImage": {"v": value}})]}).data["new"]["v"] for value in values]
+    assert len({json.dumps(value) for value in results}) == len(values)
 
 
 @pytest.mark.parametrize(
@@ -269,10 +269,10 @@ def test_a_change_that_is_nested_too_deep() -> None:
     assert str(error) == "in the DynamoDB record: is nested deeper than 200 levels"
 
 
-@pytest.mark.parametrize("given", [{"value": None}, {}, {"value": ""}])
+@pytest.mark.parametrize("value", [{"value": None}, {}, {"value": ""}])
 @pytest.mark.parametrize("pipe", [False, True])
-def test_a_tombstone_is_the_deletion_of_its_key(given: dict[str, Any], pipe: bool) -> None:
-    record = {"topic": "orders", "partition": 0, "offset": 15, "timestamp": 1767603600000, **given}
+def test_a_tombstone_is_the_deletion_of_its_key(value: dict[str, Any], pipe: bool) -> None:
+    record = {"topic": "orders", "partition": 0, "offset": 15, "timestamp": 1767603600000, **value}
     record["key"] = b64encode("o-1 é".encode()).decode()
     source = {"eventSource": "aws:kafka", "eventSourceArn": "arn:c"}
     event = only([{**source, **record}] if pipe else {**source, "records": {"orders-0": [record]}})
@@ -286,8 +286,8 @@ def test_keys_of_tombstones_stay_apart() -> None:
     keys = [None, b64encode(b"\xff").decode(), "not base64!", b64encode(b"").decode(), b64encode(b"/w==").decode()]
     times = [1, "x", None, -(10**30), 10**30]
     records = [{**kafka(None), "offset": n, "key": key, "timestamp": times[n]} for n, key in enumerate(keys)]
-    found = read_events({"eventSource": "aws:kafka", "records": {"orders-0": records}})
-    events = [each for each in found if isinstance(each, Event)]
+    results = read_events({"eventSource": "aws:kafka", "records": {"orders-0": records}})
+    events = [each for each in results if isinstance(each, Event)]
     assert [each.attributes["key"] for each in events] == [None, {"$binary": "/w=="}, "not base64!", "", "/w=="]
     assert [each.time is None for each in events] == [False, True, True, True, True]
 
@@ -303,8 +303,8 @@ BINARY = {"ce_specversion": "1.0", "ce_id": "c-1", "ce_source": "/shop", "ce_typ
 def test_a_record_of_kafka_may_be_a_cloudevent_in_binary_mode(kind: str) -> None:
     value = b64encode(b'{"orderId": "o-1"}').decode()
     records = [{**kafka(value), "offset": n, "headers": in_bytes(content__type=kind, **BINARY)} for n in (1, 2)]
-    found = read_events({"eventSource": "aws:kafka", "eventSourceArn": "arn", "records": {"orders-0": records}})
-    first, second = [each for each in found if isinstance(each, Event)]
+    results = read_events({"eventSource": "aws:kafka", "eventSourceArn": "arn", "records": {"orders-0": records}})
+    first, second = [each for each in results if isinstance(each, Event)]
     assert (first.form, first.id, first.source, first.type) == ("cloudevents", "c-1", "/shop", "order.placed")
     assert (first.data, first.attributes["note"], first.named_by) == ({"orderId": "o-1"}, "5%25 é", ())
     assert first.line() == second.line()  # a producer's retry
@@ -317,18 +317,18 @@ def test_a_cloudevent_of_kafka_may_have_no_data() -> None:
 
 def test_headers_of_kafka_that_make_no_cloudevent() -> None:
     def read(value: Any, headers: Any) -> Event | EventRejected:
-        (found,) = read_events([{"eventSource": "aws:kafka", **kafka(value), "headers": headers}])
-        return found
+        (result,) = read_events([{"eventSource": "aws:kafka", **kafka(value), "headers": headers}])
+        return result
 
     odd: list[Any] = [None, {}, "x", [7], [{"ce_specversion": "1.0"}], [{"ce_specversion": [256]}], [{"x": [255]}]]
     for headers in odd:
-        found = read(PACKED, headers)
-        assert isinstance(found, Event)
-        assert found.id == "e-1"
+        event = read(PACKED, headers)
+        assert isinstance(event, Event)
+        assert event.id == "e-1"
     structured = b64encode(json.dumps(CLOUDEVENT).encode()).decode()
-    found = read(structured, in_bytes(content__type="application/cloudevents+json", **{**BINARY, "ce_id": "other"}))
-    assert isinstance(found, Event)
-    assert found.id == "c-1"
+    event = read(structured, in_bytes(content__type="application/cloudevents+json", **{**BINARY, "ce_id": "other"}))
+    assert isinstance(event, Event)
+    assert event.id == "c-1"
     without = {name: value for name, value in BINARY.items() if name != "ce_type"}
     assert str(read(PACKED, in_bytes(**without))) == (
         "in the Kafka record: has no ce_type header, which a CloudEvent in binary mode needs"

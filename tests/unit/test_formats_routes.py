@@ -11,7 +11,7 @@ import pytest
 from eventonce import Event, Rule
 from eventonce.event import Delivery
 from eventonce.event.formats import read_binary, read_events
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.rules.rulebook import Rulebook, identity
 
 EVENT = {
@@ -103,15 +103,15 @@ def read(body: Any) -> Event:
     return event
 
 
-@pytest.mark.parametrize("book", BOOKS)
+@pytest.mark.parametrize("rules", BOOKS)
 @pytest.mark.parametrize("route", ROUTES)
-def test_every_route_gives_the_same_key(route: str, book: str) -> None:
+def test_every_route_gives_the_same_key(route: str, rules: str) -> None:
     event = read(ROUTES[route](EVENT))
     assert event.form == "eventbridge"
     assert (event.id, event.source, event.type) == ("e-1", "com.example.shop", "Order Placed")
-    assert BOOKS[book].key(event).key == BOOKS[book].key(read(EVENT)).key
+    assert BOOKS[rules].key(event).key == BOOKS[rules].key(read(EVENT)).key
     changed = {**EVENT, "id": "e-2", "detail": {"orderId": "o-2"}}
-    assert BOOKS[book].key(read(ROUTES[route](changed))).key != BOOKS[book].key(event).key
+    assert BOOKS[rules].key(read(ROUTES[route](changed))).key != BOOKS[rules].key(event).key
 
 
 def test_an_entry_of_put_events_has_the_content_of_what_is_delivered() -> None:
@@ -132,7 +132,7 @@ HEADERS = {**ATTRIBUTES, "content-type": "application/json"}
 BODY = b'{"orderId":"o-1"}'
 
 
-@pytest.mark.parametrize("book", BOOKS)
+@pytest.mark.parametrize("rules", BOOKS)
 @pytest.mark.parametrize(
     "event",
     [
@@ -145,8 +145,8 @@ BODY = b'{"orderId":"o-1"}'
     ],
     ids=["batch", "base64", "binary", "binary over HTTP", "SQS", "bus"],
 )
-def test_every_mode_of_a_cloudevent_gives_the_same_key(event: Event, book: str) -> None:
-    assert BOOKS[book].key(event).key == BOOKS[book].key(read(CLOUDEVENT)).key
+def test_every_mode_of_a_cloudevent_gives_the_same_key(event: Event, rules: str) -> None:
+    assert BOOKS[rules].key(event).key == BOOKS[rules].key(read(CLOUDEVENT)).key
 
 
 def test_a_change_of_a_table_has_one_key_through_lambda_pipes_a_worker_and_a_file() -> None:
@@ -158,14 +158,14 @@ def test_a_change_of_a_table_has_one_key_through_lambda_pipes_a_worker_and_a_fil
         "dynamodb": {"Keys": {"id": {"S": "o-1"}}, "NewImage": {"id": {"S": "o-1"}}},
     }
     where = {"source": "dynamodbstreams://orders", "arn": record["eventSourceARN"], "message": "d-1"}
-    (delivery,) = apart(Delivery(json.dumps(record).encode(), where, handle="h"))
+    (delivery,) = split_events(Delivery(json.dumps(record).encode(), where, handle="h"))
     assert delivery.event is not None
     events = [delivery.event, *map(read, [{"Records": [record]}, [record], record])]
     forwarded = read({"Records": [kinesis(json.dumps(record).encode())]})
-    for book in ("id", "content"):
-        (one,) = {BOOKS[book].key(event).key for event in events}
+    for rules in ("id", "content"):
+        (one,) = {BOOKS[rules].key(event).key for event in events}
         # What somebody has put into another stream is their word: its id counts within that.
-        assert (BOOKS[book].key(forwarded).key == one) is (book == "content")
+        assert (BOOKS[rules].key(forwarded).key == one) is (rules == "content")
 
 
 def test_messages_without_an_id_of_their_own_differ_by_the_carriers_id() -> None:

@@ -22,12 +22,12 @@ CHANGES: dict[str, dict[str, Any]] = {
     "as it is": {},
     "a replay": {"replay-name": "monday"},
     "another field": {"hello": 1},
-    "no text": {"id": 7},
+    "an id that is a number": {"id": 7},
     "an empty id": {"id": ""},
     "no time": {"time": "yesterday"},
     "a time without a zone": {"time": "2026-01-05T09:00:00"},
     "a type in a list": {"detail-type": ["Order"]},
-    "resources that are none": {"resources": [1]},
+    "resources that are not names": {"resources": [1]},
     "data that is text": {"detail": '{"a": 1}'},
     "data that is nothing": {"detail": None},
     "a CloudEvent": {"detail": {"specversion": "1.0", "id": "1", "source": "com.example.shop", "type": "Order Placed"}},
@@ -43,7 +43,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 def by_both(raw: bytes) -> list[Any]:
-    """What is made of it, and of the same with a blank that keeps it from being read in one step."""
+    """Return the result of reading it, and of the same with a blank, which prevents reading in one step."""
     return [_read(body) for body in (raw, b"{ " + raw[1:])]
 
 
@@ -105,7 +105,7 @@ def test_what_is_too_large_is_refused(read: Any) -> None:
     raw = json.dumps(WRITTEN).encode()
     assert read(raw, len(raw))
     try:
-        (found,) = read(raw, len(raw) - 1)
+        (result,) = read(raw, len(raw) - 1)
     except EventRejected as error:
-        found = error
-    assert "over the limit" in str(found)
+        result = error
+    assert "over the limit" in str(result)

@@ -1,4 +1,4 @@
-"""Hooks: what is reported to them, and that they disturb nothing."""
+"""Hooks: the details they get, and that they disturb nothing."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from tests.unit.conftest import Bench, Faulty
 
 
 class Notes(Hook):
-    """Notes everything that is reported to it."""
+    """Records everything that is reported to it."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[list[str], str | None]] = []
@@ -44,7 +44,7 @@ class Notes(Hook):
 
 
 class Broken(Hook):
-    """A hook that raises wherever it can."""
+    """Raises wherever it can."""
 
     def __init__(self, *, at_exit: bool = False) -> None:
         self._at_exit = at_exit
@@ -66,7 +66,7 @@ class Broken(Hook):
 
 
 class Sent:
-    """A sink that refuses some events."""
+    """A sink that refuses chosen events."""
 
     def __init__(self, *refused: str) -> None:
         self._refused = refused
@@ -142,7 +142,7 @@ def test_the_origin_of_a_delivery_is_reported(bench: Bench) -> None:
     assert notes.seen[0].origin == {"source": "x", "line": 7}
 
 
-def test_an_error_of_the_store_is_reported(bench: Bench) -> None:
+def test_store_errors_are_reported(bench: Bench) -> None:
     notes = Notes()
 
     bench.once(Faulty("claim"), hooks=[notes]).run([{"id": "a"}], lambda event: None)
@@ -191,12 +191,12 @@ def test_a_broken_hook_disturbs_nothing(
 
 
 @pytest.mark.parametrize("wrong", [print, Notes, "prometheus"])
-def test_what_is_not_a_hook_is_refused(bench: Bench, wrong: Any) -> None:
+def test_only_hooks_are_accepted(bench: Bench, wrong: Any) -> None:
     with pytest.raises(ConfigError, match="is not a Hook"):
         bench.once(hooks=[wrong])
 
 
-def test_to_preview_changes_nothing(bench: Bench) -> None:
+def test_a_preview_changes_nothing(bench: Bench) -> None:
     once = bench.once(remember="note")
     event = {"source": "s", "detail-type": "t", "detail": {"n": 1}, "id": "a"}
 
@@ -210,7 +210,7 @@ def test_to_preview_changes_nothing(bench: Bench) -> None:
     assert (again.first.id, again.first.differs) == ("a", False)
 
 
-def test_to_preview_what_fails(bench: Bench) -> None:
+def test_a_preview_of_what_fails(bench: Bench) -> None:
     once = bench.once(max_attempts=2)
     once.run([{"id": "a"}], fail)
     assert (once.preview({"id": "a"}).kind, once.preview({"id": "a"}).attempt) == (OutcomeKind.PROCESSED, 2)
@@ -226,7 +226,7 @@ def test_to_preview_what_fails(bench: Bench) -> None:
     assert isinstance(once.preview(b"[]").error, EventRejected)
 
 
-def test_to_preview_while_it_runs_and_when_it_is_old(bench: Bench) -> None:
+def test_a_preview_while_it_runs_and_when_it_is_old(bench: Bench) -> None:
     once = bench.once(key=["id"], version="n")
     seen = []
 

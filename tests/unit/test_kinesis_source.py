@@ -12,14 +12,14 @@ import pytest
 from eventonce import Once, Rule
 from eventonce.claims.outcome import OutcomeKind
 from eventonce.claims.protocol import Answer, Claim, Finish, Token, Want
-from eventonce.dead_letters.queue_sink import DeadQueue
+from eventonce.dead_letters.queue import DeadQueue
 from eventonce.errors import ConfigError, StoreError, StoreUnusable
 from eventonce.event import Delivery
 from eventonce.sources import check_source, open_source
 from eventonce.sources.shard_leases import ShardLeases
 from eventonce.sources.shard_reader import SHARD_END, ShardReader
 from eventonce.sources.shard_source import ShardSource
-from eventonce.sources.stream import IteratorOver, Page, Shard, StreamAway, StreamRecord, Trimmed
+from eventonce.sources.stream import IteratorExpired, Page, Shard, StreamAway, StreamRecord, Trimmed
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
 from eventonce.worker import Worker
@@ -40,7 +40,7 @@ class Stream:
         self.records: dict[str, list[str]] = {shard: [] for shard in shards}
         self.closed: set[str] = set()
         self.fault: Exception | None = None
-        self.asked: list[tuple[str, str | None, int | None]] = []  # for iterators
+        self.requests: list[tuple[str, str | None, int | None]] = []  # for iterators
 
     def put(self, shard: str, *names: str) -> None:
         self.records[shard] += names
@@ -57,14 +57,14 @@ class Stream:
 
     def iterator(self, shard: str, after: str | None, start: int | None) -> str:
         self._fail()
-        self.asked.append((shard, after, start))
+        self.requests.append((shard, after, start))
         return str(0 if after is None else int(after) + 1)
 
     def read(self, shard: str, iterator: str) -> Page:
         self._fail()
         at, names = int(iterator), self.records[shard]
-        found = [StreamRecord(str(n), f"{shard}:{n}", body(names[n])) for n in range(at, len(names))]
-        return Page(found, None if shard in self.closed else str(len(names)))
+        deliveries = [StreamRecord(str(n), f"{shard}:{n}", body(names[n])) for n in range(at, len(names))]
+        return Page(deliveries, None if shard in self.closed else str(len(names)))
 
     def close(self) -> None: ...
 
@@ -79,7 +79,7 @@ def body(name: str) -> bytes:
 
 
 class Troubled(MemoryStore):
-    """A store that fails: before it does what it is told, or after."""
+    """A store that fails, before or after a call takes effect."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock=clock)
@@ -95,16 +95,16 @@ class Troubled(MemoryStore):
         return answer
 
     def claim(self, wants: Sequence[Want], token: Token, lease: int) -> list[Answer]:
-        found: list[Answer] = self._around("claim", lambda: MemoryStore.claim(self, wants, token, lease))
-        return found
+        deliveries: list[Answer] = self._around("claim", lambda: MemoryStore.claim(self, wants, token, lease))
+        return deliveries
 
     def commit(self, finishes: Sequence[Finish]) -> list[bool]:
-        found: list[bool] = self._around("commit", lambda: MemoryStore.commit(self, finishes))
-        return found
+        deliveries: list[bool] = self._around("commit", lambda: MemoryStore.commit(self, finishes))
+        return deliveries
 
     def extend(self, claims: Sequence[Claim], lease: int) -> list[bool]:
-        found: list[bool] = self._around("extend", lambda: MemoryStore.extend(self, claims, lease))
-        return found
+        deliveries: list[bool] = self._around("extend", lambda: MemoryStore.extend(self, claims, lease))
+        return deliveries
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ Open = Callable[..., ShardSource]
 @pytest.fixture
 def opened(stream: Stream, store: Troubled, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Open:
     """Opens a worker's source, whose beats the test makes."""
-    monkeypatch.setattr(ShardSource, "_keep_on", lambda self: None)
+    monkeypatch.setattr(ShardSource, "_beat_until_stopped", lambda self: None)
 
     def open_one(consumer: str = "billing") -> ShardSource:
         return ShardSource(stream, store, consumer, wait=200, lease=LEASE, clock=clock)
@@ -143,9 +143,9 @@ def names(deliveries: Sequence[Delivery]) -> list[str]:
 def got(source: ShardSource, clock: ManualClock, limit: int = 10) -> list[str]:
     """Receive what there is and ack it."""
     clock.sleep(1000)
-    found = source.receive(limit)
-    source.ack(found)
-    return names(found)
+    deliveries = source.receive(limit)
+    source.ack(deliveries)
+    return names(deliveries)
 
 
 def rest(source: ShardSource, clock: ManualClock, shards: int = 1) -> list[str]:
@@ -162,7 +162,7 @@ def beat(clock: ManualClock, *sources: ShardSource) -> None:
 # --- the order of a shard ---
 
 
-def test_records_come_in_order_and_none_while_others_are_in_hand(
+def test_records_come_in_order_and_none_while_others_are_unsettled(
     stream: Stream, opened: Open, clock: ManualClock
 ) -> None:
     stream.put("s0", "a", "b", "c")
@@ -178,16 +178,16 @@ def test_records_come_in_order_and_none_while_others_are_in_hand(
     assert got(source, clock) == ["c"]
 
 
-def test_what_is_retried_comes_again_with_all_behind_it_and_not_before_its_time(
+def test_a_retry_is_redelivered_with_all_later_records_and_not_before_its_time(
     stream: Stream, opened: Open, clock: ManualClock
 ) -> None:
     stream.put("s0", "a", "b", "c", "d")
     source = opened()
     source.beat()
-    found = source.receive(3)
-    source.ack(found[:1])
-    source.retry(found[2], 0)  # it waited for the one before it
-    source.retry(found[1], 5000)
+    deliveries = source.receive(3)
+    source.ack(deliveries[:1])
+    source.retry(deliveries[2], 0)  # it waited for the one before it
+    source.retry(deliveries[1], 5000)
     assert source.receive(10) == []
     clock.sleep(5000)
     again = source.receive(10)
@@ -199,9 +199,9 @@ def test_a_checkpoint_stays_before_what_is_not_done(stream: Stream, opened: Open
     stream.put("s0", "a", "b", "c")
     source = opened()
     source.beat()
-    found = source.receive(3)
-    source.ack([found[0], found[2]])
-    source.retry(found[1], 60_000)
+    deliveries = source.receive(3)
+    source.ack([deliveries[0], deliveries[2]])
+    source.retry(deliveries[1], 60_000)
     source.close()
     other = opened()
     other.beat()
@@ -237,9 +237,9 @@ def test_shards_take_turns(stream: Stream, opened: Open, clock: ManualClock) -> 
     stream.put("s1", *"wxyz")
     source = opened()
     source.beat()
-    found = [got(source, clock, 2) for _ in range(4)]
-    assert sorted(map(str, found[:2])) == ["['a', 'b']", "['w', 'x']"]
-    assert sorted(map(str, found[2:])) == ["['c', 'd']", "['y', 'z']"]
+    batches = [got(source, clock, 2) for _ in range(4)]
+    assert sorted(map(str, batches[:2])) == ["['a', 'b']", "['w', 'x']"]
+    assert sorted(map(str, batches[2:])) == ["['c', 'd']", "['y', 'z']"]
 
 
 # --- splits and merges ---
@@ -256,12 +256,12 @@ def test_children_come_after_all_of_their_parent(stream: Stream, opened: Open, c
     stream.put("s2", "e")
     beat(clock, source)
     clock.sleep(1000)
-    held = source.receive(10)
-    assert names(held) == ["c"]
+    deliveries = source.receive(10)
+    assert names(deliveries) == ["c"]
     for _ in range(10):
         beat(clock, source)
         assert source.receive(10) == []
-    source.ack(held)
+    source.ack(deliveries)
     beat(clock, source)
     assert sorted(rest(source, clock, 2)) == ["d", "e"]
 
@@ -330,17 +330,17 @@ def test_each_shard_is_with_one_worker_and_all_have_as_many(stream: Stream, open
     assert sorted(mine + theirs) == ["s0-b", "s1-b", "s2-b", "s3-b"]
 
 
-def test_a_shard_in_hand_is_not_given_away(stream: Stream, opened: Open, clock: ManualClock) -> None:
+def test_a_shard_with_unsettled_records_is_not_released(stream: Stream, opened: Open, clock: ManualClock) -> None:
     stream.reshard([], "s1")
     stream.put("s0", "a")
     stream.put("s1", "b")
     first, second = opened(), opened()
     first.beat()
-    held = [*first.receive(10), *first.receive(10)]
+    deliveries = [*first.receive(10), *first.receive(10)]
     for _ in range(3):
         beat(clock, first, second)
     assert rest(second, clock) == []
-    first.ack(held)
+    first.ack(deliveries)
     for _ in range(3):
         beat(clock, first, second)
     stream.put("s0", "c")
@@ -397,14 +397,14 @@ def test_a_worker_that_comes_back_late_changes_nothing(stream: Stream, opened: O
     stream.put("s0", "a", "b", "c")
     late, other = opened(), opened()
     late.beat()
-    held = late.receive(1)
+    deliveries = late.receive(1)
     clock.sleep(LEASE + 1)
     other.beat()
     beat(clock, other)
     assert rest(other, clock) == ["a", "b", "c"]
     beat(clock, other)
-    late.ack(held)
-    assert late.receive(10) == []  # it knows that its lease is over
+    late.ack(deliveries)
+    assert late.receive(10) == []  # it knows that its lease has expired
     late.beat()
     late.close()
     other.close()
@@ -442,13 +442,13 @@ def test_all_workers_begin_at_the_moment_at_which_the_first_one_did(
     first.receive(1)
     stream.reshard([], "s1")
     clock.sleep(LEASE + 1)  # the first one dies, and had done nothing yet
-    began, stream.start = stream.start, clock.utc()
+    started_at, stream.start = stream.start, clock.utc()
     second = opened()
     second.beat()
     beat(clock, second)
     second.receive(1)
     second.receive(1)
-    assert {(after, start) for _, after, start in stream.asked} == {(None, began)}
+    assert {(after, start) for _, after, start in stream.requests} == {(None, started_at)}
 
 
 # --- a store that fails ---
@@ -492,7 +492,7 @@ def test_the_end_of_a_shard_is_saved_also_where_an_earlier_checkpoint_is_still_o
     beat(clock, source)
     beat(clock, source)
     assert rest(source, clock) == ["c"]
-    assert len(stream.asked) == 2  # each shard was read once
+    assert len(stream.requests) == 2  # each shard was read once
 
 
 @pytest.mark.parametrize("verb", ["commit", "claim", "extend"])
@@ -553,7 +553,7 @@ def test_a_failing_store_at_the_end_only_costs_repeats(
     assert got(source, clock) == ["a"]
     store.before["commit"] = StoreError("away")
     source.close()
-    assert "its shards could not be given back: away" in caplog.text
+    assert "could not release its shards: away" in caplog.text
     store.before.clear()
     clock.sleep(LEASE)
     other = opened()
@@ -570,17 +570,17 @@ def test_what_is_settled_as_a_retry_while_the_worker_ends_is_not_taken_for_done(
     source = opened()
     source.beat()
     clock.sleep(1000)
-    (found,) = source.receive(10)
+    (delivery,) = source.receive(10)
     closing = threading.Thread(target=source.close)
-    settle = ShardReader._settle
+    settle = ShardReader._end_batch
 
     def close_meanwhile(reader: ShardReader, now: int) -> None:
         closing.start()
         closing.join(0.2)
         settle(reader, now)
 
-    monkeypatch.setattr(ShardReader, "_settle", close_meanwhile)
-    source.retry(found, 0)
+    monkeypatch.setattr(ShardReader, "_end_batch", close_meanwhile)
+    source.retry(delivery, 0)
     closing.join()
     monkeypatch.undo()
     other = ShardSource(stream, source._store, "billing", wait=200, lease=LEASE, clock=clock)
@@ -600,12 +600,12 @@ def test_a_stream_that_does_not_answer_is_asked_again(stream: Stream, opened: Op
     beat(clock, source)
     stream.fault = StreamAway("away")
     assert got(source, clock) == []
-    stream.fault = IteratorOver("five minutes")
+    stream.fault = IteratorExpired("five minutes")
     assert got(source, clock) == []
     assert rest(source, clock) == ["a"]
 
 
-def test_what_was_dropped_before_it_was_read_is_said(
+def test_what_was_dropped_before_it_was_read_is_reported(
     stream: Stream, opened: Open, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream.put("s0", "a")
@@ -613,8 +613,8 @@ def test_what_was_dropped_before_it_was_read_is_said(
     source.beat()
     stream.fault = Trimmed("a day has passed")
     assert rest(source, clock) == ["a"]
-    assert "records were dropped before they were read" in caplog.text
-    assert stream.asked[-1] == ("s0", None, None)
+    assert "dropped records before they were read" in caplog.text
+    assert stream.requests[-1] == ("s0", None, None)
 
 
 # --- with a worker ---
@@ -624,10 +624,10 @@ class Letters:
     name = "letters"
 
     def __init__(self) -> None:
-        self.kept: list[tuple[str, OutcomeKind]] = []
+        self.written: list[tuple[str, OutcomeKind]] = []
 
     def write(self, dead: Sequence[tuple[Delivery, Any]], now: int) -> None:
-        self.kept += [(delivery.origin["message"], outcome.kind) for delivery, outcome in dead]
+        self.written += [(delivery.origin["message"], outcome.kind) for delivery, outcome in dead]
 
     def close(self) -> None: ...
 
@@ -652,7 +652,7 @@ def test_a_poison_record_at_the_head_of_a_shard_is_kept_and_the_others_follow_in
         source.beat()
         worker.work(source.receive(10))
     assert ran == ["poison"] * 3 + ["a", "b"]
-    assert letters.kept == [("s0:0", OutcomeKind.FAILED)]
+    assert letters.written == [("s0:0", OutcomeKind.FAILED)]
     once.close()
     source.close()
     other = opened()
@@ -681,18 +681,18 @@ def test_a_checkpoint_never_goes_back(store: Troubled, clock: ManualClock) -> No
 
 
 @pytest.mark.parametrize(
-    ("url", "why"),
+    ("url", "reason"),
     [
-        ("kinesis://orders?start=now", "start: 'now' is no beginning; use trim_horizon or latest"),
+        ("kinesis://orders?start=now", "unknown start 'now'; use trim_horizon or latest"),
         ("dynamodbstreams://orders?start=latest", "unknown option 'start'"),
-        ("kinesis://orders?wait=10ms", "wait: a shard can be looked at every 200ms"),
-        ("kinesis://orders?lease=2h", "lease: a shard can be held for between 1s and 1h"),
+        ("kinesis://orders?wait=10ms", "wait is out of range; use 200ms"),
+        ("kinesis://orders?lease=2h", "lease is out of range; use 1s to 1h"),
         ("kinesis://", "names nothing; write kinesis://NAME"),
-        ("kafka://orders", "kafka:// is not a known way in; use a file, - for stdin, sqs://QUEUE, kinesis://STREAM"),
+        ("kafka://orders", "kafka:// is not supported; use a file, - for stdin, sqs://QUEUE, kinesis://STREAM"),
     ],
 )
-def test_a_wrong_url_says_why(url: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
+def test_a_wrong_url_is_refused_with_the_reason(url: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
         check_source(url)
 
 

@@ -1,4 +1,4 @@
-"""Aggregates of the Kinesis Producer Library: what goes in comes out, and nothing that is sent to us breaks us."""
+"""Aggregates of the Kinesis Producer Library: what goes in comes out, and no message breaks the reader."""
 
 import hashlib
 import json
@@ -18,11 +18,11 @@ MAGIC = b"\xf3\x89\x9a\xc2"
 
 
 def varint(value: int) -> bytes:
-    found = b""
+    encoded = b""
     while value > 0x7F:
-        found += bytes([value & 0x7F | 0x80])
+        encoded += bytes([value & 0x7F | 0x80])
         value >>= 7
-    return found + bytes([value])
+    return encoded + bytes([value])
 
 
 def field(number: int, value: bytes | int) -> bytes:
@@ -36,7 +36,7 @@ def sealed(message: bytes) -> bytes:
 
 
 def aggregate(*bodies: bytes, hash_keys: tuple[bytes, ...] = (), tags: bytes = b"") -> bytes:
-    """As the library writes it: the table of partition keys first, then the records."""
+    """Return an aggregate as the library writes it: the table of partition keys first, then the records."""
     keys = sorted({b"p-%d" % (number % 3) for number in range(len(bodies))})
     message = b"".join(field(1, key) for key in keys) + b"".join(field(2, key) for key in hash_keys)
     for number, body in enumerate(bodies):
@@ -66,51 +66,51 @@ def test_what_goes_in_comes_out(bodies: list[bytes], hash_keys: list[bytes], tag
 def test_no_message_breaks_it(message: bytes) -> None:
     for raw in (sealed(message), MAGIC + message):
         try:
-            found = kpl.read(raw)
+            records = kpl.read(raw)
         except EventRejected:
             continue
-        assert found
-        assert sum(map(len, found)) <= len(message)
+        assert records
+        assert sum(map(len, records)) <= len(message)
 
 
 @given(st.data())
 def test_a_damaged_one_is_refused(data: st.DataObject) -> None:
     raw = bytearray(aggregate(b'{"id": "1"}', b'{"id": "2"}'))
-    at = data.draw(st.integers(len(MAGIC), len(raw) - 1))
-    raw[at] ^= data.draw(st.integers(1, 255))
+    offset = data.draw(st.integers(len(MAGIC), len(raw) - 1))
+    raw[offset] ^= data.draw(st.integers(1, 255))
     with pytest.raises(EventRejected, match="its checksum is wrong"):
         kpl.read(bytes(raw))
     with pytest.raises(EventRejected, match="its checksum is wrong"):
-        kpl.read(bytes(raw[:at]))
+        kpl.read(bytes(raw[:offset]))
 
 
 @pytest.mark.parametrize(
-    ("message", "why"),
+    ("message", "reason"),
     [
         (b"", "it holds no record"),
         (field(1, b"key"), "it holds no record"),
         (field(3, field(1, 0)), "a record in it has no data"),
         (field(3, b"\x1a\xff\xff\xff\xff\x0fx"), "it is cut off"),
         (b"\x80" * 20, "it is cut off"),
-        (b"\x1b", "a field in it is of no known kind"),
+        (b"\x1b", "a field in it has an unknown type"),
         (field(3, field(3, b"")) * 10_001, "it holds more than 10,000 records"),
     ],
 )
-def test_the_reason_is_said(message: bytes, why: str) -> None:
-    with pytest.raises(EventRejected, match=why):
+def test_the_error_names_the_reason(message: bytes, reason: str) -> None:
+    with pytest.raises(EventRejected, match=reason):
         kpl.read(sealed(message))
 
 
-def test_fields_of_a_later_version_are_passed_over() -> None:
+def test_fields_of_a_later_version_are_skipped() -> None:
     fixed = varint(9 << 3 | 1) + b"12345678" + varint(10 << 3 | 5) + b"1234"
     assert kpl.read(sealed(fixed + field(11, 1) + field(3, fixed + field(3, b"x")))) == [b"x"]
 
 
 def test_each_record_in_it_is_an_event() -> None:
     own = json.dumps({"id": "e-1", "source": "shop", "detail-type": "Order", "detail": {}}).encode()
-    found = read_events({"Records": [record(aggregate(own, b'{"n": 1}', b"text", b"\xff"))]})
-    assert [each.id for each in found if isinstance(each, Event)] == ["e-1", "shard:7/2", "shard:7/3", "shard:7/4"]
-    assert [each.data for each in found if isinstance(each, Event)] == [{}, {"n": 1}, "text", "/w=="]
+    events = read_events({"Records": [record(aggregate(own, b'{"n": 1}', b"text", b"\xff"))]})
+    assert [each.id for each in events if isinstance(each, Event)] == ["e-1", "shard:7/2", "shard:7/3", "shard:7/4"]
+    assert [each.data for each in events if isinstance(each, Event)] == [{}, {"n": 1}, "text", "/w=="]
 
 
 def test_one_that_cannot_be_read_does_not_spoil_the_others() -> None:

@@ -10,16 +10,16 @@ DAMAGED = [b"garbage", b"[1]", b"\xff", b'{"result":{"$":"nope","v":1}}', b'{"re
 
 @pytest.mark.parametrize("damaged", DAMAGED)
 def test_a_damaged_memo_keeps_the_event_done_without_its_result(damaged: bytes) -> None:
-    first, result, trouble = memo.read("result", damaged, 1000, 1, b"")
+    first, result, error = memo.read("result", damaged, 1000, 1, b"")
 
     assert (first.attempts, result) == (1, None)
-    assert isinstance(trouble, ResultUnavailable)
-    assert "cannot be read" in str(trouble)
+    assert isinstance(error, ResultUnavailable)
+    assert "cannot be read" in str(error)
 
 
 @pytest.mark.parametrize("damaged", DAMAGED)
 def test_a_damaged_memo_names_no_message(damaged: bytes) -> None:
-    assert memo.mark(damaged) is None
+    assert memo.message_id(damaged) is None
 
 
 def test_what_is_whole_is_read() -> None:

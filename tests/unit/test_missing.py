@@ -1,4 +1,4 @@
-"""Nothing important is skipped silently: what is missing fails in CI, and what may be skipped there is named here."""
+"""Nothing important is skipped silently: what is missing fails in CI, and tests that may be skipped are listed."""
 
 import re
 from pathlib import Path
@@ -34,8 +34,8 @@ def test_what_is_there_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     need("sh")
 
 
-def test_every_other_skip_is_named_here() -> None:
+def test_every_other_skip_is_listed_here() -> None:
     skips = re.compile(r"\b(skip|skipif|importorskip)\(|mark\.skip\b|mark\.xfail|collect_ignore")
     ours = {Path(__file__), TESTS / "missing.py", TESTS / "spark" / "conftest.py"}  # Spark has a target of its own
-    found = {str(file.relative_to(TESTS)) for file in TESTS.rglob("*.py") if skips.search(file.read_text())}
-    assert found - {str(file.relative_to(TESTS)) for file in ours} == set(ALLOWED)
+    files = {str(file.relative_to(TESTS)) for file in TESTS.rglob("*.py") if skips.search(file.read_text())}
+    assert files - {str(file.relative_to(TESTS)) for file in ours} == set(ALLOWED)

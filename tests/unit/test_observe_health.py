@@ -10,7 +10,7 @@ from http.client import HTTPConnection
 import pytest
 
 from eventonce import ConfigError, Once, StoreError
-from eventonce.observe.health import Health, listen_place
+from eventonce.observe.health import Health, listen_address
 from eventonce.observe.status import Status
 from eventonce.testing import ManualClock
 from tests.unit.conftest import Bench, Faulty
@@ -83,17 +83,17 @@ def test_it_is_not_ready_while_the_store_does_not_answer(bench: Bench, start: St
 
 
 def test_a_store_that_hangs_is_asked_by_one_only(start: Start) -> None:
-    asked, answer = threading.Event(), threading.Event()
+    probed, answer = threading.Event(), threading.Event()
 
     def probe() -> None:
-        asked.set()
+        probed.set()
         answer.wait(30)
 
     health = start(Status(), probe)
     first: list[tuple[int, str]] = []
     waiting = threading.Thread(target=lambda: first.append(get(health, "/readyz")))
     waiting.start()
-    assert asked.wait(30)
+    assert probed.wait(30)
 
     assert get(health, "/readyz") == (503, "not ready: the store has not answered yet\n")
     answer.set()
@@ -110,12 +110,12 @@ def test_the_numbers_of_a_worker(bench: Bench, start: Start) -> None:
     once.run([{"id": "a"}, {"id": "a"}, b"{"], lambda event: inside.append(status.snapshot().in_flight))
 
     code, body = get(health, "/status.json")
-    told = json.loads(body)
+    numbers = json.loads(body)
     assert code == 200
     assert inside == [1]
-    assert (told["consumer"], told["in_flight"], told["runs"], told["dead_letters"]) == ("billing", 0, 1, 1)
-    assert told["outcomes"] == {"id": {"processed": 1, "duplicate": 1}, "-": {"rejected": 1}}
-    assert (told["store_errors"], told["last_store_error"], told["lag_seconds"]) == ({}, None, None)
+    assert (numbers["consumer"], numbers["in_flight"], numbers["runs"], numbers["dead_letters"]) == ("billing", 0, 1, 1)
+    assert numbers["outcomes"] == {"id": {"processed": 1, "duplicate": 1}, "-": {"rejected": 1}}
+    assert (numbers["store_errors"], numbers["last_store_error"], numbers["lag_seconds"]) == ({}, None, None)
 
 
 def test_metrics_where_there_are_any(start: Start) -> None:
@@ -150,7 +150,7 @@ def test_a_page_that_breaks_is_logged(start: Start, caplog: pytest.LogCaptureFix
     assert "could not be answered" in caplog.text
 
 
-def test_a_port_that_is_taken_is_told(start: Start) -> None:
+def test_a_port_in_use_is_reported(start: Start) -> None:
     health = start(Status(), lambda: None)
 
     with pytest.raises(ConfigError, match="Address already in use; choose another"):
@@ -166,11 +166,11 @@ def test_a_port_that_is_taken_is_told(start: Start) -> None:
         ("[::1]:9090", ("::1", 9090)),
     ],
 )
-def test_where_to_listen(text: str, place: tuple[str, int]) -> None:
-    assert listen_place(text) == place
+def test_listen_addresses(text: str, place: tuple[str, int]) -> None:
+    assert listen_address(text) == place
 
 
 @pytest.mark.parametrize("text", ["", "here", "host:", "host:http", "host:99999", ":-1"])
-def test_where_nobody_can_listen(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no HOST:PORT"):
-        listen_place(text)
+def test_invalid_listen_addresses_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not an address"):
+        listen_address(text)

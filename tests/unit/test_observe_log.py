@@ -63,7 +63,7 @@ def test_a_rejection_is_a_warning(bench: Bench, caplog: pytest.LogCaptureFixture
     assert "no such customer" in caplog.text
 
 
-def test_duplicates_are_told_at_info_and_sampled(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_duplicates_are_logged_at_info_and_sampled(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "eventonce")
     clock = ManualClock()
     once = bench.once(hooks=[LogHook(clock)])
@@ -77,7 +77,7 @@ def test_duplicates_are_told_at_info_and_sampled(bench: Bench, caplog: pytest.Lo
     assert logged(caplog) == ["INFO"] * 14
 
 
-def test_a_duplicate_that_says_something_else_is_told_so(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_duplicate_with_other_content_is_logged_as_such(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "eventonce")
     once = bench.once(key="id", remember="note", hooks=[LogHook()])
 
@@ -86,7 +86,7 @@ def test_a_duplicate_that_says_something_else_is_told_so(bench: Bench, caplog: p
     assert "its content differs" in caplog.text
 
 
-def test_an_outage_is_told_once_and_its_end(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_logged_once_at_its_start_and_end(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     store, clock = Faulty("claim", "release"), ManualClock()
     once = bench.once(store, hooks=[LogHook(clock)])
 
@@ -97,8 +97,8 @@ def test_an_outage_is_told_once_and_its_end(bench: Bench, caplog: pytest.LogCapt
     clock.sleep(6000)
     once.run([{"id": "d"}], lambda event: None)
 
-    said = [record.message for record in caplog.records if record.name == "eventonce.events"]
-    assert said == ["the store did not answer to claim: no answer to claim", "the store answers again"]
+    messages = [record.message for record in caplog.records if record.name == "eventonce.events"]
+    assert messages == ["the store did not answer to claim: no answer to claim", "the store answers again"]
 
 
 def test_what_ran_without_being_recorded_is_a_warning(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -121,15 +121,15 @@ def test_json_lines(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
 
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
-    told: dict[str, Any] = lines[0]
-    assert (told["level"], told["logger"], told["outcome"], told["rule"], told["attempt"]) == (
+    fields: dict[str, Any] = lines[0]
+    assert (fields["level"], fields["logger"], fields["outcome"], fields["rule"], fields["attempt"]) == (
         "warning",
         "eventonce.events",
         "failed",
         "id",
         1,
     )
-    assert told["error"].startswith("ValueError: no room")
+    assert fields["error"].startswith("ValueError: no room")
     assert SECRET not in json.dumps(lines)
     assert "RuntimeError: x" in lines[1]["traceback"]
     assert len(lines) == 2

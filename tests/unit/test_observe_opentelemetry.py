@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from eventonce import Event
 from eventonce.event import Delivery
 from eventonce.event.formats import read_events
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.observe.opentelemetry import OpenTelemetryHook
 from eventonce.observe.trace_context import trace_context
 from eventonce.requests.reading import deliveries
@@ -30,13 +30,13 @@ class Traces:
     """A provider that keeps its spans."""
 
     def __init__(self) -> None:
-        self.kept = InMemorySpanExporter()
+        self.exporter = InMemorySpanExporter()
         self.provider = TracerProvider(shutdown_on_exit=False)
-        self.provider.add_span_processor(SimpleSpanProcessor(self.kept))
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.hook = OpenTelemetryHook(self.provider)
 
     def spans(self) -> Sequence[ReadableSpan]:
-        return self.kept.get_finished_spans()
+        return self.exporter.get_finished_spans()
 
 
 def traced(name: str = "a") -> dict[str, Any]:
@@ -101,7 +101,7 @@ def test_without_a_trace_of_its_own_it_joins_the_open_one(bench: Bench) -> None:
     assert list(span.links) == []
 
 
-def test_a_failure_is_told_by_its_kind_and_not_by_its_text(bench: Bench) -> None:
+def test_a_failure_is_recorded_by_its_type_and_not_by_its_message(bench: Bench) -> None:
     def fail(event: Event) -> None:
         raise ValueError(event.data)
 
@@ -191,7 +191,7 @@ def test_what_carries_an_event_may_name_its_trace(carried: dict[str, Any]) -> No
     assert TRACE.encode() not in event.line()
 
 
-def test_the_events_own_trace_counts_more_than_its_carriers() -> None:
+def test_the_events_own_trace_overrides_that_of_its_carrier() -> None:
     own = {"specversion": "1.0", "id": "1", "source": "s", "type": "t", "traceparent": PARENT}
     (event,) = read_events({**SQS, "body": json.dumps(own), "messageAttributes": {"traceparent": {"stringValue": "x"}}})
     assert isinstance(event, Event)
@@ -200,7 +200,7 @@ def test_the_events_own_trace_counts_more_than_its_carriers() -> None:
 
 def test_the_trace_of_a_message_in_a_queue() -> None:
     where = {"source": "sqs://in", "message": "m", "traceparent": PARENT}
-    (delivery,) = apart(Delivery(b'{"n": 1}', where, handle="h"))
+    (delivery,) = split_events(Delivery(b'{"n": 1}', where, handle="h"))
     assert delivery.event is not None
     assert trace_context(delivery.event) == {"traceparent": PARENT}
 
@@ -219,12 +219,14 @@ def test_the_state_of_a_trace_comes_along() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [7, "", "nonsense", f"00-{'0' * 32}-{SPAN}-01", ["x"], None], ids=lambda given: str(given)[:8]
+    "trace_value",
+    [7, "", "nonsense", f"00-{'0' * 32}-{SPAN}-01", ["x"], None],
+    ids=lambda trace_value: str(trace_value)[:8],
 )
-def test_what_is_no_trace_context_starts_a_trace(bench: Bench, given: Any) -> None:
+def test_an_invalid_trace_context_starts_a_trace(bench: Bench, trace_value: Any) -> None:
     traces = Traces()
 
-    bench.once(hooks=[traces.hook]).run([{"id": "a", "traceparent": given}], lambda event: None)
+    bench.once(hooks=[traces.hook]).run([{"id": "a", "traceparent": trace_value}], lambda event: None)
 
     (span,) = traces.spans()
     assert span.parent is None

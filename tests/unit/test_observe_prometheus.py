@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from eventonce import EventRejected, LeaseLost, OutcomeKind
-from eventonce.clock import moment
+from eventonce.clock import to_datetime
 from eventonce.event import Delivery
 from eventonce.observe.prometheus import DYNAMODB_WRITE, PrometheusHook
 from eventonce.testing import ManualClock
@@ -53,7 +53,7 @@ def test_time_between_copies_and_lag(bench: Bench) -> None:
     clock = ManualClock()
     metrics = Metrics(clock=clock)
     once = bench.once(hooks=[metrics.hook], clock=clock)
-    made: datetime = moment(clock.utc()) - timedelta(seconds=30)
+    made: datetime = to_datetime(clock.utc()) - timedelta(seconds=30)
     event = {"id": "a", "source": "s", "detail-type": "t", "detail": {}, "time": made.isoformat()}
 
     once.run([event], lambda event: None)
@@ -67,7 +67,7 @@ def test_time_between_copies_and_lag(bench: Bench) -> None:
 def test_a_queue_knows_better_than_the_event_how_long_it_waited(bench: Bench) -> None:
     clock = ManualClock()
     metrics = Metrics(clock=clock)
-    sent = moment(clock.utc()) - timedelta(seconds=5)
+    sent = to_datetime(clock.utc()) - timedelta(seconds=5)
     where = {"source": "sqs://in", "message": "m", "sent": sent.isoformat()}
     old = b'{"id": "a", "source": "s", "detail-type": "t", "detail": {}, "time": "2020-01-01T00:00:00Z"}'
 
@@ -76,7 +76,7 @@ def test_a_queue_knows_better_than_the_event_how_long_it_waited(bench: Bench) ->
     assert (metrics("queue_lag_seconds_count"), metrics("queue_lag_seconds_sum")) == (2, 10)
 
 
-def test_a_clock_that_runs_ahead_is_no_negative_lag(bench: Bench) -> None:
+def test_a_clock_that_runs_ahead_causes_no_negative_lag(bench: Bench) -> None:
     clock = ManualClock()
     metrics = Metrics(clock=clock)
     event = {"id": "a", "time": "2999-01-01T00:00:00Z"}
@@ -147,9 +147,9 @@ def test_it_is_rendered_as_prometheus_reads_it(bench: Bench) -> None:
 def test_the_dashboard_shows_every_metric_and_no_other() -> None:
     panels = json.loads(DASHBOARD.read_text())["panels"]
     expressions = " ".join(target["expr"] for panel in panels for target in panel["targets"])
-    shown = {re.sub("_(bucket|sum|count)$", "", name) for name in re.findall(r"eventonce_\w+", expressions)}
+    plotted = {re.sub("_(bucket|sum|count)$", "", name) for name in re.findall(r"eventonce_\w+", expressions)}
 
-    assert shown == Metrics().names()
+    assert plotted == Metrics().names()
 
 
 def test_the_dashboard_can_be_imported() -> None:
@@ -163,7 +163,7 @@ def test_the_dashboard_can_be_imported() -> None:
     assert [each["name"] for each in dashboard["templating"]["list"]] == ["source"]
 
 
-def test_the_dashboard_asks_for_outcomes_that_there_are() -> None:
+def test_the_dashboard_queries_existing_outcomes() -> None:
     named = set(re.findall(r'outcome=\\"(\w+)\\"', DASHBOARD.read_text()))
 
     assert named

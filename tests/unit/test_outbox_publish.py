@@ -1,4 +1,4 @@
-"""Publishing: identities, stamps, what is tried again and what not. The carrier answers by script."""
+"""Publishing: identities, stamps, and which errors are retried. The carrier answers by script."""
 
 import json
 import math
@@ -60,8 +60,8 @@ class Scripted:
         ]
         self.stub.add_response("put_events", {"FailedEntryCount": len(codes) - codes.count(None), "Entries": entries})
 
-    def took(self, *numbers: int, failed: dict[int, str] | None = None) -> None:
-        """SendMessageBatch answers."""
+    def sqs_response(self, *numbers: int, failed: dict[int, str] | None = None) -> None:
+        """Make SendMessageBatch accept some entries and refuse others."""
         good = [{"Id": str(number), "MessageId": f"m-{number}", "MD5OfMessageBody": "x"} for number in numbers]
         bad = [
             {"Id": str(number), "Code": code, "Message": "said", "SenderFault": False}
@@ -70,9 +70,9 @@ class Scripted:
         self.stub.add_response("send_message_batch", {"Successful": good, "Failed": bad})
 
     def send(self, *events: Any) -> list[PublishResult]:
-        found = self.publisher.send(events)
+        results = self.publisher.send(events)
         self.stub.assert_no_pending_responses()
-        return found
+        return results
 
     def details(self, call: int = -1) -> list[dict[str, Any]]:
         return [json.loads(entry["Detail"]) for entry in self.calls[call]["Entries"]]
@@ -107,8 +107,8 @@ def order(number: Any = 0, **more: Any) -> dict[str, Any]:
     }
 
 
-def kinds(found: list[PublishResult]) -> list[str]:
-    return [each.kind.value for each in found]
+def kinds(results: list[PublishResult]) -> list[str]:
+    return [each.kind.value for each in results]
 
 
 # --- what is sent ---
@@ -117,13 +117,13 @@ def kinds(found: list[PublishResult]) -> list[str]:
 def test_each_event_is_sent_with_its_stamp_and_answered_in_order(scripted: Any) -> None:
     bus = scripted()
     bus.says(None, None)
-    found = bus.send(order(1), order(2))
+    results = bus.send(order(1), order(2))
 
-    assert found == [
+    assert results == [
         PublishResult(kind=PublishKind.PUBLISHED, identity="e-1", id="id-0", attempts=1),
         PublishResult(kind=PublishKind.PUBLISHED, identity="e-2", id="id-1", attempts=1),
     ]
-    assert [each.ok for each in found] == [True, True]
+    assert [each.ok for each in results] == [True, True]
     (entry, _) = bus.calls[0]["Entries"]
     assert entry == {
         "EventBusName": "default",
@@ -136,7 +136,7 @@ def test_each_event_is_sent_with_its_stamp_and_answered_in_order(scripted: Any) 
 def test_events_come_in_many_shapes(scripted: Any) -> None:
     bus = scripted()
     bus.says(*[None] * 6)
-    found = bus.send(
+    results = bus.send(
         Event(id="1", source="s", type="t", data={"a": 1}),
         {"id": "2", "source": "s", "type": "t", "a": 1},
         {"Source": "s", "DetailType": "t", "Detail": '{"id": 3}'},
@@ -145,9 +145,9 @@ def test_events_come_in_many_shapes(scripted: Any) -> None:
         Event(id="6", source="s", type="t", data=[1, 2]),
     )
 
-    assert kinds(found) == ["published"] * 6
-    assert [found[number].identity for number in (0, 1, 3, 4, 5)] == ["1", "2", "4", "5", "6"]
-    assert len(found[2].identity) == 32  # no id, so the digest of its content
+    assert kinds(results) == ["published"] * 6
+    assert [results[number].identity for number in (0, 1, 3, 4, 5)] == ["1", "2", "4", "5", "6"]
+    assert len(results[2].identity) == 32  # no id, so the digest of its content
     assert [entry["Source"] + entry["DetailType"] for entry in bus.calls[0]["Entries"]] == ["st"] * 6
     stamp = {"_eventonce": {"id": "6", "attempt": 1}}
     assert bus.details()[5] == {"data": [1, 2], **stamp}
@@ -172,9 +172,9 @@ def test_a_call_holds_ten_entries_and_a_megabyte(scripted: Any) -> None:
     for count in (10, 2, 2):
         bus.says(*[None] * count)
     large = "x" * 499_800  # with the rest of the entry and its stamp, two of them are just below 1,000,000 bytes
-    found = bus.send(*map(order, range(10)), *(order(number, text=large) for number in range(10, 14)))
+    results = bus.send(*map(order, range(10)), *(order(number, text=large) for number in range(10, 14)))
 
-    assert kinds(found) == ["published"] * 14
+    assert kinds(results) == ["published"] * 14
     assert [len(call["Entries"]) for call in bus.calls] == [10, 2, 2]
 
 
@@ -198,18 +198,18 @@ def test_an_identity_is_given_or_made_by_a_rule_or_the_events_own(scripted: Any)
     rule = Rule(name="orders", match={"detail-type": ["Order Placed"]}, key=["detail.order"])
     bus = scripted(rules=rule)
     bus.says(*[None] * 4)
-    given, ruled, again, own = bus.send(
+    chosen, by_rule, other_id, own_id = bus.send(
         Message(order(1), identity="mine"), order(2), {**order(2), "id": "other"}, {**order(3), "detail-type": "Else"}
     )
 
-    assert given.identity == "mine"
-    assert ruled.identity == again.identity != order(2)["id"]
-    assert len(ruled.identity) == 32
-    assert own.identity == "e-3"
+    assert chosen.identity == "mine"
+    assert by_rule.identity == other_id.identity != order(2)["id"]
+    assert len(by_rule.identity) == 32
+    assert own_id.identity == "e-3"
 
 
 def test_identities_are_the_same_in_every_process() -> None:
-    """They are remembered by consumers, so they may never change; these are of the first release."""
+    """Consumers remember identities, so they may never change. These are of the first release."""
     code = (
         "from eventonce import Rule; from eventonce.outbox.identity import Identities; "
         "from eventonce.event.formats import read_event; event = read_event({'source': 's', 'detail-type': 't', "
@@ -231,10 +231,10 @@ def test_each_version_has_an_identity_of_its_own(scripted: Any) -> None:
 
 def test_an_event_whose_rule_finds_no_key_is_refused(scripted: Any) -> None:
     bus = scripted(rules=Rule(name="orders", key=["detail.customer"]))
-    (found,) = bus.send(order(1))
+    (result,) = bus.send(order(1))
 
-    assert found.kind is PublishKind.REFUSED
-    assert str(found.error) == "has no detail.customer, which is in the key of rule 'orders'"
+    assert result.kind is PublishKind.REFUSED
+    assert str(result.error) == "has no detail.customer, which is in the key of rule 'orders'"
 
 
 @pytest.mark.parametrize("rules", [None, Rule(name="r", match={"source": ["nobody"]}, key="content")])
@@ -259,19 +259,19 @@ def test_nor_by_a_rule_of_the_id(scripted: Any) -> None:
 
 
 @pytest.mark.parametrize("identity", ["", "x" * 257, 7, ["a"]])
-def test_an_identity_that_is_none_is_refused(scripted: Any, identity: Any) -> None:
-    (found,) = scripted().send(Message(order(1), identity=identity))
+def test_an_invalid_identity_is_refused(scripted: Any, identity: Any) -> None:
+    (result,) = scripted().send(Message(order(1), identity=identity))
 
-    assert found.kind is PublishKind.REFUSED
-    assert "give a text of 1 to 256 characters" in str(found.error)
+    assert result.kind is PublishKind.REFUSED
+    assert "use a string of 1 to 256 characters" in str(result.error)
 
 
 def test_a_long_id_is_shortened(scripted: Any) -> None:
     bus = scripted()
     bus.says(None)
-    (found,) = bus.send({**order(1), "id": "x" * 5000})
+    (result,) = bus.send({**order(1), "id": "x" * 5000})
 
-    assert len(found.identity) == 64
+    assert len(result.identity) == 64
 
 
 # --- what is tried again ---
@@ -281,11 +281,11 @@ def test_the_third_of_ten_fails_and_is_sent_again_alone(scripted: Any) -> None:
     bus = scripted()
     bus.says(*[None] * 2, "InternalFailure", *[None] * 7)
     bus.says(None)
-    found = bus.send(*map(order, range(10)))
+    results = bus.send(*map(order, range(10)))
 
-    assert kinds(found) == ["published"] * 10
-    assert [each.attempts for each in found] == [1, 1, 2, *[1] * 7]
-    assert found[2].id == "id-0"
+    assert kinds(results) == ["published"] * 10
+    assert [each.attempts for each in results] == [1, 1, 2, *[1] * 7]
+    assert results[2].id == "id-0"
     assert bus.stamps()[1] == [("e-2", 2)]
 
 
@@ -300,11 +300,11 @@ def test_what_may_not_be_retried_is_refused_and_kept_with_its_code(scripted: Any
     dead = tmp_path / "dead.jsonl"
     bus = scripted(dead_letter=str(dead))
     bus.says(None, code, None)
-    found = bus.send(*map(order, range(3)))
+    results = bus.send(*map(order, range(3)))
 
-    assert kinds(found) == ["published", "refused", "published"]
-    assert (found[1].code, found[1].attempts, found[1].ok) == (code, 1, False)
-    assert isinstance(found[1].error, EventRejected)
+    assert kinds(results) == ["published", "refused", "published"]
+    assert (results[1].code, results[1].attempts, results[1].ok) == (code, 1, False)
+    assert isinstance(results[1].error, EventRejected)
     (letter,) = map(json.loads, dead.read_text().splitlines())
     assert (letter["code"], letter["identity"], letter["attempts"]) == (code, "e-1", 1)
     assert letter["sink"] == "events://default"
@@ -318,9 +318,9 @@ def test_what_may_be_retried_is_retried_and_then_failed(scripted: Any, tmp_path:
     bus = scripted(max_attempts=3, dead_letter=str(tmp_path / "dead.jsonl"))
     for _ in range(3):
         bus.says(code)
-    (found,) = bus.send(order(1))
+    (result,) = bus.send(order(1))
 
-    assert (found.kind, found.code, found.attempts, found.id) == (PublishKind.FAILED, code, 3, None)
+    assert (result.kind, result.code, result.attempts, result.id) == (PublishKind.FAILED, code, 3, None)
     assert bus.stamps() == [[("e-1", 1)], [("e-1", 2)], [("e-1", 3)]]
     assert not (tmp_path / "dead.jsonl").exists()  # it may be sent again
 
@@ -329,20 +329,20 @@ def test_the_count_goes_on_where_an_earlier_call_left_off(scripted: Any) -> None
     bus = scripted()
     bus.says("InternalFailure")
     bus.says(None)
-    (found,) = bus.send(Message(order(1), attempts=4))
+    (result,) = bus.send(Message(order(1), attempts=4))
 
-    assert found.attempts == 6
+    assert result.attempts == 6
     assert bus.stamps() == [[("e-1", 5)], [("e-1", 6)]]
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole call", "each entry"])
 def test_throttling_for_a_minute_is_survived(scripted: Any, whole: bool) -> None:
     bus = scripted()
-    begun = bus.clock.utc()
+    started = bus.clock.utc()
     pauses: list[int] = []
 
     def answer(**_: Any) -> None:  # by the clock, not by count: whatever the jitter is
-        if bus.clock.utc() - begun >= 60_000:
+        if bus.clock.utc() - started >= 60_000:
             bus.says(None, None)
         elif whole:
             bus.stub.add_client_error("put_events", "ThrottlingException", "slow down", http_status_code=400)
@@ -351,10 +351,10 @@ def test_throttling_for_a_minute_is_survived(scripted: Any, whole: bool) -> None
         pauses.append(bus.clock.utc())
 
     bus.client.meta.events.register_first("provide-client-params.events.PutEvents", answer)
-    found = bus.send(order(1), order(2))
+    results = bus.send(order(1), order(2))
 
-    assert kinds(found) == ["published"] * 2
-    assert found[0].attempts == len(bus.calls) <= MAX_ATTEMPTS
+    assert kinds(results) == ["published"] * 2
+    assert results[0].attempts == len(bus.calls) <= MAX_ATTEMPTS
     waits = [later - sooner for sooner, later in pairwise(pauses)]
     assert max(waits) <= 20_000
     assert waits[0] <= 250
@@ -364,12 +364,12 @@ def test_a_bus_that_throttles_every_entry_is_not_asked_for_the_others(scripted: 
     bus = scripted(max_attempts=3)
     for _ in range(3):
         bus.says(*["ThrottlingException"] * 10)
-    found = bus.send(*map(order, range(25)))
+    results = bus.send(*map(order, range(25)))
 
-    assert [(each.kind, each.attempts) for each in found] == [(PublishKind.FAILED, 3)] * 10 + [
+    assert [(each.kind, each.attempts) for each in results] == [(PublishKind.FAILED, 3)] * 10 + [
         (PublishKind.FAILED, 0)
     ] * 15
-    assert {each.code for each in found} == {"ThrottlingException"}
+    assert {each.code for each in results} == {"ThrottlingException"}
 
 
 def test_some_that_are_throttled_do_not_hold_up_the_others(scripted: Any) -> None:
@@ -377,20 +377,20 @@ def test_some_that_are_throttled_do_not_hold_up_the_others(scripted: Any) -> Non
     bus.says(*["ThrottlingException"] * 9, None)
     bus.says(*[None] * 5)
     bus.says(*["ThrottlingException"] * 3, *[None] * 6)
-    found = bus.send(*map(order, range(15)))
+    results = bus.send(*map(order, range(15)))
 
-    assert kinds(found) == ["failed"] * 3 + ["published"] * 12
-    assert [each.attempts for each in found] == [2] * 9 + [1] * 6
+    assert kinds(results) == ["failed"] * 3 + ["published"] * 12
+    assert [each.attempts for each in results] == [2] * 9 + [1] * 6
 
 
 def test_a_carrier_that_never_answers_is_given_up(scripted: Any) -> None:
     bus = scripted(max_attempts=4)
     bus.client.meta.events.register_first("provide-client-params.events.PutEvents", _timing_out)
-    found = bus.send(*map(order, range(25)))
+    results = bus.send(*map(order, range(25)))
 
-    assert {(each.kind, each.code) for each in found} == {(PublishKind.FAILED, "ReadTimeoutError")}
-    assert [each.attempts for each in found] == [4] * 10 + [0] * 15  # the rest is not tried ten by ten
-    assert all(isinstance(each.error, SinkDown) for each in found)
+    assert {(each.kind, each.code) for each in results} == {(PublishKind.FAILED, "ReadTimeoutError")}
+    assert [each.attempts for each in results] == [4] * 10 + [0] * 15  # the rest is not tried ten by ten
+    assert all(isinstance(each.error, SinkDown) for each in results)
 
 
 def _timing_out(**_: Any) -> None:
@@ -402,24 +402,24 @@ def test_every_try_is_stamped_so_botocore_makes_each_call_once(scripted: Any) ->
 
 
 def test_nothing_can_be_sent_until_someone_acts(scripted: Any, tmp_path: Path) -> None:
-    """That is no event's fault: no dead letters, and each may be sent again."""
+    """No event is to blame, so there are no dead letters, and each may be sent again."""
     bus = scripted(dead_letter=str(tmp_path / "dead.jsonl"))
     bus.says(*[None] * 10)
     bus.stub.add_client_error("put_events", "AccessDeniedException", "no", http_status_code=400)
-    found = bus.send(*map(order, range(30)))
+    results = bus.send(*map(order, range(30)))
 
-    assert kinds(found) == ["published"] * 10 + ["failed"] * 20
-    assert {each.code for each in found[10:]} == {"AccessDeniedException"}
-    assert "mend that" in str(found[29].error)
+    assert kinds(results) == ["published"] * 10 + ["failed"] * 20
+    assert {each.code for each in results[10:]} == {"AccessDeniedException"}
+    assert "fix this" in str(results[29].error)
     assert not (tmp_path / "dead.jsonl").exists()
 
 
 def test_a_bus_that_is_missing(scripted: Any) -> None:
     bus = scripted("events://orders?region=us-east-1")
     bus.stub.add_client_error("describe_event_bus", "ResourceNotFoundException", "no such bus")
-    (found,) = bus.send(order(1))
+    (result,) = bus.send(order(1))
 
-    assert (found.kind, found.code, found.attempts) == (PublishKind.FAILED, "ResourceNotFoundException", 0)
+    assert (result.kind, result.code, result.attempts) == (PublishKind.FAILED, "ResourceNotFoundException", 0)
 
 
 def test_a_bus_that_cannot_be_looked_up_now_is_waited_for(scripted: Any) -> None:
@@ -447,11 +447,11 @@ def messages(queue: Scripted, call: int) -> list[Any]:
 
 def test_a_fifo_queue_gets_the_group_and_an_id_that_is_the_same_at_every_attempt(scripted: Any) -> None:
     queue = scripted(FIFO)
-    queue.took(failed={0: "InternalError"})
-    queue.took(0)
-    (found,) = queue.send(order(1, customer="c-1"))
+    queue.sqs_response(failed={0: "InternalError"})
+    queue.sqs_response(0)
+    (result,) = queue.send(order(1, customer="c-1"))
 
-    assert (found.kind, found.id, found.attempts) == (PublishKind.PUBLISHED, "m-0", 2)
+    assert (result.kind, result.id, result.attempts) == (PublishKind.PUBLISHED, "m-0", 2)
     first, second = (call["Entries"][0] for call in queue.calls)
     assert first["MessageGroupId"] == "c-1"
     assert first["MessageDeduplicationId"] == second["MessageDeduplicationId"]
@@ -460,7 +460,7 @@ def test_a_fifo_queue_gets_the_group_and_an_id_that_is_the_same_at_every_attempt
 
 def test_one_identity_of_two_types_is_not_one_deduplication_id(scripted: Any) -> None:
     queue = scripted("sqs://orders.fifo?region=us-east-1&group=detail.order")
-    queue.took(0, 1)
+    queue.sqs_response(0, 1)
     paid = {**order(2), "detail-type": "Order Paid"}
     queue.send(Message(order(1), identity="o-1"), Message(paid, identity="o-1"))
 
@@ -469,14 +469,14 @@ def test_one_identity_of_two_types_is_not_one_deduplication_id(scripted: Any) ->
 
 def test_nothing_overtakes_a_failed_one_of_its_group(scripted: Any) -> None:
     queue = scripted(FIFO, max_attempts=2)
-    queue.took(1, failed={0: "InternalError"})
-    queue.took(0)
-    queue.took(failed={0: "InternalError"})
-    found = queue.send(*(order(number, customer="ab"[number % 2]) for number in range(4)))
+    queue.sqs_response(1, failed={0: "InternalError"})
+    queue.sqs_response(0)
+    queue.sqs_response(failed={0: "InternalError"})
+    results = queue.send(*(order(number, customer="ab"[number % 2]) for number in range(4)))
 
-    assert kinds(found) == ["failed", "published", "failed", "published"]
+    assert kinds(results) == ["failed", "published", "failed", "published"]
     assert [messages(queue, call) for call in range(3)] == [[0, 1], [3], [0]]
-    assert (found[2].attempts, str(found[2].error)) == (
+    assert (results[2].attempts, str(results[2].error)) == (
         0,
         "was not sent: an earlier event in its group failed",
     )
@@ -484,19 +484,19 @@ def test_nothing_overtakes_a_failed_one_of_its_group(scripted: Any) -> None:
 
 def test_one_that_gets_through_late_is_followed_by_its_group(scripted: Any) -> None:
     queue = scripted(FIFO)
-    queue.took(failed={0: "InternalError"})
-    queue.took(0)
-    queue.took(0)
-    found = queue.send(order(0, customer="a"), order(1, customer="a"))
+    queue.sqs_response(failed={0: "InternalError"})
+    queue.sqs_response(0)
+    queue.sqs_response(0)
+    results = queue.send(order(0, customer="a"), order(1, customer="a"))
 
-    assert kinds(found) == ["published"] * 2
+    assert kinds(results) == ["published"] * 2
     assert [messages(queue, call) for call in range(3)] == [[0], [0], [1]]
 
 
 def test_a_refused_one_lets_its_group_go_on(scripted: Any, tmp_path: Path) -> None:
     queue = scripted(FIFO, dead_letter=str(tmp_path / "dead.jsonl"))
-    queue.took(failed={0: "InvalidMessageContents"})
-    queue.took(0)
+    queue.sqs_response(failed={0: "InvalidMessageContents"})
+    queue.sqs_response(0)
 
     assert kinds(queue.send(order(0, customer="a"), order(1, customer="a"))) == ["refused", "published"]
 
@@ -504,12 +504,12 @@ def test_a_refused_one_lets_its_group_go_on(scripted: Any, tmp_path: Path) -> No
 def test_a_group_may_be_given_also_where_the_carrier_has_none(scripted: Any) -> None:
     bus = scripted(max_attempts=1)
     bus.says("InternalFailure", None)
-    found = bus.send(Message(order(0), group="a"), Message(order(1), group="a"), Message(order(2), group="b"))
+    results = bus.send(Message(order(0), group="a"), Message(order(1), group="a"), Message(order(2), group="b"))
 
-    assert kinds(found) == ["failed", "failed", "published"]
-    assert [found[1].attempts, found[2].attempts] == [0, 1]
+    assert kinds(results) == ["failed", "failed", "published"]
+    assert [results[1].attempts, results[2].attempts] == [0, 1]
     queue = scripted("sqs://orders.fifo?region=us-east-1")
-    queue.took(0, 1)
+    queue.sqs_response(0, 1)
     queue.send(Message(order(0), group="a"), Message(order(1), group="b c"))
     groups = [entry["MessageGroupId"] for entry in queue.calls[0]["Entries"]]
     assert groups[0] == "a"
@@ -523,7 +523,7 @@ def test_a_dead_letter_that_cannot_be_kept_leaves_its_event_with_the_caller(scri
     dead = tmp_path / "dead.jsonl"
     queue = scripted(FIFO, dead_letter=str(dead))
     dead.mkdir()
-    queue.took(failed={0: "InvalidMessageContents"})
+    queue.sqs_response(failed={0: "InvalidMessageContents"})
     refused, behind = queue.send(order(0, customer="a"), order(1, customer="a"))
 
     assert (refused.kind, behind.kind) == (PublishKind.FAILED, PublishKind.FAILED)
@@ -548,24 +548,24 @@ def test_that_holds_for_what_is_refused_before_it_is_sent(scripted: Any, tmp_pat
     bus = scripted(dead_letter=str(dead))
     dead.mkdir()
     bus.says(None)
-    found = bus.send(Message(b"garbage", group="a"), Message(order(1), group="a"), Message(order(2), group="b"))
+    results = bus.send(Message(b"garbage", group="a"), Message(order(1), group="a"), Message(order(2), group="b"))
 
-    assert kinds(found) == ["failed", "failed", "published"]
+    assert kinds(results) == ["failed", "failed", "published"]
 
 
 # --- the new bus ---
 
 
-def test_a_new_bus_gets_a_hundred_at_a_time_and_says_what_it_had_already(scripted: Any) -> None:
+def test_a_new_bus_gets_a_hundred_at_a_time_and_reports_duplicates(scripted: Any) -> None:
     bus = scripted(f"events://{NEW_BUS}?group=detail.order")
     answer = [{"EventId": "n-1", "SuccessCode": "PUBLISHED"}, {"EventId": "n-2", "SuccessCode": "DEDUPLICATED"}]
     bus.stub.add_response("put_events", {"FailedEntryCount": 0, "Entries": answer * 50})
     bus.stub.add_response("put_events", {"FailedEntryCount": 0, "Entries": answer})
-    found = bus.send(*map(order, range(102)))
+    results = bus.send(*map(order, range(102)))
 
-    assert kinds(found) == ["published", "deduplicated"] * 51
-    assert [each.id for each in found[:2]] == ["n-1", "n-2"]
-    assert all(each.ok for each in found)
+    assert kinds(results) == ["published", "deduplicated"] * 51
+    assert [each.id for each in results[:2]] == ["n-1", "n-2"]
+    assert all(each.ok for each in results)
     system = bus.calls[0]["Entries"][7]["SystemMetadata"]
     assert system["EventGroupId"] == "7"
     assert len(system["DeduplicationId"]) == 32
@@ -578,14 +578,14 @@ def test_one_that_a_new_bus_denies_is_found_and_refused(scripted: Any) -> None:
             bus.stub.add_client_error("put_events", "AccessDeniedException", "no", http_status_code=403)
         else:
             bus.stub.add_response("put_events", {"Entries": [{"EventId": "n", "SuccessCode": "PUBLISHED"}]})
-    found = bus.send(*map(order, range(3)))
+    results = bus.send(*map(order, range(3)))
 
-    assert kinds(found) == ["published", "refused", "published"]
-    assert found[1].code == "AccessDeniedException"
+    assert kinds(results) == ["published", "refused", "published"]
+    assert results[1].code == "AccessDeniedException"
     assert bus.stamps()[1:] == [[("e-0", 2)], [("e-1", 2)], [("e-2", 2)]]
 
 
-def test_a_new_bus_that_denies_everything_is_nobodys_fault(scripted: Any) -> None:
+def test_a_new_bus_that_denies_everything_blames_no_event(scripted: Any) -> None:
     bus = scripted(f"events://{NEW_BUS}")
     for _ in range(3):
         bus.stub.add_client_error("put_events", "AccessDeniedException", "no", http_status_code=403)
@@ -615,7 +615,7 @@ def deep(levels: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("item", "why"),
+    ("item", "reason"),
     [
         (b"garbage", "is not JSON"),
         (b"\xff\xfe", "is not JSON"),
@@ -630,25 +630,27 @@ def deep(levels: int) -> Any:
         ({"source": "s", "type": "t" * 129}, "has a detail-type of 129 characters"),
         ({"source": "s", "type": "t", "what": Odd()}, "cannot be written as JSON"),
         ({"source": "s", "type": "t", 7: {}, "x": {(1, 2): 3}}, "cannot be written as JSON"),
-        ({"source": "s", "type": "t", "n": math.nan}, "holds a number that is not finite"),
-        (Event(source="s", type="t", data={"a": [None, {"b": math.inf}]}), "holds a number that is not finite"),
+        ({"source": "s", "type": "t", "n": math.nan}, "contains NaN or an infinite number"),
+        (Event(source="s", type="t", data={"a": [None, {"b": math.inf}]}), "contains NaN or an infinite number"),
         (Event(source="s", type="t", data={"a": "\ud800"}), "cannot be written as JSON"),
         (Event(source="s", type="t", data=deep(5000)), "cannot be written as JSON"),
-        (Event(source=7, type="t", data={}), "has a source that is no text"),  # type: ignore[arg-type]
+        (Event(source=7, type="t", data={}), "has a source that is not a string"),  # type: ignore[arg-type]
         ({"Records": [{"eventSource": "aws:sqs", "body": "{}", "messageId": "m"}] * 2}, "carries 2 events, not one"),
     ],
 )
-def test_garbage_is_refused_and_kept_and_the_rest_goes_on(scripted: Any, tmp_path: Path, item: Any, why: str) -> None:
+def test_garbage_is_refused_and_kept_and_the_rest_goes_on(
+    scripted: Any, tmp_path: Path, item: Any, reason: str
+) -> None:
     dead = tmp_path / "dead.jsonl"
     bus = scripted(dead_letter=str(dead))
     bus.says(None, None)
-    found = bus.send(order(1), item, order(2))
+    results = bus.send(order(1), item, order(2))
 
-    assert kinds(found) == ["published", "refused", "published"]
-    assert why in str(found[1].error)
-    assert found[1].attempts == 0
+    assert kinds(results) == ["published", "refused", "published"]
+    assert reason in str(results[1].error)
+    assert results[1].attempts == 0
     (letter,) = map(json.loads, dead.read_text().splitlines())
-    assert why in letter["reason"]
+    assert reason in letter["reason"]
     assert letter.get("body") or letter["body_base64"]
 
 
@@ -657,7 +659,7 @@ def test_nothing_to_send(scripted: Any) -> None:
 
 
 @pytest.mark.parametrize("events", [order(1), b"{}", "{}", Event(data={}), Message({})])
-def test_one_event_without_a_list_is_told(events: Any) -> None:
+def test_one_event_without_a_list_is_refused(events: Any) -> None:
     with Publisher(BUS) as publisher, pytest.raises(ConfigError, match="put the one event into a list"):
         publisher.send(events)
 
@@ -752,21 +754,21 @@ def test_any_sink_keeps_the_order_of_a_group(error: Exception | None, expected: 
 
 
 @pytest.mark.parametrize(
-    ("url", "settings", "why"),
+    ("url", "settings", "reason"),
     [
-        ("https://api.example.com", {}, "is no place to publish to; use events://BUS"),
-        ("orders.jsonl", {}, "is no place to publish to"),
+        ("https://api.example.com", {}, "unsupported URL 'https://api.example.com'; use events://BUS"),
+        ("orders.jsonl", {}, "unsupported URL 'orders.jsonl'"),
         ("events://", {}, "names nothing"),
-        ("sqs://orders?group=a", {}, "such names end in .fifo"),
+        ("sqs://orders?group=a", {}, "which end in .fifo"),
         (BUS, {"max_attempts": 0}, "max_attempts: 0 is below 1"),
-        (BUS, {"rules": 7}, "rules: 7 is no rule"),
-        (BUS, {"dead_letter": "kafka://x"}, "kafka:// is not a known way out"),
+        (BUS, {"rules": 7}, "rules: 7 is not a rule"),
+        (BUS, {"dead_letter": "kafka://x"}, "kafka:// is not supported"),
     ],
 )
-def test_what_is_wrong_is_told_at_once(url: str, settings: dict[str, Any], why: str) -> None:
+def test_wrong_settings_are_refused_at_once(url: str, settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Publisher(url, **settings)
-    assert why in str(caught.value)
+    assert reason in str(caught.value)
 
 
 def test_the_room_needs_no_driver_before_it_is_used() -> None:
@@ -822,7 +824,7 @@ def test_and_to_rules_of_content_and_id(scripted: Any, rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("stamp", [None, 7, "e-1", [], {}, {"id": 7}, {"id": ""}, {"id": "x" * 257}, {"id": {"a": 1}}])
-def test_a_stamp_that_is_none_is_not_looked_at(stamp: Any) -> None:
+def test_an_invalid_stamp_is_ignored(stamp: Any) -> None:
     def copy(number: int) -> dict[str, Any]:
         return {**order(1, _eventonce=stamp), "id": f"aws-{number}"}
 

@@ -56,17 +56,17 @@ def test_what_is_no_path_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
-        ("flor_time(a, '1s')", "there is no function 'flor_time'; did you mean 'floor_time'?"),
-        ("a && lenght(a)", "there is no function 'lenght'; did you mean 'length'?"),
-        ("a[?xyz(@)][1:2]", "there is no function 'xyz'; there are abs, avg, "),
+        ("flor_time(a, '1s')", "unknown function 'flor_time'; did you mean 'floor_time'?"),
+        ("a && lenght(a)", "unknown function 'lenght'; did you mean 'length'?"),
+        ("a[?xyz(@)][1:2]", "unknown function 'xyz'; use one of abs, avg, "),
     ],
 )
-def test_a_function_that_is_not_known_is_told_wherever_it_stands(text: str, told: str) -> None:
+def test_a_function_that_is_unknown_is_reported_wherever_it_is(text: str, reason: str) -> None:
     with pytest.raises(ConfigError) as caught:
         getter(text, "key")
-    assert f"key: {text!r} is not a path: {told}" in str(caught.value)
+    assert f"key: {text!r} is not a path: {reason}" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def strip(data: Any, *paths: str) -> Any:
 
 def test_ignored_paths_are_left_out_and_nothing_else() -> None:
     data = {"keep": 1, "time": 2, "meta": {"id": 3, "who": 4}, "list": [{"time": 5}], "other": "meta", "none": None}
-    kept = {"keep": 1, "meta": {"who": 4}, "list": [{"time": 5}], "other": "meta", "none": None}
-    assert strip(data, "time", "meta.id", "other.deeper", "missing") == kept
+    stripped = {"keep": 1, "meta": {"who": 4}, "list": [{"time": 5}], "other": "meta", "none": None}
+    assert strip(data, "time", "meta.id", "other.deeper", "missing") == stripped
     assert data["meta"] == {"id": 3, "who": 4}
     assert strip(["a list"], "time") == ["a list"]
 
@@ -160,7 +160,7 @@ def test_a_short_ignored_path_swallows_longer_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "kept"),
+    ("path", "stripped"),
     [
         ("items[*].at", {"at": 1, "items": [{"n": 1, "sub": [{"at": 3}]}, {"n": 2}], "x": {"at": 4, "*": 5}}),
         ("**.at", {"items": [{"n": 1, "sub": [{}]}, {"n": 2}], "x": {"*": 5}}),
@@ -172,9 +172,9 @@ def test_a_short_ignored_path_swallows_longer_ones() -> None:
         ("*", {}),
     ],
 )
-def test_wildcards(path: str, kept: Any) -> None:
+def test_wildcards(path: str, stripped: Any) -> None:
     data = {"at": 1, "items": [{"at": 2, "n": 1, "sub": [{"at": 3}]}, {"n": 2}], "x": {"at": 4, "*": 5}}
-    assert strip(data, path) == kept
+    assert strip(data, path) == stripped
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_both_ways_to_leave_out_plain_paths_agree(data: Any, paths: list[tuple[s
 
 
 def left_out(value: Any, paths: list[tuple[str, ...]]) -> Any:
-    """As one would write it down: each path on its own at every place, however long that takes."""
+    """Apply each path on its own at every position, the obvious and slow way."""
     if isinstance(value, dict):
         below = {name: [rest for path in paths for rest in rests(path, name)] for name in value}
         return {name: left_out(item, below[name]) for name, item in value.items() if () not in below[name]}

@@ -266,9 +266,9 @@ WHOLES: list[tuple[str, dict[str, Any], Any, bool]] = [
     ("array: among scalars", {"a": {"x": [1]}}, {"a": [1, None, "x", {"x": 1}]}, True),
     ("array: empty", {"a": {"x": [{"exists": True}]}}, {"a": []}, False),
     *(
-        (f"array, {choice}: {what}", {"a": {"x": [choice], "y": [{"exists": True}]}}, {"a": found}, what == "in one")
+        (f"array, {choice}: {case}", {"a": {"x": [choice], "y": [{"exists": True}]}}, {"a": items}, case == "in one")
         for choice in ({"prefix": "ry"}, {"suffix": "ye"}, {"anything-but": "rue"}, {"wildcard": "r*ye"})
-        for what, found in {
+        for case, items in {
             "in one": [{"x": "rue", "y": 1}, {"x": "rye", "y": 2}],
             "split": [{"x": "rue", "y": 1}, {"x": "rye"}],
         }.items()
@@ -594,9 +594,9 @@ def nested(levels: int, core: Any = ("v",)) -> Any:
 def test_a_hundred_levels_are_allowed_and_no_more() -> None:
     assert Pattern(nested(100)).matches(nested(100, "v"))
 
-    with pytest.raises(PatternError, match="lies deeper than 100 levels"):
+    with pytest.raises(PatternError, match="is deeper than 100 levels"):
         Pattern(nested(101))
-    with pytest.raises(PatternError, match="lies deeper than 100 levels"):
+    with pytest.raises(PatternError, match="is deeper than 100 levels"):
         Pattern(nested(100_000))
 
 
@@ -605,7 +605,7 @@ def test_alternatives_count_as_levels() -> None:
     for _ in range(200):
         core = {"$or": [core, {"b": [1]}]}
 
-    with pytest.raises(PatternError, match="lies deeper than 100 levels"):
+    with pytest.raises(PatternError, match="is deeper than 100 levels"):
         Pattern(core)
 
 

@@ -1,4 +1,4 @@
-"""A pipeline file becomes settings, and what is wrong in it is told with its place and the remedy."""
+"""A pipeline file becomes settings, and an error in it names its position and the remedy."""
 
 import re
 from collections.abc import Callable
@@ -133,11 +133,11 @@ def test_a_path_is_a_file_too(write: Callable[[str], str]) -> None:
     assert load(Path(write('consumer = "billing"'))).consumer == "billing"
 
 
-def test_what_is_given_counts_more_than_the_file(write: Callable[[str], str]) -> None:
-    found = load(write(FULL), consumer="other", store="memory:", batch=7, sink=None, source=None)
+def test_options_override_the_file(write: Callable[[str], str]) -> None:
+    settings = load(write(FULL), consumer="other", store="memory:", batch=7, sink=None, source=None)
 
-    assert (found.consumer, found.store, found.batch) == ("other", "memory:", 7)
-    assert (found.sink, found.source) == ("python:billing:charge", "events.jsonl")
+    assert (settings.consumer, settings.store, settings.batch) == ("other", "memory:", 7)
+    assert (settings.sink, settings.source) == ("python:billing:charge", "events.jsonl")
 
 
 def test_given_rules_count_more_than_the_file(write: Callable[[str], str]) -> None:
@@ -165,22 +165,22 @@ def test_a_table_is_enough() -> None:
     ],
 )
 def test_an_unknown_name_gets_the_nearest_right_one(write: Callable[[str], str], wrong: str, right: str) -> None:
-    with refused(f"pipeline.toml: {wrong!r} is not known; did you mean {right!r}?"):
+    with refused(f"pipeline.toml: unknown setting {wrong!r}; did you mean {right!r}?"):
         load(write(f'{wrong} = "x"'))
 
 
 def test_a_name_that_is_like_none_gets_all_of_them(write: Callable[[str], str]) -> None:
-    with refused("pipeline.toml: 'xyzzy' is not known; it takes consumer, store, source, sink, dead_letter,"):
+    with refused("pipeline.toml: unknown setting 'xyzzy'; use consumer, store, source, sink, dead_letter,"):
         load(write("xyzzy = 1"))
 
 
 def test_an_unknown_name_in_a_rule_tells_which_rule(write: Callable[[str], str]) -> None:
-    with refused("pipeline.toml: rule 2: 'ignored' is not known; did you mean 'ignore'?"):
+    with refused("pipeline.toml: rule 2: unknown setting 'ignored'; did you mean 'ignore'?"):
         load(write('[[rule]]\nname = "a"\n[[rule]]\nname = "b"\nignored = ["x"]'))
 
 
-def test_an_unknown_option_is_told_without_a_file() -> None:
-    with refused("options: 'stor' is not known; did you mean 'store'?"):
+def test_an_unknown_option_is_refused_without_a_file() -> None:
+    with refused("options: unknown setting 'stor'; did you mean 'store'?"):
         load(stor="memory:")
 
 
@@ -203,7 +203,7 @@ def test_an_unknown_option_is_told_without_a_file() -> None:
         ("remember = 'everything'", "remember"),
     ],
 )
-def test_a_wrong_type_is_told_with_the_file_and_the_name(write: Callable[[str], str], line: str, name: str) -> None:
+def test_a_wrong_type_is_reported_with_the_file_and_the_name(write: Callable[[str], str], line: str, name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(write(line))
 
@@ -212,14 +212,14 @@ def test_a_wrong_type_is_told_with_the_file_and_the_name(write: Callable[[str], 
 
 
 @pytest.mark.parametrize("batch", [0, -1, 10_001])
-def test_a_batch_out_of_bounds_is_told(write: Callable[[str], str], batch: int) -> None:
+def test_a_batch_out_of_bounds_is_refused(write: Callable[[str], str], batch: int) -> None:
     with refused(f"pipeline.toml: batch: {batch} is not between 1 and 10,000"):
         load(write(f"batch = {batch}"))
 
 
 @pytest.mark.parametrize("name", ["window", "lease", "busy_wait"])
 @pytest.mark.parametrize("value", ["'soon'", "'5 parsecs'", "'-1s'", "''", "-1", "'1d1'", "'99999999d'"])
-def test_a_bad_duration_is_told_with_the_file_and_the_name(write: Callable[[str], str], name: str, value: str) -> None:
+def test_a_bad_duration_is_reported_with_file_and_name(write: Callable[[str], str], name: str, value: str) -> None:
     with pytest.raises(ConfigError) as caught:
         open_once(load(write(f"store = 'memory:'\n{name} = {value}"))).close()
 
@@ -227,19 +227,19 @@ def test_a_bad_duration_is_told_with_the_file_and_the_name(write: Callable[[str]
     assert "is not a duration; write it like 500ms, 60s, 15m, 24h or 14d" in str(caught.value)
 
 
-@pytest.mark.parametrize(("line", "told"), [("max_attempts = 0", "max_attempts"), ("lease = 0", "lease")])
-def test_a_number_that_is_too_low_is_told(write: Callable[[str], str], line: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=f"{told}: .*0"):
+@pytest.mark.parametrize(("line", "message"), [("max_attempts = 0", "max_attempts"), ("lease = 0", "lease")])
+def test_a_number_that_is_too_low_is_refused(write: Callable[[str], str], line: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"{message}: .*0"):
         open_once(load(write(f"store = 'memory:'\n{line}"))).close()
 
 
-def test_a_lease_that_is_too_long_is_told(write: Callable[[str], str]) -> None:
+def test_a_lease_that_is_too_long_is_refused(write: Callable[[str], str]) -> None:
     with pytest.raises(ConfigError, match=r"pipeline.toml: lease: 25h is longer than a day"):
         load(write("lease = '25h'"))
 
 
-def test_an_empty_consumer_is_told(write: Callable[[str], str]) -> None:
-    with pytest.raises(ConfigError, match="consumer: name the consumer"):
+def test_an_empty_consumer_is_refused(write: Callable[[str], str]) -> None:
+    with pytest.raises(ConfigError, match="consumer: is empty; name the consumer"):
         open_once(load(write("store = 'memory:'\nconsumer = ''"))).close()
 
 
@@ -255,12 +255,12 @@ def test_an_empty_consumer_is_told(write: Callable[[str], str]) -> None:
         ("a = 1\na = 2", 2),
     ],
 )
-def test_bad_toml_is_told_with_its_line(write: Callable[[str], str], text: str, line: int) -> None:
+def test_bad_toml_is_reported_with_its_line(write: Callable[[str], str], text: str, line: int) -> None:
     with pytest.raises(ConfigError, match=rf"^pipeline\.toml: is not TOML: .*(line {line}|end of document)"):
         load(write(text))
 
 
-def test_a_file_that_is_not_text_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "pipeline.toml"
     file.write_bytes(b"\xff\xfe\x00")
 
@@ -268,7 +268,7 @@ def test_a_file_that_is_not_text_is_told(tmp_path: Path) -> None:
         load(file)
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nothing\.toml: cannot be read: No such file or directory"):
         load(tmp_path / "nothing.toml")
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
@@ -279,9 +279,9 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "told"),
+    ("rule", "message"),
     [
-        ("key = 'ids'", 'key: \'ids\' is not known; use "id", "content" or a list of paths'),
+        ("key = 'ids'", 'key: unknown key \'ids\'; use "id", "content" or a list of paths'),
         ("key = []", "key: name at least one path"),
         ("key = ['detail.order-id']", "key: 'detail.order-id' is not a path at character 13"),
         ("ignore = ['a']", 'ignore only means something with key = "content"'),
@@ -292,18 +292,18 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         ("max_age = 'old'", "max_age: 'old' is not a duration"),
     ],
 )
-def test_what_is_wrong_in_a_rule_is_told_with_the_rule(write: Callable[[str], str], rule: str, told: str) -> None:
+def test_an_error_in_a_rule_is_reported_with_the_rule(write: Callable[[str], str], rule: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(write(f"[[rule]]\nname = 'first'\n[[rule]]\nname = 'orders'\n{rule}"))
 
     assert str(caught.value).startswith("pipeline.toml: rule 2: rule 'orders': ")
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "line", ["replay = 'sometimes'", "remember = 'all'", "refresh = 'yes'", "key = 5", "match = 1"]
 )
-def test_a_wrong_value_in_a_rule_is_told_with_the_rule(write: Callable[[str], str], line: str) -> None:
+def test_a_wrong_value_in_a_rule_is_reported_with_the_rule(write: Callable[[str], str], line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(write(f"[[rule]]\nname = 'first'\n[[rule]]\nname = 'orders'\n{line}"))
 
@@ -312,23 +312,23 @@ def test_a_wrong_value_in_a_rule_is_told_with_the_rule(write: Callable[[str], st
 
 
 @pytest.mark.parametrize("text", ["[[rule]]\nkey = 'id'", "[[rule]]\nname = ''"])
-def test_a_rule_without_a_name_is_told(write: Callable[[str], str], text: str) -> None:
+def test_a_rule_without_a_name_is_refused(write: Callable[[str], str], text: str) -> None:
     with pytest.raises(ConfigError, match=r"^pipeline\.toml: rule 1: .*name"):
         load(write(text))
 
 
 @pytest.mark.parametrize("text", ["[rule]\nname = 'orders'", "rule = 'orders'", "rule = ['orders']", "rule = [1]"])
-def test_rules_in_the_wrong_brackets_are_told(write: Callable[[str], str], text: str) -> None:
+def test_rules_in_the_wrong_brackets_are_refused(write: Callable[[str], str], text: str) -> None:
     with pytest.raises(ConfigError, match=r"^pipeline\.toml: rule.*\[\[rule\]\]"):
         load(write(text))
 
 
-def test_two_rules_of_one_name_are_told(write: Callable[[str], str]) -> None:
-    with refused("rule 'a' is there twice; give each rule a name of its own"):
+def test_two_rules_of_one_name_are_refused(write: Callable[[str], str]) -> None:
+    with refused("rule 'a' exists twice; give each rule a name of its own"):
         open_once(load(write("store = 'memory:'\n[[rule]]\nname = 'a'\n[[rule]]\nname = 'a'"))).close()
 
 
-def test_a_bad_pattern_is_told_with_the_rule(write: Callable[[str], str]) -> None:
+def test_a_bad_pattern_is_reported_with_the_rule(write: Callable[[str], str]) -> None:
     with refused("rule 'orders': match: "):
         open_once(load(write("store = 'memory:'\n[[rule]]\nname = 'orders'\nmatch = { source = 'shop' }"))).close()
 

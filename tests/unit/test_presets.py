@@ -33,41 +33,41 @@ def bridge(source: str, kind: str, detail: Mapping[str, Any], **more: Any) -> di
 
 def genesys(kind: str, body: Mapping[str, Any], topic: str = "") -> dict[str, Any]:
     meta = {"CorrelationId": "c-1"}
-    told = {"topicName": topic or kind.replace("{id}", "conv-1"), "version": "2", "eventBody": body, "metadata": meta}
-    return bridge(GENESYS, kind, {**told, "timestamp": "2026-03-01T10:00:00.123Z"})
+    detail = {"topicName": topic or kind.replace("{id}", "conv-1"), "version": "2", "eventBody": body, "metadata": meta}
+    return bridge(GENESYS, kind, {**detail, "timestamp": "2026-03-01T10:00:00.123Z"})
 
 
 def spoken(**more: Any) -> dict[str, Any]:
-    who = {"conversationId": "conv-1", "participantId": "part-1", "sessionId": "sess-1"}
-    return {"eventTime": 1772359200123, **who, "mediaType": "VOICE", **more}
+    identity = {"conversationId": "conv-1", "participantId": "part-1", "sessionId": "sess-1"}
+    return {"eventTime": 1772359200123, **identity, "mediaType": "VOICE", **more}
 
 
 def transcription(**more: Any) -> dict[str, Any]:
-    said = {"utteranceId": "u-1", "isFinal": True, "alternatives": [{"transcript": "hello", "confidence": 0.5}]}
+    utterance = {"utteranceId": "u-1", "isFinal": True, "alternatives": [{"transcript": "hello", "confidence": 0.5}]}
     body = {"eventTime": "2026-03-01T10:00:00.000Z", "conversationId": "conv-1", "communicationId": "comm-1"}
-    told = {**body, "transcripts": [said], "status": {"status": "SESSION_ONGOING", "offsetMs": 10}, **more}
-    return genesys("v2.conversations.{id}.transcription", told)
+    payload = {**body, "transcripts": [utterance], "status": {"status": "SESSION_ONGOING", "offsetMs": 10}, **more}
+    return genesys("v2.conversations.{id}.transcription", payload)
 
 
 def contact(kind: str, **more: Any) -> dict[str, Any]:
     times = {"initiationTimestamp": "2026-03-01T09:00:00.000Z", "disconnectTimestamp": "1970-01-01T00:00:00.001Z"}
-    told = {"eventType": kind, "contactId": "k-1", "instanceArn": "arn:i", "channel": "VOICE", **times, **more}
-    return bridge("aws.connect", "Amazon Connect Contact Event", told)
+    detail = {"eventType": kind, "contactId": "k-1", "instanceArn": "arn:i", "channel": "VOICE", **times, **more}
+    return bridge("aws.connect", "Amazon Connect Contact Event", detail)
 
 
 def case(kind: str, **more: Any) -> dict[str, Any]:
-    told = {"eventType": kind, "approximateChangeTime": "2026-03-01T10:00:00.893Z", **more}
-    return bridge("aws.cases", "Amazon Connect Cases Change", told)
+    detail = {"eventType": kind, "approximateChangeTime": "2026-03-01T10:00:00.893Z", **more}
+    return bridge("aws.cases", "Amazon Connect Cases Change", detail)
 
 
 def stored(kind: str, **more: Any) -> dict[str, Any]:
-    what = {"key": "a/b.txt", "etag": "e0", "sequencer": "0064"}
-    return bridge("aws.s3", kind, {"bucket": {"name": "box"}, "object": what, "request-id": "R1", **more})
+    file = {"key": "a/b.txt", "etag": "e0", "sequencer": "0064"}
+    return bridge("aws.s3", kind, {"bucket": {"name": "box"}, "object": file, "request-id": "R1", **more})
 
 
 def finding(**more: Any) -> dict[str, Any]:
-    told = {"Id": "f-1", "UpdatedAt": "2026-03-01T09:00:00Z", "Workflow": {"Status": "NEW"}, **more}
-    return {"ProcessedAt": "2026-03-01T09:00:01Z", "approximateArrivalTimestamp": 1772.5, **told}
+    stable = {"Id": "f-1", "UpdatedAt": "2026-03-01T09:00:00Z", "Workflow": {"Status": "NEW"}, **more}
+    return {"ProcessedAt": "2026-03-01T09:00:01Z", "approximateArrivalTimestamp": 1772.5, **stable}
 
 
 HUB = "Security Hub Findings - "
@@ -324,8 +324,8 @@ def again(event: Mapping[str, Any]) -> dict[str, Any]:
     return altered(event, fresh if "detail-type" in event else {})
 
 
-def rule_of(event: Mapping[str, Any], book: Rulebook = BOOK) -> str:
-    return book.find(read_event(event)).name
+def rule_of(event: Mapping[str, Any], rules: Rulebook = BOOK) -> str:
+    return rules.find(read_event(event)).name
 
 
 def key(event: Mapping[str, Any]) -> Key:
@@ -366,13 +366,13 @@ def test_a_queue_between_makes_the_window_longer_for_that_rule_only() -> None:
     [("genesis", "genesys"), ("connect", "amazon-connect"), ("Stripe", "stripe"), ("cxone", "cxone")],
 )
 def test_an_unknown_preset_is_refused_with_the_nearest(wrong: str, right: str) -> None:
-    with pytest.raises(ConfigError, match=f"{wrong!r} is not a preset; .*{right}"):
+    with pytest.raises(ConfigError, match=f"unknown preset {wrong!r}; .*{right}"):
         load_preset(wrong)
 
 
 @pytest.mark.parametrize("name", ["", "../presets/genesys", "genesys.toml", "/etc/passwd"])
 def test_a_preset_is_never_a_path(name: str) -> None:
-    with pytest.raises(ConfigError, match="is not a preset"):
+    with pytest.raises(ConfigError, match="unknown preset"):
         load_preset(name)
 
 
@@ -404,7 +404,7 @@ STRANGERS = {
     ),
     "plain JSON": {"id": 1, "object": "event"},
     "an event of S3 itself": bridge("aws.s3", "Bucket Created", {}),
-    "a detail that names a version and is no CloudEvent": bridge(
+    "a detail that names a version and is not a CloudEvent": bridge(
         "my.bus", "order.created", altered(CLOUD, {"type": GONE})
     ),
     "a detail without an id": bridge("my.bus", "order.created", altered(CLOUD, {"id": GONE})),
@@ -613,19 +613,19 @@ def test_github_without_headers_goes_by_content() -> None:
 # --- the command ---
 
 
-def told(*args: str) -> Result:
+def run_presets(*args: str) -> Result:
     return CliRunner().invoke(presets, args)
 
 
 def test_the_list_names_every_preset() -> None:
-    lines = told().output.splitlines()
+    lines = run_presets().output.splitlines()
     assert [line.split()[0] for line in lines] == NAMES
     assert lines[NAMES.index("genesys")].split()[1:4] == ["5d", "7", "rules"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_shown_can_be_pasted(name: str) -> None:
-    output = told(name).output
+    output = run_presets(name).output
     assert read_rules(tomllib.loads(output), "pasted") == rules_of([name])
     comments = " ".join(line.removeprefix("#").strip() for line in output.splitlines() if line.startswith("#"))
     for each in load_preset(name).rules:
@@ -633,8 +633,8 @@ def test_what_is_shown_can_be_pasted(name: str) -> None:
 
 
 def test_json_says_the_same() -> None:
-    everything = [json.loads(line) for line in told("--json").output.splitlines()]
-    (one,) = [json.loads(line) for line in told("genesys", "--json").output.splitlines()]
+    everything = [json.loads(line) for line in run_presets("--json").output.splitlines()]
+    (one,) = [json.loads(line) for line in run_presets("genesys", "--json").output.splitlines()]
     assert [each["name"] for each in everything] == NAMES
     assert one in everything
     assert one["rules"][0]["name"] == "genesys audits"
@@ -643,11 +643,11 @@ def test_json_says_the_same() -> None:
 
 
 def test_an_unknown_name_is_a_wrong_setting() -> None:
-    error = told("genesis").exception
+    error = run_presets("genesis").exception
     assert isinstance(error, ConfigError)
     assert error.exit_code == 2
 
 
 def test_the_help_has_an_example() -> None:
     assert isinstance(presets, click.Command)
-    assert "eventonce presets genesys" in told("--help").output
+    assert "eventonce presets genesys" in run_presets("--help").output

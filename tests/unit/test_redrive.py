@@ -30,11 +30,14 @@ def broken(event: Event) -> None:
 class Morgue:
     """A pipeline whose events have died, and redrives of them."""
 
-    def __init__(self, folder: Path, place: str) -> None:
+    def __init__(self, folder: Path, dead_letter: str) -> None:
         self.folder = folder
-        self.place = place
+        self.dead_letter = dead_letter
         self.settings = load(
-            store=f"sqlite:///{folder / 'store.db'}", source=str(folder / "in.jsonl"), dead_letter=place, max_attempts=2
+            store=f"sqlite:///{folder / 'store.db'}",
+            source=str(folder / "in.jsonl"),
+            dead_letter=dead_letter,
+            max_attempts=2,
         )
         self.ran: list[str] = []
         self.seen: list[tuple[str, OutcomeKind]] = []
@@ -46,7 +49,7 @@ class Morgue:
     def work(self, *events: Any, handler: Handler | None = None) -> None:
         lines = [event if isinstance(event, bytes) else json.dumps(event).encode() for event in events]
         (self.folder / "in.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
-        source, letters = open_source(self.settings.source), open_dead_letters(self.place)
+        source, letters = open_source(self.settings.source), open_dead_letters(self.dead_letter)
         with open_once(self.settings) as once:
             Worker(once, source, handler or self.note, letters, batch=10).run()
         source.close()
@@ -56,11 +59,11 @@ class Morgue:
         self.ran.append(event.id)
 
     def redrive(self, handler: Any = None, *, reprocess: bool = False, store: Any = None, **more: Any) -> bool:
-        """Redrive all letters; whether all are done."""
+        """Redrive all letters. Return whether all are done."""
         self.seen = []
         settings = redrive_settings(self.settings, reprocess=reprocess)
         once = open_once(settings) if store is None else Once(store, max_attempts=settings.max_attempts)
-        box = open_box(self.place)
+        box = open_box(self.dead_letter)
         for name, value in more.items():
             setattr(box, name, value)
         try:
@@ -74,7 +77,7 @@ class Morgue:
         self.seen.append((letter.reason, outcome.kind))
 
     def left(self) -> list[DeadLetter]:
-        box = open_box(self.place)
+        box = open_box(self.dead_letter)
         try:
             return list(box.letters())
         finally:
@@ -125,9 +128,9 @@ def test_what_fails_again_stays_with_its_new_reason(morgue: Morgue) -> None:
     morgue.die(*events("a"))
     assert not morgue.redrive(worse)
     assert not morgue.redrive(worse)
-    (left,) = morgue.left()
-    assert (left.attempts, left.reason, left.outcome) == (4, "'a'", "failed")
-    assert left.body == b'{"id": "a"}'
+    (letter,) = morgue.left()
+    assert (letter.attempts, letter.reason, letter.outcome) == (4, "'a'", "failed")
+    assert letter.body == b'{"id": "a"}'
     assert morgue.redrive()
     assert (morgue.ran, morgue.left()) == (["a"], [])
 
@@ -157,8 +160,8 @@ def test_what_can_never_be_read_stays(morgue: Morgue) -> None:
     morgue.die(b"junk", {"id": "a"})
     assert not morgue.redrive()
     assert morgue.ran == ["a"]
-    (left,) = morgue.left()
-    assert (left.body, left.attempts) == (b"junk", 0)
+    (letter,) = morgue.left()
+    assert (letter.body, letter.attempts) == (b"junk", 0)
 
 
 def test_another_copy_got_through_meanwhile(morgue: Morgue) -> None:
@@ -181,7 +184,7 @@ def test_two_letters_of_one_event_run_it_once(morgue: Morgue) -> None:
     )
 
 
-def test_an_async_handler(morgue: Morgue) -> None:
+def test_an_async_handler_is_awaited(morgue: Morgue) -> None:
     async def handle(event: Event) -> None:
         morgue.ran.append(event.id)
 
@@ -193,7 +196,7 @@ def test_an_async_handler(morgue: Morgue) -> None:
 # --- again ---
 
 
-def test_again_runs_what_is_done_once_for_each_letter(morgue: Morgue) -> None:
+def test_reprocess_runs_what_is_done_once_for_each_letter(morgue: Morgue) -> None:
     morgue.die(*events("a"))
     with open_once(morgue.settings) as once:
         once.forget([once.key({"id": "a"})])
@@ -205,15 +208,15 @@ def test_again_runs_what_is_done_once_for_each_letter(morgue: Morgue) -> None:
     assert (morgue.ran, morgue.kinds, morgue.left()) == (["a", "a"], [OutcomeKind.DUPLICATE], [])
 
 
-def test_again_tells_the_handler_its_mark(morgue: Morgue) -> None:
-    marks: list[str | None] = []
+def test_reprocess_gives_the_handler_the_replay_name(morgue: Morgue) -> None:
+    replays: list[str | None] = []
     morgue.die(*events("a"))
     (letter,) = morgue.left()
-    assert morgue.redrive(lambda event: marks.append(event.replay), reprocess=True)
-    assert marks == [letter.replay_name]
+    assert morgue.redrive(lambda event: replays.append(event.replay), reprocess=True)
+    assert replays == [letter.replay_name]
 
 
-def test_again_with_rules_of_their_own(tmp_path: Path) -> None:
+def test_reprocess_keeps_the_rules_of_the_pipeline(tmp_path: Path) -> None:
     rules = [{"name": "orders", "match": {"source": ["o"]}, "key": "content"}]
     again = redrive_settings(load(rule=rules), reprocess=True)
     assert [(rule.name, rule.replay) for rule in again.rule] == [("orders", "reprocess"), ("no rule", "reprocess")]
@@ -269,7 +272,7 @@ def test_killed_between_two_batches(morgue: Morgue) -> None:
 def test_half_a_note_of_a_killed_redrive_costs_nothing(in_file: Morgue) -> None:
     in_file.die(*events("a", "b"))
     first, second = in_file.left()
-    journal = Path(f"{in_file.place}.redriven")
+    journal = Path(f"{in_file.dead_letter}.redriven")
     journal.write_text(json.dumps({"letter": first.id, "redriven": True}) + '\n{"letter": "')
     assert in_file.left() == [second]
     assert in_file.redrive()
@@ -330,7 +333,7 @@ class Sink:
 
     def send(self, events: Iterable[Event], idempotency_keys: Iterable[str]) -> list[Exception | None]:
         if not self.answers:
-            raise SinkError("it is gone; mend that")
+            raise SinkError("it is gone")
         return [self.answers.pop(0) for _ in events]
 
     def close(self) -> None: ...
@@ -356,8 +359,8 @@ def test_what_a_sink_did_not_take_stays(morgue: Morgue) -> None:
 def test_the_file_is_emptied_when_no_letter_is_left(in_file: Morgue) -> None:
     in_file.die(*events("a", "b"))
     in_file.redrive()
-    assert Path(in_file.place).read_bytes() == b""
-    assert not Path(f"{in_file.place}.redriven").exists()
+    assert Path(in_file.dead_letter).read_bytes() == b""
+    assert not Path(f"{in_file.dead_letter}.redriven").exists()
 
 
 def test_a_letter_that_comes_during_a_redrive_is_not_lost(in_file: Morgue) -> None:
@@ -368,12 +371,12 @@ def test_a_letter_that_comes_during_a_redrive_is_not_lost(in_file: Morgue) -> No
     assert in_file.redrive(meanwhile)
     assert [letter.body for letter in in_file.left()] == [b'{"id": "late"}']
     assert in_file.redrive()
-    assert (in_file.ran, Path(in_file.place).read_bytes()) == (["late"], b"")
+    assert (in_file.ran, Path(in_file.dead_letter).read_bytes()) == (["late"], b"")
 
 
 def test_a_worker_that_has_the_file_open_goes_on_writing_to_it(in_file: Morgue) -> None:
     in_file.die(*events("a"))
-    letters = open_dead_letters(in_file.place)  # opens it
+    letters = open_dead_letters(in_file.dead_letter)  # opens it
     in_file.redrive()
     from .test_dead_letters import NOW, dead
 
@@ -382,20 +385,20 @@ def test_a_worker_that_has_the_file_open_goes_on_writing_to_it(in_file: Morgue) 
     assert [letter.body for letter in in_file.left()] == [b'{"id":"1"}']
 
 
-def test_a_line_that_is_no_letter_is_never_thrown_away(in_file: Morgue) -> None:
+def test_a_line_that_cannot_be_a_letter_is_never_deleted(in_file: Morgue) -> None:
     in_file.die(*events("a"))
-    with open(in_file.place, "ab") as file:
+    with open(in_file.dead_letter, "ab") as file:
         file.write(b"what is this\n")
     assert in_file.redrive()
-    (left,) = in_file.left()
-    assert left.trouble is not None
-    assert b"what is this\n" in Path(in_file.place).read_bytes()
+    (letter,) = in_file.left()
+    assert letter.trouble is not None
+    assert b"what is this\n" in Path(in_file.dead_letter).read_bytes()
 
 
 @pytest.mark.parametrize("wrong", [{"rule": ["a"]}, {"key": {}}])
-def test_a_letter_whose_rule_or_key_is_no_text_is_a_damaged_one(wrong: dict[str, Any]) -> None:
-    told = {"outcome": "failed", "reason": "", "attempts": 1, "rule": None, "key": None, "time": "", "body": "{}"}
-    letter = read_letter(json.dumps({**told, **wrong}).encode())
+def test_a_letter_whose_rule_or_key_is_not_a_string_is_damaged(wrong: dict[str, Any]) -> None:
+    fields = {"outcome": "failed", "reason": "", "attempts": 1, "rule": None, "key": None, "time": "", "body": "{}"}
+    letter = read_letter(json.dumps({**fields, **wrong}).encode())
     assert letter.trouble is not None
     assert [group.size for group in groups([letter])] == [1]
 

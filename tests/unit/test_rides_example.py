@@ -85,7 +85,7 @@ def test_each_change_is_stored_with_its_event(api: Api) -> None:
     assert kinds == ["Ride Requested", "Ride Accepted", "Ride Started", "Ride Completed"]
 
 
-def test_what_is_asked_again_is_answered_and_not_done_again(api: Api) -> None:
+def test_a_repeated_request_is_answered_and_not_done_again(api: Api) -> None:
     first = api.post("/rides", {"id": "r-1", "rider": "ada"})
     again = api.post("/rides", {"id": "r-1", "rider": "ada"})
     assert (first.status_code, first.json()) == (again.status_code, again.json())
@@ -96,30 +96,32 @@ def test_what_is_asked_again_is_answered_and_not_done_again(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "status", "said"),
+    ("method", "path", "body", "status", "problem"),
     [
         ("POST", "/rides", "{", 400, "not JSON"),
         ("POST", "/rides", "[" * 100_000, 400, "not JSON"),
         ("POST", "/rides", "[]", 400, "not a JSON object"),
-        ("POST", "/rides", '{"id": "r-2"}', 400, "rider: give"),
-        ("POST", "/rides", '{"id": "", "rider": "ada"}', 400, "id: give"),
-        ("POST", "/rides", '{"id": "a/b", "rider": "ada"}', 400, "id: give"),
+        ("POST", "/rides", '{"id": "r-2"}', 400, "rider: use"),
+        ("POST", "/rides", '{"id": "", "rider": "ada"}', 400, "id: use"),
+        ("POST", "/rides", '{"id": "a/b", "rider": "ada"}', 400, "id: use"),
         ("POST", "/rides", '{"id": "r-1", "rider": "bob"}', 409, "another rider's"),
         ("PATCH", "/rides/r-9", '{"version": 1, "status": "accepted"}', 404, "no ride r-9"),
-        ("PATCH", "/rides/r-1", '{"version": "1", "status": "accepted"}', 400, "version: give"),
-        ("PATCH", "/rides/r-1", '{"version": true, "status": "accepted"}', 400, "version: give"),
+        ("PATCH", "/rides/r-1", '{"version": "1", "status": "accepted"}', 400, "version: use"),
+        ("PATCH", "/rides/r-1", '{"version": true, "status": "accepted"}', 400, "version: use"),
         ("PATCH", "/rides/r-1", '{"version": 7, "status": "accepted"}', 409, "at version 4"),
         ("PATCH", "/rides/r-1", '{"version": 4, "status": "accepted"}', 409, "is completed"),
         ("PATCH", "/rides/r-1", '{"version": 4, "status": "flying"}', 409, "is completed"),
-        ("PATCH", "/rides/r-1", '{"version": 3, "status": "completed"}', 400, "fareCents: give"),
-        ("PATCH", "/rides/r-1", '{"version": 3, "status": "completed", "fareCents": -1}', 400, "fareCents: give"),
+        ("PATCH", "/rides/r-1", '{"version": 3, "status": "completed"}', 400, "fareCents: use"),
+        ("PATCH", "/rides/r-1", '{"version": 3, "status": "completed", "fareCents": -1}', 400, "fareCents: use"),
     ],
 )
-def test_a_wrong_request_changes_nothing(api: Api, method: str, path: str, body: str, status: int, said: str) -> None:
+def test_a_wrong_request_changes_nothing(
+    api: Api, method: str, path: str, body: str, status: int, problem: str
+) -> None:
     complete(api, "r-1")
     answer = api.ask(method, path, body.encode())
     assert answer.status_code == status
-    assert said in answer.json()["error"]
+    assert problem in answer.json()["error"]
     assert len(events()) == 4
 
 
@@ -148,16 +150,16 @@ def histories(draw: st.DrawFn) -> list[list[dict[str, Any]]]:
     """Every version at least once, in any order, in batches of any size."""
     versions = draw(st.permutations([1, 2, 3, 4, *draw(st.lists(st.integers(1, 4), max_size=8))]))
     copies = itertools.count()
-    left, found = [ride(version, next(copies)) for version in versions], []
+    left, delivered = [ride(version, next(copies)) for version in versions], []
     while left:
         size = draw(st.integers(1, len(left)))
-        found.append(left[:size])
+        delivered.append(left[:size])
         left = left[size:]
-    return found
+    return delivered
 
 
 def consume(pipeline: str, history: list[list[dict[str, Any]]], folder: Path, rules: bool = True) -> Path:
-    """Let a consumer of the example see it; each batch in a process of its own, as it were."""
+    """Run a consumer of the example on a history, with a new engine for each batch."""
     consumers, chosen = importlib.import_module("consumers"), load(EXAMPLE / f"{pipeline}.toml")
     file = folder / f"{pipeline}.db"
     file.unlink(missing_ok=True)
@@ -174,7 +176,7 @@ def consume(pipeline: str, history: list[list[dict[str, Any]]], folder: Path, ru
 def test_the_read_model_ends_in_the_newest_state(
     history: list[list[dict[str, Any]]], rules: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """With the rule's `version`, and by the upsert alone."""
+    """This holds with the rule's `version`, and by the upsert alone."""
     file = consume("readmodel", history, tmp_path_factory.getbasetemp(), rules)
     assert rows("SELECT id, status, version FROM rides", str(file)) == [("r-1", "s4", 4)]
 
@@ -194,7 +196,7 @@ def test_the_carrier_repeats_and_delays_and_loses_nothing(tmp_path: Path) -> Non
     file = tmp_path / "bus.jsonl"
     whole = [f'{{"n": {number}}}\n' for number in range(1, 31)]
     file.write_text("".join(whole) + '{"n": ')
-    found = list(carrier.unreliably(carrier.lines(file, follow=False)))
-    assert set(found) == set(whole)
-    assert len(found) == 40
-    assert list(dict.fromkeys(found)) != whole
+    delivered = list(carrier.unreliably(carrier.lines(file, follow=False)))
+    assert set(delivered) == set(whole)
+    assert len(delivered) == 40
+    assert list(dict.fromkeys(delivered)) != whole

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import pytest
 
 from eventonce import Event, EventRejected, Once, Rule
-from eventonce.aws_lambda import invocation as envelope
+from eventonce.aws_lambda import invocation
 from eventonce.aws_lambda.invocation import Reply
 from eventonce.event import formats
 from eventonce.event.formats import carriers, read_event, read_events, unpack
@@ -29,15 +29,15 @@ from eventonce.webhook import Webhook
 from tests.unit.test_formats_written import by_both
 from tests.unit.test_pattern import BROAD
 from tests.unit.test_presets import again
-from tests.unit.test_webhook_app import tell
+from tests.unit.test_webhook_app import send_event
 
 DATA = Path(__file__).parents[1] / "data"
 
 
 def files(folder: str) -> dict[str, Path]:
-    """The samples in a folder of tests/data by their names, as "sqs/fifo"."""
-    found = sorted((DATA / folder).rglob("*.json"))
-    return {str(file.relative_to(DATA / folder).with_suffix("")): file for file in found}
+    """Return the samples in a folder of tests/data by their names, such as "sqs/fifo"."""
+    paths = sorted((DATA / folder).rglob("*.json"))
+    return {str(file.relative_to(DATA / folder).with_suffix("")): file for file in paths}
 
 
 def documents(folder: str) -> dict[str, Any]:
@@ -177,11 +177,11 @@ def test_every_reader_of_a_carrier_has_a_sample() -> None:
 
 def test_every_shape_that_is_recognised_has_a_sample() -> None:
     modules = [import_module(f"{formats.__name__}.{each.name}") for each in pkgutil.iter_modules(formats.__path__)]
-    found = [(f"{module.__name__}.{name}", each) for module in modules for name, each in functions(module)]
-    tests = {name: each for name, each in found if name.startswith(RECOGNISE) or ".recognises" in name}
+    by_name = [(f"{module.__name__}.{name}", each) for module in modules for name, each in functions(module)]
+    tests = {name: each for name, each in by_name if name.startswith(RECOGNISE) or ".recognises" in name}
     assert len(tests) >= 10
-    _, said_yes = run_by_samples()
-    assert [name for name, test in tests.items() if test.__code__ not in said_yes] == []
+    _, returned_true = run_by_samples()
+    assert [name for name, test in tests.items() if test.__code__ not in returned_true] == []
 
 
 def test_every_source_of_records_has_a_sample() -> None:
@@ -189,7 +189,7 @@ def test_every_source_of_records_has_a_sample() -> None:
 
 
 def test_every_carrier_that_the_lambda_door_knows_has_a_sample() -> None:
-    assert {*envelope._OF_RECORDS, *envelope._TELLING_PIPES} <= {name.partition("/")[0] for name in EXPECTED}
+    assert {*invocation._OF_RECORDS, *invocation._REPORTING_PIPES} <= {name.partition("/")[0] for name in EXPECTED}
     assert {EXPECTED[name].reply for name in INVOCATIONS} == set(Reply)
 
 
@@ -230,33 +230,33 @@ def objects(value: Any) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_events_are_what_they_are(name: str) -> None:
-    sample, found = EXPECTED[name], events(CARRIERS[name])
+    sample, results = EXPECTED[name], events(CARRIERS[name])
     assert {carried.carrier for carried in unpack(CARRIERS[name])} == {name.partition("/")[0]}
-    assert len(found) == sample.size
-    assert {event.form for event in found} == {sample.form}
-    assert (found[0].source, found[0].type) == (sample.source, sample.type)
+    assert len(results) == sample.size
+    assert {event.form for event in results} == {sample.form}
+    assert (results[0].source, results[0].type) == (sample.source, sample.type)
     if sample.first is None:
-        assert all(event.id for event in found)
+        assert all(event.id for event in results)
     else:
-        assert found[0].id == sample.first
-    if any(event.id for event in found):
-        assert len({event.id for event in found}) == sample.size
+        assert results[0].id == sample.first
+    if any(event.id for event in results):
+        assert len({event.id for event in results}) == sample.size
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_read_is_refused_with_the_reason(name: str) -> None:
-    found = read_events(files("carriers")[name].read_bytes())
-    assert [str(each) for each in found if isinstance(each, EventRejected)] == [REFUSED[name]]
+    results = read_events(files("carriers")[name].read_bytes())
+    assert [str(each) for each in results if isinstance(each, EventRejected)] == [REFUSED[name]]
 
 
 @pytest.mark.parametrize("name", CARRIERS)
 def test_bytes_text_and_objects_give_the_same(name: str) -> None:
     raw = files("carriers")[name].read_bytes()
     for body in (b"\xef\xbb\xbf" + raw, raw.decode(), CARRIERS[name]):
-        assert list(map(shown, read_events(body))) == list(map(shown, read_events(raw)))
+        assert list(map(comparable, read_events(body))) == list(map(comparable, read_events(raw)))
 
 
-def shown(read: Event | EventRejected) -> Any:
+def comparable(read: Event | EventRejected) -> Any:
     return (read.document(), read.form, read.replay) if isinstance(read, Event) else str(read)
 
 
@@ -306,8 +306,8 @@ def test_replays_are_marked() -> None:
 
 
 def test_samples_of_carriers_have_distinct_contents() -> None:
-    book = Rulebook("test", [Rule(name="content", key="content")], Rule(name="id"))
-    keys = [book.key(event).key for name in EXPECTED for event in events(CARRIERS[name])]
+    rules = Rulebook("test", [Rule(name="content", key="content")], Rule(name="id"))
+    keys = [rules.key(event).key for name in EXPECTED for event in events(CARRIERS[name])]
     assert len(set(keys)) == len(keys)
 
 
@@ -321,9 +321,9 @@ def test_both_ways_to_read_an_event_of_eventbridge_agree() -> None:
 
 
 def events(document: Any) -> list[Event]:
-    found = read_events(json.dumps(document))
-    assert [each for each in found if not isinstance(each, Event)] == []
-    return [each for each in found if isinstance(each, Event)]
+    results = read_events(json.dumps(document))
+    assert [each for each in results if not isinstance(each, Event)] == []
+    return [each for each in results if isinstance(each, Event)]
 
 
 # --- carriers: what the Lambda door answers ---
@@ -406,7 +406,7 @@ def test_a_message_that_cannot_be_read_comes_back_and_the_others_are_done(functi
 
 
 def summary(answer: Any, reply: Reply | None) -> list[str]:
-    """What an answer says of failures: the names of messages, or the status of a response that is not 200."""
+    """Return the failures in an answer: the names of messages, or the status of a response that is not 200."""
     if reply is Reply.RESPONSE:
         return [] if answer["statusCode"] == 200 else [str(answer["statusCode"])]
     if reply is Reply.RECORDS:
@@ -427,19 +427,19 @@ BY_ID = {rule.name for rule in rules_of(preset_names()) if rule.key == "id"} | {
 
 
 def rule_name(sample: str) -> str:
-    """The rule of a sample: "genesys other topics" of "genesys/other-topics.more"; those in none/ go by their id."""
+    """Return the rule of a sample: "genesys other topics" of "genesys/other-topics.more". Those in none/ have "id"."""
     preset, _, name = sample.partition("/")
     return "id" if preset == "none" else f"{preset} {name.partition('.')[0].replace('-', ' ')}"
 
 
 def event_of(document: dict[str, Any]) -> Event:
-    """The event of a document; a request, which has nothing but headers and a body, comes in by the webhook."""
+    """Return the event of a document. A request, which has nothing but headers and a body, goes to the webhook."""
     if document.keys() != {"headers", "body"}:
         return read_event(document)
     seen: list[Event] = []
     with Once("memory:", rules=Rule(name="content", key="content")) as once, closing(Webhook(once, seen.append)) as app:
         headers = {name.replace("-", "_"): value for name, value in document["headers"].items()}
-        assert tell(app, document["body"], **headers).status == 200
+        assert send_event(app, document["body"], **headers).status == 200
     return seen[0]
 
 

@@ -1,4 +1,4 @@
-"""Real events, where the folder with them stands beside the repository. They are read there and never copied.
+"""Real events, if a folder with them is beside the repository. They are read there and never copied.
 
 The samples of our own in tests/data show the same without it (test_samples.py).
 """
@@ -24,7 +24,7 @@ WITHOUT_A_BODY = {"http/ptpy__lambdaFunctionUrlEvent.json", "sqs/ptjava__sqs_eve
 
 if not FILES:
     pytest.skip(
-        "an extra: no folder of real events stands beside the repository; test_samples.py covers the same",
+        "an extra: no folder of real events beside the repository; test_samples.py covers the same",
         allow_module_level=True,
     )
 
@@ -42,12 +42,12 @@ def load(name: str) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_event_is_read(name: str) -> None:
-    found = read(name)
-    assert found
+    results = read(name)
+    assert results
     if name in WITHOUT_A_BODY:
-        assert [str(each).rpartition(": ")[2] for each in found] == ["has no body"]
+        assert [str(each).rpartition(": ")[2] for each in results] == ["has no body"]
     else:
-        assert [each for each in found if not isinstance(each, Event)] == []
+        assert [each for each in results if not isinstance(each, Event)] == []
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_every_event_is_read(name: str) -> None:
 def test_events_are_what_they_are(
     name: str, count: int, form: str, first: str | None, source: str | None, kind: str
 ) -> None:
-    found = read(name)
-    assert len(found) == count
-    event = found[0]
+    results = read(name)
+    assert len(results) == count
+    event = results[0]
     assert isinstance(event, Event)
     assert event.form == form
     assert event.id if first is None else event.id == first

@@ -270,7 +270,7 @@ def test_a_missing_or_wrong_key_is_400_where_one_is_required(key: str | None, sh
     assert shop.charges == []
 
 
-def test_two_keys_are_none(client: Client) -> None:
+def test_two_keys_are_refused(client: Client) -> None:
     assert client.post("/charge", headers=[("Idempotency-Key", "a"), ("Idempotency-Key", "b")]).status_code == 400
 
 
@@ -363,23 +363,23 @@ def test_an_answer_that_could_not_be_remembered_is_not_given(shop: Shop) -> None
     assert client.post("/charge", headers=KEY).status_code == 503
 
 
-def test_while_the_first_is_under_way_a_copy_gets_409(shop: Shop) -> None:
+def test_while_the_first_is_in_progress_a_copy_gets_409(shop: Shop) -> None:
     app = shop.app()
 
     async def ask() -> tuple[int, dict[str, str], Any]:
-        told: list[Any] = []
+        sent: list[Any] = []
         parts = [{"type": "http.request", "body": b"{}", "more_body": False}]
 
         async def receive() -> Any:
             return parts.pop(0) if parts else await asyncio.Event().wait()
 
         async def send(message: Any) -> None:
-            told.append(message)
+            sent.append(message)
 
         scope = {"type": "http", "method": "POST", "path": "/charge", "query_string": b""}
         await app({**scope, "headers": [(b"idempotency-key", b"k")]}, receive, send)
-        headers = {name.decode(): value.decode() for name, value in told[0]["headers"]}
-        return told[0]["status"], headers, json.loads(told[1]["body"])
+        headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        return sent[0]["status"], headers, json.loads(sent[1]["body"])
 
     async def both() -> None:
         shop.go.clear()
@@ -396,7 +396,7 @@ def test_while_the_first_is_under_way_a_copy_gets_409(shop: Shop) -> None:
 
 
 def test_it_ends_with_the_application(shop: Shop) -> None:
-    told: list[str] = []
+    sent: list[str] = []
 
     async def live() -> None:
         messages = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
@@ -405,9 +405,9 @@ def test_it_ends_with_the_application(shop: Shop) -> None:
             return messages.pop(0)
 
         async def send(message: Any) -> None:
-            told.append(message["type"])
+            sent.append(message["type"])
 
         await shop.app()({"type": "lifespan"}, receive, send)
 
     asyncio.run(live())
-    assert told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]

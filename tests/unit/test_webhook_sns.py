@@ -58,14 +58,14 @@ def signed(notice: dict[str, Any], version: str = "2", **more: Any) -> bytes:
 
 
 class Net:
-    """What is out there, and who was asked."""
+    """The network: its response, and the URLs that were requested."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.answer: Callable[[], bytes] = certificate
 
     def __call__(self, url: str) -> bytes:
-        self.asked.append(url)
+        self.requested.append(url)
         return self.answer()
 
 
@@ -74,8 +74,8 @@ def net() -> Net:
     return Net()
 
 
-def told(auth: Sns, body: bytes) -> str | int | None:
-    """What became of it: None for an event, a word, or the status of a refusal."""
+def admit(auth: Sns, body: bytes) -> str | int | None:
+    """Return the result: None for an event, a word, or the status of a refusal."""
     try:
         admitted = asyncio.run(auth.admit({}, body))
     except RequestRefused as refusal:
@@ -86,19 +86,19 @@ def told(auth: Sns, body: bytes) -> str | int | None:
 @pytest.mark.parametrize("off", [timedelta(days=-2), timedelta(days=2), None])
 def test_a_message_of_long_ago_is_one_that_somebody_has_kept(off: timedelta | None, net: Net) -> None:
     then = "yesterday" if off is None else (NOW + off).isoformat()
-    assert told(Sns(TOPIC, fetch=net), signed({**NOTICE, "Timestamp": then})) == 401
-    assert told(Sns(TOPIC, fetch=net), signed({**CONFIRMATION, "Timestamp": then})) == 401
-    assert net.asked == []
-    assert off is None or told(Sns(TOPIC, fetch=net, tolerance="3d"), signed({**NOTICE, "Timestamp": then})) is None
+    assert admit(Sns(TOPIC, fetch=net), signed({**NOTICE, "Timestamp": then})) == 401
+    assert admit(Sns(TOPIC, fetch=net), signed({**CONFIRMATION, "Timestamp": then})) == 401
+    assert net.requested == []
+    assert off is None or admit(Sns(TOPIC, fetch=net, tolerance="3d"), signed({**NOTICE, "Timestamp": then})) is None
 
 
 @pytest.mark.parametrize("version", ["1", "2"])
 @pytest.mark.parametrize("subject", [{}, {"Subject": None}, {"Subject": "Orders"}])
 def test_what_sns_has_signed_is_taken(version: str, subject: dict[str, Any], net: Net) -> None:
     auth = Sns(TOPIC, fetch=net)
-    assert told(auth, signed({**NOTICE, **subject}, version)) is None
-    assert told(auth, signed({**NOTICE, **subject, "MessageId": "m-2"}, version)) is None
-    assert net.asked == [CERTIFICATE]
+    assert admit(auth, signed({**NOTICE, **subject}, version)) is None
+    assert admit(auth, signed({**NOTICE, **subject, "MessageId": "m-2"}, version)) is None
+    assert net.requested == [CERTIFICATE]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_what_sns_has_signed_is_taken(version: str, subject: dict[str, Any], net
     ],
 )
 def test_what_was_changed_is_refused(change: dict[str, Any], net: Net) -> None:
-    assert told(Sns(TOPIC, fetch=net), signed(NOTICE, **change)) == 401
+    assert admit(Sns(TOPIC, fetch=net), signed(NOTICE, **change)) == 401
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_what_was_changed_is_refused(change: dict[str, Any], net: Net) -> None:
     ],
 )
 def test_a_forged_certificate_is_never_fetched(url: Any, net: Net) -> None:
-    assert told(Sns(TOPIC, fetch=net), signed(NOTICE, SigningCertURL=url)) == 401
-    assert net.asked == []
+    assert admit(Sns(TOPIC, fetch=net), signed(NOTICE, SigningCertURL=url)) == 401
+    assert net.requested == []
 
 
 PLACES = {
@@ -181,15 +181,15 @@ def test_a_topic_is_signed_and_confirmed_by_the_server_of_its_region_alone(arn: 
     auth = Sns(topic, fetch=net)
     for other in {"sns.us-east-1.amazonaws.com", *PLACES.values()} - {host}:
         url = f"https://{other}/SimpleNotificationService-0.pem"
-        assert told(auth, signed({**NOTICE, "TopicArn": topic}, SigningCertURL=url)) == 401
-    assert net.asked == []
+        assert admit(auth, signed({**NOTICE, "TopicArn": topic}, SigningCertURL=url)) == 401
+    assert net.requested == []
     certificate = f"https://{host}/SimpleNotificationService-0.pem"
-    assert told(auth, signed({**NOTICE, "TopicArn": topic}, SigningCertURL=certificate)) is None
+    assert admit(auth, signed({**NOTICE, "TopicArn": topic}, SigningCertURL=certificate)) is None
     subscribe = f"https://{host}/?Action=ConfirmSubscription&TopicArn={topic}&Token=abc"
     elsewhere = {**CONFIRMATION, "TopicArn": topic}
-    assert told(auth, signed(elsewhere, SigningCertURL=certificate)) == 401
-    assert told(auth, signed({**elsewhere, "SubscribeURL": subscribe}, SigningCertURL=certificate)) == "confirmed"
-    assert net.asked == [certificate, subscribe]
+    assert admit(auth, signed(elsewhere, SigningCertURL=certificate)) == 401
+    assert admit(auth, signed({**elsewhere, "SubscribeURL": subscribe}, SigningCertURL=certificate)) == "confirmed"
+    assert net.requested == [certificate, subscribe]
 
 
 def test_partitions_are_those_of_aws() -> None:
@@ -199,10 +199,10 @@ def test_partitions_are_those_of_aws() -> None:
 
 def test_a_subscription_is_confirmed_when_it_is_signed_and_of_our_topic(net: Net) -> None:
     auth = Sns(TOPIC, fetch=net)
-    assert told(auth, signed(CONFIRMATION)) == "confirmed"
-    assert net.asked == [CERTIFICATE, SUBSCRIBE]
-    assert told(auth, signed({**CONFIRMATION, "Type": "UnsubscribeConfirmation"})) == "unsubscribed"
-    assert net.asked == [CERTIFICATE, SUBSCRIBE]
+    assert admit(auth, signed(CONFIRMATION)) == "confirmed"
+    assert net.requested == [CERTIFICATE, SUBSCRIBE]
+    assert admit(auth, signed({**CONFIRMATION, "Type": "UnsubscribeConfirmation"})) == "unsubscribed"
+    assert net.requested == [CERTIFICATE, SUBSCRIBE]
 
 
 @pytest.mark.parametrize(
@@ -216,14 +216,14 @@ def test_a_subscription_is_confirmed_when_it_is_signed_and_of_our_topic(net: Net
     ],
 )
 def test_other_subscriptions_are_not(change: dict[str, Any], net: Net) -> None:
-    assert told(Sns(TOPIC, fetch=net), signed({**CONFIRMATION, **change})) == 401
-    assert not [url for url in net.asked if "Action" in url]
+    assert admit(Sns(TOPIC, fetch=net), signed({**CONFIRMATION, **change})) == 401
+    assert not [url for url in net.requested if "Action" in url]
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'"text"', b"{}", b'{"id": "raw delivery"}'])
 def test_what_is_no_message_is_refused(body: bytes, net: Net) -> None:
-    assert told(Sns(TOPIC, fetch=net), body) in (400, 401)
-    assert net.asked == []
+    assert admit(Sns(TOPIC, fetch=net), body) in (400, 401)
+    assert net.requested == []
 
 
 @pytest.mark.parametrize(
@@ -240,8 +240,8 @@ def test_a_header_does_not_give_a_signed_message_another_name(renamed: dict[str,
     body = signed({**NOTICE, "Message": "a plain text"})
 
     async def twice() -> list[str]:
-        told = [await ask(app, body), await ask(app, body, **renamed)]
-        return [each.headers["eventonce-outcome"] for each in told]
+        admit = [await ask(app, body), await ask(app, body, **renamed)]
+        return [each.headers["eventonce-outcome"] for each in admit]
 
     assert asyncio.run(twice()) == ["processed", "duplicate"]
     assert [event.id for event in seen] == ["m-1"]
@@ -285,7 +285,7 @@ def test_a_body_that_names_no_topic_of_ours_is_not_parsed(body: bytes, net: Net,
     app = Webhook(Once("memory:", consumer="c"), [].append, auth=Sns(TOPIC, fetch=net))
     assert asyncio.run(ask(app, body, content_type="text/plain; charset=UTF-8")).status == 401
     app.close()
-    assert (decoder.decoded, net.asked) == (0, [])
+    assert (decoder.decoded, net.requested) == (0, [])
 
 
 def test_headers_of_another_topic_or_type_are_enough(net: Net, decoder: Decoder) -> None:
@@ -303,13 +303,13 @@ def test_headers_of_another_topic_or_type_are_enough(net: Net, decoder: Decoder)
 def test_what_is_not_signed_is_not_parsed_either(net: Net) -> None:
     """A number that no reader takes shows it: what is skipped costs next to nothing, whatever it is."""
     body = signed(NOTICE)[:-1] + b', "x": [' + b"1e999999," * 10_000 + b"0]}"
-    assert told(Sns(TOPIC, fetch=net), body) is None
+    assert admit(Sns(TOPIC, fetch=net), body) is None
 
 
 def test_more_than_sns_sends_is_too_large(net: Net, decoder: Decoder) -> None:
     longest = {**NOTICE, "Message": '"' * 1024 * 1024}  # the longest message, each byte of it escaped
-    assert told(Sns(TOPIC, fetch=net), signed(longest)) is None
-    assert told(Sns(TOPIC, fetch=net), signed({**NOTICE, "Message": '"' * 1100 * 1024})) == 413
+    assert admit(Sns(TOPIC, fetch=net), signed(longest)) is None
+    assert admit(Sns(TOPIC, fetch=net), signed({**NOTICE, "Message": '"' * 1100 * 1024})) == 413
     assert decoder.decoded == 1
 
 
@@ -327,8 +327,8 @@ def test_more_than_sns_sends_is_too_large(net: Net, decoder: Decoder) -> None:
     ],
 )
 def test_nothing_is_fetched_for_what_cannot_be_right(change: dict[str, Any], net: Net) -> None:
-    assert told(Sns(TOPIC, fetch=net), signed(NOTICE, **change)) == 401
-    assert net.asked == []
+    assert admit(Sns(TOPIC, fetch=net), signed(NOTICE, **change)) == 401
+    assert net.requested == []
 
 
 def test_a_name_that_is_not_resolved_does_not_hold_the_sender_for_ever(
@@ -336,16 +336,16 @@ def test_a_name_that_is_not_resolved_does_not_hold_the_sender_for_ever(
 ) -> None:
     go = threading.Event()
     net.answer = lambda: certificate() if go.wait(60) else b""
-    monkeypatch.setattr(sns, "_PATIENCE", 0.05)
+    monkeypatch.setattr(sns, "_TOTAL_TIMEOUT", 0.05)
     auth = Sns(TOPIC, fetch=net)
 
     async def twice() -> list[int | None]:
-        found = [await status(auth)]
+        results = [await status(auth)]
         go.set()
         while auth._fetches:
             await asyncio.sleep(0.01)
-        monkeypatch.setattr(sns, "_PATIENCE", 60.0)
-        return [*found, await status(auth)]
+        monkeypatch.setattr(sns, "_TOTAL_TIMEOUT", 60.0)
+        return [*results, await status(auth)]
 
     async def status(auth: Sns) -> int | None:
         try:
@@ -385,8 +385,8 @@ def test_only_what_is_signed_is_read(message: str, added: dict[str, Any], net: N
     genuine = {**NOTICE, "Message": message}
 
     async def both() -> list[str]:
-        told = [await ask(app, body) for body in (signed(genuine), signed(genuine, **added))]
-        return [each.headers["eventonce-outcome"] for each in told]
+        admit = [await ask(app, body) for body in (signed(genuine), signed(genuine, **added))]
+        return [each.headers["eventonce-outcome"] for each in admit]
 
     assert asyncio.run(both()) == ["processed", "duplicate"]
     assert [(event.id, event.data) for event in seen] == [("1", {})] if "source" in message else [("m-1", {"cents": 7})]
@@ -409,8 +409,8 @@ def test_a_signature_does_not_fit_fields_that_are_cut_elsewhere(version: str, ne
     """Signed are names and values on lines of their own, and whoever may publish chooses the lines of a message."""
     message = "{}\nMessageId\nvictim\nSubject\nhello"
     cut = {"Message": "{}", "MessageId": "victim", "Subject": "hello\nMessageId\nm-1"}
-    assert told(Sns(TOPIC, fetch=net), signed({**NOTICE, "Message": message}, version)) is None
-    assert told(Sns(TOPIC, fetch=net), signed({**NOTICE, "Message": message}, version, **cut)) == 401
+    assert admit(Sns(TOPIC, fetch=net), signed({**NOTICE, "Message": message}, version)) is None
+    assert admit(Sns(TOPIC, fetch=net), signed({**NOTICE, "Message": message}, version, **cut)) == 401
 
 
 def test_trouble_with_the_certificate_may_pass(net: Net) -> None:
@@ -420,13 +420,13 @@ def test_trouble_with_the_certificate_may_pass(net: Net) -> None:
         raise error
 
     net.answer = lambda: fail(URLError("no route"))
-    assert told(auth, signed(NOTICE)) == 503
+    assert admit(auth, signed(NOTICE)) == 503
     net.answer = lambda: fail(IncompleteRead(b"half"))
-    assert told(auth, signed(NOTICE)) == 503
+    assert admit(auth, signed(NOTICE)) == 503
     net.answer = lambda: b"no certificate"
-    assert told(auth, signed(NOTICE)) == 503
+    assert admit(auth, signed(NOTICE)) == 503
     net.answer = certificate
-    assert told(auth, signed(NOTICE)) is None
+    assert admit(auth, signed(NOTICE)) is None
 
 
 def test_a_certificate_is_fetched_once_for_all_who_wait_and_few_at_a_time(net: Net) -> None:
@@ -437,16 +437,16 @@ def test_a_certificate_is_fetched_once_for_all_who_wait_and_few_at_a_time(net: N
         bodies = [signed(NOTICE)] * 5 + [signed(NOTICE, SigningCertURL=url) for url in others]
         return await asyncio.gather(*(auth.admit({}, body) for body in bodies), return_exceptions=True)
 
-    found = asyncio.run(crowd())
-    assert not any(isinstance(each, Exception) for each in found[:8])
-    assert [each.status for each in found[8:]] == [503] * 7
-    assert net.asked.count(CERTIFICATE) == 1
+    results = asyncio.run(crowd())
+    assert not any(isinstance(each, Exception) for each in results[:8])
+    assert [each.status for each in results[8:]] == [503] * 7
+    assert net.requested.count(CERTIFICATE) == 1
 
 
 def test_not_more_certificates_are_kept_than_there_are_regions_in_use(net: Net) -> None:
     auth = Sns(TOPIC, fetch=net)
     for number in range(40):
-        assert told(auth, signed(NOTICE, SigningCertURL=CERTIFICATE.replace("0123", f"{number:04}"))) is None
+        assert admit(auth, signed(NOTICE, SigningCertURL=CERTIFICATE.replace("0123", f"{number:04}"))) is None
     assert len(auth._keys) == 16
 
 

@@ -20,7 +20,7 @@ from eventonce.event import paths as path
 from eventonce.event.formats import MAX_BYTES, Carried, read_event, read_events, read_message, text, unpack
 from eventonce.event.formats.text import read_json
 from eventonce.event.paths import ignored_path
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.requests.reading import deliveries
 from eventonce.rules.rulebook import CompiledRule
 
@@ -64,8 +64,8 @@ def content_rule(*ignore: str) -> CompiledRule:
     return CompiledRule("billing", Rule(name="all", key="content", ignore=ignore))
 
 
-def steps(act: Callable[[], Any]) -> int:
-    """How many calls of Python and C this makes."""
+def steps(function: Callable[[], Any]) -> int:
+    """Return how many calls of Python and C this makes."""
     count = 0
 
     def profile(frame: Any, kind: str, _: Any) -> None:
@@ -74,7 +74,7 @@ def steps(act: Callable[[], Any]) -> int:
 
     sys.setprofile(profile)
     try:
-        act()
+        function()
     finally:
         sys.setprofile(None)
     return count
@@ -82,7 +82,7 @@ def steps(act: Callable[[], Any]) -> int:
 
 def cost(body: bytes, rule: CompiledRule) -> int:
     """The steps from the bytes of a message to its key."""
-    return steps(lambda: [rule.key(found) for found in read_message(Carried(body)) if isinstance(found, Event)])
+    return steps(lambda: [rule.key(event) for event in read_message(Carried(body)) if isinstance(event, Event)])
 
 
 @pytest.mark.parametrize("ignore", RULES.values(), ids=RULES)
@@ -103,26 +103,26 @@ def test_depth_costs_no_more_than_width(ignore: tuple[str, ...]) -> None:
     assert cost(deep, rule) / len(deep) < 1.5 * cost(flat, rule) / len(flat)
 
 
-def test_what_is_kept_of_patterns_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pattern like **.a.*.*.* can have come so far in a great many ways; whoever sends events chooses which."""
-    monkeypatch.setattr(path, "_MOST_STATES", 16)
+def test_the_cache_of_a_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern like **.a.*.*.* has a great many states, and whoever sends events chooses which of them come up."""
+    monkeypatch.setattr(path, "_MAX_STATES", 16)
     search = path._Search([ignored_path("**.a." + "*." * 14 + "z")])
-    dice = random.Random(1)
+    rng = random.Random(1)
     for _ in range(100):
-        names = [dice.choice("ab") for _ in range(150)]
+        names = [rng.choice("ab") for _ in range(150)]
         nest: Any = {"z": 1}
         for name in names:
             nest = {name: nest}
-        kept = search(nest)
-        assert (kept == nest) is (names[14] != "a")
-    assert len(search._known) <= 16
+        stripped = search(nest)
+        assert (stripped == nest) is (names[14] != "a")
+    assert len(search._cache) <= 16
 
 
 # --- numbers ---
 
 
 def decoders_used(body: bytes, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which decoders read a body to its end, or tried to."""
+    """Return the decoders that read a body to its end, or tried to."""
     used: list[str] = []
 
     class Spy:
@@ -137,8 +137,8 @@ def decoders_used(body: bytes, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     ordinary = text._ordinary_decoder()
     monkeypatch.setattr(text, "_ordinary_decoder", lambda: Spy("ordinary", ordinary.decode))
-    monkeypatch.setattr(decoding, "_quickly", Spy("quick", decoding._quickly))
-    monkeypatch.setattr(decoding, "_steadily", Spy("steady", decoding._steadily))
+    monkeypatch.setattr(decoding, "_decode_fast", Spy("quick", decoding._decode_fast))
+    monkeypatch.setattr(decoding, "_decode_bounded", Spy("steady", decoding._decode_bounded))
     read_json(body)
     return used
 
@@ -155,7 +155,7 @@ def test_small_exponents_are_read_by_what_they_cannot_slow_down(number: str, mon
 
 
 def test_slow_numbers_are_found_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chance decides where a document is looked into; to miss a third of it 32 times never happens."""
+    """Samples are at random offsets. That 32 of them miss a third of the document never happens."""
     body = filled('5e-324,"' + "text" * 4 + '"')(100_000)
     assert decoders_used(body, monkeypatch) == ["steady"]
 
@@ -168,13 +168,13 @@ def test_ordinary_documents_are_read_as_ever(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_many_small_events_in_one_message_are_looked_through_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     steady: list[bytes] = []
-    decode = decoding._steadily
+    decode = decoding._decode_bounded
 
     def noted(raw: bytes) -> Any:
         steady.append(raw)
         return decode(raw)
 
-    monkeypatch.setattr(decoding, "_steadily", noted)
+    monkeypatch.setattr(decoding, "_decode_bounded", noted)
     hidden = r'{"d":[' + ",".join([r"5e-324"] * 50) + "]}"
     bodies = [{"eventSource": "aws:sqs", "messageId": str(n), "body": hidden} for n in range(5)]
     batch = json.dumps({"Records": bodies}).replace("e-324", r"\u0065-324").encode()
@@ -222,37 +222,37 @@ DOORS: dict[str, Callable[[bytes], object]] = {
 
 @pytest.mark.parametrize("number", ["5e-324", "1e300"])
 @pytest.mark.parametrize("read", DOORS.values(), ids=DOORS)
-def test_every_door_reads_slow_numbers_steadily(
+def test_every_door_reads_slow_numbers_decode_bounded(
     read: Callable[[bytes], object], number: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bytes] = []
-    decode = decoding._steadily
+    decode = decoding._decode_bounded
 
     def noted(raw: bytes) -> Any:
         seen.append(raw)
         return decode(raw)
 
-    monkeypatch.setattr(decoding, "_steadily", noted)
+    monkeypatch.setattr(decoding, "_decode_bounded", noted)
     body = filled(number)(10_000)
     read(body)
     assert seen
     assert body in seen[-1]  # what wraps it may look the same
 
 
-def some_number(dice: random.Random) -> str:
-    digits = str(dice.getrandbits(dice.randint(1, 90)))
-    fraction = dice.choice(["", f".{dice.getrandbits(40)}", ".0"])
-    return dice.choice(["", "-"]) + digits + fraction + dice.choice(["", "e", "E+", "e-"])
+def some_number(rng: random.Random) -> str:
+    digits = str(rng.getrandbits(rng.randint(1, 90)))
+    fraction = rng.choice(["", f".{rng.getrandbits(40)}", ".0"])
+    return rng.choice(["", "-"]) + digits + fraction + rng.choice(["", "e", "E+", "e-"])
 
 
 def test_both_ways_to_read_numbers_agree() -> None:
-    dice = random.Random(2)
+    rng = random.Random(2)
     for _ in range(20_000):
-        number = some_number(dice)
+        number = some_number(rng)
         if not number[-1].isdigit():
-            number += str(dice.choice([0, 5, 22, 23, 290, 300, 308, 309, 324, 345, 400]))
+            number += str(rng.choice([0, 5, 22, 23, 290, 300, 308, 309, 324, 345, 400]))
         body = f'{{"n":{number}}}'.encode()
-        assert _value_or_none(decoding._quickly, body) == _value_or_none(decoding._steadily, body), number
+        assert _value_or_none(decoding._decode_fast, body) == _value_or_none(decoding._decode_bounded, body), number
 
 
 def _value_or_none(decode: Callable[[bytes], Any], body: bytes) -> str | None:
@@ -293,10 +293,10 @@ def test_values_are_bounded_by_the_bytes_that_an_event_may_have() -> None:
     read_event(filled("0")(60_000), 60_100)
 
 
-@pytest.mark.parametrize("held", [',{["' * 80_000, '\\"[{,' * 80_000, "\\" * 80_000 + "," * 80_000])
-def test_values_are_not_what_looks_like_them_in_a_text(held: str) -> None:
-    event = read_event(json.dumps({"id": "1", "d": held}).encode(), 600_000)
-    assert event.data["d"] == held
+@pytest.mark.parametrize("string", [',{["' * 80_000, '\\"[{,' * 80_000, "\\" * 80_000 + "," * 80_000])
+def test_characters_in_a_string_do_not_count_as_values(string: str) -> None:
+    event = read_event(json.dumps({"id": "1", "d": string}).encode(), 600_000)
+    assert event.data["d"] == string
 
 
 def test_what_a_text_without_an_end_looks_like_is_counted_in_one_pass() -> None:
@@ -336,9 +336,8 @@ def records(parts: list[bytes]) -> bytes:
 
 
 def aggregate(parts: list[bytes]) -> bytes:
-    """As the Kinesis Producer Library packs them."""
-    found = [_field(_field(part)) for part in parts]
-    message = b"".join(found)
+    """Return records as the Kinesis Producer Library packs them."""
+    message = b"".join(_field(_field(part)) for part in parts)
     return b"\xf3\x89\x9a\xc2" + message + hashlib.md5(message).digest()
 
 
@@ -362,7 +361,7 @@ GZIPS: dict[str, Callable[[int], bytes]] = {
 
 def sqs_worker(once: Once, body: bytes) -> Any:
     where = {"source": "sqs://q", "message": "m", "arn": "q"}
-    return once.run(list(apart(Delivery(records([body]), where, handle="h"))), print)
+    return once.run(list(split_events(Delivery(records([body]), where, handle="h"))), print)
 
 
 MESSAGES: dict[str, Callable[[Once, bytes], Any]] = {
@@ -409,27 +408,27 @@ def test_what_gzip_unpacks_to_is_in_proportion_to_what_was_sent(
 
 
 def test_gzip_that_unpacks_tenfold_is_read() -> None:
-    """As of logs, in a record of the largest size that streams usually have."""
-    dice = random.Random(3)
+    """Logs, in a record of the largest size that streams usually have."""
+    rng = random.Random(3)
     part = b'{"id":"%d","lines":[%s]}'
     parts = []
     for number in range(12):
-        lines = [b'"%s %s"' % (dice.randbytes(34).hex().encode(), b"abc " * 150) for _ in range(1_300)]
+        lines = [b'"%s %s"' % (rng.randbytes(34).hex().encode(), b"abc " * 150) for _ in range(1_300)]
         parts.append(gzip.compress(part % (number, b",".join(lines)), 9))
     body = aggregate(parts)
     assert 700_000 < len(body) < 1024 * 1024
-    found = read_message(Carried(body, "kinesis", "1"))
-    assert [type(each) for each in found] == [Event] * 12
-    assert sum(len(each.raw) for each in found if isinstance(each, Event)) > 10 * len(body)
+    results = read_message(Carried(body, "kinesis", "1"))
+    assert [type(each) for each in results] == [Event] * 12
+    assert sum(len(each.raw) for each in results if isinstance(each, Event)) > 10 * len(body)
 
 
 def test_gzip_in_a_message_may_hold_so_many_values_together() -> None:
     """Each document in it is small enough to be one for itself."""
     part = gzip.compress(filled("0")(130_000))
-    found = read_message(Carried(gzip.compress(records([part] * 30)), "kinesis", "1"))
-    kinds = [isinstance(each, Event) for each in found]
+    results = read_message(Carried(gzip.compress(records([part] * 30)), "kinesis", "1"))
+    kinds = [isinstance(each, Event) for each in results]
     assert kinds.count(True) == 8
-    assert {str(each) for each in found if isinstance(each, EventRejected)} == {
+    assert {str(each) for each in results if isinstance(each, EventRejected)} == {
         "in the Kinesis record: in the Kinesis record: all gzip of its message holds more than 524,288 values"
     }
     ordinary = json.dumps({"d": [{"name": "n", "at": 12.5}] * 5_000}).encode()

@@ -17,14 +17,14 @@ from eventonce.backoff import backoff
 from eventonce.claims.protocol import Want
 from eventonce.cli.log_filter import Repeats
 from eventonce.clock import SystemClock
-from eventonce.dead_letters.file_sink import DeadFile
+from eventonce.dead_letters.file import DeadFile
 from eventonce.errors import SinkError, SourceError, StoreUnusable
 from eventonce.event import Delivery, Event
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.observe.outage import Outage
 from eventonce.sinks.file import FileSink
 from eventonce.sources.file import FileSource
-from eventonce.sources.visibility import LONGEST, Visibility, VisibilityChange
+from eventonce.sources.visibility import MAX_VISIBILITY, Visibility, VisibilityChange
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
 from eventonce.worker import WorkerPool
@@ -559,9 +559,9 @@ def test_a_mistake_in_one_of_many_calls_is_logged_and_the_others_go_on(caplog: p
 def test_what_is_let_go_is_hidden_until_its_time_and_no_longer_held() -> None:
     changes = Changes()
     changes.visibility.hold(["a", "b", "c"])
-    changes.visibility.let_go("a", 0)
-    changes.visibility.let_go("b", 4_100)
-    changes.visibility.let_go("unknown", 0)
+    changes.visibility.retry("a", 0)
+    changes.visibility.retry("b", 4_100)
+    changes.visibility.retry("unknown", 0)
     assert changes.beat_after(100) == [("a", 0), ("b", 4)]
     assert changes.beat_after(10_000) == [("c", 30)]
 
@@ -576,7 +576,7 @@ def test_what_is_let_go_just_as_a_beat_begins_is_not_hidden_for_a_second_more(mo
         if not began.is_set():
             began.set()
             changes.clock.sleep(1)
-            changes.visibility.let_go("a", 0)
+            changes.visibility.retry("a", 0)
         return now
 
     monkeypatch.setattr(changes.clock, "steady", meanwhile)
@@ -586,7 +586,7 @@ def test_what_is_let_go_just_as_a_beat_begins_is_not_hidden_for_a_second_more(mo
 def test_a_queue_that_is_away_is_told_later_and_what_is_let_go_shows_up_by_itself() -> None:
     changes = Changes()
     changes.visibility.hold(["a", "b"])
-    changes.visibility.let_go("a", 0)
+    changes.visibility.retry("a", 0)
     changes.away = True
     assert changes.beat_after(20_000) == []
     changes.away = False
@@ -604,7 +604,7 @@ def test_a_message_that_is_gone_is_not_extended_again() -> None:
 def test_nothing_is_hidden_for_longer_than_the_queue_can() -> None:
     changes = Changes()
     changes.visibility.hold(["a"])
-    for _ in range(LONGEST // 10_000 - 3):
+    for _ in range(MAX_VISIBILITY // 10_000 - 3):
         assert changes.beat_after(10_000) == [("a", 30)]
     assert changes.beat_after(10_000) == [("a", 20)]
     assert changes.beat_after(10_000) == [("a", 10)]
@@ -615,7 +615,7 @@ def test_a_stop_lets_go_and_extends_no_more() -> None:
     changes = Changes()
     visibility = Visibility(changes._change, 1000, changes.clock)
     visibility.hold(["a", "b"])
-    visibility.let_go("a", 0)
+    visibility.retry("a", 0)
     visibility.stop()
     assert [change for call in changes.calls for change in call] == [("a", 0)]
 
@@ -672,7 +672,7 @@ def test_an_outage_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixtu
 
 def test_what_cannot_be_read_in_a_message_is_kept_once_however_much_it_is() -> None:
     body = json.dumps([{"id": "1"}] + [1] * 5000).encode()
-    parts = apart(Delivery(body=body, origin={"source": "sqs://q", "message": "m"}, handle="h"))
+    parts = split_events(Delivery(body=body, origin={"source": "sqs://q", "message": "m"}, handle="h"))
     assert [part.event.id for part in parts if part.event] == ["1"]
     (broken,) = [part for part in parts if part.unreadable]
     assert "4,999 more" in str(broken.unreadable)

@@ -1,4 +1,4 @@
-"""Who may send a request: tokens, and signatures as GitHub, Stripe, Shopify, SNS and others make them."""
+"""Authentication of requests: tokens, and signatures as GitHub, Stripe, Shopify, SNS and others make them."""
 
 from eventonce.auth.caution import cautions
 from eventonce.auth.signers import Bearer, Hmac, Signer, Stripe, github, shopify

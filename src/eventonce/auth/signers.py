@@ -1,6 +1,6 @@
-"""Who may send: signatures over the body as GitHub, Stripe, Shopify and others make them, and bearer tokens.
+"""Signatures over the body as GitHub, Stripe, Shopify and others make them, and bearer tokens.
 
-Each may have several secrets, so that a new one can be given out while the old one is still in use.
+Each may have several secrets, so that a new one can be issued while the old one is still in use.
 """
 
 import hashlib
@@ -19,16 +19,16 @@ from eventonce.requests.reading import as_json
 from eventonce.requests.refusal import RequestRefused
 
 TOLERANCE = "5m"  # how old a signature with a time may be, as Stripe's own libraries have it
-CONTENT = ("content-type", "content-encoding")  # how a body is to be read
-_MOST = 16  # signatures in one header that are looked at
+CONTENT = ("content-type", "content-encoding")  # these say how to read a body
+_MAX_SIGNATURES = 16  # in one header; further ones are not checked
 _BINARY = "ce-*"  # the attributes of a CloudEvent in binary mode
 
 
 class Signer:
-    """Decides at once: all that it needs is in the request, so that no event loop is needed either."""
+    """Authentication that needs nothing but the request, and so no event loop."""
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> Admitted:
-        """Return what may be read; raise `RequestRefused` for a stranger."""
+        """Return what may be read. Raise `RequestRefused` for a stranger."""
         raise NotImplementedError
 
     async def admit(self, headers: Mapping[str, str], body: bytes) -> Admitted:
@@ -39,11 +39,12 @@ class Hmac(Signer):
     """An HMAC with SHA-256 over the body, in a header.
 
     With `timestamp`, the header of that name holds a time in seconds, and what is signed is the time, a dot and the
-    body: then an old request cannot be sent again by somebody who has seen it.
+    body. Then a request that somebody has recorded cannot be sent again later.
 
-    Other headers are not signed. Who has seen a request could send its body with headers of their own, so that it is
-    another event, or takes the name of another. Those named in `trust_headers` are read all the same, `ce-*` for
-    CloudEvents in binary mode; requests that name themselves in other headers are refused, and labels are not seen.
+    Other headers are not signed. Whoever has recorded a request could send its body with headers of their own, so that
+    it is another event, or takes the name of another. Those named in `trust_headers` are read all the same, `ce-*` for
+    CloudEvents in binary mode. A request that names itself in another header is refused, and further headers are not
+    read.
     """
 
     def __init__(
@@ -68,26 +69,26 @@ class Hmac(Signer):
         self._freshness = Freshness(tolerance, clock)
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> Admitted:
-        given = headers.get(self._header)
-        if given is None or not given.startswith(self._prefix):
-            raise unauthorized(f"there is no signature in the header {self._header}")
+        signature = headers.get(self._header)
+        if signature is None or not signature.startswith(self._prefix):
+            raise unauthorized(f"the header {self._header} has no signature")
         signed = body
         if self._timestamp is not None:
             time = headers.get(self._timestamp, "")
             self._freshness.check(time)
             signed = time.encode("latin-1") + b"." + body
-        check(self._secrets, signed, [self._decoded(given.removeprefix(self._prefix))])
-        return self._vouched(headers, body)
+        check(self._secrets, signed, [self._decode(signature.removeprefix(self._prefix))])
+        return self._admit(headers, body)
 
     def trusts(self, name: str) -> bool:
         """Return whether a header is read though it is not signed."""
         return name in self._trusted or (_BINARY in self._trusted and name.startswith("ce-"))
 
     def cautions(self) -> list[str]:
-        """Return what to warn of."""
+        """Return warnings about these settings."""
         return []
 
-    def _vouched(self, headers: Mapping[str, str], body: bytes) -> Admitted:
+    def _admit(self, headers: Mapping[str, str], body: bytes) -> Admitted:
         if recognises_headers(headers) and _BINARY not in self._trusted:
             raise RequestRefused(
                 400,
@@ -97,8 +98,8 @@ class Hmac(Signer):
         for name in NAMING:
             if name in headers and not self.trusts(name):
                 self._refuse_name(name)
-        read = {name: headers[name] for name in headers if name in CONTENT or self.trusts(name)}
-        return Admitted(as_json(read), body)
+        trusted = {name: headers[name] for name in headers if name in CONTENT or self.trusts(name)}
+        return Admitted(as_json(trusted), body)
 
     def _refuse_name(self, name: str) -> None:
         raise RequestRefused(
@@ -107,17 +108,17 @@ class Hmac(Signer):
             "send an id in the body, or name the header in trust_headers here",
         )
 
-    def _decoded(self, given: str) -> bytes:
+    def _decode(self, signature: str) -> bytes:
         try:
-            return bytes.fromhex(given) if self._encoding == "hex" else b64decode(given, validate=True)
+            return bytes.fromhex(signature) if self._encoding == "hex" else b64decode(signature, validate=True)
         except (ValueError, Base64Error):
             return b""
 
 
 class _Provider(Hmac):
-    """A provider that signs bodies alone, and names and labels each delivery in headers beside them.
+    """A provider that signs bodies alone and names each delivery in a header.
 
-    The body is what a delivery is known by, unless its name is trusted: what has the same bytes is the same event.
+    The body identifies a delivery, unless its name is trusted. The same bytes are the same event.
     """
 
     def __init__(self, *secrets: str, name: str, **settings: Any) -> None:
@@ -128,23 +129,23 @@ class _Provider(Hmac):
         if self.trusts(self._name):
             return []
         caution = (
-            f"auth: {self._name} is not signed, so deliveries are known by their bodies, and those with the same bytes "
-            "are one event; name it in trust_headers to go by it"
+            f"auth: {self._name} is not signed, so deliveries are identified by their bodies, and those with the same "
+            "bytes are one event; name it in trust_headers to use it"
         )
         return [caution]
 
-    def _vouched(self, headers: Mapping[str, str], body: bytes) -> Admitted:
-        return super()._vouched(headers, body)._replace(name=f"sha256:{hashlib.sha256(body).hexdigest()}")
+    def _admit(self, headers: Mapping[str, str], body: bytes) -> Admitted:
+        return super()._admit(headers, body)._replace(name=f"sha256:{hashlib.sha256(body).hexdigest()}")
 
     def _refuse_name(self, name: str) -> None:
-        if name != self._name:  # which is in all of its requests, and is left out
+        if name != self._name:  # all of its requests have that, and it is left out
             super()._refuse_name(name)
 
 
 def github(*secrets: str, trust_headers: Sequence[str] = ()) -> Hmac:
-    """As GitHub signs: `X-Hub-Signature-256: sha256=...`.
+    """Return GitHub's signer: `X-Hub-Signature-256: sha256=...`.
 
-    A delivery is known by its body, unless `trust_headers` names `x-github-delivery`.
+    Its body identifies a delivery, unless `trust_headers` names `x-github-delivery`.
     """
     return _Provider(
         *secrets,
@@ -156,9 +157,9 @@ def github(*secrets: str, trust_headers: Sequence[str] = ()) -> Hmac:
 
 
 def shopify(*secrets: str, trust_headers: Sequence[str] = ()) -> Hmac:
-    """As Shopify signs: `X-Shopify-Hmac-Sha256`, in base64.
+    """Return Shopify's signer: `X-Shopify-Hmac-Sha256`, in base64.
 
-    A delivery is known by its body, unless `trust_headers` names `x-shopify-webhook-id`.
+    Its body identifies a delivery, unless `trust_headers` names `x-shopify-webhook-id`.
     """
     return _Provider(
         *secrets,
@@ -170,7 +171,7 @@ def shopify(*secrets: str, trust_headers: Sequence[str] = ()) -> Hmac:
 
 
 class Stripe(Signer):
-    """As Stripe signs: `Stripe-Signature: t=TIME,v1=...`, over the time and the body."""
+    """Stripe's signer: `Stripe-Signature: t=TIME,v1=...`, over the time and the body."""
 
     def __init__(self, *secrets: str, tolerance: str | float = TOLERANCE, clock: Clock | None = None) -> None:
         self._secrets = _checked(secrets)
@@ -179,11 +180,11 @@ class Stripe(Signer):
     def verify(self, headers: Mapping[str, str], body: bytes) -> Admitted:
         pairs = [part.strip().partition("=") for part in headers.get("stripe-signature", "").split(",")]
         time = next((value for name, _, value in pairs if name == "t"), "")
-        found = [value for name, _, value in pairs if name == "v1"][:_MOST]
-        if not found:
-            raise unauthorized("there is no signature in the header stripe-signature")
+        signatures = [value for name, _, value in pairs if name == "v1"][:_MAX_SIGNATURES]
+        if not signatures:
+            raise unauthorized("the header stripe-signature has no signature")
         self._freshness.check(time)
-        check(self._secrets, time.encode("latin-1") + b"." + body, [_hex(value) for value in found])
+        check(self._secrets, time.encode("latin-1") + b"." + body, [_hex(value) for value in signatures])
         return Admitted(as_json(only(CONTENT, headers)), body)  # the id is in the signed body, and no header renames it
 
 
@@ -195,15 +196,15 @@ class Bearer(Signer):
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> Admitted:
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = _digest(token.strip().encode("latin-1"))  # of one length, so that a comparison tells nothing of it
-        known = [hmac.compare_digest(given, each) for each in self._tokens]
-        if scheme.lower() != "bearer" or not any(known):
-            raise unauthorized("there is no known token in the header authorization", "Bearer")
-        return Admitted(headers, body)  # who has the token has written all of it
+        digest = _digest(token.strip().encode("latin-1"))  # of fixed length, so that a comparison reveals nothing
+        matches = [hmac.compare_digest(digest, valid) for valid in self._tokens]
+        if scheme.lower() != "bearer" or not any(matches):
+            raise unauthorized("the header authorization has no valid token", "Bearer")
+        return Admitted(headers, body)  # whoever has the token has written all of it
 
 
 class Freshness:
-    """Whether a signed time is near enough to now."""
+    """A check that a signed time is near enough to now."""
 
     def __init__(self, tolerance: str | float, clock: Clock | None) -> None:
         self._tolerance = duration(tolerance, "auth: tolerance")
@@ -216,10 +217,10 @@ class Freshness:
             raise unauthorized("the signature is too old, or from a clock that is wrong")
 
 
-def check(secrets: Sequence[str], signed: bytes, found: Sequence[bytes]) -> None:
-    """Raise unless one of the signatures is right under one of the secrets."""
-    right = [hmac.digest(secret.encode(), signed, "sha256") for secret in secrets]
-    if not any(hmac.compare_digest(each, given) for each in right for given in found):
+def check(secrets: Sequence[str], signed: bytes, signatures: Sequence[bytes]) -> None:
+    """Raise RequestRefused unless one of the signatures is right under one of the secrets."""
+    digests = [hmac.digest(secret.encode(), signed, "sha256") for secret in secrets]
+    if not any(hmac.compare_digest(digest, signature) for digest in digests for signature in signatures):
         raise unauthorized("the signature is wrong")
 
 
@@ -228,24 +229,24 @@ def only(names: Iterable[str], headers: Mapping[str, str]) -> dict[str, str]:
     return {name: headers[name] for name in names if name in headers}
 
 
-def unauthorized(why: str, scheme: str = "Signature") -> RequestRefused:
-    """The refusal of who may not send."""
-    return RequestRefused(401, why, www_authenticate=scheme)
+def unauthorized(reason: str, scheme: str = "Signature") -> RequestRefused:
+    """Return the refusal of an unauthenticated request."""
+    return RequestRefused(401, reason, www_authenticate=scheme)
 
 
 def _checked(secrets: Sequence[str]) -> Sequence[str]:
     if not secrets or not all(secret.strip() for secret in secrets):
-        raise ConfigError("auth: a secret is missing or blank; anybody could sign with that")
+        raise ConfigError("auth: a secret is missing or blank; set one, or anybody could sign")
     return secrets
 
 
 def _trusted(names: Sequence[str]) -> frozenset[str]:
     if isinstance(names, str):
-        raise ConfigError(f"auth: trust_headers: {names!r} is a text; give a list of names")
+        raise ConfigError(f"auth: trust_headers: {names!r} is a string; use a list of names")
     trusted = frozenset(name.lower() for name in names)
     for name in trusted - READABLE - {_BINARY}:
-        known = ", ".join((_BINARY, *sorted(READABLE)))
-        raise ConfigError(f"auth: trust_headers: {name!r} is not a header that is read here; there are {known}")
+        valid_names = ", ".join((_BINARY, *sorted(READABLE)))
+        raise ConfigError(f"auth: trust_headers: unsupported header {name!r}; use {valid_names}")
     return trusted
 
 

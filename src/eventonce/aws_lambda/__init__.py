@@ -1,4 +1,4 @@
-"""Door A: a Lambda function's handler, for every shape in which AWS invokes one."""
+"""Door A: the handler of a Lambda function, for every form of invocation."""
 
 from eventonce.aws_lambda.gate import Gate
 from eventonce.aws_lambda.handler import LambdaHandler

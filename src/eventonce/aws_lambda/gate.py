@@ -1,4 +1,4 @@
-"""Who may send requests to a function: the same signers as the webhook's."""
+"""Authentication of the requests to a function, with the same signers as the webhook."""
 
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -21,7 +21,7 @@ _log = logging.getLogger("eventonce")
 
 
 class Gate:
-    """Lets requests in whose sender is known to `auth`, and all of them where there is none."""
+    """Admits the requests that `auth` accepts, or all of them without `auth`."""
 
     def __init__(self, auth: "Auth | None", wait: Wait, clock: Clock, rules: Sequence[Rule]) -> None:
         self._auth = auth
@@ -29,18 +29,21 @@ class Gate:
         self._refusals = Refusals(clock)
         self._warned = False
         if auth is not None:
-            from eventonce.auth import cautions  # not in the cold start of a function that nobody sends requests to
+            from eventonce.auth import cautions  # not in the cold start of a function without requests
 
             for caution in cautions(auth, rules):
                 _log.warning("http: %s", caution)
 
     @property
     def is_open(self) -> bool:
-        """Whether anybody may send."""
+        """True if anybody may send."""
         return self._auth is None
 
     def admit(self, document: Mapping[str, Any]) -> Admitted | str:
-        """Return what may be read, or a word for one without an event; raise `RequestRefused` for a stranger."""
+        """Return what may be read of a request, or a word if it holds no event.
+
+        Raise `RequestRefused` if `auth` does not accept its sender.
+        """
         headers, body = _request(document)
         if self._auth is None:
             self._warn(document)
@@ -52,7 +55,7 @@ class Gate:
         return self._wait(self._auth.admit(headers, body))
 
     def refused(self, refusal: RequestRefused) -> None:
-        """Log a request that was not taken."""
+        """Log a refused request."""
         self._refusals.add(refusal)
 
     def _warn(self, document: Mapping[str, Any]) -> None:
@@ -60,13 +63,11 @@ class Gate:
         if self._warned or (isinstance(context, Mapping) and context.get("authorizer")):
             return
         self._warned = True
-        _log.warning(
-            "http: the function takes requests from anybody; give it auth=, or see that something in front does"
-        )
+        _log.warning("http: the function accepts unauthenticated requests; add auth= or an authenticating proxy")
 
 
 def _request(document: Mapping[str, Any]) -> tuple[dict[str, str], bytes]:
-    """The headers and the body of a request, which must be one that can be read."""
+    """Return the headers and the body of a request. Raise `RequestRefused` if they cannot be read."""
     headers = gateway.headers(document)
     key = headers.get(IDEMPOTENCY_KEY)
     if key is not None:

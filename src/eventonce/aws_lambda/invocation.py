@@ -1,4 +1,4 @@
-"""What a Lambda function was invoked with: which carrier, and which messages."""
+"""Reading an invocation of a Lambda function: its carrier and its messages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
@@ -13,34 +13,33 @@ EXPECTED = (
     "Kafka, the list of a pipe, a request of API Gateway or of a function URL, or a JSON object that a rule can key"
 )
 
-
 _KAFKA = ("aws:kafka", "SelfManagedKafka")
-# Of other sources, such as Kafka, a pipe takes every answer for success of all.
-_TELLING_PIPES = ("pipes-sqs", "pipes-kinesis", "pipes-dynamodb")
+# A pipe from another source, such as Kafka, takes every response for success.
+_REPORTING_PIPES = ("pipes-sqs", "pipes-kinesis", "pipes-dynamodb")
 
 
 class Reply(Enum):
-    """How a carrier wants to be told."""
+    """The form in which a carrier expects the result."""
 
     MESSAGES = auto()  # the messages that failed
     OFFSETS = auto()  # the records of Kafka that failed, by partition and offset
-    CHECKPOINT = auto()  # the first record that failed, and all behind it come again
+    CHECKPOINT = auto()  # the first record that failed: it and all later ones are redelivered
     RECORDS = auto()  # a result for each record
     RESPONSE = auto()  # an HTTP response
-    RAISE = auto()  # an exception, and all of it comes again
+    RAISE = auto()  # an exception: all of it is redelivered
 
 
 class InvocationMessage(NamedTuple):
-    """One message, record or item: what it carries, what its carrier calls it, and the group it is ordered in."""
+    """One message, record or item: its content, its name at its carrier, and the group it is ordered in."""
 
     carried: Carried
     name: str
     group: str | None
-    item: Any  # as it came
+    item: Any  # as received
 
 
 class Invocation(NamedTuple):
-    """An invocation taken apart."""
+    """An invocation as its messages."""
 
     carrier: str
     reply: Reply
@@ -49,61 +48,63 @@ class Invocation(NamedTuple):
 
 
 def recognise(event: Any) -> Invocation:
-    """What this invocation is; raises where it is nothing that carries events."""
+    """Read an invocation. Raise `EventRejected` if it carries no events."""
     if isinstance(event, list) and event:
         return _list(event)
-    if isinstance(event, Mapping) and gateway.recognises(event):  # first: its body is a stranger's word
+    if isinstance(event, Mapping) and gateway.recognises(event):  # first: its body is not trusted
         return Invocation("http", Reply.RESPONSE, [InvocationMessage(Carried(b"", "http"), "", None, event)], event)
     if isinstance(event, Mapping) and event:
         if event.get("Records") == [] and "window" in event:  # a tumbling one, at its end
             return Invocation("stream", Reply.CHECKPOINT, [], event)
-        for name, found in (("Records", _records), ("records", _transformation)):
+        for name, read in (("Records", _records), ("records", _transformation)):
             if isinstance(event.get(name), list) and event[name]:
-                return found(event, event[name])
+                return read(event, event[name])
         if event.get("eventSource") in _KAFKA and isinstance(event.get("records"), Mapping) and event["records"]:
             return _partitions(event, event["records"])
         return _single(event)
-    raise EventRejected(f"the function was invoked with {_seen(event)}; expected {EXPECTED}")
+    raise EventRejected(f"the function was invoked with {_describe(event)}; expected {EXPECTED}")
 
 
-def is_of_aws(envelope: Invocation) -> bool:
-    """Return whether this is what a service invokes a function with, which IAM lets nobody else do.
+def is_of_aws(invocation: Invocation) -> bool:
+    """Return whether only a service of AWS can have sent this: IAM lets nobody else invoke a function so.
 
-    A bare event is not, nor one message without its batch: API Gateway hands on what a stranger sends as it is, where
-    its integration is not a proxy.
+    A bare event and a message without its batch are not proof. If its integration is not a proxy, API Gateway passes on
+    unchanged what a stranger sends.
     """
-    if isinstance(envelope.document, list):
-        return all(each.carried.carrier.startswith(("pipes-", "eventbridge")) for each in envelope.messages)
-    batch = any(isinstance(envelope.document.get(name), list | dict) for name in ("Records", "records"))
-    return envelope.carrier in ("eventbridge", "logs") or (batch and envelope.carrier != "none")
+    if isinstance(invocation.document, list):
+        return all(message.carried.carrier.startswith(("pipes-", "eventbridge")) for message in invocation.messages)
+    batch = any(isinstance(invocation.document.get(name), list | dict) for name in ("Records", "records"))
+    return invocation.carrier in ("eventbridge", "logs") or (batch and invocation.carrier != "none")
 
 
-def unknown(event: Any, why: str) -> EventRejected:
-    """That an invocation is of no known shape and cannot be keyed as it is."""
-    return EventRejected(f"the function was invoked with {_seen(event)}, which {why}; expected {EXPECTED}")
+def unknown(event: Any, problem: str) -> EventRejected:
+    """Return the error for an invocation of unknown shape."""
+    return EventRejected(f"the function was invoked with {_describe(event)}, which {problem}; expected {EXPECTED}")
 
 
 def _records(event: Document, records: list[Any]) -> Invocation:
     carried = unpack(event)
     carrier = carried[0].carrier
     if len(carried) != len(records):
-        raise unknown(event, "has Records of no service that is known here")
+        raise unknown(event, "has Records of an unknown service")
     if not all(isinstance(item, Mapping) for item in records):
         raise unknown(event, "has Records that are not all objects")
     reply, name, group = _OF_RECORDS.get(carrier, (Reply.RAISE, _none, _none))
-    found = [
-        InvocationMessage(each, _word(name(item)), group(item), item)
-        for each, item in zip(carried, records, strict=True)
+    messages = [
+        InvocationMessage(content, _string(name(item)), group(item), item)
+        for content, item in zip(carried, records, strict=True)
     ]
-    return _checked(Invocation(carrier, reply, found, event))
+    return _require_names(Invocation(carrier, reply, messages, event))
 
 
 def _transformation(event: Document, records: list[Any]) -> Invocation:
     carried = unpack(event)
     if carried[0].carrier != "firehose":
-        raise unknown(event, "has records of no service that is known here")
-    found = [InvocationMessage(each, each.id, None, item) for each, item in zip(carried, records, strict=True)]
-    return _checked(Invocation("firehose", Reply.RECORDS, found, event))
+        raise unknown(event, "has records of an unknown service")
+    messages = [
+        InvocationMessage(content, content.id, None, item) for content, item in zip(carried, records, strict=True)
+    ]
+    return _require_names(Invocation("firehose", Reply.RECORDS, messages, event))
 
 
 def _partitions(event: Document, records: Document) -> Invocation:
@@ -111,31 +112,35 @@ def _partitions(event: Document, records: Document) -> Invocation:
         raise unknown(event, "has a partition that is not a list of records")
     pairs = [(name, record) for name, partition in records.items() for record in partition]
     carried = unpack(event) if pairs else []
-    found = [InvocationMessage(each, each.id, name, item) for each, (name, item) in zip(carried, pairs, strict=True)]
-    return _checked(Invocation("kafka", Reply.OFFSETS, found, event))
+    messages = [
+        InvocationMessage(content, content.id, name, item) for content, (name, item) in zip(carried, pairs, strict=True)
+    ]
+    return _require_names(Invocation("kafka", Reply.OFFSETS, messages, event))
 
 
 def _list(items: list[Any]) -> Invocation:
-    """What a pipe hands on, also a single item; or events that somebody sends as a list."""
+    """Read the list of a pipe, which may hold a single item, or a list of events that a caller sent."""
     if not all(isinstance(item, Mapping) for item in items):
-        raise EventRejected(f"the function was invoked with {_seen(items)}; expected {EXPECTED}")
-    found = [InvocationMessage(each, each.id, _group(item), item) for item in items for each in unpack([item])]
-    carrier = found[0].carried.carrier
-    if carrier in _TELLING_PIPES:
-        return _checked(Invocation(carrier, Reply.MESSAGES, found, items))
-    return Invocation(carrier if carrier.startswith("pipes-") else "list", Reply.RAISE, found, items)
+        raise EventRejected(f"the function was invoked with {_describe(items)}; expected {EXPECTED}")
+    messages = [
+        InvocationMessage(content, content.id, _group(item), item) for item in items for content in unpack([item])
+    ]
+    carrier = messages[0].carried.carrier
+    if carrier in _REPORTING_PIPES:
+        return _require_names(Invocation(carrier, Reply.MESSAGES, messages, items))
+    return Invocation(carrier if carrier.startswith("pipes-") else "list", Reply.RAISE, messages, items)
 
 
 def _single(event: Document) -> Invocation:
-    found = [InvocationMessage(each, each.id, None, event) for each in unpack(event)]
-    return Invocation(found[0].carried.carrier, Reply.RAISE, found, event)
+    messages = [InvocationMessage(content, content.id, None, event) for content in unpack(event)]
+    return Invocation(messages[0].carried.carrier, Reply.RAISE, messages, event)
 
 
-def _checked(envelope: Invocation) -> Invocation:
-    """Where failures are told by name, everything needs one."""
-    if envelope.reply is not Reply.RAISE and not all(message.name for message in envelope.messages):
-        raise EventRejected(f"a record of {envelope.carrier} has no id, so that its failure could not be told")
-    return envelope
+def _require_names(invocation: Invocation) -> Invocation:
+    """Return the invocation. Raise `EventRejected` if a message has no name to report its failure by."""
+    if invocation.reply is not Reply.RAISE and not all(message.name for message in invocation.messages):
+        raise EventRejected(f"a record of {invocation.carrier} has no id, so its failure cannot be reported")
+    return invocation
 
 
 # --- names and groups ---
@@ -158,14 +163,14 @@ def _none(record: Document) -> None:
 
 
 def _group(item: Document) -> str | None:
-    """The group that an item is ordered in: that of a FIFO queue, its shard, or its partition of a topic."""
+    """Return the group that orders an item: of a FIFO queue, its shard, or its partition of a topic."""
     if item.get("eventSource") in ("aws:kinesis", "aws:dynamodb"):
         return _shard(item)
     if item.get("eventSource") in _KAFKA:
         return f"{item.get('topic')}-{item.get('partition')}"
-    if not str(item.get("eventSourceARN", "")).endswith(".fifo"):  # other queues have groups too, without an order
+    if not str(item.get("eventSourceARN", "")).endswith(".fifo"):  # other queues have groups that are not ordered
         return None
-    return _word(_inner(item, "attributes").get("MessageGroupId")) or None
+    return _string(_inner(item, "attributes").get("MessageGroupId")) or None
 
 
 def _shard(record: Document) -> str:
@@ -173,11 +178,11 @@ def _shard(record: Document) -> str:
 
 
 def _inner(record: Any, name: str) -> Document:
-    found = record.get(name) if isinstance(record, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    value = record.get(name) if isinstance(record, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
 
 
-def _word(value: Any) -> str:
+def _string(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
@@ -188,13 +193,13 @@ _OF_RECORDS: dict[str, tuple[Reply, Callable[[Document], Any], Callable[[Documen
 }
 
 
-def _seen(event: Any) -> str:
-    """An invocation in a few words, without its values."""
+def _describe(event: Any) -> str:
+    """Return an invocation in a few words, without its values."""
     if isinstance(event, Mapping):
         names = ", ".join(repr(str(name)[:40]) for name in list(event)[:8])
         return f"an object with {names}{', ...' if len(event) > 8 else ''}" if event else "an empty object"
     if isinstance(event, list):
-        return f"a list of {len(event)} items, the first of them {_seen(event[0])}" if event else "an empty list"
-    return {str: "a text", bool: "true or false", int: "a number", type(None): "nothing"}.get(
+        return f"a list of {len(event)} items, the first of them {_describe(event[0])}" if event else "an empty list"
+    return {str: "a string", bool: "true or false", int: "a number", type(None): "nothing"}.get(
         type(event), f"a {type(event).__name__}"
     )

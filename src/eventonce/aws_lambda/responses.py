@@ -1,4 +1,4 @@
-"""What each carrier is told: its own words for what became of its messages."""
+"""The response that each carrier expects, with the outcomes of its messages."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -16,15 +16,15 @@ _OF_CONNECTIONS = ("connection",)  # headers that only a server may send
 _log = logging.getLogger("eventonce")
 
 
-class Settled(NamedTuple):
-    """A message and what became of each of its events, nearly always one."""
+class MessageOutcomes(NamedTuple):
+    """A message and the outcome of each of its events, nearly always one."""
 
     message: InvocationMessage
     outcomes: Sequence[Outcome]
 
     @property
     def failure(self) -> Outcome | None:
-        """Why the message must come again, if it must."""
+        """The first outcome that needs a redelivery, if any."""
         return next((outcome for outcome in self.outcomes if outcome.action is not Action.ACK), None)
 
     @property
@@ -33,109 +33,109 @@ class Settled(NamedTuple):
 
     @property
     def result(self) -> Any:
-        """What the handler returned, where the message had one event."""
+        """The result of the handler, if the message had one event."""
         return self.outcomes[0].result if len(self.outcomes) == 1 else None
 
 
-def answer(envelope: Invocation, settled: Sequence[Settled]) -> Any:
-    """The answer to an invocation; raises where an exception is the carrier's way to be told."""
-    return _ANSWERS[envelope.reply](envelope, settled)
+def response_for(invocation: Invocation, settled: Sequence[MessageOutcomes]) -> Any:
+    """Return the response to an invocation, or raise if its carrier expects an exception."""
+    return _RESPONSES[invocation.reply](invocation, settled)
 
 
-def enriched(envelope: Invocation, settled: Sequence[Settled]) -> list[Any]:
-    """What a pipe's enrichment hands on: what is new, as the handler returns it or else as it came.
+def new_items(invocation: Invocation, settled: Sequence[MessageOutcomes]) -> list[Any]:
+    """Return the new items for the pipe: the result of the handler, or else the item as received.
 
-    A pipe cannot be told of single failures, so that one of them brings back all; those that were handed on before
-    are known by their carrier's name for them, and handed on again.
+    A pipe cannot report single failures, so one of them redelivers all. Items that were passed on before are recognised
+    by their name at the carrier, and passed on again.
     """
-    _raise_failure(envelope, settled)
+    _raise_failure(invocation, settled)
     return [each.message.item if each.result is None else each.result for each in settled if each.processed]
 
 
-def _messages(envelope: Invocation, settled: Sequence[Settled]) -> dict[str, Any]:
+def _messages(invocation: Invocation, settled: Sequence[MessageOutcomes]) -> dict[str, Any]:
     return {"batchItemFailures": [_failure(each) for each in settled if each.failure is not None]}
 
 
-def _offsets(envelope: Invocation, settled: Sequence[Settled]) -> dict[str, Any]:
-    """Every record that is not done, and not the first of its partition alone: no other may come again."""
+def _offsets(invocation: Invocation, settled: Sequence[MessageOutcomes]) -> dict[str, Any]:
+    """Report every record that failed, not only the first of its partition: the others are not redelivered."""
     failed = [each.message for each in settled if each.failure is not None]
-    places = [{"partition": message.group, "offset": message.item["offset"]} for message in failed]
-    return {"batchItemFailures": [{"itemIdentifier": place} for place in places]}
+    offsets = [{"partition": message.group, "offset": message.item["offset"]} for message in failed]
+    return {"batchItemFailures": [{"itemIdentifier": offset} for offset in offsets]}
 
 
-def _checkpoint(envelope: Invocation, settled: Sequence[Settled]) -> dict[str, Any]:
+def _checkpoint(invocation: Invocation, settled: Sequence[MessageOutcomes]) -> dict[str, Any]:
     first = next((each for each in settled if each.failure is not None), None)
-    told: dict[str, Any] = {"batchItemFailures": [] if first is None else [_failure(first)]}
-    if "window" in envelope.document:  # a tumbling one, whose state is the function's answer
-        told["state"] = envelope.document.get("state") or {}
-    return told
+    response: dict[str, Any] = {"batchItemFailures": [] if first is None else [_failure(first)]}
+    if "window" in invocation.document:  # a tumbling one, whose state is in the response
+        response["state"] = invocation.document.get("state") or {}
+    return response
 
 
-def _failure(settled: Settled) -> dict[str, str]:
+def _failure(settled: MessageOutcomes) -> dict[str, str]:
     return {"itemIdentifier": settled.message.name}
 
 
-def _records(envelope: Invocation, settled: Sequence[Settled]) -> dict[str, Any]:
+def _records(invocation: Invocation, settled: Sequence[MessageOutcomes]) -> dict[str, Any]:
     return {"records": [_record(each) for each in settled]}
 
 
-def _record(settled: Settled) -> dict[str, Any]:
-    told = {"recordId": settled.message.name, "data": settled.message.item.get("data", "")}
+def _record(settled: MessageOutcomes) -> dict[str, Any]:
+    record = {"recordId": settled.message.name, "data": settled.message.item.get("data", "")}
     if settled.failure is not None:
-        return {**told, "result": "ProcessingFailed"}
+        return {**record, "result": "ProcessingFailed"}
     if not settled.processed:
-        return {**told, "result": "Dropped"}
+        return {**record, "result": "Dropped"}
     if settled.result is None:
-        return {**told, "result": "Ok"}
+        return {**record, "result": "Ok"}
     try:
-        return {**told, "result": "Ok", "data": _packed(settled.result)}
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:  # which must not be all the others' fate
+        return {**record, "result": "Ok", "data": _encoded(settled.result)}
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:  # which must not fail the other records
         _log.warning("firehose %s: its result cannot be written: %s", settled.message.name, error)
-        return {**told, "result": "ProcessingFailed"}
+        return {**record, "result": "ProcessingFailed"}
 
 
-def _packed(result: Any) -> str:
+def _encoded(result: Any) -> str:
     text = result.encode() if isinstance(result, str) else result
     return to_base64(text if isinstance(text, bytes) else msgspec.json.encode(text))
 
 
-def to_request(settled: Settled, document: Mapping[str, Any], *, keyed: bool) -> dict[str, Any]:
-    """The response to a request: the handler's own, or the one that the webhook would give."""
+def to_request(settled: MessageOutcomes, document: Mapping[str, Any], *, keyed: bool) -> dict[str, Any]:
+    """Return the response to a request: that of the handler, or the one that the webhook would give."""
     outcomes, result = settled.outcomes, settled.result
-    response = respond(outcomes, keyed=keyed, kept=False)
+    response = respond(outcomes, keyed=keyed, dead_lettered=False)
     if response.status == 200 and isinstance(result, Mapping) and "statusCode" in result:
         return {**result, "headers": {**(result.get("headers") or {}), "eventonce-outcome": str(outcomes[0].kind)}}
     return as_response(response, document)
 
 
 def as_response(response: Response, document: Mapping[str, Any]) -> dict[str, Any]:
-    """A response as a function returns it to who sent this request."""
+    """Return a response in the form of a function's result."""
     headers = {name: value for name, value in response.headers.items() if name not in _OF_CONNECTIONS}
     result: dict[str, Any] = {"statusCode": response.status, "headers": headers, "body": response.body.decode()}
-    if "multiValueHeaders" in document and "headers" not in document:  # a load balancer that then wants them so as well
+    if "multiValueHeaders" in document and "headers" not in document:  # a load balancer that expects the same form
         result["multiValueHeaders"] = {name: [value] for name, value in headers.items()}
     return result
 
 
-def _nothing(envelope: Invocation, settled: Sequence[Settled]) -> Any:
-    _raise_failure(envelope, settled)
-    if isinstance(envelope.document, Mapping) and len(settled) == 1:
+def _nothing(invocation: Invocation, settled: Sequence[MessageOutcomes]) -> Any:
+    _raise_failure(invocation, settled)
+    if isinstance(invocation.document, Mapping) and len(settled) == 1:
         return settled[0].result
     return None
 
 
-def _raise_failure(envelope: Invocation, settled: Sequence[Settled]) -> None:
-    """Raise the first failure, so that Lambda or the pipe sends all of it again."""
-    for each in settled:
-        failure = each.failure
+def _raise_failure(invocation: Invocation, settled: Sequence[MessageOutcomes]) -> None:
+    """Raise the first failure, so that Lambda or the pipe redelivers everything."""
+    for item in settled:
+        failure = item.failure
         if failure is None:
             continue
-        if isinstance(failure.error, EventRejected) and each.message.carried.carrier == "none":
-            raise unknown(envelope.document, describe(failure.error)) from failure.error
-        raise failure.error or EventOnceError(f"{failure.kind}, for a reason that is not known")
+        if isinstance(failure.error, EventRejected) and item.message.carried.carrier == "none":
+            raise unknown(invocation.document, describe(failure.error)) from failure.error
+        raise failure.error or EventOnceError(f"{failure.kind}, for an unknown reason")
 
 
-_ANSWERS: dict[Reply, Callable[[Invocation, Sequence[Settled]], Any]] = {
+_RESPONSES: dict[Reply, Callable[[Invocation, Sequence[MessageOutcomes]], Any]] = {
     Reply.MESSAGES: _messages,
     Reply.OFFSETS: _offsets,
     Reply.CHECKPOINT: _checkpoint,

@@ -1,4 +1,4 @@
-"""What a pipeline needs, as a template of CloudFormation or SAM. It is JSON, which both of them read."""
+"""A CloudFormation or SAM template of the resources of a pipeline. It is JSON, which both read."""
 
 import json
 from typing import Any
@@ -19,14 +19,14 @@ from eventonce.aws_setup.queue import admission
 from eventonce.aws_setup.role import Resource, policy, trust
 
 _SERVICES = ["ecs-tasks.amazonaws.com", "ec2.amazonaws.com", "pods.eks.amazonaws.com"]
-# What must not go with the stack: events that nobody has looked at, and what has been done already.
-_KEPT = {"DeletionPolicy": "RetainExceptOnCreate", "UpdateReplacePolicy": "Retain"}
+# What must survive the stack: events that nobody has looked at, and the record of what is done.
+_RETAINED = {"DeletionPolicy": "RetainExceptOnCreate", "UpdateReplacePolicy": "Retain"}
 _LOG_DAYS = 30
-_BATCH = 10  # the most of a FIFO queue, and of any queue without waiting for more
+_BATCH = 10  # the maximum of a FIFO queue, and of other queues without a batching window
 
 
 def cloudformation(plan: SetupPlan, *, function: bool = False) -> str:
-    """A template with the role of a worker, or of a function."""
+    """Return a template with the role of a worker, or of a function."""
     template = _Template(plan)
     template.common()
     if function:
@@ -37,7 +37,7 @@ def cloudformation(plan: SetupPlan, *, function: bool = False) -> str:
 
 
 def sam(plan: SetupPlan) -> str:
-    """A template with a function that the queue feeds."""
+    """Return a template with a function that the queue feeds."""
     template = _Template(plan)
     template.common()
     template.function_role()
@@ -46,7 +46,7 @@ def sam(plan: SetupPlan) -> str:
 
 
 class _Template:
-    """Collects the resources."""
+    """Collects the resources of a template."""
 
     def __init__(self, plan: SetupPlan) -> None:
         self._plan = plan
@@ -60,7 +60,7 @@ class _Template:
         return json.dumps({**self._head, "Resources": self._resources}, indent=2)
 
     def common(self) -> None:
-        """All but who uses it."""
+        """Add everything except the worker or the function."""
         for queue in self._plan.queues:
             self._queue(queue)
         for bus in self._plan.buses:
@@ -88,7 +88,7 @@ class _Template:
             properties["ContentBasedDeduplication"] = True
         if queue.dead is not None:
             properties["RedrivePolicy"] = {"deadLetterTargetArn": _arn(queue.dead), "maxReceiveCount": queue.receives}
-        self._add(_id(queue), "AWS::SQS::Queue", properties, **_KEPT)
+        self._add(_id(queue), "AWS::SQS::Queue", properties, **_RETAINED)
 
     def _rule(self) -> None:
         rule = self._plan.rule
@@ -106,8 +106,8 @@ class _Template:
         properties = {"Name": rule.name, "EventBusName": bus, "EventPattern": rule.pattern, "Targets": [target]}
         self._add("EventRule", "AWS::Events::Rule", properties)
         for queue in (rule.target, rule.undelivered):
-            admits = admission(rule, _arn(queue), {"Fn::GetAtt": ["EventRule", "Arn"]})
-            document = {"Version": "2012-10-17", "Statement": [admits]}
+            statement = admission(rule, _arn(queue), {"Fn::GetAtt": ["EventRule", "Arn"]})
+            document = {"Version": "2012-10-17", "Statement": [statement]}
             properties = {"Queues": [{"Ref": _id(queue)}], "PolicyDocument": document}
             self._add(f"{_id(queue)}Policy", "AWS::SQS::QueuePolicy", properties)
 
@@ -120,9 +120,9 @@ class _Template:
             "KeySchema": [{"AttributeName": name, "KeyType": kind} for name, kind in keys],
             "TimeToLiveSpecification": {"AttributeName": table.ttl, "Enabled": True},
         }
-        self._add(_id(table), "AWS::DynamoDB::Table", properties, **_KEPT)
+        self._add(_id(table), "AWS::DynamoDB::Table", properties, **_RETAINED)
 
-    # --- who uses it ---
+    # --- the worker or the function ---
 
     def worker_role(self) -> None:
         parameter = {"Type": "String", "Default": _SERVICES[0], "AllowedValues": _SERVICES}
@@ -130,13 +130,13 @@ class _Template:
         self._role("WorkerRole", {"Ref": "WorkerService"})
 
     def function_role(self) -> None:
-        self._add("LogGroup", "AWS::Logs::LogGroup", {"RetentionInDays": _LOG_DAYS}, **_KEPT)
+        self._add("LogGroup", "AWS::Logs::LogGroup", {"RetentionInDays": _LOG_DAYS}, **_RETAINED)
         self._role("FunctionRole", "lambda.amazonaws.com", {"Fn::GetAtt": ["LogGroup", "Arn"]})
 
     def _role(self, name: str, service: Any, logs: Any = None) -> None:
-        allowed = {"PolicyName": "eventonce", "PolicyDocument": policy(self._plan, _arn, logs)}
-        trusted = trust(service, worker=logs is None)
-        self._add(name, "AWS::IAM::Role", {"AssumeRolePolicyDocument": trusted, "Policies": [allowed]})
+        permissions = {"PolicyName": "eventonce", "PolicyDocument": policy(self._plan, _arn, logs)}
+        trust_policy = trust(service, worker=logs is None)
+        self._add(name, "AWS::IAM::Role", {"AssumeRolePolicyDocument": trust_policy, "Policies": [permissions]})
         self._head["Outputs"] = {name: {"Value": {"Fn::GetAtt": [name, "Arn"]}}}
 
     def function(self) -> None:
@@ -155,7 +155,7 @@ class _Template:
 
 
 def _mapping(queue: QueueResource) -> dict[str, Any]:
-    # Without ReportBatchItemFailures one event that fails brings back all of its batch.
+    # Without ReportBatchItemFailures one failed event redelivers its whole batch.
     return {"Queue": _arn(queue), "BatchSize": _BATCH, "FunctionResponseTypes": ["ReportBatchItemFailures"]}
 
 
@@ -163,7 +163,7 @@ def _mapping(queue: QueueResource) -> dict[str, Any]:
 
 
 def _id(resource: Resource) -> str:
-    """The logical id of something."""
+    """Return the logical id of a resource."""
     if isinstance(resource, QueueResource):
         return f"{resource.purpose.capitalize()}Queue"
     if isinstance(resource, Bus):
@@ -176,7 +176,7 @@ def _arn(resource: Resource) -> Any:
         return _stream_arn(resource)
     if isinstance(resource, QueueResource) and foreign(resource):
         owner, _, name = resource.name.partition("/")
-        region = resource.place.options.get("region", "${AWS::Region}")
+        region = resource.address.options.get("region", "${AWS::Region}")
         return {"Fn::Sub": f"arn:${{AWS::Partition}}:sqs:{region}:{owner}:{name}"}
     if not isinstance(resource, TableResource) and foreign(resource):
         return resource.name
@@ -186,11 +186,14 @@ def _arn(resource: Resource) -> Any:
 
 
 def _stream_arn(stream: StreamResource) -> Any:
-    """That of a stream; of a table's changes, those of the table and of all its streams: a new one has a new name."""
+    """Return the ARN of a stream. For the changes of a table return those of the table and of all its streams.
+
+    Each new stream of a table has a new name.
+    """
     if stream.name.startswith("arn:"):
         return stream.name
-    at = f"{stream.place.options.get('region', '${AWS::Region}')}:${{AWS::AccountId}}"
+    scope = f"{stream.address.options.get('region', '${AWS::Region}')}:${{AWS::AccountId}}"
     if not stream.of_table:
-        return {"Fn::Sub": f"arn:${{AWS::Partition}}:kinesis:{at}:stream/{stream.name}"}
-    table = f"arn:${{AWS::Partition}}:dynamodb:{at}:table/{stream.name}"
+        return {"Fn::Sub": f"arn:${{AWS::Partition}}:kinesis:{scope}:stream/{stream.name}"}
+    table = f"arn:${{AWS::Partition}}:dynamodb:{scope}:table/{stream.name}"
     return [{"Fn::Sub": table}, {"Fn::Sub": f"{table}/stream/*"}]

@@ -1,4 +1,4 @@
-"""What a pipeline needs of AWS: the queues, the rule that fills them, the table, and the sink."""
+"""The AWS resources of a pipeline: the queues, the rule that fills them, the table, and the sink."""
 
 import hashlib
 import math
@@ -17,28 +17,28 @@ from eventonce.stores import check_url
 from eventonce.stores.dynamodb.layout import Layout
 from eventonce.wire import AwsSettings, Settings
 
-RETENTION = 14 * 86_400  # seconds; as long as SQS keeps anything
-RETRY = {"MaximumRetryAttempts": 185, "MaximumEventAgeInSeconds": 86_400}  # as often and as long as EventBridge does
+RETENTION = 14 * 86_400  # seconds: the maximum of SQS
+RETRY = {"MaximumRetryAttempts": 185, "MaximumEventAgeInSeconds": 86_400}  # the maximum of EventBridge
 FUNCTION_TIMEOUT = 30  # seconds
-_SHORTEST, _LONGEST = 30, 43_200  # seconds that SQS hides a message for: its own default, and the most it can
-_FEWEST, _MOST = 10, 1000  # receives
-_PATTERN = 2048  # characters that EventBridge takes
+_MIN_VISIBILITY, _MAX_VISIBILITY = 30, 43_200  # seconds: the default and the maximum of SQS
+_MIN_RECEIVES, _MAX_RECEIVES = 10, 1000
+_MAX_PATTERN = 2048  # characters: the limit of EventBridge
 _QUEUE = re.compile(r"(\d{12}/)?([A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo)")
 
 
 class QueueResource(NamedTuple):
-    """A queue of SQS. Attributes of a queue that is there already may be larger than these."""
+    """An SQS queue. An existing queue may have larger values than these."""
 
-    place: AwsUrl
+    address: AwsUrl
     purpose: str  # source, dead, undelivered, letters or sink
-    visibility: int = _SHORTEST  # seconds
-    dead: "QueueResource | None" = None  # where SQS moves what has been received too often
+    visibility: int = _MIN_VISIBILITY  # seconds
+    dead: "QueueResource | None" = None  # where SQS moves a message that was received too often
     receives: int = 0  # how often that is
-    by_content: bool = False  # a FIFO queue that a rule feeds: EventBridge gives no id to tell copies by
+    by_content: bool = False  # a FIFO queue that a rule feeds: EventBridge sends no deduplication id
 
     @property
     def name(self) -> str:
-        return self.place.name
+        return self.address.name
 
     @property
     def fifo(self) -> bool:
@@ -46,13 +46,13 @@ class QueueResource(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """A topic of SNS."""
+    """An SNS topic."""
 
-    place: AwsUrl
+    address: AwsUrl
 
     @property
     def name(self) -> str:
-        return self.place.name
+        return self.address.name
 
     @property
     def fifo(self) -> bool:
@@ -60,25 +60,25 @@ class Topic(NamedTuple):
 
 
 class Bus(NamedTuple):
-    """A bus of EventBridge."""
+    """An EventBridge bus."""
 
-    place: AwsUrl
+    address: AwsUrl
     name: str
 
     @property
     def partner(self) -> bool:
-        """Whether a partner fills it; it then has the name of the partner's event source."""
+        """True if a partner fills the bus, which then has the name of the partner's event source."""
         return self.name.startswith("aws.partner/")
 
     @property
     def label(self) -> str:
-        """Its name in a template, of letters and digits; with a digest where that of another bus could be the same."""
+        """The name in a template: letters and digits, with a digest if another bus could have the same."""
         bare = "".join(filter(str.isalnum, self.name.lower()))
         return bare if bare == self.name else bare + hashlib.sha256(self.name.encode()).hexdigest()[:8]
 
 
 class EventRule(NamedTuple):
-    """A rule of EventBridge with one target: what it cannot deliver goes to a queue of its own."""
+    """An EventBridge rule with one target. What it cannot deliver goes to a queue of its own."""
 
     name: str
     bus: Bus
@@ -89,9 +89,9 @@ class EventRule(NamedTuple):
 
 
 class TableResource(NamedTuple):
-    """A table of DynamoDB."""
+    """A DynamoDB table."""
 
-    place: AwsUrl
+    address: AwsUrl
     url: str
     key: str
     sort: str | None
@@ -99,165 +99,165 @@ class TableResource(NamedTuple):
 
     @property
     def name(self) -> str:
-        return self.place.name
+        return self.address.name
 
 
 class StreamResource(NamedTuple):
-    """A stream of Kinesis, or of a table's changes. It is used and not made: its owner says how many shards it has."""
+    """A Kinesis stream, or the stream of a table's changes. Its owner creates it and chooses its shards."""
 
-    place: AwsUrl
+    address: AwsUrl
     purpose: str  # source or sink
 
     @property
     def name(self) -> str:
-        return self.place.name
+        return self.address.name
 
     @property
     def of_table(self) -> bool:
-        return self.place.scheme == "dynamodbstreams"
+        return self.address.scheme == "dynamodbstreams"
 
 
 Sink = QueueResource | Topic | Bus | StreamResource
 
 
 class SetupPlan(NamedTuple):
-    """All of it. `queues` are in the order in which they can be made."""
+    """The resources of a pipeline. `queues` are in the order in which they can be created."""
 
     consumer: str
     queues: list[QueueResource]
     source: QueueResource | None
-    stream: StreamResource | None  # in place of it
-    letters: QueueResource | None  # where the worker puts dead letters
+    stream: StreamResource | None  # instead of a queue
+    letters: QueueResource | None  # where the worker writes dead letters
     sink: Sink | None
     rule: EventRule | None
     table: TableResource | None
 
     @property
     def buses(self) -> list[Bus]:
-        """Those to be made: each account has a default bus."""
-        named = [bus for bus in (self.sink, self.rule and self.rule.bus) if isinstance(bus, Bus)]
-        wanted = {bus.name: bus for bus in named}
-        return [bus for name, bus in wanted.items() if name != "default" and not foreign(bus)]
+        """The buses to create. Each account has a default bus."""
+        buses = [bus for bus in (self.sink, self.rule and self.rule.bus) if isinstance(bus, Bus)]
+        by_name = {bus.name: bus for bus in buses}
+        return [bus for name, bus in by_name.items() if name != "default" and not foreign(bus)]
 
     @property
-    def places(self) -> list[AwsUrl]:
-        """Everything that the pipeline names."""
-        others = [each.place for each in (self.stream, self.sink, self.table) if each is not None]
-        return [queue.place for queue in self.queues] + others
+    def addresses(self) -> list[AwsUrl]:
+        """The addresses of everything that the pipeline names."""
+        others = [each.address for each in (self.stream, self.sink, self.table) if each is not None]
+        return [queue.address for queue in self.queues] + others
 
 
-def foreign(named: Sink) -> bool:
-    """Whether something is someone else's: named by its ARN, or by its account. It is used and not made."""
-    if isinstance(named, StreamResource):
+def foreign(resource: Sink) -> bool:
+    """Return whether a resource is used and not created: it is named by its ARN or its account, or is a stream."""
+    if isinstance(resource, StreamResource):
         return True
-    return "/" in named.name if isinstance(named, QueueResource) else named.name.startswith("arn:")
+    return "/" in resource.name if isinstance(resource, QueueResource) else resource.name.startswith("arn:")
 
 
 def make_plan(settings: Settings, *, function: bool = False) -> SetupPlan:
-    """What a pipeline needs: for a worker, or for a Lambda function."""
+    """Return the resources of a pipeline, for a worker or for a Lambda function."""
     letters, sink = _letters(settings), _sink(settings)
     source = _source(settings, letters, function=function)
     rule = None if settings.aws is None else _rule(settings, settings.aws, source)
-    named = [rule and rule.undelivered, source and source.dead, letters, sink, source]
-    queues = _apart([queue for queue in named if isinstance(queue, QueueResource) and not foreign(queue)])
+    candidates = [rule and rule.undelivered, source and source.dead, letters, sink, source]
+    queues = _distinct([queue for queue in candidates if isinstance(queue, QueueResource) and not foreign(queue)])
     return SetupPlan(settings.consumer, queues, source, _stream(settings), letters, sink, rule, _table(settings))
 
 
 # --- queues ---
 
 
-def _apart(queues: list[QueueResource]) -> list[QueueResource]:
-    """Each queue once. Two that are meant for different things must not be the same."""
-    found: dict[tuple[str, str], QueueResource] = {}
+def _distinct(queues: list[QueueResource]) -> list[QueueResource]:
+    """Return each queue once. Raise `ConfigError` if one queue has two purposes."""
+    by_address: dict[tuple[str, str], QueueResource] = {}
     for queue in queues:
-        other = found.setdefault((queue.name, str(queue.place.options)), queue)
+        other = by_address.setdefault((queue.name, str(queue.address.options)), queue)
         if other is not queue:
             both = f"{other.purpose} and {queue.purpose}"
-            raise queue.place.wrong(f"is the queue for {both}; give each of them a queue of its own")
-    return list(found.values())
+            raise queue.address.wrong(f"is the queue for {both}; use a queue for each of them")
+    return list(by_address.values())
 
 
 def _source(settings: Settings, letters: QueueResource | None, *, function: bool) -> QueueResource | None:
     if not settings.source.startswith("sqs://"):
         return None
-    place = _queue_place(settings.source, "source")
-    if "/" in place.name:
-        return QueueResource(place, "source")
-    # A message that shows up again while its event runs is a copy that is busy. Lambda wants six times its own timeout.
+    address = _queue_address(settings.source, "source")
+    if "/" in address.name:
+        return QueueResource(address, "source")
+    # A message that is redelivered while its event runs would be busy. Lambda needs six times its own timeout.
     lease = math.ceil(duration(settings.lease) / 1000)
-    visibility = max(lease, 6 * FUNCTION_TIMEOUT if function else _SHORTEST)
-    # The worker itself takes out what fails max_attempts times, with the reason. A copy that is busy and a store that
-    # is away use up receives too, so SQS must be more patient, or it takes out events that were never tried.
-    receives = min(max(2 * settings.max_attempts, _FEWEST), _MOST)
+    visibility = max(lease, 6 * FUNCTION_TIMEOUT if function else _MIN_VISIBILITY)
+    # The worker itself dead-letters what fails max_attempts times, with the reason. Busy copies and store outages use
+    # up receives too, so SQS must allow more of them, or it removes events that were never tried.
+    receives = min(max(2 * settings.max_attempts, _MIN_RECEIVES), _MAX_RECEIVES)
     return QueueResource(
-        place,
+        address,
         "source",
-        visibility=min(visibility, _LONGEST),
-        dead=_dead(place, letters),
+        visibility=min(visibility, _MAX_VISIBILITY),
+        dead=_dead(address, letters),
         receives=receives,
-        by_content=place.name.endswith(".fifo") and settings.aws is not None,
+        by_content=address.name.endswith(".fifo") and settings.aws is not None,
     )
 
 
 def _dead(source: AwsUrl, letters: QueueResource | None) -> QueueResource:
-    """The pipeline's own queue of dead letters, so that there is one to watch; SQS wants it to be of the same kind."""
+    """Return the pipeline's own queue of dead letters if it is of the kind that SQS requires, or else one beside it."""
     fifo = source.name.endswith(".fifo")
-    alike = letters is not None and letters.fifo == fifo and letters.place.options == source.options
-    if letters is not None and alike and not foreign(letters):
+    same_kind = letters is not None and letters.fifo == fifo and letters.address.options == source.options
+    if letters is not None and same_kind and not foreign(letters):
         return letters
     return QueueResource(_beside(source, "dead", ".fifo" if fifo else ""), "dead")
 
 
 def _letters(settings: Settings) -> QueueResource | None:
     url = settings.dead_letter
-    return QueueResource(_queue_place(url, "dead_letter"), "letters") if url.startswith("sqs://") else None
+    return QueueResource(_queue_address(url, "dead_letter"), "letters") if url.startswith("sqs://") else None
 
 
-def _beside(place: AwsUrl, what: str, ending: str = "") -> AwsUrl:
-    name = f"{place.name.removesuffix('.fifo')}-{what}{ending}"
+def _beside(address: AwsUrl, purpose: str, suffix: str = "") -> AwsUrl:
+    name = f"{address.name.removesuffix('.fifo')}-{purpose}{suffix}"
     if not _QUEUE.fullmatch(name):
-        raise place.wrong(f"its name is too long: {name} has to be a name too, of 80 characters at most")
-    query = f"?{urlencode(place.options)}" if place.options else ""
-    return AwsUrl(f"sqs://{name}{query}", place.label)
+        raise address.wrong(f"its name is too long; {name} must be a name of at most 80 characters")
+    query = f"?{urlencode(address.options)}" if address.options else ""
+    return AwsUrl(f"sqs://{name}{query}", address.label)
 
 
 # --- the rule ---
 
 
-def _rule(settings: Settings, feed: AwsSettings, source: QueueResource | None) -> EventRule:
+def _rule(settings: Settings, aws: AwsSettings, source: QueueResource | None) -> EventRule:
     if source is None or foreign(source):
         raise ConfigError('aws: a rule needs a queue of this account to send to; write source = "sqs://QUEUE"')
-    name = feed.rule or f"eventonce-{settings.consumer}"
-    AwsSettings(rule=name)  # raises where the consumer's name does not do
+    name = aws.rule or f"eventonce-{settings.consumer}"
+    AwsSettings(rule=name)  # raises if the consumer's name is not valid for a rule
     return EventRule(
         name,
-        Bus(source.place, feed.bus),
-        _pattern(settings.rule) if feed.pattern is None else feed.pattern,
+        Bus(source.address, aws.bus),
+        _pattern(settings.rule) if aws.pattern is None else aws.pattern,
         source,
-        QueueResource(_beside(source.place, "undelivered"), "undelivered"),
+        QueueResource(_beside(source.address, "undelivered"), "undelivered"),
         group=name,
     )
 
 
 def _pattern(rules: list[Rule]) -> Mapping[str, Any]:
-    """All that the rules match."""
-    remedy = 'say in [aws] which events to take, such as pattern = { source = ["com.example.orders"] }'
+    """Return a pattern of everything that the rules match."""
+    remedy = 'name the events in [aws], such as pattern = { source = ["com.example.orders"] }'
     if not rules:
-        raise ConfigError(f"aws: there is no rule that says which events are wanted; {remedy}")
-    different: list[Mapping[str, Any]] = []
+        raise ConfigError(f"aws: no rule says which events to take; {remedy}")
+    patterns: list[Mapping[str, Any]] = []
     for rule in rules:
         if rule.match is None:
             raise ConfigError(f"aws: rule {rule.name!r} matches every event; {remedy}")
-        if rule.match not in different:
-            different.append(rule.match)
-    pattern = different[0] if len(different) == 1 else {"$or": different}
-    if len(text := compact(pattern)) > _PATTERN:
-        raise ConfigError(f"aws: the rules' patterns take {len(text)} of {_PATTERN} characters together; {remedy}")
+        if rule.match not in patterns:
+            patterns.append(rule.match)
+    pattern = patterns[0] if len(patterns) == 1 else {"$or": patterns}
+    if len(text := compact(pattern)) > _MAX_PATTERN:
+        raise ConfigError(f"aws: the rules' patterns take {len(text)} of {_MAX_PATTERN} characters together; {remedy}")
     return pattern
 
 
 def compact(document: Any) -> str:
-    """A document as JSON, as short as can be."""
+    """Return a document as JSON without spaces."""
     return msgspec.json.encode(document).decode()
 
 
@@ -267,7 +267,7 @@ def compact(document: Any) -> str:
 def _stream(settings: Settings) -> StreamResource | None:
     url = settings.source
     return (
-        StreamResource(_place(url, "source"), "source")
+        StreamResource(_address(url, "source"), "source")
         if url.startswith(("kinesis://", "dynamodbstreams://"))
         else None
     )
@@ -276,14 +276,14 @@ def _stream(settings: Settings) -> StreamResource | None:
 def _sink(settings: Settings) -> Sink | None:
     url = settings.sink
     if url.startswith("kinesis://"):
-        return StreamResource(_place(url, "sink"), "sink")
+        return StreamResource(_address(url, "sink"), "sink")
     if url.startswith("sqs://"):
-        return QueueResource(_queue_place(url, "sink"), "sink")
+        return QueueResource(_queue_address(url, "sink"), "sink")
     if url.startswith("sns://"):
-        return Topic(_place(url, "sink"))
+        return Topic(_address(url, "sink"))
     if url.startswith("events://"):
-        place = _place(url, "sink")
-        return Bus(place, place.name)
+        address = _address(url, "sink")
+        return Bus(address, address.name)
     return None
 
 
@@ -292,25 +292,25 @@ def _table(settings: Settings) -> TableResource | None:
     if not url.startswith("dynamodb://"):
         return None
     check_url(url)
-    usual, found = Layout(), dict(parse_qsl(urlsplit(url).query))
+    default, query = Layout(), dict(parse_qsl(urlsplit(url).query))
     return TableResource(
-        _place(url, "store"),
+        _address(url, "store"),
         url,
-        key=found.get("key", usual.key_name),
-        sort=found.get("sort", usual.sort_name),
-        ttl=found.get("ttl", usual.ttl),
+        key=query.get("key", default.key_name),
+        sort=query.get("sort", default.sort_name),
+        ttl=query.get("ttl", default.ttl),
     )
 
 
-def _queue_place(url: str, what: str) -> AwsUrl:
-    place = _place(url, what)
-    if not _QUEUE.fullmatch(place.name):
-        raise place.wrong("is no name of a queue; use up to 80 letters, digits, - and _, and .fifo at its end")
-    return place
+def _queue_address(url: str, setting: str) -> AwsUrl:
+    address = _address(url, setting)
+    if not _QUEUE.fullmatch(address.name):
+        raise address.wrong("is not a queue name; use up to 80 letters, digits, - and _, and .fifo at the end")
+    return address
 
 
-def _place(url: str, what: str) -> AwsUrl:
-    """Where something is. What else its URL says is for those who read or write it."""
+def _address(url: str, setting: str) -> AwsUrl:
+    """Return the address in a URL. Its other options are for the source, sink or store."""
     bare, _, query = url.partition("?")
-    kept = [(option, value) for option, value in parse_qsl(query) if option in ("region", "endpoint")]
-    return AwsUrl(f"{bare}?{urlencode(kept)}", what)
+    location = [(option, value) for option, value in parse_qsl(query) if option in ("region", "endpoint")]
+    return AwsUrl(f"{bare}?{urlencode(location)}", setting)

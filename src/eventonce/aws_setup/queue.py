@@ -1,4 +1,4 @@
-"""The attributes of a queue: those it should have, and what is to be changed about those it has."""
+"""The attributes of a queue: the desired ones, and the changes that lead to them."""
 
 import hashlib
 import json
@@ -10,10 +10,10 @@ from eventonce.aws_setup.plan import RETENTION, EventRule, QueueResource, compac
 Attributes = dict[str, str]
 
 
-def wanted(queue: QueueResource, dead_arn: str | None, admits: Mapping[str, Any] | None) -> Attributes:
-    """The attributes of a queue that is yet to be made."""
+def desired_attributes(queue: QueueResource, dead_arn: str | None, statement: Mapping[str, Any] | None) -> Attributes:
+    """Return the attributes of a new queue."""
     attributes = {"MessageRetentionPeriod": str(RETENTION)}
-    if queue.purpose == "source":  # how the others are read is for their readers to say
+    if queue.purpose == "source":  # the readers of the other queues decide how to read them
         attributes["VisibilityTimeout"] = str(queue.visibility)
     if queue.fifo:
         attributes["FifoQueue"] = "true"
@@ -21,13 +21,13 @@ def wanted(queue: QueueResource, dead_arn: str | None, admits: Mapping[str, Any]
         attributes["ContentBasedDeduplication"] = "true"
     if dead_arn is not None:
         attributes["RedrivePolicy"] = compact({"deadLetterTargetArn": dead_arn, "maxReceiveCount": queue.receives})
-    if admits is not None:
-        attributes["Policy"] = compact({"Version": "2012-10-17", "Statement": [admits]})
+    if statement is not None:
+        attributes["Policy"] = compact({"Version": "2012-10-17", "Statement": [statement]})
     return attributes
 
 
 def admission(rule: EventRule, queue_arn: Any, rule_arn: Any) -> dict[str, Any]:
-    """A statement that lets one rule of EventBridge send to a queue. The ARNs may be references of a template."""
+    """Return the statement that lets one EventBridge rule send to a queue. ARNs may be references of a template."""
     return {
         "Sid": f"eventonce_{_digest(rule)}",
         "Effect": "Allow",
@@ -39,37 +39,37 @@ def admission(rule: EventRule, queue_arn: Any, rule_arn: Any) -> dict[str, Any]:
 
 
 def _digest(rule: EventRule) -> str:
-    """What only this rule has, since several may feed one queue: a digest of all in its ARN but account and region.
+    """Return a digest of the rule's ARN without account and region, since several rules may feed one queue.
 
-    Those are the queue's own. A template does not know them, and its statement is to be the one that setup would write.
+    Account and region are those of the queue. A template does not know them, and writes the same statement as setup.
     """
     return hashlib.sha256(f"{rule.bus.name}/{rule.name}".encode()).hexdigest()[:16]
 
 
-def changes(has: Mapping[str, str], want: Attributes) -> Attributes:
-    """What is to be set, so that a queue will do."""
-    found = {name: _CHANGE.get(name, _equal)(has.get(name), value) for name, value in want.items()}
-    return {name: value for name, value in found.items() if value is not None}
+def changes(current: Mapping[str, str], desired: Attributes) -> Attributes:
+    """Return the attributes to set on an existing queue."""
+    values = {name: _CHANGE.get(name, _equal)(current.get(name), value) for name, value in desired.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _equal(has: str | None, want: str) -> str | None:
-    return None if has == want else want
+def _equal(current: str | None, desired: str) -> str | None:
+    return None if current == desired else desired
 
 
-def _at_least(has: str | None, want: str) -> str | None:
-    return None if int(has or 0) >= int(want) else want
+def _at_least(current: str | None, desired: str) -> str | None:
+    return None if int(current or 0) >= int(desired) else desired
 
 
-def _redrive(has: str | None, want: str) -> str | None:
-    if has and own_dead_letters(has, want):
+def _redrive(current: str | None, desired: str) -> str | None:
+    if current and own_dead_letters(current, desired):
         return None
-    old, new = json.loads(has or "{}"), json.loads(want)
-    return None if int(old.get("maxReceiveCount", 0)) >= new["maxReceiveCount"] else want
+    old, new = json.loads(current or "{}"), json.loads(desired)
+    return None if int(old.get("maxReceiveCount", 0)) >= new["maxReceiveCount"] else desired
 
 
-def own_dead_letters(has: str | None, want: str | None) -> str | None:
-    """What is said of a queue that moves its dead letters elsewhere: whoever set that up had a reason, so it stays."""
-    old, new = json.loads(has or "{}"), json.loads(want or "{}")
+def own_dead_letters(current: str | None, desired: str | None) -> str | None:
+    """Return a note on a queue that moves its dead letters elsewhere. Somebody chose that, so it stays."""
+    old, new = json.loads(current or "{}"), json.loads(desired or "{}")
     if not old or not new or old["deadLetterTargetArn"] == new["deadLetterTargetArn"]:
         return None
     own, ours = _name(old["deadLetterTargetArn"]), _name(new["deadLetterTargetArn"])
@@ -79,16 +79,16 @@ def own_dead_letters(has: str | None, want: str | None) -> str | None:
     )
 
 
-def _policy(has: str | None, want: str) -> str | None:
-    """The statements that there are, whoever wrote them, and ours unless one of them says the same."""
-    old, (ours,) = json.loads(has or "{}"), json.loads(want)["Statement"]
-    given = old.get("Statement", [])
-    statements = given if isinstance(given, list) else [given]
+def _policy(current: str | None, desired: str) -> str | None:
+    """Return the policy with our statement added, or None if it already has an equal one."""
+    old, (ours,) = json.loads(current or "{}"), json.loads(desired)["Statement"]
+    existing = old.get("Statement", [])
+    statements = existing if isinstance(existing, list) else [existing]
     if any({**each, "Sid": ours["Sid"]} == ours for each in statements):
         return None
-    taken = {each.get("Sid") for each in statements}
-    more = (f"{ours['Sid']}_{number}" for number in range(2, len(taken) + 2))
-    free = next(sid for sid in (ours["Sid"], *more) if sid not in taken)
+    used = {each.get("Sid") for each in statements}
+    more = (f"{ours['Sid']}_{number}" for number in range(2, len(used) + 2))
+    free = next(sid for sid in (ours["Sid"], *more) if sid not in used)
     return compact({"Version": "2012-10-17", **old, "Statement": [*statements, {**ours, "Sid": free}]})
 
 
@@ -105,16 +105,16 @@ _CHANGE: dict[str, Callable[[str | None, str], str | None]] = {
 
 
 def description(attributes: Attributes) -> str:
-    """What attributes mean, for people."""
+    """Return attributes in words."""
     return ", ".join(_WORDS[name](value) for name, value in attributes.items())
 
 
-def _redriven(value: str) -> str:
+def _describe_redrive(value: str) -> str:
     policy = json.loads(value)
     return f"to {_name(policy['deadLetterTargetArn'])} after {policy['maxReceiveCount']} receives"
 
 
-def _admitted(value: str) -> str:
+def _describe_policy(value: str) -> str:
     rule = json.loads(value)["Statement"][-1]["Condition"]["ArnEquals"]["aws:SourceArn"]
     bus, _, name = rule.partition(":rule/")[2].rpartition("/")
     return f"admits rule {name} of bus {bus or 'default'}"
@@ -125,6 +125,6 @@ _WORDS: dict[str, Callable[[str], str]] = {
     "VisibilityTimeout": lambda value: f"hidden for {value} s when received",
     "FifoQueue": lambda value: "FIFO",
     "ContentBasedDeduplication": lambda value: "deduplicated by content",
-    "RedrivePolicy": _redriven,
-    "Policy": _admitted,
+    "RedrivePolicy": _describe_redrive,
+    "Policy": _describe_policy,
 }

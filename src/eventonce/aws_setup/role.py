@@ -1,4 +1,4 @@
-"""What a worker or a function may do, and nothing else."""
+"""The permissions that a worker or a function needs, and no others."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +15,7 @@ _READ = {
     False: ["kinesis:DescribeStreamSummary", "kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards"],
     True: ["dynamodb:DescribeStream", "dynamodb:DescribeTable", "dynamodb:GetRecords", "dynamodb:GetShardIterator"],
 }
-# What Lambda asks besides, before it reads a stream for a function.
+# What Lambda also needs, to read a stream for a function.
 _READ_FOR_FUNCTION = {False: ["kinesis:DescribeStream"], True: ["dynamodb:ListStreams"]}
 _SEND = {
     QueueResource: ["sqs:GetQueueUrl", "sqs:SendMessage"],
@@ -31,14 +31,17 @@ _REMEMBER = [
 
 
 def trust(service: Any, *, worker: bool) -> dict[str, Any]:
-    """Who may take the role. Where a worker is a pod of EKS, that also tags its session."""
+    """Return the trust policy of the role. A worker in a pod of EKS also tags its session."""
     actions = ["sts:AssumeRole", "sts:TagSession"] if worker else ["sts:AssumeRole"]
     statement = {"Effect": "Allow", "Principal": {"Service": service}, "Action": actions}
     return {"Version": "2012-10-17", "Statement": [statement]}
 
 
 def policy(plan: SetupPlan, arn: Callable[[Resource], Any], logs: Any = None) -> dict[str, Any]:
-    """What the role may do; `arn` tells how a template refers to something, `logs` is a function's log group."""
+    """Return the policy of the role.
+
+    `arn` returns how a template refers to a resource, and `logs` is the log group of a function.
+    """
     statements = [
         {"Effect": "Allow", "Action": actions, "Resource": arn(resource)}
         for actions, resource in _grants(plan, function=logs is not None)
@@ -58,7 +61,7 @@ def _grants(plan: SetupPlan, *, function: bool) -> Iterator[tuple[list[str], Res
     if plan.letters is not None:
         yield _SEND[QueueResource], plan.letters
     if plan.sink is not None:
-        new_bus = ":event-busv2/" in plan.sink.name  # which is not looked up: it has an address and not a name
+        new_bus = ":event-busv2/" in plan.sink.name  # which cannot be described: it has an address and not a name
         yield ["events:PutEvents"] if new_bus else _SEND[type(plan.sink)], plan.sink
     if plan.table is not None:
         yield _REMEMBER, plan.table

@@ -164,7 +164,7 @@ def _arn(resource: Resource) -> Any:
         return _stream_arn(resource)
     if isinstance(resource, QueueResource) and foreign(resource):
         owner, _, name = resource.name.partition("/")
-        return f"arn:*:sqs:{resource.place.options.get('region', '*')}:{owner}:{name}"
+        return f"arn:*:sqs:{resource.address.options.get('region', '*')}:{owner}:{name}"
     if not isinstance(resource, TableResource) and foreign(resource):
         return resource.name
     if isinstance(resource, Bus) and resource.name == "default":

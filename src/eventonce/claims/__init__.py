@@ -1,1 +1,1 @@
-"""The protocol of claims, what is remembered of a run, and what becomes of an event."""
+"""The claim protocol, memos of runs, and outcomes of events."""

@@ -1,4 +1,4 @@
-"""Memos: what is remembered of a processed event beside that it ran, as bytes that stores need not understand."""
+"""Memos: what is remembered of a processed event besides its run, as bytes that stores need not understand."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from eventonce.claims.outcome import FirstCopy
-from eventonce.clock import moment
+from eventonce.clock import to_datetime
 from eventonce.errors import ResultUnavailable, describe
 from eventonce.event import Event
 from eventonce.rules.rule import Remember
@@ -18,30 +18,30 @@ from eventonce.rules.rule import Remember
 MAX_RESULT = 32 * 1024
 _FINGERPRINT = 12  # characters
 _MAX_DEPTH = 100
-_DAMAGED = "what was remembered of it cannot be read"
+_DAMAGED = "its memo cannot be read"
 
 
 def write(
-    remember: Remember, event: Event, content: bytes, result: Any, max_result: int, mark: str | None = None
+    remember: Remember, event: Event, content: bytes, result: Any, max_result: int, message_id: str | None = None
 ) -> tuple[bytes | None, str | None]:
-    """The memo of a run, and why its result could not be kept where it could not."""
-    if remember == "seen" and mark is None:
+    """Return the memo of a run, and the reason if its result could not be stored."""
+    if remember == "seen" and message_id is None:
         return None, None
-    memo: dict[str, Any] = {} if mark is None else {"mark": mark}
+    memo: dict[str, Any] = {} if message_id is None else {"mark": message_id}
     if remember == "seen":
         return _dump(memo).encode(), None
     memo |= {"id": event.id, "fingerprint": fingerprint(content)}
     if event.time is not None:
         memo["time"] = event.time.isoformat()
-    trouble = _add_result(memo, result, max_result) if remember == "result" else None
-    return _dump(memo).encode(), trouble
+    reason = _add_result(memo, result, max_result) if remember == "result" else None
+    return _dump(memo).encode(), reason
 
 
 def _add_result(memo: dict[str, Any], result: Any, max_result: int) -> str | None:
     try:
         packed = pack(result)
         size = len(_dump(packed))
-    except Exception as error:  # the effect has happened, so whatever a result does, the run is remembered
+    except Exception as error:  # the effect has happened, so the run is remembered whatever its result raises
         memo["not_kept"] = describe(error)
         return describe(error)
     if size > max_result:
@@ -52,46 +52,46 @@ def _add_result(memo: dict[str, Any], result: Any, max_result: int) -> str | Non
 
 
 def read(
-    remember: Remember, memo: bytes | None, at: int, attempts: int, content: bytes
+    remember: Remember, memo: bytes | None, done_at: int, attempts: int, content: bytes
 ) -> tuple[FirstCopy, Any, ResultUnavailable | None]:
-    """What is remembered: of the first copy, its result, and why there is none where one is wanted."""
+    """Return the first copy and its result, or an error if a result is wanted and not available."""
     if memo is None and remember != "result":  # nearly always
-        return FirstCopy(at=moment(at), attempts=attempts), None, None
-    notes = _notes(memo)
-    known = notes.get("fingerprint")
+        return FirstCopy(at=to_datetime(done_at), attempts=attempts), None, None
+    fields = _fields(memo)
+    first_fingerprint = fields.get("fingerprint")
     first = FirstCopy(
-        at=moment(at),
+        at=to_datetime(done_at),
         attempts=attempts,
-        id=notes.get("id"),
-        time=notes.get("time"),
-        differs=None if known is None else known != fingerprint(content),
+        id=fields.get("id"),
+        time=fields.get("time"),
+        differs=None if first_fingerprint is None else first_fingerprint != fingerprint(content),
     )
-    if remember == "result" and "result" not in notes:
-        why = notes.get("not_kept", "its rule did not remember results then")
-        return first, None, ResultUnavailable(f"processed before, but {why}")
+    if remember == "result" and "result" not in fields:
+        reason = fields.get("not_kept", "its rule did not remember results then")
+        return first, None, ResultUnavailable(f"processed before, but {reason}")
     try:
-        return first, unpack(notes.get("result")), None
-    except Exception:  # whatever stands there, it was processed
+        return first, unpack(fields.get("result")), None
+    except Exception:  # the event was processed, whatever the memo holds
         return first, None, ResultUnavailable(f"processed before, but {_DAMAGED}")
 
 
-def _notes(memo: bytes | None) -> dict[str, Any]:
-    """What a memo says. A damaged one says nothing; that the event ran is known all the same."""
+def _fields(memo: bytes | None) -> dict[str, Any]:
+    """Return the fields of a memo. A damaged one has none, but its event ran all the same."""
     try:
-        notes = json.loads(memo) if memo else {}
+        fields = json.loads(memo) if memo else {}
     except (ValueError, TypeError, RecursionError):
-        notes = None
-    return notes if isinstance(notes, dict) else {"not_kept": _DAMAGED}
+        fields = None
+    return fields if isinstance(fields, dict) else {"not_kept": _DAMAGED}
 
 
-def mark(memo: bytes | None) -> str | None:
-    """The message that a carrier brought it in, where that was remembered."""
-    found: str | None = _notes(memo).get("mark")
-    return found
+def message_id(memo: bytes | None) -> str | None:
+    """Return the id of the carrier's message, if it was remembered."""
+    name: str | None = _fields(memo).get("mark")
+    return name
 
 
 def fingerprint(content: bytes) -> str:
-    """A short mark of an event's content, to see whether a duplicate says the same."""
+    """Return a short hash of an event's content, by which a duplicate with other content is recognised."""
     return hashlib.sha256(content).hexdigest()[:_FINGERPRINT]
 
 
@@ -109,7 +109,7 @@ def _iso(time: datetime) -> str:
     return text
 
 
-# What JSON cannot say travels as {"$": kind, "v": text or items}.
+# A value that JSON has no form for is stored as {"$": kind, "v": text or items}.
 _KINDS: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
     tuple: ("tuple", list, tuple),
     bytes: ("bytes", lambda value: b64encode(value).decode(), b64decode),
@@ -121,7 +121,7 @@ _READ = {name: back for name, _, back in _KINDS.values()}
 
 
 def pack(value: Any, depth: int = 0) -> Any:
-    """A result as JSON that `unpack` reads back as exactly the same, types included."""
+    """Return a result as JSON that `unpack` reads back as exactly the same, types included."""
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value
@@ -135,12 +135,12 @@ def pack(value: Any, depth: int = 0) -> Any:
     if kind in _KINDS:
         name, write, _ = _KINDS[kind]
         return {"$": name, "v": pack(write(value), depth + 1)}
-    what = "a dict whose names are not all strings" if kind is dict else f"a {kind.__name__}"
-    raise ResultUnavailable(f"the result holds {what}, which cannot be remembered exactly")
+    item = "a dict whose names are not all strings" if kind is dict else f"a {kind.__name__}"
+    raise ResultUnavailable(f"the result holds {item}, which cannot be remembered exactly")
 
 
 def unpack(value: Any) -> Any:
-    """A result as it was returned."""
+    """Return a result as the handler returned it."""
     if isinstance(value, list):
         return [unpack(item) for item in value]
     if not isinstance(value, dict):

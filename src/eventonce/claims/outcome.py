@@ -1,4 +1,4 @@
-"""What became of a delivery, and the pure table that says how to settle it."""
+"""Outcomes of deliveries, and the pure table that says how to settle them."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -30,7 +30,7 @@ class Action(StrEnum):
     DEAD_LETTER = "dead-letter"
 
 
-# A failure is retried until its attempts are used up; that alone is not decided by the kind.
+# A failure is retried until its attempts are used up. That alone is not decided by the kind.
 _ACTIONS = {
     OutcomeKind.PROCESSED: Action.ACK,
     OutcomeKind.DUPLICATE: Action.ACK,
@@ -44,12 +44,12 @@ _ACTIONS = {
 
 
 def settle(kind: OutcomeKind, *, final: bool = False) -> Action:
-    """The one table: what a source is told for an outcome. `final` says that no attempt is left."""
+    """Return how to settle a delivery with this outcome. `final` says that no attempt remains."""
     return Action.DEAD_LETTER if kind is OutcomeKind.FAILED and final else _ACTIONS[kind]
 
 
 class FirstCopy(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered of the copy that was processed; `id`, `time` and `differs` with `remember = "note"`."""
+    """The copy that was processed. `id`, `time` and `differs` are known with `remember = "note"`."""
 
     at: datetime
     attempts: int
@@ -61,8 +61,8 @@ class FirstCopy(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one event.
 
-    `error` says why it was not processed; on a processed event it says that the store did not record it.
-    `retry_at` is when a busy event could be free, or a receiver wants to be asked again (milliseconds, UTC).
+    `error` says why it was not processed. On a processed event it says that the store did not record it.
+    `retry_at` is when a busy event could be free, or when a receiver wants the next try (milliseconds, UTC).
     """
 
     kind: OutcomeKind
@@ -77,5 +77,5 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def action(self) -> Action:
-        """How to settle the delivery."""
+        """Return how to settle the delivery."""
         return settle(self.kind, final=self.final)

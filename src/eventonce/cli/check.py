@@ -1,4 +1,4 @@
-"""`eventonce check`: lint a pipeline."""
+"""`eventonce check`: check a pipeline file."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ from eventonce.rules import Keyed, Rulebook
 from eventonce.traffic.archive import Archive
 from eventonce.webhook.address import read_url
 
-_DATE = re.compile(r"holds a (datetime|date|time),")  # which TOML has and JSON has not
+_DATE = re.compile(r"holds a (datetime|date|time),")  # types of TOML that JSON lacks
 
 
 @click.command()
@@ -26,12 +26,12 @@ _DATE = re.compile(r"holds a (datetime|date|time),")  # which TOML has and JSON 
 @click.option("--samples", multiple=True, help="Recorded events: files or folders, in any carrier's shape.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line for each finding.")
 def check(pipeline: str, samples: tuple[str, ...], *, as_json: bool) -> None:
-    """Read a pipeline for mistakes, and run the tests that are in it.
+    """Check a pipeline for mistakes, and run its tests.
 
-    Finds unknown names, invalid durations, patterns and paths, rules that can never be reached, windows shorter than
-    a copy can be late, and with --samples what is ignored but never there and which samples would be rejected. A store
-    with a server is asked whether it may forget keys. A [[test]] in the file gives a list of events that must be the
-    same, or different. Exit 0 when all is well, 1 when a test fails, 2 when the file is wrong.
+    The command finds unknown names, invalid durations, patterns and paths, unreachable rules, and windows shorter than
+    a copy can be late. With --samples it also finds ignored fields that no sample has, and samples that would be
+    rejected. A store with a server is asked whether it may evict keys. A [[test]] in the file lists events that must
+    be the same, or different. Exit 0 if there is no error, 1 if a test fails, 2 if the file is wrong.
 
     \b
       eventonce check pipeline.toml
@@ -40,36 +40,36 @@ def check(pipeline: str, samples: tuple[str, ...], *, as_json: bool) -> None:
     lint = Lint(pipeline)
     tests = list(lint.cases())
     failures: list[Finding] = []
-    lint.read_source("http://", read_url, lambda place, rules: cautions(place.auth, rules))
-    lint.ask_store()
+    lint.read_source("http://", read_url, lambda address, rules: cautions(address.auth, rules))
+    lint.check_store()
     if not lint.errors:
-        failures = _failures(lint.book(), tests)
+        failures = _failures(lint.rulebook(), tests)
         if samples:
-            lint.against(_events(samples))
+            lint.check_samples(_events(samples))
     for finding in sorted(lint.findings + failures):
-        _tell(pipeline, finding, as_json=as_json)
+        _print_finding(pipeline, finding, as_json=as_json)
     if not as_json:
         _close(lint, len(tests), len(failures))
     sys.exit(2 if lint.errors else 1 if failures else 0)
 
 
 def _events(samples: tuple[str, ...]) -> list[Event]:
-    """The samples; what cannot be read among them is told beside the findings."""
+    """Return the sample events. Those that cannot be read are reported on stderr."""
     recorded = Archive(samples, parquet=False)
     events = []
-    for seen in recorded:
-        if isinstance(seen.event, Event):
-            events.append(seen.event)
+    for sample in recorded:
+        if isinstance(sample.event, Event):
+            events.append(sample.event)
         else:
-            click.echo(f"eventonce: --samples: {seen.location}: {seen.event}", err=True)
+            click.echo(f"eventonce: --samples: {sample.location}: {sample.event}", err=True)
     for path, reason in recorded.unreadable.items():
         raise ConfigError(f"--samples: {path}: {reason}")
     if not events:
-        raise ConfigError("--samples: there is no event in them; name files or folders of recorded events")
+        raise ConfigError("--samples: no event was found; name files or folders of recorded events")
     return events
 
 
-def _tell(pipeline: str, finding: Finding, *, as_json: bool) -> None:
+def _print_finding(pipeline: str, finding: Finding, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"file": pipeline, **finding._asdict()}))
     else:
@@ -78,41 +78,43 @@ def _tell(pipeline: str, finding: Finding, *, as_json: bool) -> None:
 
 def _close(lint: Lint, tests: int, failures: int) -> None:
     warnings = len(lint.findings) - lint.errors
-    told = f"{len(lint.rules)} rules, {tests} tests: {lint.errors} errors, {warnings} warnings, {failures} tests failed"
-    click.echo(told, err=True)
+    summary = (
+        f"{len(lint.rules)} rules, {tests} tests: {lint.errors} errors, {warnings} warnings, {failures} tests failed"
+    )
+    click.echo(summary, err=True)
 
 
-def _failures(book: Rulebook, tests: list[Case]) -> list[Finding]:
-    found = [(case, _trouble(book, case)) for case in tests]
-    return [Finding(case.line, "failure", f"test {case.name!r}: {why}") for case, why in found if why]
+def _failures(rulebook: Rulebook, tests: list[Case]) -> list[Finding]:
+    reasons = [(case, _failure(rulebook, case)) for case in tests]
+    return [Finding(case.line, "failure", f"test {case.name!r}: {reason}") for case, reason in reasons if reason]
 
 
-def _trouble(book: Rulebook, case: Case) -> str | None:
-    """Why a test fails, if it does."""
+def _failure(rulebook: Rulebook, case: Case) -> str | None:
+    """Return the reason that a test fails, or None if it passes."""
     keyed = []
     for number, event in enumerate(case.events, 1):
         try:
-            keyed.append(book.key(_event(event)))
+            keyed.append(rulebook.key(_event(event)))
         except EventRejected as error:
             hint = "; write times in quotes" if _DATE.search(str(error)) else ""
             return f"event {number} {error}{hint}"
-    if case.same != _meet(keyed, case.same):
-        told = "are different that must be the same" if case.same else "are the same that must be different"
-        return f"events {told}, under {_named(keyed)}; see eventonce key --compare"
+    if case.same != _are_same(keyed, every=case.same):
+        problem = "are different that must be the same" if case.same else "are the same that must be different"
+        return f"events {problem}, under {_rule_names(keyed)}; see eventonce key --compare"
     return None
 
 
-def _event(given: Any) -> Event:
-    if not isinstance(given, dict | str):
-        raise EventRejected(f"is {kind_of(given)}, not an event; write it as a table, or as JSON in a text")
-    return read_event(given)
+def _event(value: Any) -> Event:
+    if not isinstance(value, dict | str):
+        raise EventRejected(f"is {kind_of(value)}, not an event; write it as a table, or as JSON in a string")
+    return read_event(value)
 
 
-def _meet(keyed: list[Keyed], every: bool) -> bool:
-    """Whether all events of a test are one, or any two of them."""
+def _are_same(keyed: list[Keyed], *, every: bool) -> bool:
+    """Return whether every two events are the same, or any two."""
     pairs = [one.same_as(other) for one, other in itertools.combinations(keyed, 2)]
     return all(pairs) if every else any(pairs)
 
 
-def _named(keyed: list[Keyed]) -> str:
+def _rule_names(keyed: list[Keyed]) -> str:
     return " and ".join(sorted({f"rule {each.rule.name!r}" for each in keyed}))

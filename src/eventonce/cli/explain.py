@@ -1,4 +1,4 @@
-"""`eventonce explain`: why was this event dropped."""
+"""`eventonce explain`: the reason that an event was dropped, or its outcome if it came now."""
 
 import json
 import shlex
@@ -10,25 +10,25 @@ import click
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.claims.protocol import Record
-from eventonce.cli.key import told_of
+from eventonce.cli.key import describe_event
 from eventonce.cli.options import events_or_keys, keys_of, open_existing, pipeline_options, read_settings
-from eventonce.cli.peek import shown
+from eventonce.cli.peek import describe_record
 from eventonce.engine import Once
 from eventonce.errors import ConfigError, EventRejected, describe
 from eventonce.event import Delivery, Event
 from eventonce.event.formats import read_event
 from eventonce.event.keys import Key
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.observe.text import one_line
 from eventonce.rules import Rulebook
 from eventonce.sources import FileSource
 from eventonce.wire import rulebook
 
-_LONGEST = 160  # characters of a part
-_DROPPED_AGAIN = "a dead letter of it would be dropped as well; with --reprocess it runs once more"
+_MAX_PART = 160  # characters
+_DROPPED_AGAIN = "a dead letter of it would be dropped as well, but --reprocess runs it once more"
 _REDRIVE = {
     OutcomeKind.PROCESSED: "a dead letter of it runs",
-    OutcomeKind.FAILED: "a dead letter of it gets one more attempt, whatever number was used up",
+    OutcomeKind.FAILED: "a dead letter of it gets one more attempt, however many were used up",
     OutcomeKind.BUSY: "a dead letter of it stays while another worker runs the event",
     OutcomeKind.EXPIRED: "a dead letter of it would be too old as well",
     OutcomeKind.REJECTED: "a dead letter of it would be rejected as well",
@@ -36,16 +36,16 @@ _REDRIVE = {
     OutcomeKind.STALE: _DROPPED_AGAIN,
 }
 _FORGET = {
-    "unknown": "nothing is remembered, so there is nothing to forget",
-    "running": "takes the claim from the run under way, which cannot be recorded then; the next copy runs again",
-    "abandoned": "forgets the run whose worker never came back; the next copy starts with attempt 1",
-    "failed": "forgets the failed attempts; the next copy starts with attempt 1",
+    "unknown": "it has no record, so there is nothing to forget",
+    "running": "takes the claim from the run in progress, which then cannot be recorded, and the next copy runs again",
+    "abandoned": "forgets the run whose worker stopped, and the next copy starts with attempt 1",
+    "failed": "forgets the failed attempts, and the next copy starts with attempt 1",
     "done": "the next copy runs again",
 }
 _NEXT = {
-    "unknown": (OutcomeKind.PROCESSED, "nothing is remembered of it"),
+    "unknown": (OutcomeKind.PROCESSED, "it has no record"),
     "running": (OutcomeKind.BUSY, "another worker is running it"),
-    "abandoned": (OutcomeKind.PROCESSED, "the worker that ran it never came back"),
+    "abandoned": (OutcomeKind.PROCESSED, "the worker that ran it has stopped"),
     "failed": (OutcomeKind.PROCESSED, "it has failed so far, and runs again until its attempts are used up"),
     "done": (OutcomeKind.DUPLICATE, "it was done before"),
 }
@@ -54,55 +54,56 @@ _NEXT = {
 @click.command()
 @click.argument("keys", nargs=-1)
 @click.option("--events", help="A file of events to explain, or - for stdin.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON line each.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line each.")
 @pipeline_options
-def explain(keys: tuple[str, ...], events: str | None, config: str | None, *, as_json: bool, **given: Any) -> None:
-    """Say why an event was dropped, or what would become of it: its rule, the parts of its key, what is remembered.
+def explain(keys: tuple[str, ...], events: str | None, config: str | None, *, as_json: bool, **options: Any) -> None:
+    """Explain why an event was dropped, or what its outcome would be: its rule, the parts of its key, its record.
 
-    Nothing is claimed or changed. Of a key alone only what is remembered can be told. Exit 1 when an event can never
-    be processed.
+    Nothing is claimed or changed. For a bare key only its record is shown. Exit 1 if an event can never be processed.
 
     \b
       eventonce explain -c pipeline.toml < event.json
       eventonce explain --store sqlite:///billing.db 3f9c2b6c0d4f4b0f9d6a4c1f2e7a8b90
     """
     events = events_or_keys(keys, events)
-    settings = read_settings(config, **given)
-    good, same = True, _same(config, given["store"])
+    settings = read_settings(config, **options)
+    acceptable, options_text = True, _store_options(config, options["store"])
     with open_existing(settings) as once:
-        for told in _all(once, rulebook(settings), keys, events, same):
-            click.echo(json.dumps(told) if as_json else _text(told))
-            good &= told["now"] != OutcomeKind.REJECTED
-    sys.exit(0 if good else 1)
+        for fields in _explanations(once, rulebook(settings), keys, events, options_text):
+            click.echo(json.dumps(fields) if as_json else _text(fields))
+            acceptable &= fields["now"] != OutcomeKind.REJECTED
+    sys.exit(0 if acceptable else 1)
 
 
-def _same(config: str | None, store: str | None) -> str:
-    """The options that have another command look at the same store; no password is said again."""
-    given = {"-c": config, "--store": store if store is not None and "@" not in store else None}
-    return "".join(f" {name} {shlex.quote(value)}" for name, value in given.items() if value is not None)
+def _store_options(config: str | None, store: str | None) -> str:
+    """Return the options that make another command use the same store, without a password."""
+    named = {"-c": config, "--store": store if store is not None and "@" not in store else None}
+    return "".join(f" {name} {shlex.quote(value)}" for name, value in named.items() if value is not None)
 
 
-def _all(once: Once, book: Rulebook, keys: tuple[str, ...], events: str | None, same: str) -> Iterator[dict[str, Any]]:
+def _explanations(
+    once: Once, rulebook: Rulebook, keys: tuple[str, ...], events: str | None, options: str
+) -> Iterator[dict[str, Any]]:
     for batch in keys_of(once, keys, None):
         for key, record in zip(batch, once.peek(batch), strict=True):
-            yield _of_key(key, record, same)
+            yield _explain_key(key, record, options)
     if events is not None:
         for delivery in _read(events):
-            yield {"place": delivery.location, **_of_event(once, book, _opened(delivery), same)}
+            yield {"place": delivery.location, **_explain_event(once, rulebook, _decode(delivery), options)}
 
 
 def _read(events: str) -> Iterator[Delivery]:
     if "://" in events:
-        raise ConfigError(f"--events: {events}: to look at events, give them in a file or on stdin")
+        raise ConfigError(f"--events: {events}: is not a file; read events from a file or stdin")
     source = FileSource(events)
     try:
         while deliveries := source.receive(100):
-            yield from (part for delivery in deliveries for part in apart(delivery))
+            yield from (part for delivery in deliveries for part in split_events(delivery))
     finally:
         source.close()
 
 
-def _opened(delivery: Delivery) -> Event | EventRejected:
+def _decode(delivery: Delivery) -> Event | EventRejected:
     try:
         if delivery.unreadable is not None:
             raise EventRejected(delivery.unreadable)
@@ -111,100 +112,100 @@ def _opened(delivery: Delivery) -> Event | EventRejected:
         return error
 
 
-def _of_key(key: Key, record: Record | None, same: str) -> dict[str, Any]:
-    remembered = shown(key, record)
+def _explain_key(key: Key, record: Record | None, options: str) -> dict[str, Any]:
+    remembered = describe_record(key, record)
     now, because = _NEXT[remembered["state"]]
-    told = {"key": key.hex(), "remembered": remembered, "now": now, "because": because}
-    return {**told, **_remedies(key, record, now, same)}
+    fields = {"key": key.hex(), "remembered": remembered, "now": now, "because": because}
+    return {**fields, **_remedies(key, record, now, options)}
 
 
-def _of_event(once: Once, book: Rulebook, event: Event | EventRejected, same: str) -> dict[str, Any]:
-    told = told_of(book, event)
-    rejected = told.pop("rejected", None)
+def _explain_event(once: Once, rulebook: Rulebook, event: Event | EventRejected, options: str) -> dict[str, Any]:
+    fields = describe_event(rulebook, event)
+    rejected = fields.pop("rejected", None)
     if isinstance(event, EventRejected):
         return {"now": OutcomeKind.REJECTED, "because": rejected}
-    told["why"] = _why(book, event)
+    fields["why"] = _why(rulebook, event)
     if rejected is not None:
-        return {**told, "now": OutcomeKind.REJECTED, "because": rejected}
-    key, record = _remembered(once, book, event)
+        return {**fields, "now": OutcomeKind.REJECTED, "because": rejected}
+    key, record = _remembered(once, rulebook, event)
     outcome = once.preview(event)
-    told |= {"remembered": shown(key, record), "now": outcome.kind, "because": _because(outcome, record)}
+    fields |= {"remembered": describe_record(key, record), "now": outcome.kind, "because": _because(outcome, record)}
     if outcome.first is not None and outcome.first.differs is not None:
-        told["differs"] = outcome.first.differs
-    return {**told, **_remedies(key, record, outcome.kind, same)}
+        fields["differs"] = outcome.first.differs
+    return {**fields, **_remedies(key, record, outcome.kind, options)}
 
 
-def _why(book: Rulebook, event: Event) -> str:
-    rule = book.find(event)
-    if rule is book.all[-1]:
-        return "no rule matches, so it is known by its own id"
+def _why(rulebook: Rulebook, event: Event) -> str:
+    rule = rulebook.find(event)
+    if rule is rulebook.all[-1]:
+        return "no rule matches, so its own id is the key"
     match = "it takes every event" if rule.rule.match is None else f"its match is {json.dumps(rule.rule.match)}"
-    return f"the first that matches, number {rule.number + 1} of {len(book.all) - 1}; {match}"
+    return f"the first that matches, number {rule.number + 1} of {len(rulebook.all) - 1}; {match}"
 
 
-def _remembered(once: Once, book: Rulebook, event: Event) -> tuple[Key, Record | None]:
-    """The key that something is remembered under: the event's own, or the one under the rule that its rule replaces."""
-    keyed = book.key(event)
+def _remembered(once: Once, rulebook: Rulebook, event: Event) -> tuple[Key, Record | None]:
+    """Return the key with a record: the event's own, or the one under the rule that its rule replaces."""
+    keyed = rulebook.key(event)
     records = zip(keyed.keys, once.peek(keyed.keys), strict=True)
-    known = [(key, record) for key, record in records if record is not None]
-    return known[0] if known else (keyed.key, None)
+    existing = [(key, record) for key, record in records if record is not None]
+    return existing[0] if existing else (keyed.key, None)
 
 
 def _because(outcome: Outcome, record: Record | None) -> str:
     if outcome.kind is OutcomeKind.DUPLICATE and outcome.first is not None:
-        told = f"it was done at {outcome.first.at.isoformat(timespec='seconds')}, and the window is not over"
-        return f"{told}; but this copy says something else" if outcome.first.differs else told
+        reason = f"it was done at {outcome.first.at.isoformat(timespec='seconds')}, and the window has not expired"
+        return f"{reason}, but the content of this copy differs" if outcome.first.differs else reason
     if outcome.kind is not OutcomeKind.PROCESSED:
         return describe(outcome.error)
     if record is None:
-        return "nothing is remembered of it"
+        return "it has no record"
     if record.done_at and not record.tries:
         return f"its version is higher than {record.version}, which was done"
-    return f"it is not done yet; this would be attempt {outcome.attempt}"
+    return f"it is not done yet, and this would be attempt {outcome.attempt}"
 
 
-def _remedies(key: Key, record: Record | None, now: OutcomeKind, same: str) -> dict[str, str]:
-    forget, state = f"eventonce forget{same} {key.hex()}: ", shown(key, record)["state"]
+def _remedies(key: Key, record: Record | None, now: OutcomeKind, options: str) -> dict[str, str]:
+    forget, state = f"eventonce forget{options} {key.hex()}: ", describe_record(key, record)["state"]
     return {
         "forget": f"{'' if record is None else forget}{_FORGET[state]}",
-        "redrive": f"eventonce redrive{same} --with-key {key.hex()}: {_REDRIVE[now]}",
+        "redrive": f"eventonce redrive{options} --with-key {key.hex()}: {_REDRIVE[now]}",
     }
 
 
 # --- for people ---
 
 
-def _text(told: dict[str, Any]) -> str:
-    lines = [one_line(" ".join(str(told[name]) for name in ("place", "id", "source", "type") if told.get(name)))]
-    lines += [f"  {name:<11} {value}" for name, value in _rows(told)]
+def _text(fields: dict[str, Any]) -> str:
+    lines = [one_line(" ".join(str(fields[name]) for name in ("place", "id", "source", "type") if fields.get(name)))]
+    lines += [f"  {name:<11} {value}" for name, value in _rows(fields)]
     return "\n".join(line for line in lines if line) + "\n"
 
 
-def _rows(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if "rule" in told:
-        yield "rule", f"{told['rule']}: {told['why']}"
-    yield from (("part", f"{name} = {_short(value)}") for name, value in told.get("parts", {}).items())
-    if told.get("ignored"):
-        yield "ignored", ", ".join(map(one_line, told["ignored"]))
-    yield from ((name, str(told[name])) for name in ("version", "key") if name in told)
-    if "remembered" in told:
-        yield from _memory(told["remembered"])
-    yield "now", f"{told['now']}: {one_line(told['because'])}"
-    yield from ((name, told[name]) for name in ("forget", "redrive") if name in told)
+def _rows(fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if "rule" in fields:
+        yield "rule", f"{fields['rule']}: {fields['why']}"
+    yield from (("part", f"{name} = {_short(value)}") for name, value in fields.get("parts", {}).items())
+    if fields.get("ignored"):
+        yield "ignored", ", ".join(map(one_line, fields["ignored"]))
+    yield from ((name, str(fields[name])) for name in ("version", "key") if name in fields)
+    if "remembered" in fields:
+        yield from _memory(fields["remembered"])
+    yield "now", f"{fields['now']}: {one_line(fields['because'])}"
+    yield from ((name, fields[name]) for name in ("forget", "redrive") if name in fields)
 
 
 def _memory(remembered: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    facts = [f"{name.replace('_', ' ')} {value}" for name, value in remembered.items() if name not in _APART]
-    yield "remembered", ", ".join([remembered["state"], *map(one_line, facts)])
+    details = [f"{name.replace('_', ' ')} {value}" for name, value in remembered.items() if name not in _SEPARATE]
+    yield "remembered", ", ".join([remembered["state"], *map(one_line, details)])
     note = remembered.get("note") or {}
-    known = [f"{name} {one_line(str(note[name]))}" for name in ("id", "time", "fingerprint") if name in note]
-    if known:
-        yield "first copy", ", ".join(known)
+    first_copy = [f"{name} {one_line(str(note[name]))}" for name in ("id", "time", "fingerprint") if name in note]
+    if first_copy:
+        yield "first copy", ", ".join(first_copy)
 
 
-_APART = ("key", "state", "note")
+_SEPARATE = ("key", "state", "note")
 
 
 def _short(value: Any) -> str:
     text = json.dumps(value)
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+    return text if len(text) <= _MAX_PART else text[:_MAX_PART] + "..."

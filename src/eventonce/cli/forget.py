@@ -1,4 +1,4 @@
-"""`eventonce forget`: release keys by hand."""
+"""`eventonce forget`: delete records by hand."""
 
 import json
 from typing import Any
@@ -12,17 +12,17 @@ from eventonce.cli.options import events_or_keys, keys_of, open_existing, pipeli
 @click.argument("keys", nargs=-1)
 @click.option("--events", help="A file of events to forget, or - for stdin.")
 @pipeline_options
-def forget(keys: tuple[str, ...], events: str | None, config: str | None, **given: Any) -> None:
-    """Forget keys or events, so that their next copy runs again. One JSON line each says whether it was known.
+def forget(keys: tuple[str, ...], events: str | None, config: str | None, **options: Any) -> None:
+    """Forget keys or events, so that their next copy runs again. Print for each, as a JSON line, whether it was known.
 
-    A key that is running loses its claim: its run cannot be recorded any more and will happen again.
+    A running key loses its claim: its run can no longer be recorded and will happen again.
 
     \b
       eventonce forget --store sqlite:///billing.db 3f9c2b6c0d4f4b0f9d6a4c1f2e7a8b90
       eventonce forget -c pipeline.toml < event.json
     """
     events = events_or_keys(keys, events)
-    with open_existing(read_settings(config, **given)) as once:
+    with open_existing(read_settings(config, **options)) as once:
         for batch in keys_of(once, keys, events):
-            for key, known in zip(batch, once.forget(batch), strict=True):
-                click.echo(json.dumps({"key": key.hex(), "forgotten": known}))
+            for key, existed in zip(batch, once.forget(batch), strict=True):
+                click.echo(json.dumps({"key": key.hex(), "forgotten": existed}))

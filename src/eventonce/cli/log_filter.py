@@ -1,4 +1,4 @@
-"""A log that says a thing once a minute, not a thousand times."""
+"""A filter that logs the same message at most once a minute."""
 
 import logging
 import time
@@ -7,16 +7,16 @@ _EVERY = 60.0  # seconds
 
 
 class Repeats(logging.Filter):
-    """Leaves out what was said a short while ago, whatever the numbers in it."""
+    """Leaves out messages that were logged less than a minute ago, whatever their arguments."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to say it."""
-        now, said = time.monotonic(), self._said.get(str(record.msg))
-        if said is not None and now - said < _EVERY:
+        """Return False if the same message was logged within a minute."""
+        now, logged_at = time.monotonic(), self._logged_at.get(str(record.msg))
+        if logged_at is not None and now - logged_at < _EVERY:
             return False
-        self._said[str(record.msg)] = now
+        self._logged_at[str(record.msg)] = now
         return True

@@ -11,19 +11,19 @@ import click
 import eventonce
 from eventonce.errors import EventOnceError
 
-VERBS = {  # by what one came for; each verb is a module of its own, imported when it is used
+VERBS = {  # in groups. Each verb is a module of its own, imported when it is used.
     "Run": {
         "demo": "See it work: duplicates in, one effect each.",
         "run": "Run events through a handler or into a sink, each once.",
-        "publish": "Send events that stay one event however often they are sent.",
-        "relay": "Publish what waits in an outbox.",
+        "publish": "Send events with identities, so that a repeated sending is a copy.",
+        "relay": "Publish the events that wait in an outbox.",
         "send": "Send test events, each with copies.",
     },
     "Look": {
-        "top": "Show what a running worker does.",
-        "explain": "Say why an event was dropped, or what would become of it.",
-        "peek": "Show what is remembered of keys or events.",
-        "key": "Show the key of events, and what it is made of.",
+        "top": "Show the activity of a running worker.",
+        "explain": "Explain why an event was dropped, or what its outcome would be.",
+        "peek": "Show the records of keys or events.",
+        "key": "Show the key of events, and its parts.",
     },
     "Repair": {
         "redrive": "Run dead letters again.",
@@ -36,10 +36,10 @@ VERBS = {  # by what one came for; each verb is a module of its own, imported wh
         "dedupe": "Copy an archive without its duplicates.",
     },
     "Set up": {
-        "check": "Read a pipeline for mistakes, and run its tests.",
+        "check": "Check a pipeline for mistakes, and run its tests.",
         "presets": "List the presets, or show the rules of one.",
-        "setup": "Make what a pipeline needs of AWS.",
-        "template": "Print what a pipeline needs of AWS as a template.",
+        "setup": "Create the AWS resources of a pipeline.",
+        "template": "Print the AWS resources of a pipeline as a template.",
         "completion": "Print a script that completes commands in your shell.",
     },
 }
@@ -78,7 +78,7 @@ class Verbs(click.Group):
 def cli() -> None:
     """Every event takes effect once, whichever way it arrives and however often.
 
-    Begin with `eventonce demo`. Exit codes: 0 done, 1 some work failed, 2 a wrong option or setting.
+    Begin with `eventonce demo`. Exit codes: 0 success, 1 some work failed, 2 a wrong option or setting.
     """
 
 
@@ -93,13 +93,13 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        _fail("stopped; what was not finished has been given back", 130)
+        _fail("stopped; unfinished events were released", 130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
     except OSError as error:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # what is left in it can no longer be written
-        _fail(f"{error.filename or 'stdout'}: {error.strerror}; mend that and run again", 2)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # its buffer can no longer be written
+        _fail(f"{error.filename or 'stdout'}: {error.strerror}; fix this and run again", 2)
 
 
 def _run() -> None:
@@ -107,12 +107,12 @@ def _run() -> None:
         cli.main(standalone_mode=False)
     finally:
         if sys.stdout is not None:
-            sys.stdout.flush()  # so that a full disk is told as any other error
+            sys.stdout.flush()  # so that a full disk is reported like any other error
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Stop on SIGTERM as on an error, so that claims are given back."""
-    click.echo("eventonce: stopped; what was not finished has been given back", err=True)
+    """Stop on SIGTERM as on an error, so that claims are released."""
+    click.echo("eventonce: stopped; unfinished events were released", err=True)
     sys.exit(128 + number)
 
 

@@ -11,7 +11,7 @@ from eventonce.engine import Once
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Delivery
 from eventonce.event.keys import KEY_BYTES, Key
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.ports import Checkable, Store
 from eventonce.rules.rule import Rule
 from eventonce.sources import open_source
@@ -23,10 +23,10 @@ _BATCH = 500
 
 
 def pipeline_options(command: Command) -> Command:
-    """Where the store and the rules are: a pipeline file, or options in its place."""
+    """Add the options for the store and the rules: a pipeline file, or options in its place."""
     for option in (
-        click.option("--key", type=click.Choice(["id", "content"]), help="Without rules: what two copies share."),
-        click.option("--consumer", help="The scope of claims; two consumers both get every event."),
+        click.option("--key", type=click.Choice(["id", "content"]), help="Key for events when no rules are given."),
+        click.option("--consumer", help="Scope of claims: two consumers both get every event."),
         click.option(
             "--store", help="A store's URL, such as sqlite:///FILE or redis://HOST.  [default: sqlite:///eventonce.db]"
         ),
@@ -36,26 +36,26 @@ def pipeline_options(command: Command) -> Command:
     return command
 
 
-def read_settings(config: str | None, key: str | None = None, **given: Any) -> Settings:
-    """The settings of a pipeline file and of options; options count more."""
-    settings = load(config, **given)
+def read_settings(config: str | None, key: str | None = None, **options: Any) -> Settings:
+    """Return the settings of a pipeline file and of options. Options override the file."""
+    settings = load(config, **options)
     if key is None:
         return settings
     if settings.rule:
-        raise ConfigError(f"--key: {config} has rules, and they say what makes two events the same; leave --key out")
-    window, trouble = settings.window, settings.on_store_error
-    rule = Rule(name=key, key=key, window=window, on_store_error=trouble, remember=remembered(settings))
+        raise ConfigError(f"--key: {config} has rules, which define the key; leave --key out")
+    window, on_store_error = settings.window, settings.on_store_error
+    rule = Rule(name=key, key=key, window=window, on_store_error=on_store_error, remember=remembered(settings))
     return msgspec.structs.replace(settings, rule=[rule])
 
 
 def open_existing(settings: Settings) -> Once:
-    """The engine of a pipeline whose store is there already: to look is not to make one."""
+    """Return the engine of a pipeline. Its store must exist."""
     existing_store(settings).close()
     return open_once(settings)
 
 
 def existing_store(settings: Settings) -> Store:
-    """The store of a pipeline, which is there already and answers."""
+    """Return the store of a pipeline, which must exist and answer."""
     store = open_store(settings.store, create=False)
     try:
         if isinstance(store, Checkable):
@@ -67,13 +67,13 @@ def existing_store(settings: Settings) -> Store:
 
 
 def keys_of(once: Once, keys: tuple[str, ...], events: str | None) -> Iterator[list[Key]]:
-    """Keys given in hex, and the keys of events in a file or on stdin, in batches."""
+    """Yield batches of keys: those in hex, then those of the events in a file or on stdin."""
     if keys:
         yield [parse_key(text) for text in keys]
     if events is None:
         return
     if "://" in events:
-        raise ConfigError(f"--events: {events}: to look at events, give them in a file or on stdin")
+        raise ConfigError(f"--events: {events}: is not a file; read events from a file or stdin")
     source = open_source(events)
     try:
         while deliveries := source.receive(_BATCH):
@@ -83,8 +83,8 @@ def keys_of(once: Once, keys: tuple[str, ...], events: str | None) -> Iterator[l
 
 
 def _keys(once: Once, delivery: Delivery) -> Iterator[Key]:
-    """The keys of all events that a document carries."""
-    for part in apart(delivery):
+    """Yield the keys of all events in a document."""
+    for part in split_events(delivery):
         try:
             if part.unreadable is not None:
                 raise EventRejected(part.unreadable)
@@ -94,16 +94,16 @@ def _keys(once: Once, delivery: Delivery) -> Iterator[Key]:
 
 
 def events_or_keys(keys: tuple[str, ...], events: str | None) -> str | None:
-    """Where to read events from: as said, or stdin when something is piped into it."""
+    """Return the file to read events from: the named one, or stdin if something is piped into it."""
     if events is None and not keys:
         if sys.stdin is None or sys.stdin.isatty():
-            raise click.UsageError("name keys, or give events on stdin or with --events FILE")
+            raise click.UsageError("name keys, or pass events on stdin or with --events FILE")
         return "-"
     return events
 
 
 def parse_key(text: str) -> Key:
-    """A key as it is written for people."""
+    """Read a key in hex."""
     try:
         key = bytes.fromhex(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`eventonce peek`: what is remembered."""
+"""`eventonce peek`: the records of keys."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ import click
 
 from eventonce.claims.protocol import Record, running
 from eventonce.cli.options import events_or_keys, keys_of, open_existing, pipeline_options, read_settings
-from eventonce.clock import SystemClock, moment
+from eventonce.clock import SystemClock, to_datetime
 from eventonce.event.keys import Key
 
 
@@ -15,28 +15,28 @@ from eventonce.event.keys import Key
 @click.argument("keys", nargs=-1)
 @click.option("--events", help="A file of events to look up, or - for stdin.")
 @pipeline_options
-def peek(keys: tuple[str, ...], events: str | None, config: str | None, **given: Any) -> None:
-    """Show what is remembered of keys or of events, one JSON line each.
+def peek(keys: tuple[str, ...], events: str | None, config: str | None, **options: Any) -> None:
+    """Show the records of keys or of events, one JSON line each.
 
     \b
       eventonce peek --store sqlite:///billing.db 3f9c2b6c0d4f4b0f9d6a4c1f2e7a8b90
       eventonce peek -c pipeline.toml < event.json
     """
     events = events_or_keys(keys, events)
-    with open_existing(read_settings(config, **given)) as once:
+    with open_existing(read_settings(config, **options)) as once:
         for batch in keys_of(once, keys, events):
             for key, record in zip(batch, once.peek(batch), strict=True):
-                click.echo(json.dumps(shown(key, record)))
+                click.echo(json.dumps(describe_record(key, record)))
 
 
-def shown(key: Key, record: Record | None) -> dict[str, Any]:
-    """A record for people."""
+def describe_record(key: Key, record: Record | None) -> dict[str, Any]:
+    """Return a record as it is printed."""
     if record is None:
         return {"key": key.hex(), "state": "unknown"}
-    told = {
+    fields = {
         "key": key.hex(),
         "state": _state(record),
-        "attempts": record.tries or record.took,
+        "attempts": record.tries or record.attempts,
         "done_at": _time(record.done_at),
         "remembered_until": _time(record.expires),
         "lease_until": _time(record.lease),
@@ -44,7 +44,7 @@ def shown(key: Key, record: Record | None) -> dict[str, Any]:
         "last_error": record.error,
         "note": json.loads(record.memo) if record.memo else None,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _state(record: Record) -> str:
@@ -54,4 +54,4 @@ def _state(record: Record) -> str:
 
 
 def _time(millis: int) -> str | None:
-    return moment(millis).isoformat() if millis else None
+    return to_datetime(millis).isoformat() if millis else None

@@ -1,4 +1,4 @@
-"""`eventonce presets`: rules for well-known sources, and the reason for each."""
+"""`eventonce presets`: rules for well-known event sources, and the reason for each."""
 
 import json
 import re
@@ -17,11 +17,11 @@ _WIDTH = 100
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="The same as JSON lines, one for each preset.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line for each preset.")
 def presets(name: str | None, *, as_json: bool) -> None:
     """List the presets, or show the rules of one with the reason for each.
 
-    A pipeline takes a preset whole with use = ["genesys"]; what is shown can also be pasted into it and changed.
+    A pipeline uses a whole preset with use = ["genesys"]. The rules can also be pasted into a pipeline and changed.
     Unchanged, both give the same keys.
 
     \b
@@ -30,7 +30,7 @@ def presets(name: str | None, *, as_json: bool) -> None:
       eventonce presets genesys >> pipeline.toml
     """
     chosen = [load_preset(each) for each in ([name] if name else preset_names())]
-    for line in _lines(chosen) if as_json else _shown(chosen[0]) if name else _listed(chosen):
+    for line in _lines(chosen) if as_json else _one(chosen[0]) if name else _table(chosen):
         click.echo(line)
 
 
@@ -40,43 +40,43 @@ def _lines(chosen: list[Preset]) -> Iterator[str]:
         yield json.dumps({**msgspec.structs.asdict(preset), "rules": rules})
 
 
-def _listed(chosen: list[Preset]) -> Iterator[str]:
-    wide = max(len(preset.name) for preset in chosen)
+def _table(chosen: list[Preset]) -> Iterator[str]:
+    width = max(len(preset.name) for preset in chosen)
     for preset in chosen:
         count = len(preset.rules)
-        yield f"{preset.name:{wide}}  {preset.window:>3}  {count} {'rule ' if count == 1 else 'rules'}  {preset.title}"
+        yield f"{preset.name:{width}}  {preset.window:>3}  {count} {'rule ' if count == 1 else 'rules'}  {preset.title}"
 
 
-def _shown(preset: Preset) -> Iterator[str]:
+def _one(preset: Preset) -> Iterator[str]:
     yield f"# {preset.title}"
     yield "#"
     yield from _comment(preset.note)
     yield "#"
     yield from _comment(f"Window: {preset.window_why}")
-    for each in preset.rules:
+    for reasoned in preset.rules:
         yield ""
-        yield from _rule(each)
+        yield from _rule(reasoned)
 
 
-def _rule(each: Reasoned) -> Iterator[str]:
-    yield from _comment(each.why)
+def _rule(reasoned: Reasoned) -> Iterator[str]:
+    yield from _comment(reasoned.why)
     yield "[[rule]]"
-    for name, value in _settings(each.rule).items():
+    for name, value in _settings(reasoned.rule).items():
         yield f"{name} = {_toml(value)}"
 
 
 def _settings(rule: Rule) -> dict[str, Any]:
-    """What a rule says beyond the defaults. Its window always: where it is left out, the pipeline's would count."""
-    told = msgspec.structs.asdict(rule)
-    usual = {field.name: field.default for field in msgspec.structs.fields(Rule)}
-    return {name: value for name, value in told.items() if name in ("key", "window") or value != usual[name]}
+    """Return the settings of a rule that differ from the defaults. The key and the window are always included."""
+    settings = msgspec.structs.asdict(rule)
+    defaults = {field.name: field.default for field in msgspec.structs.fields(Rule)}
+    return {name: value for name, value in settings.items() if name in ("key", "window") or value != defaults[name]}
 
 
 def _comment(text: str) -> list[str]:
     return textwrap.wrap(" ".join(text.split()), _WIDTH, initial_indent="# ", subsequent_indent="# ")
 
 
-# --- TOML, as far as rules need it ---
+# --- the part of TOML that rules need ---
 
 
 def _toml(value: Any) -> str:
@@ -91,7 +91,7 @@ def _toml(value: Any) -> str:
 
 def _list(items: list[str]) -> str:
     line = f"[{', '.join(items)}]"
-    # An inline table has to stay on one line, a list need not.
+    # An inline table must be on one line, a list need not.
     if len(line) <= _WIDTH or any(item.startswith("{") for item in items):
         return line
     return "[\n" + "".join(f"    {item},\n" for item in items) + "]"

@@ -1,4 +1,4 @@
-"""`eventonce redrive`: run dead letters through the pipeline again, plan first."""
+"""`eventonce redrive`: show a plan, and run dead letters through the pipeline again."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ import click
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.cli.options import parse_key, pipeline_options, read_settings
 from eventonce.cli.progress import Progress
-from eventonce.clock import SystemClock, duration, moment
+from eventonce.clock import SystemClock, duration, to_datetime
 from eventonce.errors import describe
 from eventonce.observe.text import one_line
 from eventonce.ports import Sink
@@ -32,46 +32,46 @@ from eventonce.redrive import (
 from eventonce.sinks import open_sink
 from eventonce.wire import Settings, dead_letter_url, open_once
 
-_MOST_GROUPS = 20
-_MOST_COMPLAINTS = 20
+_MAX_GROUPS = 20
+_MAX_WARNINGS = 20
 
 
 @click.command()
 @click.argument("pipeline", required=False, type=click.Path(dir_okay=False))
 @click.option(
-    "--from", "place", help="Where the dead letters are: a file, sqs://QUEUE, or a database.  [default: dead_letter]"
+    "--from",
+    "box_url",
+    help="Location of the dead letters: a file, sqs://QUEUE, or a database.  [default: dead_letter]",
 )
-@click.option("--sink", help="Where events go, if not as the pipeline says.")
-@click.option("--reason", help="Only letters whose reason has this text in it.")
+@click.option("--sink", help="Sink to use instead of the pipeline's.")
+@click.option("--reason", help="Only letters whose reason contains this text.")
 @click.option("--rule", help="Only letters of this rule.")
-@click.option("--since", help="Only letters that were written within this time, such as 2h.")
+@click.option("--since", help="Only letters written within this time, such as 2h.")
 @click.option("--with-key", help="Only letters with this key, in hex.")
-@click.option("--limit", type=click.IntRange(1), help="Redrive no more than so many, the oldest first.")
-@click.option(
-    "--reprocess", is_flag=True, help="Run also what was done meanwhile: under a mark of its own, once a letter."
-)
-@click.option("--dry-run", is_flag=True, help="Only show the plan; with --json, the letters.")
+@click.option("--limit", type=click.IntRange(1), help="Redrive at most this many, the oldest first.")
+@click.option("--reprocess", is_flag=True, help="Run also events already done, once per letter.")
+@click.option("--dry-run", is_flag=True, help="Only show the plan, or with --json the letters.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Say what became of each as JSON lines on stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print each outcome as a JSON line on stderr.")
 @pipeline_options
 def redrive(
     pipeline: str | None,
     config: str | None,
     *,
-    place: str | None,
+    box_url: str | None,
     limit: int | None,
     reprocess: bool,
     dry_run: bool,
     yes: bool,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
-    """Run dead letters through the pipeline again: one more attempt each, whatever number was used up.
+    """Run dead letters through the pipeline again: one more attempt each, however many were used up.
 
-    The plan comes first: how many letters match, by rule and reason. What is done is taken out, what fails again
-    stays with its new reason. An event of which another copy got through meanwhile is a duplicate and does not run.
-    A redrive that was killed is simply run again. Letters of EventBridge and messages that SQS itself set aside are
-    understood too. Exit 1 when a letter is left that was to be redriven.
+    The plan is shown first: the number of letters that match, by rule and reason. Letters that succeed are removed, and
+    those that fail again stay with the new reason. If another copy of an event was processed meanwhile, its letter is a
+    duplicate and does not run. A redrive that was killed can be repeated. Dead letters of EventBridge and of SQS itself
+    can be redriven too. Exit 1 if a letter in the plan remains.
 
     \b
       eventonce redrive pipeline.toml --dry-run
@@ -81,36 +81,36 @@ def redrive(
     if pipeline and config:
         raise click.UsageError("name the pipeline once, as PIPELINE or with --config")
     logging.basicConfig(format="eventonce: %(message)s", level=logging.ERROR if as_json else logging.WARNING)
-    choice = _choice(given)
-    settings = read_settings(pipeline or config, **given)
+    letter_filter = _letter_filter(options)
+    settings = read_settings(pipeline or config, **options)
     with ExitStack() as stack:
-        box = open_box(place or dead_letter_url(settings))
+        box = open_box(box_url or dead_letter_url(settings))
         stack.callback(box.close)
-        found = plan(box.letters(), choice, limit)
+        selection = plan(box.letters(), letter_filter, limit)
         if dry_run and as_json:
-            _list(found.chosen)
+            _list(selection.chosen)
         elif not as_json:
-            _show(box, found, aside=not dry_run)
-        if dry_run or not found.letters or not (yes or _agreed(len(found.letters))):
+            _show(box, selection, on_stderr=not dry_run)
+        if dry_run or not selection.letters or not (yes or _confirmed(len(selection.letters))):
             return
         settings = redrive_settings(settings, reprocess=reprocess)
-        good = _redrive(stack, settings, box, found.letters, reprocess=reprocess, as_json=as_json)
-    sys.exit(0 if good else 1)
+        succeeded = _redrive(stack, settings, box, selection.letters, reprocess=reprocess, as_json=as_json)
+    sys.exit(0 if succeeded else 1)
 
 
-def _choice(given: dict[str, Any]) -> LetterFilter:
-    since, key = given.pop("since"), given.pop("with_key")
+def _letter_filter(options: dict[str, Any]) -> LetterFilter:
+    since, key = options.pop("since"), options.pop("with_key")
     return LetterFilter(
-        reason=given.pop("reason"),
-        rule=given.pop("rule"),
+        reason=options.pop("reason"),
+        rule=options.pop("rule"),
         key=None if key is None else parse_key(key).hex(),
-        since=None if since is None else moment(SystemClock().utc() - duration(since, "--since")),
+        since=None if since is None else to_datetime(SystemClock().utc() - duration(since, "--since")),
     )
 
 
-def _agreed(count: int) -> bool:
+def _confirmed(count: int) -> bool:
     if sys.stdin is None or not sys.stdin.isatty():
-        raise click.UsageError("nobody is here to be asked; add --yes to redrive, or --dry-run to look")
+        raise click.UsageError("cannot ask without a terminal; add --yes to redrive, or --dry-run to look")
     return click.confirm(f"redrive {count:,}?", err=True)
 
 
@@ -119,7 +119,7 @@ def _agreed(count: int) -> bool:
 
 def _list(letters: Sequence[DeadLetter]) -> None:
     for letter in letters:
-        told = {
+        fields = {
             "letter": letter.id,
             "outcome": letter.outcome,
             "reason": letter.reason,
@@ -130,23 +130,23 @@ def _list(letters: Sequence[DeadLetter]) -> None:
             "place": letter.place,
             "trouble": letter.trouble,
         }
-        click.echo(json.dumps({name: value for name, value in told.items() if value is not None}))
+        click.echo(json.dumps({name: value for name, value in fields.items() if value is not None}))
 
 
-def _show(box: DeadLetterBox, found: RedrivePlan, *, aside: bool) -> None:
-    """Show the plan; aside on stderr, where events may go to stdout."""
-    letters = f"{found.found:,} dead letter{'s' if found.found != 1 else ''} in {box.name}"
-    lines = [f"{letters}; {found.matching:,} match, {len(found.letters):,} to redrive"]
+def _show(box: DeadLetterBox, selection: RedrivePlan, *, on_stderr: bool) -> None:
+    """Show the plan, on stderr if events may go to stdout."""
+    letters = f"{selection.total:,} dead letter{'s' if selection.total != 1 else ''} in {box.name}"
+    lines = [f"{letters}; {selection.matching:,} match, {len(selection.letters):,} to redrive"]
     if hidden := box.hidden():
-        lines.append(f"{hidden:>8,}  more, in other hands or left by a redrive that was killed: look again later")
-    grouped = groups(found.chosen)
-    for group in grouped[:_MOST_GROUPS]:
+        lines.append(f"{hidden:>8,}  more, hidden by another process or by a redrive that was killed: look again later")
+    grouped = groups(selection.chosen)
+    for group in grouped[:_MAX_GROUPS]:
         lines.append(f"{group.size:>8,}  {group.rule or '-'}  {group.outcome}: {one_line(group.reason)}")
         if group.trouble is not None:
             lines.append(f"{'':>8}  cannot be redriven: {one_line(group.trouble)}")
-    if len(grouped) > _MOST_GROUPS:
-        lines.append(f"{'':>8}  and {len(grouped) - _MOST_GROUPS:,} more reasons")
-    click.echo("\n".join(lines), err=aside)
+    if len(grouped) > _MAX_GROUPS:
+        lines.append(f"{'':>8}  and {len(grouped) - _MAX_GROUPS:,} more reasons")
+    click.echo("\n".join(lines), err=on_stderr)
 
 
 # --- the redrive ---
@@ -176,7 +176,7 @@ def _redrive(
 
 
 class _Watcher:
-    """Says what became of each letter; for people, only of those that are left, and not of a thousand."""
+    """Reports the outcome of each letter. For people it reports only failures, up to a limit."""
 
     def __init__(self, size: int, *, as_json: bool) -> None:
         self.size = size
@@ -184,32 +184,34 @@ class _Watcher:
         self.progress = Progress(self)
         self._as_json = as_json
         self._kinds: Counter[OutcomeKind] = Counter()
-        self._complaints = 0
+        self._warnings = 0
 
     def __call__(self, letter: DeadLetter, outcome: Outcome) -> None:
         self.position += 1
         self._kinds[outcome.kind] += 1
         self.progress.step()
         if self._as_json:
-            told = {"letter": letter.id, "place": letter.place, "outcome": outcome.kind, "rule": outcome.rule}
-            self.progress.say(json.dumps(told | ({} if outcome.error is None else {"reason": describe(outcome.error)})))
+            fields = {"letter": letter.id, "place": letter.place, "outcome": outcome.kind, "rule": outcome.rule}
+            self.progress.say(
+                json.dumps(fields | ({} if outcome.error is None else {"reason": describe(outcome.error)}))
+            )
         elif outcome.kind not in (OutcomeKind.PROCESSED, OutcomeKind.DUPLICATE):
-            self._complain(letter, outcome)
+            self._warn(letter, outcome)
 
     def close(self) -> None:
-        """The count of each outcome."""
+        """Print the count of each outcome."""
         if self._as_json:
             counts = {kind.value: self._kinds[kind] for kind in OutcomeKind}
             click.echo(json.dumps({"letters": self.position, **counts}), err=True)
             return
-        told = ", ".join(f"{count:,} {kind}" for kind, count in self._kinds.items())
-        left = self.size - sum(self._kinds[kind] for kind in DONE)
-        rest = f"; {left:,} letter{'s are' if left != 1 else ' is'} left" if left else ""
-        click.echo(f"{self.position:,} of {self.size:,} tried{': ' if told else ''}{told}{rest}", err=True)
+        counted = ", ".join(f"{count:,} {kind}" for kind, count in self._kinds.items())
+        remaining = self.size - sum(self._kinds[kind] for kind in DONE)
+        suffix = f"; {remaining:,} letter{'s remain' if remaining != 1 else ' remains'}" if remaining else ""
+        click.echo(f"{self.position:,} of {self.size:,} tried{': ' if counted else ''}{counted}{suffix}", err=True)
 
-    def _complain(self, letter: DeadLetter, outcome: Outcome) -> None:
-        self._complaints += 1
-        if self._complaints <= _MOST_COMPLAINTS:
+    def _warn(self, letter: DeadLetter, outcome: Outcome) -> None:
+        self._warnings += 1
+        if self._warnings <= _MAX_WARNINGS:
             self.progress.say(f"{letter.place}: {outcome.kind}: {one_line(describe(outcome.error))}")
-        elif self._complaints == _MOST_COMPLAINTS + 1:
-            self.progress.say("more of these are not shown; the letters that are left have them all")
+        elif self._warnings == _MAX_WARNINGS + 1:
+            self.progress.say("further failures are not shown (all of them are in the remaining letters)")

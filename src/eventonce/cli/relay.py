@@ -1,4 +1,4 @@
-"""`eventonce relay`: publish what waits in an outbox."""
+"""`eventonce relay`: publish the events that wait in an outbox."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ from eventonce.cli.log_filter import Repeats
 from eventonce.cli.signals import stopping
 from eventonce.errors import ConfigError, MissingDriver
 from eventonce.observe import log
-from eventonce.observe.health import Health, listen_place
+from eventonce.observe.health import Health, listen_address
 from eventonce.observe.outage import awaited
 from eventonce.observe.status import Status
 from eventonce.outbox import Outbox, Publisher, Relay
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from eventonce.observe.prometheus import PrometheusHook
 
 _CARRIERS = ("events://", "sns://", "sqs://", "kinesis://")
-_TRIES = 3  # in one go; the relay itself tries again, and lets other groups go on meanwhile
+_MAX_ATTEMPTS = 3  # of the publisher; the relay itself retries later, and serves other groups meanwhile
 
 
 @click.command()
@@ -35,24 +35,31 @@ _TRIES = 3  # in one go; the relay itself tries again, and lets other groups go 
     "--outbox", "outbox_url", required=True, help="postgresql://HOST/DATABASE, sqlite:///FILE or dynamodb://TABLE."
 )
 @click.option("--to", "url", required=True, help="events://BUS, sns://TOPIC, sqs://QUEUE, https://..., a file or -.")
-@click.option("--dead-letter", default="eventonce-dead.jsonl", show_default=True, help="Where refused events are kept.")
-@click.option("--create", is_flag=True, help="Make the outbox's tables first, where they are not there.")
+@click.option("--dead-letter", default="eventonce-dead.jsonl", show_default=True, help="Where to write refused events.")
+@click.option("--create", is_flag=True, help="Create or upgrade the tables of the outbox first.")
 @click.option("--drain", is_flag=True, help="Publish what waits now, and end.")
+@click.option("--batch", type=click.IntRange(1, 10_000), default=BATCH, show_default=True, help="Events per batch.")
 @click.option(
-    "--batch", type=click.IntRange(1, 10_000), default=BATCH, show_default=True, help="Events that are sent together."
+    "--threads", type=click.IntRange(1, 64), default=THREADS, show_default=True, help="Number of publishing threads."
 )
-@click.option("--threads", type=click.IntRange(1, 64), default=THREADS, show_default=True, help="That publish.")
-@click.option("--lease", default="30s", show_default=True, help="After which others take over from a relay that died.")
-@click.option("--keep", default="0s", show_default=True, help="How long to keep a copy of what was published.")
+@click.option("--lease", default="30s", show_default=True, help="How long rows of a dead relay stay locked.")
+@click.option("--keep", default="0s", show_default=True, help="How long to keep copies of published events.")
+@click.option("--poll", default="5s", show_default=True, help="How often to poll without a notification.")
 @click.option(
-    "--poll", default="5s", show_default=True, help="How often to look without being told that there is more."
+    "--max-attempts",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Attempts before an event is dead-lettered.",
 )
-@click.option("--max-attempts", type=click.IntRange(1), default=10, show_default=True, help="Then it is a dead letter.")
 @click.option(
-    "--store", default="memory:", show_default=True, help="By which relays share the stream of a dynamodb: outbox."
+    "--store",
+    default="memory:",
+    show_default=True,
+    help="Store through which relays share the stream of a dynamodb: outbox.",
 )
-@click.option("--listen", help="HOST:PORT for health and metrics; a port alone is for this machine.")
-@click.option("--json", "as_json", is_flag=True, help="Close with one JSON line on stderr.")
+@click.option("--listen", help="HOST:PORT for health and metrics. A port alone is on localhost.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as a JSON line on stderr.")
 def relay(  # one for each option
     outbox_url: str,
     url: str,
@@ -70,12 +77,12 @@ def relay(  # one for each option
     drain: bool,
     as_json: bool,
 ) -> None:
-    """Publish what waits in an outbox, each event at least once under its identity, those of a group in order.
+    """Publish the events in an outbox, each at least once under its identity, and those of a group in order.
 
-    Several relays may work on one outbox. What cannot be sent is tried again while other groups go on, and becomes a
-    dead letter when it is refused, or fails time and again while others get through. It runs until SIGTERM or Ctrl-C,
-    and then exits 0 when what was in hand is settled. With --drain it ends by itself: exit 1 when something is left, or
-    was refused.
+    Several relays may work on one outbox. An event that cannot be sent is retried while other groups continue. It is
+    dead-lettered if it is refused, or if it keeps failing while others get through. The relay runs until SIGTERM or
+    Ctrl-C, finishes the events in progress, and exits 0. With --drain it ends by itself: exit 1 if events remain or
+    were refused.
 
     \b
       eventonce relay --outbox postgresql://localhost/shop --to events://orders --create
@@ -89,7 +96,7 @@ def relay(  # one for each option
         publisher = _publisher(url)
         stack.callback(publisher.close)
         metrics = None if listen is None else _metrics()
-        made = Relay(
+        outbox_relay = Relay(
             outbox,
             publisher,
             dead_letter=dead_letter,
@@ -102,27 +109,27 @@ def relay(  # one for each option
             store=store,
             hooks=[] if metrics is None else [metrics],
         )
-        stack.callback(made.close)
+        stack.callback(outbox_relay.close)
         if create and drain:
             outbox.create()
         if listen is not None:
-            host, port = listen_place(listen)
+            host, port = listen_address(listen)
             render = None if metrics is None else metrics.render
             stack.enter_context(Health(Status("relay"), outbox.table.backlog, host=host, port=port, metrics=render))
         if drain:
-            good = _drain(made, as_json=as_json)
+            succeeded = _drain(outbox_relay, as_json=as_json)
         else:
-            good = _run(made, outbox.create if create else None, as_json=as_json)
-    sys.exit(0 if good else 1)
+            succeeded = _run(outbox_relay, outbox.create if create else None, as_json=as_json)
+    sys.exit(0 if succeeded else 1)
 
 
 def _publisher(url: str) -> Publisher | PlainPublisher:
     if url.startswith(_CARRIERS):
-        return Publisher(url, max_attempts=_TRIES)
+        return Publisher(url, max_attempts=_MAX_ATTEMPTS)
     sink = open_sink(url)
     if not isinstance(sink, Sink):
         raise ConfigError(
-            f"--to: {url} is no place to publish to; use events://, sns://, sqs://, https://, a file or -"
+            f"--to: unsupported URL {url}; use events://, sns://, sqs://, kinesis://, https://, a file or -"
         )
     return PlainPublisher(sink)
 
@@ -135,27 +142,27 @@ def _metrics() -> "PrometheusHook | None":
     return PrometheusHook()
 
 
-def _drain(made: Relay, *, as_json: bool) -> bool:
-    left = made.drain()
-    _close(made, left, as_json=as_json)
-    return not left and not made.counts["refused"]
+def _drain(outbox_relay: Relay, *, as_json: bool) -> bool:
+    remaining = outbox_relay.drain()
+    _print_summary(outbox_relay, remaining, as_json=as_json)
+    return not remaining and not outbox_relay.counts["refused"]
 
 
-def _run(made: Relay, create: Callable[[], None] | None, *, as_json: bool) -> bool:
+def _run(outbox_relay: Relay, create: Callable[[], None] | None, *, as_json: bool) -> bool:
     stop = threading.Event()
     with stopping(stop.set):
         if create is not None:
             awaited(create, stop)
-        made.run(stop)
-    _close(made, None, as_json=as_json)
+        outbox_relay.run(stop)
+    _print_summary(outbox_relay, None, as_json=as_json)
     return True
 
 
-def _close(made: Relay, left: int | None, *, as_json: bool) -> None:
-    counts = {name: made.counts[name] for name in ("published", "deduplicated", "refused", "failed")}
-    counts |= {} if left is None else {"left": left}
+def _print_summary(outbox_relay: Relay, remaining: int | None, *, as_json: bool) -> None:
+    counts = {name: outbox_relay.counts[name] for name in ("published", "deduplicated", "refused", "failed")}
+    counts |= {} if remaining is None else {"left": remaining}
     if as_json:
         click.echo(json.dumps(counts), err=True)
         return
-    told = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count or name == "published")
-    click.echo(f"eventonce: {told}", err=True)
+    summary = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count or name == "published")
+    click.echo(f"eventonce: {summary}", err=True)

@@ -1,10 +1,10 @@
-"""`eventonce run`: the worker."""
+"""`eventonce run`: run events through a handler or into a sink."""
 
 import json
 import logging
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -14,60 +14,52 @@ from eventonce.claims.outcome import Action, Outcome
 from eventonce.cli.log_filter import Repeats
 from eventonce.cli.options import pipeline_options, read_settings
 from eventonce.cli.progress import Progress
-from eventonce.cli.signals import Say, stopping
+from eventonce.cli.signals import Say, print_line, stopping
 from eventonce.clock import duration
-from eventonce.engine import Once
-from eventonce.errors import EventOnceError, MissingDriver, StoreError, describe
+from eventonce.errors import EventOnceError, describe
 from eventonce.event import Delivery
-from eventonce.event.keys import KEY_BYTES, Key
 from eventonce.observe import log
-from eventonce.observe.health import Health, listen_place
-from eventonce.observe.log import LogHook
+from eventonce.observe.monitoring import Monitoring
 from eventonce.observe.outage import awaited
-from eventonce.observe.status import Status
 from eventonce.ports import Hook
-from eventonce.sources import FileSource, Requests
 from eventonce.wire import Pipeline, Settings
-from eventonce.worker import OutcomeCounts, Worker, WorkerPool
+from eventonce.worker import OutcomeCounts, Worker, WorkerPool, open_worker
 from eventonce.worker.pool import THREADS
 
 if TYPE_CHECKING:
-    from eventonce.observe.prometheus import PrometheusHook
+    from eventonce.worker.request_server import RequestServer
 
-_NOBODY = Key(bytes(KEY_BYTES))  # a key to ask for, to see whether the store answers
-_MOST_COMPLAINTS = 20
-_OF_EVENTS = ("debug", "info")  # levels at which what became of events is logged
+_MAX_WARNINGS = 20
+_EVENT_LEVELS = ("debug", "info")  # at which the outcomes of events are logged
 _log = logging.getLogger("eventonce")
-_FILE_BATCH = 100
-_QUEUE_BATCH = 10  # one poll: a handler that hangs holds up as many
-_GRACE = "25s"  # within the 30 that containers are given
+_GRACE = "25s"  # within the 30 s that containers have
 
 
 @click.command()
 @click.argument("pipeline", required=False, type=click.Path(dir_okay=False))
 @click.option("--source", help="A file of events, - for stdin, sqs://QUEUE or another URL.  [default: -]")
 @click.option("--sink", help="- for stdout, a file, python:package.module:function or a URL.  [default: -]")
-@click.option("--dead-letter", help="Where to keep what cannot be processed.  [default: eventonce-dead.jsonl]")
+@click.option("--dead-letter", help="Where to write dead letters.  [default: eventonce-dead.jsonl]")
 @click.option(
-    "--batch", type=click.IntRange(1, 10_000), help="Events that are claimed together.  [default: 100, 10 of a queue]"
+    "--batch", type=click.IntRange(1, 10_000), help="Number of events claimed together.  [default: 100, 10 of a queue]"
 )
-@click.option("--threads", type=click.IntRange(1, 256), help=f"Threads that work on a queue.  [default: {THREADS}]")
+@click.option("--threads", type=click.IntRange(1, 256), help=f"Number of threads on a queue.  [default: {THREADS}]")
+@click.option("--grace", default=_GRACE, show_default=True, help="How long to wait for events in progress.")
+@click.option("--listen", help="HOST:PORT for health, numbers and metrics. A port alone is on this machine.")
 @click.option(
-    "--grace", default=_GRACE, show_default=True, help="How long a queue's messages in hand may take to stop."
-)
-@click.option("--listen", help="HOST:PORT for health, numbers and metrics; a port alone is for this machine.")
-@click.option(
-    "--log-format", type=click.Choice(["human", "json"]), default="human", show_default=True, help="How to log."
+    "--log-format", type=click.Choice(["human", "json"]), default="human", show_default=True, help="Format of the log."
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="warning",
     show_default=True,
-    help="What to log.",
+    help="Lowest level to log.",
 )
-@click.option("--opentelemetry", is_flag=True, help="A span of OpenTelemetry for each run, in the event's own trace.")
-@click.option("--json", "as_json", is_flag=True, help="Close with one JSON line on stderr.")
+@click.option(
+    "--opentelemetry", is_flag=True, help="Create an OpenTelemetry span for each run, in the event's own trace."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON line on stderr.")
 @pipeline_options
 def run(
     pipeline: str | None,
@@ -77,18 +69,18 @@ def run(
     grace: str,
     listen: str | None,
     opentelemetry: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Run events through a handler or into a sink, each once.
 
-    PIPELINE is a TOML file; options say the same and count more. Events are JSON lines, or JSON documents one
-    behind the other; gzip is recognised. The run ends with its input: exit 0 when every event was processed or
-    a duplicate, 1 when any was dead-lettered, failed or unknown.
+    PIPELINE is a TOML file, and options override it. Events are JSON lines or concatenated JSON documents, also as
+    gzip. A run of a file ends with its input: exit 0 if every event was processed or a duplicate, 1 if any was
+    dead-lettered, failed or unknown.
 
-    On a queue, a stream or for requests it runs until SIGTERM or Ctrl-C: it then begins nothing new, and exits 0 when
-    what was in hand is settled within --grace, else 1; what was not comes again. A second signal stops at once. If the
-    source or the store does not answer when it starts, it says so and waits; a wrong name or right ends it with exit 2.
-    A run of a file waits for nothing: exit 1 when the store does not answer, and nothing was read.
+    On a queue, a stream or for requests it runs until SIGTERM or Ctrl-C. It then starts nothing new, and exits 0 if all
+    events in progress are settled within --grace, else 1: the others are redelivered. A second signal stops at once. If
+    the source or the store does not answer at the start, the command reports it and waits. A wrong name or permission
+    ends it with exit 2. A run of a file does not wait: exit 1 if the store does not answer, and nothing was read.
 
     \b
       eventonce run pipeline.toml
@@ -100,38 +92,55 @@ def run(
     """
     if pipeline and config:
         raise click.UsageError("name the pipeline once, as PIPELINE or with --config")
-    patience = duration(grace, "--grace")
-    in_json, level = given.pop("log_format") == "json", given.pop("log_level")
+    grace_time = duration(grace, "--grace")
+    in_json, level = options.pop("log_format") == "json", options.pop("log_level")
     log.setup("error" if as_json else level, json=in_json)
     logging.getLogger("eventonce").addFilter(Repeats())
-    for name in ("eventonce.outage", "eventonce.patience"):  # nobody should have to guess at an outage
+    for name in ("eventonce.outage", "eventonce.patience"):  # outages are always logged
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("eventonce.patience").addFilter(Repeats())  # each thread has its own
     with ExitStack() as stack:
-        settings = read_settings(pipeline or config, **given)
-        telling = in_json or (level in _OF_EVENTS and not as_json)
-        say = _log_it if in_json else _print_it
-        seen = Monitoring(settings, listening=listen is not None, logging=telling, tracing=opentelemetry)
+        settings = read_settings(pipeline or config, **options)
+        listening = listen is not None
+        log_events = in_json or (level in _EVENT_LEVELS and not as_json)
+        say = _log_line if in_json else print_line
+        monitoring = Monitoring(
+            settings.consumer, settings.store, listening=listening, log_events=log_events, tracing=opentelemetry
+        )
         if listen is not None:
-            stack.enter_context(seen.health(listen))
-        parts = _open(settings, seen.hooks, say)
+            stack.enter_context(monitoring.health(listen))
+        parts = _open(settings, monitoring.hooks, say)
         if parts is None:
             _close(OutcomeCounts(), settings.dead_letter, as_json=as_json or in_json)
             return
         stack.callback(parts.close)
-        stack.callback(seen.begins(parts))
+        monitoring.start(parts.once.peek)
+        stack.callback(monitoring.stop)
+        if opentelemetry:
+            _warn_if_spans_go_nowhere()
         progress = stack.enter_context(Progress(parts.source))
-        worker = _worker(parts, settings, _Watcher(progress, quiet=as_json or telling))
+        worker = open_worker(
+            parts.once,
+            parts.source,
+            parts.handler,
+            parts.dead_letters,
+            batch=settings.batch,
+            threads=settings.threads,
+            watch=_Watcher(progress, quiet=as_json or log_events),
+        )
         try:
-            good = _run(worker) if isinstance(worker, Worker) else _serve(worker, patience, say)
+            succeeded = _run(worker) if isinstance(worker, Worker) else _serve(worker, grace_time, say)
         finally:
             progress.done()
             _close(worker.tally, parts.dead_letters.name, as_json=as_json or in_json)
-    sys.exit(0 if good else 1)
+    sys.exit(0 if succeeded else 1)
 
 
 def _open(settings: Settings, hooks: Sequence[Hook], say: Say) -> Pipeline | None:
-    """The pipeline. What is away is waited for, unless a signal comes, or the run is of a file and ends with it."""
+    """Return the pipeline, or None if a signal came first.
+
+    Unless the run is of a file, wait for a source, sink or store that does not answer.
+    """
     try:
         return Pipeline(settings, hooks)
     except EventOnceError as error:
@@ -147,77 +156,16 @@ def _open(settings: Settings, hooks: Sequence[Hook], say: Say) -> Pipeline | Non
     return parts
 
 
-def _print_it(text: str) -> None:
-    click.echo(f"eventonce: {text}", err=True)
+def _log_line(text: str) -> None:
+    _log.info(text)  # as a line of JSON, for a log collector
 
 
-def _log_it(text: str) -> None:
-    _log.info(text)  # as a line of JSON, like all that a log collector reads here
+def _warn_if_spans_go_nowhere() -> None:
+    """Warn of a missing provider. The handler's module, which may set one up, is loaded by now."""
+    from eventonce.observe.opentelemetry import goes_nowhere
 
-
-class Monitoring:
-    """What a worker tells of itself: over HTTP where it listens, and in its log."""
-
-    def __init__(self, settings: Settings, *, listening: bool, logging: bool, tracing: bool) -> None:
-        self._status = Status(settings.consumer)
-        self._metrics = _metrics(settings) if listening else None
-        self.hooks: list[Hook] = [LogHook()] if logging else []
-        if listening:
-            self.hooks.append(self._status)
-        if self._metrics is not None:
-            self.hooks.append(self._metrics)
-        self._once: Once | None = None
-        self._tracing = tracing
-        if tracing:
-            from eventonce.observe.opentelemetry import OpenTelemetryHook
-
-            self.hooks.append(OpenTelemetryHook())
-
-    def begins(self, parts: Pipeline) -> Callable[[], None]:
-        """From now on its store is asked; what this returns ends that.
-
-        Spans that go nowhere are warned of here: the module of a handler may have said where to, and is loaded now.
-        """
-        self._once = parts.once
-        if self._tracing:
-            from eventonce.observe.opentelemetry import goes_nowhere
-
-            if goes_nowhere():
-                _log.warning(
-                    "--opentelemetry: no provider is set up, so spans go nowhere; start with opentelemetry-instrument"
-                )
-        return self._end
-
-    def _end(self) -> None:
-        self._once = None
-
-    def _probe(self) -> object:
-        if self._once is None:
-            raise StoreError("it has not started yet")
-        return self._once.peek([_NOBODY])
-
-    def health(self, place: str) -> Health:
-        """Serves `/healthz`, `/readyz`, `/status.json` and, where the client of Prometheus is installed, `/metrics`."""
-        host, port = listen_place(place)
-        render = None if self._metrics is None else self._metrics.render
-        return Health(self._status, self._probe, host=host, port=port, metrics=render)
-
-
-def _metrics(settings: Settings) -> "PrometheusHook | None":
-    try:
-        from eventonce.observe.prometheus import DYNAMODB_WRITE, PrometheusHook
-    except MissingDriver:
-        return None
-    return PrometheusHook(write_price=DYNAMODB_WRITE if settings.store.startswith("dynamodb:") else 0.0)
-
-
-def _worker(parts: Pipeline, settings: Settings, watch: "_Watcher") -> "Worker | WorkerPool | RequestServer":
-    if isinstance(parts.source, Requests):
-        return RequestServer(parts, parts.source, settings, watch)
-    wired = (parts.once, parts.source, parts.handler, parts.dead_letters)
-    if isinstance(parts.source, FileSource):
-        return Worker(*wired, batch=settings.batch or _FILE_BATCH, watch=watch)
-    return WorkerPool(*wired, batch=settings.batch or _QUEUE_BATCH, threads=settings.threads or THREADS, watch=watch)
+    if goes_nowhere():
+        _log.warning("--opentelemetry: no provider is set up, so spans go nowhere; start with opentelemetry-instrument")
 
 
 def _run(worker: Worker) -> bool:
@@ -225,64 +173,39 @@ def _run(worker: Worker) -> bool:
     return worker.tally.good
 
 
-class RequestServer:
-    """Serves requests, and counts what became of their events."""
-
-    def __init__(self, parts: Pipeline, source: Requests, settings: Settings, watch: "_Watcher") -> None:
-        from eventonce.webhook.serve import WebhookServer  # uvicorn and asyncio, which nothing else here needs
-
-        self.tally = OutcomeCounts()
-        self._watch = watch
-        self._server = WebhookServer(
-            parts.once,
-            parts.handler,
-            source.url,
-            parts.dead_letters,
-            threads=settings.threads or THREADS,
-            batch=settings.batch or _FILE_BATCH,
-            watch=self._seen,
-        )
-        self.place = self._server.place
-        self.stop, self.run = self._server.stop, self._server.run
-
-    def _seen(self, delivery: Delivery, outcome: Outcome) -> None:
-        self.tally.add(outcome, dead=outcome.action is not Action.ACK)
-        self._watch(delivery, outcome)
-
-
-def _serve(worker: WorkerPool | RequestServer, grace: int, say: Say) -> bool:
-    if isinstance(worker, RequestServer):
-        say(f"listening on {worker.place}")
+def _serve(worker: "WorkerPool | RequestServer", grace: int, say: Say) -> bool:
+    if not isinstance(worker, WorkerPool):
+        say(f"listening on {worker.address}")
     with stopping(worker.stop, say):
-        left = worker.run(grace)
-    if left:
-        say(f"not finished in time, and will come again: {left} events")
-    return not left
+        unfinished = worker.run(grace)
+    if unfinished:
+        say(f"not finished in time, and will be redelivered: {unfinished} events")
+    return not unfinished
 
 
 class _Watcher:
-    """Says what went wrong, but not a thousand times."""
+    """Reports failures, up to a limit."""
 
     def __init__(self, progress: Progress, *, quiet: bool) -> None:
         self._progress = progress
         self._quiet = quiet
-        self._complaints = 0
+        self._warnings = 0
 
     def __call__(self, delivery: Delivery, outcome: Outcome) -> None:
         self._progress.step()
         if outcome.action is Action.ACK or self._quiet:
             return
-        self._complaints += 1
-        if self._complaints <= _MOST_COMPLAINTS:
+        self._warnings += 1
+        if self._warnings <= _MAX_WARNINGS:
             self._progress.say(f"{delivery.location}: {outcome.kind}: {describe(outcome.error)}")
-        elif self._complaints == _MOST_COMPLAINTS + 1:
-            self._progress.say("more of these are not shown; the dead letters have them all")
+        elif self._warnings == _MAX_WARNINGS + 1:
+            self._progress.say("further failures are not shown (all of them are in the dead letters)")
 
 
-def _close(tally: OutcomeCounts, dead_letters: str, *, as_json: bool) -> None:
+def _close(counts: OutcomeCounts, dead_letters: str, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(tally.counts()), err=True)
+        click.echo(json.dumps(counts.counts()), err=True)
         return
-    click.echo(str(tally), err=True)
-    if tally.counts()["dead_lettered"]:
+    click.echo(str(counts), err=True)
+    if counts.counts()["dead_lettered"]:
         click.echo(f"dead letters are in {dead_letters}", err=True)

@@ -1,4 +1,4 @@
-"""`eventonce setup`: make what a pipeline needs of AWS."""
+"""`eventonce setup`: create the AWS resources of a pipeline."""
 
 import sys
 
@@ -14,16 +14,16 @@ _DONE = {"create": "created", "change": "changed"}
 
 @click.command()
 @click.argument("pipeline", type=click.Path(dir_okay=False))
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
-@click.option("--yes", is_flag=True, help="Do it without asking.")
+@click.option("--dry-run", is_flag=True, help="Show the plan, and change nothing.")
+@click.option("--yes", is_flag=True, help="Apply the plan without asking.")
 def setup(pipeline: str, *, dry_run: bool, yes: bool) -> None:
-    """Make what a pipeline needs of AWS and is not there yet, in an account or an emulator.
+    """Create the missing AWS resources of a pipeline, in an account or an emulator.
 
-    Queues with their dead-letter queues, the bus, the rule and its target as [aws] in the pipeline says, the sink, and
-    the table with its time to live. The plan is shown first. Nothing is ever deleted, what is there keeps settings that
-    are more generous, and nothing is pointed away from a dead-letter queue of your own. It may be repeated, and goes on
-    where it was stopped. AWS_PROFILE, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL and the like count as everywhere. Exit 0 if
-    all is well, 1 when something failed or you said no, 2 when something is to be mended first.
+    These are the queues with their dead-letter queues, the bus, rule and target that [aws] in the pipeline describes,
+    the sink, and the table with its time to live. The plan is shown first. Nothing is ever deleted, existing resources
+    keep more generous settings, and a dead-letter queue of your own stays in use. The command may be repeated, and
+    continues where it was stopped. AWS_PROFILE, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL and the like have their usual
+    effect. Exit 0 on success, 1 if something failed or you declined, 2 if something must be fixed first.
 
     \b
       eventonce setup pipeline.toml --dry-run
@@ -34,13 +34,13 @@ def setup(pipeline: str, *, dry_run: bool, yes: bool) -> None:
     try:
         steps = list(look(plan, account))
         for step in steps:
-            click.echo(f"{step.verb:6}  {step.what}")
-        wanted = [step for step in steps if step.act is not None]
-        if not wanted:
+            click.echo(f"{step.verb:6}  {step.description}")
+        pending = [step for step in steps if step.apply is not None]
+        if not pending:
             click.echo("nothing to do")
         elif not dry_run:
             _confirm(yes=yes)
-            _apply(wanted)
+            _apply(pending)
     finally:
         account.close()
 
@@ -49,14 +49,14 @@ def _confirm(*, yes: bool) -> None:
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
-        raise click.UsageError("nothing was done, as there is nobody to ask; add --yes to do it, or --dry-run")
-    if not click.confirm("Do it?", err=True):
+        raise click.UsageError("nothing was done, cannot ask without a terminal; add --yes, or --dry-run to look")
+    if not click.confirm("Apply this plan?", err=True):
         click.echo("nothing was done", err=True)
         sys.exit(1)
 
 
-def _apply(wanted: list[SetupStep]) -> None:
-    for step in wanted:
-        if step.act is not None:
-            step.act()
-            click.echo(f"{_DONE[step.verb]} {step.what.partition(':')[0]}")
+def _apply(pending: list[SetupStep]) -> None:
+    for step in pending:
+        if step.apply is not None:
+            step.apply()
+            click.echo(f"{_DONE[step.verb]} {step.description.partition(':')[0]}")

@@ -1,4 +1,4 @@
-"""Signals: the first one asks to stop, the second does what it would have done."""
+"""Signals: the first requests a stop, and the second has its usual effect."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -10,25 +10,25 @@ import click
 Say = Callable[[str], None]
 
 
-def say_aloud(line: str) -> None:
+def print_line(line: str) -> None:
     click.echo(f"eventonce: {line}", err=True)
 
 
 @contextmanager
-def stopping(stop: Callable[[], None], say: Say = say_aloud) -> Iterator[None]:
-    """Have the first signal call this, and the second do what it would have done."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+def stopping(stop: Callable[[], None], say: Say = print_line) -> Iterator[None]:
+    """Call `stop` on the first signal, and restore the usual effect for the second."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def restore() -> None:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
     def first(number: int, frame: FrameType | None) -> None:
         restore()
-        say("stopping when what is in hand is done; a second signal stops at once")
+        say("finishing events in progress; a second signal stops at once")
         stop()
 
-    for number in before:
+    for number in handlers:
         signal.signal(number, first)
     try:
         yield

@@ -1,4 +1,4 @@
-"""`eventonce sweep`: remove what is remembered no longer."""
+"""`eventonce sweep`: remove expired records."""
 
 import json
 from typing import Any
@@ -12,13 +12,13 @@ _STEP = 10_000
 
 @click.command()
 @pipeline_options
-def sweep(config: str | None, **given: Any) -> None:
-    """Remove expired records, in small steps that do not hold up workers. Workers do this by themselves.
+def sweep(config: str | None, **options: Any) -> None:
+    """Remove expired records, in small steps that do not delay workers. Workers also do this themselves.
 
     \b
       eventonce sweep --store sqlite:///billing.db
     """
-    store = existing_store(read_settings(config, **given))
+    store = existing_store(read_settings(config, **options))
     removed = 0
     cursor: bytes | None = b""
     try:

@@ -1,4 +1,4 @@
-"""`eventonce template`: what a pipeline needs of AWS, as a template."""
+"""`eventonce template`: the AWS resources of a pipeline, as a template."""
 
 import click
 
@@ -13,33 +13,35 @@ from eventonce.wire import load
 @click.argument("pipeline", type=click.Path(dir_okay=False))
 @click.option(
     "--format",
-    "form",
+    "language",
     type=click.Choice(["cloudformation", "sam", "terraform"]),
     default="cloudformation",
     show_default=True,
-    help="What to print, all of it as JSON. Name a file for Terraform NAME.tf.json.",
+    help="Template language. All are written as JSON: name a Terraform file NAME.tf.json.",
 )
-@click.option("--lambda", "function", is_flag=True, help="The role of a function, in place of a worker's; SAM always.")
-def template(pipeline: str, form: str, *, function: bool) -> None:
-    """Print what a pipeline needs of AWS as a template: what `eventonce setup` makes, and a role.
+@click.option(
+    "--lambda", "function", is_flag=True, help="Print the role of a function, not of a worker. SAM implies it."
+)
+def template(pipeline: str, language: str, *, function: bool) -> None:
+    """Print the AWS resources of a pipeline as a template: those that `eventonce setup` creates, and a role.
 
-    The role allows what a worker does, on this queue, this table and this sink only; with --lambda also the
-    function's own log. The SAM template has the function too, fed by the queue, with ReportBatchItemFailures. What the
-    pipeline names by an ARN is used and not made.
+    The role allows the calls of a worker, on this queue, this table and this sink only. With --lambda it also allows
+    the log of the function. The SAM template also has the function, fed by the queue, with ReportBatchItemFailures.
+    Resources that the pipeline names by an ARN are used and not created.
 
     \b
       eventonce template pipeline.toml > stack.json
       eventonce template pipeline.toml --format sam > template.json
       eventonce template pipeline.toml --format terraform --lambda > eventonce.tf.json
     """
-    function = function or form == "sam"
+    function = function or language == "sam"
     plan = make_plan(load(pipeline), function=function)
     _check(pipeline, plan)
-    if form == "sam":
+    if language == "sam":
         _check_feed(pipeline, plan)
         click.echo(sam(plan))
     else:
-        click.echo((terraform if form == "terraform" else cloudformation)(plan, function=function))
+        click.echo((terraform if language == "terraform" else cloudformation)(plan, function=function))
 
 
 def _check_feed(pipeline: str, plan: SetupPlan) -> None:
@@ -51,10 +53,10 @@ def _check_feed(pipeline: str, plan: SetupPlan) -> None:
 
 
 def _check(pipeline: str, plan: SetupPlan) -> None:
-    if not plan.places:
-        raise ConfigError(f'{pipeline}: names nothing of AWS; write a source such as "sqs://NAME"')
-    regions = sorted({region for place in plan.places if (region := place.options.get("region"))})
+    if not plan.addresses:
+        raise ConfigError(f'{pipeline}: names no AWS resource; write a source such as "sqs://NAME"')
+    regions = sorted({region for address in plan.addresses if (region := address.options.get("region"))})
     if len(regions) > 1:
         raise ConfigError(
-            f"{pipeline}: names the regions {' and '.join(regions)}, and a template is for one; write one"
+            f"{pipeline}: names the regions {' and '.join(regions)}; use one region, as a template is for one"
         )

@@ -14,19 +14,19 @@ from eventonce.observe.text import one_line
 
 _EVERY = 1.0  # seconds
 _PATIENCE = 5.0
-_MOST = 1_000_000  # bytes
-_REDRAW = "\033[H\033[J"  # to the top, and nothing below
+_MAX_BYTES = 1_000_000
+_REDRAW = "\033[H\033[J"  # go to the top, and clear what is below
 _HEAD = "rule, per second"
 Counts = dict[str, dict[str, int]]
 
 
 @click.command()
 @click.argument("worker", default="9090")
-@click.option("--once", is_flag=True, help="Print the worker's numbers once, as one JSON line.")
+@click.option("--once", is_flag=True, help="Print the numbers once, as one JSON line.")
 def top(worker: str, *, once: bool) -> None:
-    """Show what a running worker does: rates of each outcome and rule, what is in flight, store errors and lag.
+    """Show the activity of a running worker: rates by outcome and rule, events in flight, store errors and lag.
 
-    WORKER is where it was told to listen: a port of this machine, HOST:PORT or a URL. Ctrl-C ends it.
+    WORKER is its listen address: a port of this machine, HOST:PORT or a URL. Ctrl-C ends the display.
 
     \b
       eventonce top 9090
@@ -43,13 +43,13 @@ def top(worker: str, *, once: bool) -> None:
 
 
 def address(worker: str) -> str:
-    """Where a worker's numbers are."""
+    """Return the URL of a worker's numbers."""
     if worker.startswith(("http://", "https://")):
         return worker.rstrip("/") + ("" if worker.endswith("/status.json") else "/status.json")
-    place = worker if ":" in worker.strip(":") else f"127.0.0.1:{worker.strip(':')}"
-    if not place.rpartition(":")[2].isdigit():
-        raise ConfigError(f"{worker!r} is no worker; give the port, HOST:PORT or URL it listens on")
-    return f"http://{place}/status.json"
+    host_port = worker if ":" in worker.strip(":") else f"127.0.0.1:{worker.strip(':')}"
+    if not host_port.rpartition(":")[2].isdigit():
+        raise ConfigError(f"{worker!r} is not a worker address; use the port, HOST:PORT or URL it listens on")
+    return f"http://{host_port}/status.json"
 
 
 def _follow(url: str) -> None:
@@ -57,7 +57,7 @@ def _follow(url: str) -> None:
     while True:
         now = _fetch(url)
         if before is not None and before.uptime_seconds > now.uptime_seconds:
-            before = None  # it has been started again
+            before = None  # the worker has been restarted
         click.echo(f"{_REDRAW if sys.stdout.isatty() else ''}{table(now, before)}")
         before = now
         time.sleep(_EVERY)
@@ -68,16 +68,18 @@ def _fetch(url: str) -> Snapshot:
     from urllib.request import ProxyHandler, build_opener
 
     try:
-        with build_opener(ProxyHandler({})).open(url, timeout=_PATIENCE) as answer:  # a worker is near, whatever is set
-            return msgspec.json.decode(answer.read(_MOST), type=Snapshot)
+        with build_opener(ProxyHandler({})).open(
+            url, timeout=_PATIENCE
+        ) as response:  # without a proxy: a worker is near
+            return msgspec.json.decode(response.read(_MAX_BYTES), type=Snapshot)
     except msgspec.DecodeError:
-        raise SourceError(f"{url}: does not answer like a worker of eventonce") from None
+        raise SourceError(f"{url}: does not answer like an eventonce worker; check the address") from None
     except (OSError, HTTPException) as error:
-        raise SourceError(f"{url}: {error}; is a worker running with --listen?") from None
+        raise SourceError(f"{url}: {error}; check that a worker runs with --listen") from None
 
 
 def table(now: Snapshot, before: Snapshot | None) -> str:
-    """All numbers of a worker; rates are those since the look before, or since its start."""
+    """Return all numbers of a worker as text. Rates are since the previous snapshot, or since its start."""
     seconds = max(0.001, now.uptime_seconds - (before.uptime_seconds if before else 0))
     lag = "unknown" if now.lag_seconds is None else f"{now.lag_seconds:,.1f} s"
     mean = f"{1000 * now.handler_seconds / now.runs:,.1f} ms" if now.runs else "not run yet"
@@ -95,10 +97,10 @@ def table(now: Snapshot, before: Snapshot | None) -> str:
 
 
 def _rates(now: Counts, before: Counts, seconds: float) -> Iterator[str]:
-    shown = [kind for kind in OutcomeKind if any(kind in counts for counts in now.values())]
+    kinds = [kind for kind in OutcomeKind if any(kind in counts for counts in now.values())]
     width = max([len(_HEAD), *map(len, now)])
-    yield _HEAD.ljust(width) + "".join(f"{kind:>12}" for kind in shown)
+    yield _HEAD.ljust(width) + "".join(f"{kind:>12}" for kind in kinds)
     for rule, counts in sorted(now.items()):
-        known = before.get(rule, {})
-        rates = ((counts.get(kind, 0) - known.get(kind, 0)) / seconds for kind in shown)
+        previous = before.get(rule, {})
+        rates = ((counts.get(kind, 0) - previous.get(kind, 0)) / seconds for kind in kinds)
         yield one_line(rule).ljust(width) + "".join(f"{rate:>12,.1f}" for rate in rates)

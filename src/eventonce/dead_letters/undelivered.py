@@ -1,51 +1,54 @@
-"""Messages in a dead-letter queue that AWS put there: EventBridge, classic and new, and SQS itself."""
+"""Messages that AWS put into a dead-letter queue: EventBridge, Classic and new, and SQS itself."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from eventonce.clock import moment
-from eventonce.dead_letters.writing import OUTCOME
+from eventonce.clock import to_datetime
+from eventonce.dead_letters.letter import OUTCOME
 from eventonce.event import Delivery
 from eventonce.event.decoding import decode
 from eventonce.ports import DeadLetter
 from eventonce.sources.sqs import MOVED_FROM
 
-_UNSURE = (
-    "SQS has moved it here, and only its sender says that it is a dead letter; look at it, and send what is in it to "
-    "its queue, or delete it"
+_UNTRUSTED = (
+    "SQS moved it here, and only its sender calls it a dead letter; inspect it, then send its content to its queue or "
+    "delete it"
 )
 
 
 def read_undelivered(delivery: Delivery, message: Mapping[str, Any]) -> DeadLetter:
-    """The letter that such a message is."""
-    said = {name: str(each.get("StringValue", "")) for name, each in message.get("MessageAttributes", {}).items()}
+    """Return the letter that such a message is."""
+    attributes = {
+        name: str(value.get("StringValue", "")) for name, value in message.get("MessageAttributes", {}).items()
+    }
     system = message.get("Attributes", {})
     letter = DeadLetter(
         id=message["MessageId"],
         body=delivery.body,
         outcome="undelivered",
-        time=moment(int(system["SentTimestamp"])) if "SentTimestamp" in system else None,
+        time=to_datetime(int(system["SentTimestamp"])) if "SentTimestamp" in system else None,
         where=delivery.origin,
         handle=delivery.handle,
     )
     record = _new_bus(delivery.body)
-    if MOVED_FROM in system:  # with the body and the attributes that its sender gave it
-        unsure = OUTCOME in said or record is not None
-        return _moved(letter, delivery, system, _UNSURE if unsure else None)
-    if "ERROR_CODE" in said or "RULE_ARN" in said:
-        return _classic(letter, said)
-    return _moved(letter, delivery, system) if record is None else _record(letter, record)
+    if MOVED_FROM in system:  # its sender chose the body and the attributes
+        untrusted = OUTCOME in attributes or record is not None
+        return _from_sqs(letter, delivery, system, _UNTRUSTED if untrusted else None)
+    if "ERROR_CODE" in attributes or "RULE_ARN" in attributes:
+        return _from_classic_bus(letter, attributes)
+    return _from_sqs(letter, delivery, system) if record is None else _from_new_bus(letter, record)
 
 
-def _classic(letter: DeadLetter, said: Mapping[str, str]) -> DeadLetter:
-    """EventBridge, classic: the body is the event."""
+def _from_classic_bus(letter: DeadLetter, attributes: Mapping[str, str]) -> DeadLetter:
+    """Return the letter of a message of EventBridge Classic, whose body is the event."""
+    error, message = attributes.get("ERROR_CODE"), attributes.get("ERROR_MESSAGE")
     return msgspec.structs.replace(
         letter,
-        reason=_told(said.get("ERROR_CODE"), said.get("ERROR_MESSAGE"), said.get("EXHAUSTED_RETRY_CONDITION")),
-        attempts=_number(said.get("RETRY_ATTEMPTS")),
-        rule=said.get("RULE_ARN", "").rpartition("/")[2] or None,
+        reason=_reason(error, message, attributes.get("EXHAUSTED_RETRY_CONDITION")),
+        attempts=_number(attributes.get("RETRY_ATTEMPTS")),
+        rule=attributes.get("RULE_ARN", "").rpartition("/")[2] or None,
     )
 
 
@@ -53,35 +56,40 @@ def _new_bus(body: bytes) -> dict[str, Any] | None:
     if b'"failedMessages"' not in body:
         return None
     try:
-        found = decode(body)
+        record = decode(body)
     except (msgspec.MsgspecError, RecursionError):
         return None
-    whole = isinstance(found, dict) and "busArn" in found and isinstance(found.get("failedMessages"), list)
-    return found if whole else None
+    complete = isinstance(record, dict) and "busArn" in record and isinstance(record.get("failedMessages"), list)
+    return record if complete else None
 
 
-def _record(letter: DeadLetter, record: Mapping[str, Any]) -> DeadLetter:
-    """The new bus: ids only, and no event. https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-custom-bus-retry.html"""
-    names = [str(each.get("eventId")) for each in record["failedMessages"] if isinstance(each, dict)]
+def _from_new_bus(letter: DeadLetter, record: Mapping[str, Any]) -> DeadLetter:
+    """Return the letter of a record of the new bus, which has ids and no events.
+
+    https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-custom-bus-retry.html
+    """
+    ids = [str(message.get("eventId")) for message in record["failedMessages"] if isinstance(message, dict)]
     return msgspec.structs.replace(
         letter,
-        reason=_told(record.get("errorCode"), record.get("errorMessage"), record.get("exhaustedRetryCondition")),
+        reason=_reason(record.get("errorCode"), record.get("errorMessage"), record.get("exhaustedRetryCondition")),
         attempts=_number(record.get("retryAttempts")),
         rule=str(record.get("subscriberArn", "")).rpartition("subscriber/")[2].partition("/")[0] or None,
-        trouble=f"it names its events and does not hold them; replay {', '.join(names)} from {record['busArn']}",
+        trouble=f"it names its events and does not hold them; replay {', '.join(ids)} from {record['busArn']}",
     )
 
 
-def _moved(letter: DeadLetter, delivery: Delivery, system: Mapping[str, str], trouble: str | None = None) -> DeadLetter:
-    """SQS: a message that was received too often, with the body and the id it always had."""
+def _from_sqs(
+    letter: DeadLetter, delivery: Delivery, system: Mapping[str, str], unusable: str | None = None
+) -> DeadLetter:
+    """Return the letter of a message that was received too often. SQS moves it with its body and its id."""
     queue = system.get(MOVED_FROM, "").rpartition(":")[2]
     reason = f"was received too often from {queue}" if queue else "was received too often, and moved here by SQS"
-    return msgspec.structs.replace(letter, reason=reason, attempts=delivery.receive_count - 1, trouble=trouble)
+    return msgspec.structs.replace(letter, reason=reason, attempts=delivery.receive_count - 1, trouble=unusable)
 
 
-def _told(code: Any, said: Any, condition: Any) -> str:
-    found = ": ".join(str(each) for each in (code, said) if each)
-    return f"{found} ({condition})" if condition else found
+def _reason(code: Any, message: Any, condition: Any) -> str:
+    text = ": ".join(str(part) for part in (code, message) if part)
+    return f"{text} ({condition})" if condition else text
 
 
 def _number(value: Any) -> int:

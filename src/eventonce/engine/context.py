@@ -9,7 +9,7 @@ import msgspec
 from msgspec import field
 
 from eventonce.claims.protocol import Claim
-from eventonce.clock import Clock, moment
+from eventonce.clock import Clock, to_datetime
 from eventonce.engine.keeper import OpenClaim
 from eventonce.errors import ConfigError, StoreError
 from eventonce.event.keys import Key
@@ -54,7 +54,7 @@ class Context(msgspec.Struct, eq=False):
         """The time until which the claim is certainly ours. Each heartbeat extends it. None without a claim."""
         if self._claim is None:
             return None
-        return moment(self._clock.utc() + self._claim.until - self._clock.steady())
+        return to_datetime(self._clock.utc() + self._claim.until - self._clock.steady())
 
     def check(self) -> None:
         """Raise `LeaseLost` if another worker may have taken over, to stop before the next effect."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from eventonce.claims import memo
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.claims.protocol import Busy, Done, Record, Stale, Won
-from eventonce.clock import moment
+from eventonce.clock import to_datetime
 from eventonce.engine.jobs import Effect, Ended, Failure, Job
 from eventonce.errors import (
     EventBusy,
@@ -66,12 +66,12 @@ def not_won(job: Job, answer: Done | Busy | Stale) -> Ended:
 def duplicate(job: Job, done: Done) -> Ended:
     """End a job that was done before."""
     record = done.record
-    return Ended(job, _remembered(job, record.memo, record.done_at, record.took), done)
+    return Ended(job, _remembered(job, record.memo, record.done_at, record.attempts), done)
 
 
 def busy(job: Job, answer: Busy) -> Ended:
     """End a job that another worker is running."""
-    until = moment(answer.until).strftime("%Y-%m-%d %H:%M:%S")
+    until = to_datetime(answer.until).strftime("%Y-%m-%d %H:%M:%S")
     error = EventBusy(f"another worker is running it; its lease lasts until {until} UTC")
     return Ended(job, _outcome(job, OutcomeKind.BUSY, error, retry_at=answer.until))
 
@@ -158,7 +158,7 @@ def follow(job: Job, first: Ended, now: int) -> Ended | None:
 
 def is_redelivery(job: Job, done: Done) -> bool:
     """Return whether an earlier run passed on this very message, and its carrier failed to pass it further."""
-    return job.message_id is not None and memo.mark(done.record.memo) == job.message_id
+    return job.message_id is not None and memo.message_id(done.record.memo) == job.message_id
 
 
 # --- what is remembered of a failure ---

@@ -12,7 +12,7 @@ from eventonce.claims.protocol import Claim, Finish, Token
 from eventonce.clock import Clock
 from eventonce.errors import ConfigError, LeaseLost, StoreError, StorePartly
 from eventonce.event.keys import Key
-from eventonce.forks import tell_of_forks
+from eventonce.forks import register_for_forks
 from eventonce.ports import Store
 
 GROUP_FOR = 700  # how long commits wait for others; with the tick below, never longer than a second
@@ -145,7 +145,7 @@ class Keeper:
         self._swept_at = clock.steady()
         self._claimed = 0  # since the last sweep
         self._stopped = threading.Event()
-        tell_of_forks(self)
+        register_for_forks(self)
 
     def watch(self, claims: OpenClaims, count: int) -> None:
         """Look after the claims of a batch, which is about to claim `count` jobs."""

@@ -30,7 +30,7 @@ from eventonce.event.formats import MAX_BYTES, read_event
 from eventonce.event.groups import Stops
 from eventonce.event.keys import Key
 from eventonce.ports import Checkable, Hook, Sink, Store
-from eventonce.rules import Rulebook, given_rules, identity
+from eventonce.rules import Rulebook, identity, resolve_rules
 from eventonce.rules.rule import DEFAULT_WINDOW, OnStoreError, Remember, Rule
 from eventonce.stores import open_store
 
@@ -80,7 +80,7 @@ class Once:
         self._concurrency = _at_least_one("concurrency", concurrency)
         self._max_bytes = max_bytes
         self._clock = clock or SystemClock()
-        self._rules = Rulebook(consumer, given_rules(rules), identity(window, on_store_error, remember))
+        self._rules = Rulebook(consumer, resolve_rules(rules), identity(window, on_store_error, remember))
         if not isinstance(store, str) and not hasattr(store, "claim"):
             raise ConfigError(f"store: {store!r} is neither a URL nor a store; use sqlite:///FILE or memory:")
         self._owns_store = isinstance(store, str)

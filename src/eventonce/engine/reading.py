@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from eventonce.clock import Clock, moment
+from eventonce.clock import Clock, to_datetime
 from eventonce.engine import endings
 from eventonce.engine.jobs import Job, Refused
 from eventonce.errors import EventExpired, EventRejected
@@ -60,7 +60,7 @@ class Reader:
         """Reject a version that no clock can have given yet. It would make all later versions stale."""
         rule = keyed.rule
         if since > self._clock.utc() + rule.ahead_of_clock:
-            time = moment(since).isoformat(timespec="seconds")
+            time = to_datetime(since).isoformat(timespec="seconds")
             raise EventRejected(
                 f"{rule.rule.version} is {keyed.version}, which no clock gives before {time}, and would make later "
                 f"versions stale; if it is right, give rule {rule.name!r} another version_ahead"

@@ -189,7 +189,7 @@ class Batch:
         """Decide what the store's answer means for a job."""
         if isinstance(answer, Done):
             if endings.is_redelivery(job, answer):
-                return self._runnable(job, answer.record.took, answer)
+                return self._runnable(job, answer.record.attempts, answer)
             return endings.duplicate(job, answer)
         if not isinstance(answer, Won):
             return endings.not_won(job, answer)

@@ -1,4 +1,4 @@
-"""What came: events, how they are read, the paths into them, and what their keys are made of."""
+"""Events: how they are read, the paths into them, and what their keys are made of."""
 
 from eventonce.event.event import Delivery, Event
 

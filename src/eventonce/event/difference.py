@@ -1,4 +1,4 @@
-"""Where two JSON values differ."""
+"""The paths at which two JSON values differ."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ from eventonce.event.paths import quoted
 
 
 def differences(left: Any, right: Any, path: str = "") -> Iterator[str]:
-    """The paths at which two values differ; numbers that are equal do not."""
+    """Yield the paths at which two values differ. Equal numbers do not, however they are written."""
     if isinstance(left, dict) and isinstance(right, dict):
         for name in left.keys() | right.keys():
             below = f"{path}.{quoted(name)}" if path else quoted(name)

@@ -23,7 +23,7 @@ _sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 def canonical(value: Any) -> bytes:
-    """The one spelling of a JSON value: key order, escapes and the spelling of numbers do not matter."""
+    """Return the one spelling of a JSON value, whatever its key order, escapes and spelling of numbers."""
     try:
         return _sorted(_plain(value))
     except RecursionError:
@@ -33,12 +33,12 @@ def canonical(value: Any) -> bytes:
 
 
 def canonical_parsed(value: Any, *, plain: bool = False) -> bytes:
-    """The same for what was parsed from JSON text, many times as fast where the plain encoder is already right.
+    """Return the same for a value parsed from JSON text, many times as fast if the plain encoder is already right.
 
-    It is right unless there are exponents, fractions of .0, integers of over 21 digits, or names beyond U+E000; JSON
-    text holds nothing else that it would misspell. Whoever read the text may know that its integers have 64 bits and
-    its other numbers are below 1e15 (`plain`): then there are few signs to look for. Else, and where there is a sign,
-    numbers are found by reading the result again: no regular expression is as quick.
+    It is right unless there are exponents, fractions of .0, integers of over 21 digits, or names beyond U+E000. It
+    misspells nothing else that JSON text can hold. `plain` says that all integers have 64 bits and all other numbers
+    are below 1e15. Then there are few signs to look for. Else, and if there is a sign, numbers are found by reading
+    the result again, as no regular expression is as quick.
     """
     try:
         text = _sorted(value)
@@ -54,7 +54,7 @@ def canonical_parsed(value: Any, *, plain: bool = False) -> bytes:
 
 
 class _Misspelt(Exception):
-    """There is a number that RFC 8785 writes in another way."""
+    """A number that RFC 8785 writes in another way."""
 
 
 def _check_number(text: str) -> float:
@@ -69,9 +69,9 @@ def _check_integers(text: bytes) -> None:
 
 
 _check_numbers = msgspec.json.Decoder(float_hook=_check_number).decode
-_whole = re.compile(rb"\.0(?:[,}\]]|\Z)").search  # 1.0, or a text that looks like it
-_tiny = re.compile(rb"e-(?<=[0-9]e-)[0-9]").search  # 1e-7, likewise; letters at the beginning are quickly found
-_high = re.compile(rb"[\xee-\xff]").search  # how the bytes of U+E000 and beyond begin
+_whole = re.compile(rb"\.0(?:[,}\]]|\Z)").search  # 1.0, or a string that looks like it
+_tiny = re.compile(rb"e-(?<=[0-9]e-)[0-9]").search  # 1e-7, likewise; a pattern that begins with letters is quick
+_high = re.compile(rb"[\xee-\xff]").search  # the first byte of U+E000 and beyond
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _HUGE = b"0" * 22
 
@@ -118,14 +118,14 @@ def _big(value: int) -> int | msgspec.Raw:
     # 1e21 and 1000000000000000000000 are the same number; 1000000000000000000001 is another one.
     try:
         digits, exponent = _digits(float(abs(value)))
-        same = int(digits) * 10 ** (exponent - len(digits)) == abs(value)
-        return msgspec.Raw(_shortest(float(value)).encode()) if same else value
+        is_exact = int(digits) * 10 ** (exponent - len(digits)) == abs(value)
+        return msgspec.Raw(_shortest(float(value)).encode()) if is_exact else value
     except OverflowError:
         return value
 
 
 def _digits(value: float) -> tuple[str, int]:
-    """The shortest digits that read back as this positive number, and the place of its decimal point."""
+    """Return the shortest digits that read back as this positive number, and the position of its decimal point."""
     mantissa, _, exponent = repr(value).partition("e")
     whole, _, fraction = mantissa.partition(".")
     fraction = "" if fraction == "0" else fraction
@@ -135,7 +135,7 @@ def _digits(value: float) -> tuple[str, int]:
 
 
 def _shortest(value: float) -> str:
-    """A number as ECMAScript writes it."""
+    """Return a number as ECMAScript writes it."""
     digits, point = _digits(abs(value))
     sign = "-" if value < 0 else ""
     if len(digits) <= point <= 21:
@@ -151,19 +151,19 @@ def _shortest(value: float) -> str:
 # --- digests ---
 
 _VERSION = b"eventonce key 1"
-_ORIGINS = 1024  # pairs of source and type whose part of the digest is kept
-_LONGEST_ORIGIN = 1000  # characters: what is kept is given by others, so it has a bound
+_MAX_CACHED = 1024  # pairs of source and type whose part of the digest is cached
+_LONGEST_CACHED = 1000  # characters: others choose what is cached, so it has a bound
 
 
 def part(value: Any) -> Part:
-    """One part of a key with its type, so that 1 and "1" differ while 1 and 1.0 do not."""
+    """Return one part of a key with its type, so that 1 and "1" differ while 1 and 1.0 do not."""
     if type(value) is str:
         return b"s", value.encode("utf-8", "surrogatepass")
     return b"j", canonical(value)
 
 
 def carrier_part(carriers: Iterable[str], name: Any) -> Part:
-    """A name that carriers gave, as a part that nothing which a sender writes can be."""
+    """Return a name that carriers gave as a part. It differs from all parts that a sender can cause."""
     return b"c", canonical([*carriers, name])
 
 
@@ -172,11 +172,11 @@ def _sized(data: bytes) -> bytes:
 
 
 class Digester:
-    """The digest of one consumer's rule: what it gives depends on nothing but its parts and the replay."""
+    """The digest of one consumer's rule. A key depends on nothing but its parts and the replay."""
 
     def __init__(self, consumer: str, rule: str, kind: str) -> None:
-        texts = (_VERSION, consumer.encode(), rule.encode(), kind.encode())
-        self._start = hashlib.sha256(b"".join(map(_sized, texts)))
+        prefix = (_VERSION, consumer.encode(), rule.encode(), kind.encode())
+        self._start = hashlib.sha256(b"".join(map(_sized, prefix)))
         self._origins: dict[tuple[str, str, str], Any] = {}
 
     def __call__(self, parts: Iterable[Part], replay: str = "") -> Key:
@@ -185,26 +185,26 @@ class Digester:
         return Key(state.digest()[:KEY_BYTES])
 
     def content(self, source: str, kind: str, content: bytes, replay: str = "") -> Key:
-        """The digest of three parts, of which the first two are few and known."""
-        state = (self._origins.get((source, kind, replay)) or self._begun(source, kind, replay)).copy()
+        """Return the digest of three parts. The first two are few, so their state is cached."""
+        state = (self._origins.get((source, kind, replay)) or self._start_content(source, kind, replay)).copy()
         state.update(b"j" + len(content).to_bytes(8, "big"))
         state.update(content)
         key: Key = state.digest()[:KEY_BYTES]
         return key
 
-    def _begun(self, source: str, kind: str, replay: str) -> Any:
+    def _start_content(self, source: str, kind: str, replay: str) -> Any:
         state = self._start.copy()
         parts = [part(source), part(kind)]
         state.update(_sized(replay.encode()) + b"".join([tag + _sized(data) for tag, data in parts]))
-        if len(self._origins) >= _ORIGINS:
+        if len(self._origins) >= _MAX_CACHED:
             self._origins.clear()
-        if len(source) + len(kind) + len(replay) <= _LONGEST_ORIGIN:
+        if len(source) + len(kind) + len(replay) <= _LONGEST_CACHED:
             self._origins[source, kind, replay] = state
         return state
 
 
 def powertools_key(values: list[Any], replay: str = "") -> Key:
-    """What Powertools for AWS Lambda makes of the same values: one as it is, several as a list."""
+    """Return the key that Powertools for AWS Lambda makes of the same values: one as it is, several as a list."""
     import json
 
     text = json.dumps(values[0] if len(values) == 1 else values, sort_keys=True)

@@ -1,4 +1,4 @@
-"""Paths: how a rule names what is inside an event, and what it leaves out."""
+"""Paths: how a rule names values inside an event, and what it leaves out."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,30 +18,30 @@ _NAME = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)|("(?:[^"\\]|\\.)*")')
 # --- getting a value ---
 
 
-def getter(text: str, what: str = "path") -> Getter:
-    """Prepare a path: names with dots between, or anything JMESPath can say. It gives None where it leads nowhere."""
+def getter(text: str, setting: str = "path") -> Getter:
+    """Compile a path: names with dots between, or any JMESPath expression. It returns None if it leads nowhere."""
     steps = plain(text)
     if steps is not None:
         return lambda document: value_at(document, steps)
-    return _jmespath(text, what)
+    return _jmespath(text, setting)
 
 
 def plain(text: str) -> tuple[str, ...] | None:
-    """The names of a plain path such as `detail.order."line-id"`; None for any other expression."""
-    steps, at = [], 0
-    while found := _name_at(text, at):
-        name, at = found
+    """Return the names of a plain path such as `detail.order."line-id"`, or None for any other expression."""
+    steps, offset = [], 0
+    while match := _name_at(text, offset):
+        name, offset = match
         steps.append(name)
-        if at == len(text):
+        if offset == len(text):
             return tuple(steps)
-        if text[at] != ".":
+        if text[offset] != ".":
             return None
-        at += 1
+        offset += 1
     return None
 
 
 def value_at(document: Any, steps: Sequence[str]) -> Any:
-    """What a plain path leads to, or None. Many times as fast as a JMESPath expression that says the same."""
+    """Return the value at a plain path, or None. It is many times as fast as the same in JMESPath."""
     for step in steps:
         if not isinstance(document, dict):
             return None
@@ -50,7 +50,7 @@ def value_at(document: Any, steps: Sequence[str]) -> Any:
 
 
 def constant(text: str) -> bool:
-    """Whether a path looks at nothing in an event, and so leads to the same value in all of them."""
+    """Return whether a path reads nothing of an event, and so has the same value for all of them."""
     if plain(text) is not None:
         return False
     import jmespath
@@ -59,7 +59,7 @@ def constant(text: str) -> bool:
 
 
 def unread_times(text: str, document: Any) -> list[Any]:
-    """The values that a path gives to floor_time and that are no times: why it leads nowhere."""
+    """Return the values that a path passes to floor_time and that are not times, which is why it leads nowhere."""
     unread: list[Any] = []
     if plain(text) is None:
         _jmespath(text, "path", unread)(document)
@@ -67,13 +67,13 @@ def unread_times(text: str, document: Any) -> list[Any]:
 
 
 def quoted(name: str) -> str:
-    """A name as a path writes it."""
+    """Return a name as a path writes it."""
     return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else msgspec.json.encode(name).decode()
 
 
-def _name_at(text: str, at: int) -> tuple[str, int] | None:
-    """The name that stands here and where it ends; None where there is none, or what stands in quotes is no text."""
-    match = _NAME.match(text, at)
+def _name_at(text: str, offset: int) -> tuple[str, int] | None:
+    """Return the name at this offset and where it ends, or None if there is none or its quoted form is invalid."""
+    match = _NAME.match(text, offset)
     if match is None:
         return None
     try:
@@ -82,7 +82,7 @@ def _name_at(text: str, at: int) -> tuple[str, int] | None:
         return None
 
 
-def _jmespath(text: str, what: str, unread: list[Any] | None = None) -> Getter:
+def _jmespath(text: str, setting: str, unread: list[Any] | None = None) -> Getter:
     import jmespath
     from jmespath.exceptions import JMESPathError
 
@@ -90,25 +90,25 @@ def _jmespath(text: str, what: str, unread: list[Any] | None = None) -> Getter:
     options = jmespath.Options(custom_functions=functions)
     try:
         compiled = jmespath.compile(text)
-        _check_functions(compiled.parsed, functions.FUNCTION_TABLE, f"{what}: {text!r} is not a path")
-        compiled.search({}, options)  # so that a wrong number of arguments is found now
+        _check_functions(compiled.parsed, functions.FUNCTION_TABLE, f"{setting}: {text!r} is not a path")
+        compiled.search({}, options)  # finds a wrong number of arguments now
     except JMESPathError as error:
-        if not _only_a_value(error):
-            raise ConfigError(f"{what}: {text!r} is not a path{_why(error)}") from None
+        if not _concerns_a_value(error):
+            raise ConfigError(f"{setting}: {text!r} is not a path{_syntax_hint(error)}") from None
     except _BadStep as error:
-        raise ConfigError(f"{what}: {text!r} is not a path: {error}") from None
+        raise ConfigError(f"{setting}: {text!r} is not a path: {error}") from None
 
     def search(document: Any) -> Any:
         try:
             return compiled.search(document, options)
-        except (JMESPathError, _BadStep):  # a function was given what it does not take: as good as missing
+        except (JMESPathError, _BadStep):  # a function does not take the value: it counts as missing
             return None
 
     return search
 
 
 class _BadStep(Exception):
-    """What floor_time is to floor to is no duration."""
+    """The second argument of floor_time is not a duration."""
 
 
 def _nodes(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -118,28 +118,29 @@ def _nodes(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             yield from _nodes(child)
 
 
-def _check_functions(tree: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
-    """JMESPath itself finds an unknown function only when it comes to call it."""
+def _check_functions(tree: Mapping[str, Any], functions: Mapping[str, Any], label: str) -> None:
+    """Raise ConfigError for an unknown function. JMESPath itself finds one only when it calls it."""
     for node in _nodes(tree):
-        if node["type"] == "function_expression" and node["value"] not in known:
+        if node["type"] == "function_expression" and node["value"] not in functions:
             from difflib import get_close_matches
 
-            near = get_close_matches(node["value"], known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
-            raise ConfigError(f"{where}: there is no function {node['value']!r}; {hint}")
+            near = get_close_matches(node["value"], functions, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(functions))}"
+            raise ConfigError(f"{label}: unknown function {node['value']!r}; {hint}")
 
 
-def _why(error: Exception) -> str:
-    at = getattr(error, "lexer_position", getattr(error, "lex_position", None))
-    if at is None:
+def _syntax_hint(error: Exception) -> str:
+    offset = getattr(error, "lexer_position", getattr(error, "lex_position", None))
+    if offset is None:
         return f": {' '.join(str(error).split())}"
     return (
-        f' at character {at + 1}; quote names that have other characters than letters, digits and _: detail."order-id"'
+        f" at character {offset + 1}; "
+        'quote names that have other characters than letters, digits and _: detail."order-id"'
     )
 
 
-def _only_a_value(error: Exception) -> bool:
-    """Whether an expression failed only because there was nothing for it to work on yet."""
+def _concerns_a_value(error: Exception) -> bool:
+    """Return whether an expression failed only because it had no value to work on yet."""
     return type(error).__name__ == "JMESPathTypeError"
 
 
@@ -153,7 +154,7 @@ def _functions(unread: list[Any] | None) -> Any:
         def _func_floor_time(self, value: Any, step: str) -> int | None:
             try:
                 floored = floor_time(value, step)
-            except ConfigError as error:  # the step may come from an event, which must not stop what reads it
+            except ConfigError as error:  # the step may come from an event, which must not stop its reader
                 raise _BadStep(str(error)) from None
             if floored is None and value is not None and unread is not None:
                 unread.append(value)
@@ -164,21 +165,21 @@ def _functions(unread: list[Any] | None) -> Any:
 
 # --- times ---
 
-_SECONDS_BELOW, _MILLIS_BELOW = 10**11, 10**14  # later than the year 5000, in each unit
+_SECONDS_BELOW, _MILLIS_BELOW = 10**11, 10**14  # after the year 5000, in each unit
 _NUMBER = r"-?([0-9]{1,17})(?:\.[0-9]+)?"
-_CALENDAR = (8, 12, 14, 17)  # so many digits are a date, to the minute, second or millisecond: 20260131235959
+_CALENDAR = (8, 12, 14, 17)  # this many digits are a date, to the minute, second or millisecond: 20260131235959
 _LEAP_SECOND = r"(?<=[Tt ]\d\d:\d\d:)60"
 
 
 def floor_time(value: Any, step: str) -> int | None:
-    """A time floored, in milliseconds; None where it is none.
+    """Return a time in milliseconds, floored to a step, or None if the value is not a time.
 
-    It is written in ISO 8601, or as seconds, milliseconds or microseconds since 1970, in a number or a text of digits.
-    A leap second counts as the first second of the next minute, as it does in POSIX.
+    A time is in ISO 8601, or seconds, milliseconds or microseconds since 1970, as a number or a string of digits. A
+    leap second counts as the first second of the next minute, as it does in POSIX.
     """
-    every = duration(step, "floor_time") or 1
-    moment = _millis(value)
-    return None if moment is None else moment // every * every
+    step_millis = duration(step, "floor_time") or 1
+    time = _millis(value)
+    return None if time is None else time // step_millis * step_millis
 
 
 def _millis(value: Any) -> int | None:
@@ -210,7 +211,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read_time(value: Any) -> datetime | None:
-    """An ISO 8601 time as an aware moment (UTC where it names no zone), or None."""
+    """Return an ISO 8601 time as an aware datetime (UTC if it names no zone), or None."""
     if not isinstance(value, str):
         return None
     try:
@@ -228,7 +229,7 @@ ITEM: Final = "[*]"  # any item of a list
 
 
 class Wildcard(str):
-    """A wildcard; a plain string with the same letters is a name."""
+    """A wildcard. A plain string with the same characters is a name."""
 
     __slots__ = ()
 
@@ -236,28 +237,29 @@ class Wildcard(str):
 Steps = tuple[str, ...]
 
 
-def ignored_path(text: str, what: str = "ignore") -> Steps:
+def ignored_path(text: str, setting: str = "ignore") -> Steps:
     """Read a path to leave out: `meta.id`, `items[*].at`, `*.etag`, `**.traceId`."""
     steps: list[str] = []
-    at = 0
-    while at < len(text):
-        wild = re.compile(r"\*\*|\*").match(text, at)
-        found = (Wildcard(wild[0]), wild.end()) if wild else _name_at(text, at)
-        if found is None:
+    offset = 0
+    while offset < len(text):
+        wild = re.compile(r"\*\*|\*").match(text, offset)
+        match = (Wildcard(wild[0]), wild.end()) if wild else _name_at(text, offset)
+        if match is None:
             break
-        step, at = found
+        step, offset = match
         steps.append(step)
-        while text.startswith(ITEM, at):
+        while text.startswith(ITEM, offset):
             steps.append(Wildcard(ITEM))
-            at += len(ITEM)
-        if at == len(text) and steps[-1] != DEEP:
+            offset += len(ITEM)
+        if offset == len(text) and steps[-1] != DEEP:
             return tuple(steps)
-        if not text.startswith(".", at):
+        if not text.startswith(".", offset):
             break
-        at += 1
+        offset += 1
     raise ConfigError(
-        f"{what}: {text!r} is not a path at character {at + 1}; write names with dots between, quote names that have "
-        'other characters, and use * for any name, [*] for any item, ** for any depth: meta."request-id", **.traceId'
+        f"{setting}: {text!r} is not a path at character {offset + 1}; write names with dots between, quote names that "
+        'have other characters, and use * for any name, [*] for any item, ** for any depth: meta."request-id", '
+        "**.traceId"
     )
 
 
@@ -265,48 +267,48 @@ class Ignored:
     """Paths to leave out of a content key."""
 
     def __init__(self, paths: Iterable[Steps]) -> None:
-        listed = tuple(paths)
-        wild = any(isinstance(step, Wildcard) for steps in listed for step in steps)
-        self._search = _Search(listed) if wild else None
+        all_steps = tuple(paths)
+        wild = any(isinstance(step, Wildcard) for steps in all_steps for step in steps)
+        self._search = _Search(all_steps) if wild else None
         self._tree: dict[str, Any] = {}
-        for steps in sorted(listed, key=len, reverse=True):  # a short path also swallows the longer ones below
+        for steps in sorted(all_steps, key=len, reverse=True):  # a short path replaces the longer ones below it
             branch = self._tree
             for step in steps[:-1]:
                 branch = branch.setdefault(step, {})
             branch[steps[-1]] = None
 
     def strip(self, data: Any) -> Any:
-        """The data without what is ignored; what was given is left as it is."""
+        """Return the data without what is ignored. The data itself is not changed."""
         return _without(data, self._tree) if self._search is None else self._search(data)
 
 
 def _without(value: Any, tree: dict[str, Any]) -> Any:
-    """Plain paths only: looks at nothing that no path names."""
+    """Apply plain paths only. Values that no path names are not visited."""
     if not isinstance(value, dict):
         return value
-    kept = None
+    stripped = None
     for name in tree:  # noqa: PLC0206  # most of them are not there
         if name in value:
-            if kept is None:
-                kept = value.copy()
+            if stripped is None:
+                stripped = value.copy()
             branch = tree[name]
             if branch is None:
-                del kept[name]
+                del stripped[name]
             else:
-                kept[name] = _without(kept[name], branch)
-    return value if kept is None else kept
+                stripped[name] = _without(stripped[name], branch)
+    return value if stripped is None else stripped
 
 
 _State = frozenset[int]  # how far each path has come: the numbers of the steps that may come next
 _OTHER = object()  # any name that no path has
-_HOLDERS = (dict, list)
-_MOST_STATES = 1024  # that are kept; which of them come up, whoever sends events decides
+_CONTAINERS = (dict, list)
+_MAX_STATES = 1024  # in the cache, which has a bound because whoever sends events decides which states come up
 
 
 class _Search:
-    """Any paths: follows all of them at once, and takes the same time for a value however deep it is.
+    """A search that follows any paths at once. It takes the same time for a value however deep it is.
 
-    A `**` may end anywhere, so each path may have come to several of its steps. What follows is found out once.
+    A `**` may end anywhere, so each path may have come to several of its steps. What follows a state is cached.
     """
 
     def __init__(self, paths: Sequence[Steps]) -> None:
@@ -318,64 +320,64 @@ class _Search:
             self._steps += steps
             self._lasts.add(len(self._steps) - 1)
         self._names = {step for step in self._steps if not isinstance(step, Wildcard)}
-        self._start = self._reached(starts)
-        self._known: dict[_State, _Below] = {}
+        self._start = self._expand(starts)
+        self._cache: dict[_State, _Below] = {}
 
     def __call__(self, value: Any) -> Any:
-        return self._kept(value, self._start)
+        return self._strip(value, self._start)
 
-    def _kept(self, value: Any, state: _State) -> Any:
+    def _strip(self, value: Any, state: _State) -> Any:
         if not state:
             return value
         if isinstance(value, dict):
-            known, names = self._below(state), self._names
-            found = [(name, item, known[name if name in names else _OTHER]) for name, item in value.items()]
+            states, names = self._below(state), self._names
+            entries = [(name, item, states[name if name in names else _OTHER]) for name, item in value.items()]
             return {
-                name: self._kept(item, below) if isinstance(item, _HOLDERS) else item
-                for name, item, below in found
+                name: self._strip(item, below) if isinstance(item, _CONTAINERS) else item
+                for name, item, below in entries
                 if below is not None
             }
         if isinstance(value, list):
             below = self._below(state)[None]
             if below is None:
                 return []
-            return [self._kept(item, below) if isinstance(item, _HOLDERS) else item for item in value]
+            return [self._strip(item, below) if isinstance(item, _CONTAINERS) else item for item in value]
         return value
 
     def _below(self, state: _State) -> "_Below":
-        known = self._known.get(state)
-        if known is None:
-            if len(self._known) >= _MOST_STATES:
-                self._known.clear()
-            known = self._known[state] = _Below(self, state)
-        return known
+        below = self._cache.get(state)
+        if below is None:
+            if len(self._cache) >= _MAX_STATES:
+                self._cache.clear()
+            below = self._cache[state] = _Below(self, state)
+        return below
 
-    def after(self, state: _State, name: object) -> _State | None:
-        """How far the paths have come below a name, or below a list's items (None); None where one ends there."""
-        after: list[int] = []
+    def advance(self, state: _State, name: object) -> _State | None:
+        """Return the state below a name, or below a list's items (None). Return None if a path ends there."""
+        numbers: list[int] = []
         for number in state:
             step = self._steps[number]
             if isinstance(step, Wildcard) and step == DEEP:
-                after.append(number)
+                numbers.append(number)
             elif _matches(step, name):
                 if number in self._lasts:
                     return None
-                after.append(number + 1)
-        return self._reached(after)
+                numbers.append(number + 1)
+        return self._expand(numbers)
 
-    def _reached(self, numbers: Iterable[int]) -> _State:
-        """These, and what stands behind a `**` among them, which may be none at all."""
-        reached: set[int] = set()
+    def _expand(self, numbers: Iterable[int]) -> _State:
+        """Return the state of these steps, and of the steps after each `**` among them, which may match nothing."""
+        state: set[int] = set()
         for start in numbers:
             number = start
-            while number not in reached:
-                reached.add(number)
+            while number not in state:
+                state.add(number)
                 number += self._steps[number] == DEEP and isinstance(self._steps[number], Wildcard)
-        return frozenset(reached)
+        return frozenset(state)
 
 
 class _Below(dict[object, _State | None]):
-    """What follows on one state, as far as it has been asked for."""
+    """The states that follow one state, computed when they are first needed."""
 
     __slots__ = ("_search", "_state")
 
@@ -385,11 +387,11 @@ class _Below(dict[object, _State | None]):
         self._state = state
 
     def __missing__(self, name: object) -> _State | None:
-        self[name] = below = self._search.after(self._state, name)
+        self[name] = below = self._search.advance(self._state, name)
         return below
 
 
-def _matches(head: str, name: object) -> bool:
-    if isinstance(head, Wildcard):
-        return head == (ITEM if name is None else ANY)
-    return head == name
+def _matches(step: str, name: object) -> bool:
+    if isinstance(step, Wildcard):
+        return step == (ITEM if name is None else ANY)
+    return step == name

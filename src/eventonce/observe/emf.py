@@ -1,4 +1,4 @@
-"""Counts as CloudWatch reads them from a log: one line of JSON in the embedded metric format."""
+"""Counts for CloudWatch: one log line of JSON in the embedded metric format."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ NAMESPACE = "eventonce"
 
 
 def line(consumer: str, carrier: str, outcomes: Sequence[Outcome], now: int) -> str:
-    """One line that is both the log of a batch and its metrics: how many events came, and what became of them."""
+    """Return the log line of a batch, which also holds its metrics: the events and their outcomes."""
     counts = Counter(outcome.kind for outcome in outcomes)
-    found = {"events": len(outcomes), **{str(kind): counts[kind] for kind in OutcomeKind}}
-    metrics = [{"Name": name, "Unit": "Count"} for name in found]
-    described = {"Namespace": NAMESPACE, "Dimensions": [["consumer"]], "Metrics": metrics}
-    told = {"_aws": {"Timestamp": now, "CloudWatchMetrics": [described]}, "consumer": consumer, "carrier": carrier}
-    return msgspec.json.encode({**told, **found}).decode()
+    values = {"events": len(outcomes), **{str(kind): counts[kind] for kind in OutcomeKind}}
+    metrics = [{"Name": name, "Unit": "Count"} for name in values]
+    metadata = {"Namespace": NAMESPACE, "Dimensions": [["consumer"]], "Metrics": metrics}
+    fields = {"_aws": {"Timestamp": now, "CloudWatchMetrics": [metadata]}, "consumer": consumer, "carrier": carrier}
+    return msgspec.json.encode({**fields, **values}).decode()

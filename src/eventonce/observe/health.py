@@ -1,4 +1,4 @@
-"""Health over HTTP: whether a worker lives, whether its store answers, and its numbers."""
+"""Health over HTTP: the liveness of a worker, the readiness of its store, and its numbers."""
 
 import logging
 import socket
@@ -18,25 +18,27 @@ from eventonce.observe.text import one_line
 
 LOOPBACK = "127.0.0.1"
 _RECENT = 10_000  # milliseconds
-_PATIENCE = 5  # seconds for a client to say what it wants
+_PATIENCE = 5  # seconds for a client to send its request
 _TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _log = logging.getLogger("eventonce")
-Answer = tuple[int, str, bytes]
+Page = tuple[int, str, bytes]
 
 
-def listen_place(text: str) -> tuple[str, int]:
+def listen_address(text: str) -> tuple[str, int]:
     """Read `HOST:PORT`, or a port on this machine alone."""
     host, _, port = text.rpartition(":")
     if not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ConfigError(f"listen: {text!r} is no HOST:PORT; write it like 127.0.0.1:9090, or :9090 for this machine")
+        raise ConfigError(
+            f"listen: {text!r} is not an address; use HOST:PORT, such as 127.0.0.1:9090, or :9090 for this machine"
+        )
     return host.strip("[]") or LOOPBACK, int(port)
 
 
 class Health(Closing):
-    """A small server on a thread: `/healthz`, `/readyz`, `/status.json` and, where there are any, `/metrics`.
+    """A small server on a thread: `/healthz`, `/readyz`, `/status.json` and, if there are any, `/metrics`.
 
-    It is ready when the store answered lately; where nothing was asked of the store lately, `probe` asks.
+    The worker is ready if the store answered recently. Without a recent call, `probe` makes one.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class Health(Closing):
         self._probe = probe
         self._metrics = metrics
         self._probing = threading.Lock()
-        self._pages: dict[str, Callable[[], Answer]] = {
+        self._pages: dict[str, Callable[[], Page]] = {
             "/healthz": lambda: (200, _TEXT, b"alive\n"),
             "/readyz": self._readyz,
             "/status.json": lambda: (200, _JSON, msgspec.json.encode(status.snapshot())),
@@ -71,14 +73,14 @@ class Health(Closing):
         self._server.server_close()
         self._thread.join()
 
-    def _readyz(self) -> Answer:
-        trouble = None if self._status.answered_within(_RECENT) else self._ask()
-        if trouble is None:
+    def _readyz(self) -> Page:
+        problem = None if self._status.answered_within(_RECENT) else self._problem()
+        if problem is None:
             return 200, _TEXT, b"ready\n"
-        return 503, _TEXT, f"not ready: {trouble}\n".encode()
+        return 503, _TEXT, f"not ready: {problem}\n".encode()
 
-    def _ask(self) -> str | None:
-        """Ask the store, but not while it still owes an answer to the last who asked; what is wrong with it."""
+    def _problem(self) -> str | None:
+        """Probe the store, unless a probe is in progress. Return what is wrong with it, if anything."""
         if not self._probing.acquire(blocking=False):
             return "the store has not answered yet"
         try:
@@ -89,7 +91,7 @@ class Health(Closing):
             self._probing.release()
         return None
 
-    def _rendered(self) -> Answer:
+    def _rendered(self) -> Page:
         if self._metrics is None:
             return 404, _TEXT, b'no metrics; pip install "eventonce[prometheus]"\n'
         return 200, _METRICS, self._metrics()
@@ -105,11 +107,11 @@ class _Server(ThreadingTCPServer):
         super().__init__((host, port), handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):  # a client that goes away is no news
+        if not isinstance(sys.exception(), OSError):  # clients may disconnect
             _log.exception("a request about health could not be answered")
 
 
-def _server(host: str, port: int, pages: dict[str, Callable[[], Answer]]) -> _Server:
+def _server(host: str, port: int, pages: dict[str, Callable[[], Page]]) -> _Server:
     class Request(BaseHTTPRequestHandler):
         timeout = _PATIENCE
         server_version, sys_version = "eventonce", ""
@@ -124,7 +126,7 @@ def _server(host: str, port: int, pages: dict[str, Callable[[], Answer]]) -> _Se
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # as it is named there
-            """A probe every few seconds is no news."""
+            """Log nothing: probes arrive every few seconds."""
 
     try:
         return _Server(host, port, Request)

@@ -1,4 +1,4 @@
-"""Traces for OpenTelemetry: a span around each run, in the event's own trace. Never a payload."""
+"""Traces for OpenTelemetry: a span around each run, in the event's own trace. They hold no payload."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -24,8 +24,8 @@ _W3C = TraceContextTextMapPropagator()
 class OpenTelemetryHook(Hook):
     """A span for each run of a handler, and a short one for each event that was not processed.
 
-    The run of one event is a child of the event's own span, so that producer and consumer are one trace; a span that
-    was open here before is linked. A sink sends events of many traces at once: its span links to each of them.
+    The run of one event is a child of the event's own span, so that producer and consumer share a trace. A span that
+    was already open is linked. A sink sends events of many traces at once, and its span links to each of them.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
@@ -33,10 +33,10 @@ class OpenTelemetryHook(Hook):
 
     @contextmanager
     def running(self, attempts: Sequence[Attempt]) -> Iterator[None]:
-        with self._one(attempts[0]) if len(attempts) == 1 else self._several(attempts) as span:
+        with self._span_of_one(attempts[0]) if len(attempts) == 1 else self._span_of_many(attempts) as span:
             try:
                 yield
-            except BaseException as error:  # its text is left out: it may quote the event
+            except BaseException as error:  # its message is left out: it may quote the event
                 span.set_attribute("error.type", type(error).__qualname__)
                 span.set_status(StatusCode.ERROR)
                 raise
@@ -46,27 +46,30 @@ class OpenTelemetryHook(Hook):
             parent = _parent(event)
             if parent is None or outcome.kind is OutcomeKind.PROCESSED:
                 continue
-            attributes = _named(outcome.rule, outcome.key, outcome.attempt)
+            attributes = _attributes(outcome.rule, outcome.key, outcome.attempt)
             attributes |= {"eventonce.outcome": outcome.kind.value, "eventonce.action": outcome.action.value}
             if outcome.first is not None:
                 attributes["eventonce.first_at"] = outcome.first.at.isoformat()
             self._tracer.start_span(f"eventonce {outcome.kind}", parent, attributes=attributes).end()
 
-    def _one(self, attempt: Attempt) -> AbstractContextManager[Span]:
-        parent, here = _parent(attempt.event), trace.get_current_span().get_span_context()
+    def _span_of_one(self, attempt: Attempt) -> AbstractContextManager[Span]:
+        parent, current = _parent(attempt.event), trace.get_current_span().get_span_context()
         return self._tracer.start_as_current_span(
             f"eventonce process {attempt.rule}",
             parent,
             kind=SpanKind.CONSUMER,
-            attributes=_named(attempt.rule, attempt.key, attempt.number),
-            links=[Link(here)] if parent is not None and here.is_valid else None,
+            attributes=_attributes(attempt.rule, attempt.key, attempt.number),
+            links=[Link(current)] if parent is not None and current.is_valid else None,
             record_exception=False,
             set_status_on_exception=False,
         )
 
-    def _several(self, attempts: Sequence[Attempt]) -> AbstractContextManager[Span]:
+    def _span_of_many(self, attempts: Sequence[Attempt]) -> AbstractContextManager[Span]:
         links = [
-            Link(trace.get_current_span(parent).get_span_context(), _named(attempt.rule, attempt.key, attempt.number))
+            Link(
+                trace.get_current_span(parent).get_span_context(),
+                _attributes(attempt.rule, attempt.key, attempt.number),
+            )
             for attempt in attempts
             if (parent := _parent(attempt.event)) is not None
         ]
@@ -81,18 +84,18 @@ class OpenTelemetryHook(Hook):
 
 
 def goes_nowhere() -> bool:
-    """Whether nobody has said yet what is to become of spans."""
+    """Return whether no tracer provider has been set up."""
     return isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
 def _parent(event: Event | None) -> Context | None:
-    """The event's own trace, if it names one that can be read."""
-    carried = {} if event is None else trace_context(event)
-    if not carried:
+    """Return the context of the event's own trace, if it names a valid one."""
+    headers = {} if event is None else trace_context(event)
+    if not headers:
         return None
-    found = _W3C.extract(carried, Context())
-    return found if trace.get_current_span(found).get_span_context().is_valid else None
+    context = _W3C.extract(headers, Context())
+    return context if trace.get_current_span(context).get_span_context().is_valid else None
 
 
-def _named(rule: str | None, key: Key | None, attempt: int) -> dict[str, str | int]:
+def _attributes(rule: str | None, key: Key | None, attempt: int) -> dict[str, str | int]:
     return {"eventonce.rule": rule or "", "eventonce.key": key.hex() if key else "", "eventonce.attempt": attempt}

@@ -1,7 +1,7 @@
 """Metrics for Prometheus. Every name below is on the Grafana dashboard in examples/, and a test compares them."""
 
 import time
-from collections import Counter as Tally
+from collections import Counter as Counts
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -18,7 +18,7 @@ except ModuleNotFoundError as error:
     raise MissingDriver('metrics need prometheus-client; pip install "eventonce[prometheus]"') from error
 
 # Dollars for one write of up to 1 KiB to DynamoDB on demand in us-east-1. A claim, an extension, a commit and a release
-# are one write for each key, also where a condition refuses it; what a refused claim reads is left out.
+# are one write for each key, also if a condition refuses it. The reads of a refused claim are left out.
 DYNAMODB_WRITE = 0.625 / 1_000_000
 _WRITES = ("claim", "extend", "commit", "release", "forget")
 _QUICK = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -79,17 +79,17 @@ class PrometheusHook(Hook):
         self._pending = Gauge("eventonce_outbox_pending", "Events in the outbox, up to 100,000", registry=registry)
 
     def render(self) -> bytes:
-        """All metrics of the registry, as Prometheus reads them."""
+        """Return all metrics of the registry in the Prometheus text format."""
         return generate_latest(self._registry)
 
     @contextmanager
     def running(self, attempts: Sequence[Attempt]) -> Iterator[None]:
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         try:
             yield
         finally:
             for rule in {attempt.rule for attempt in attempts}:
-                self._handler.labels(rule).observe(time.perf_counter() - began)
+                self._handler.labels(rule).observe(time.perf_counter() - started_at)
 
     def called(self, call: Called) -> None:
         self._calls.labels(call.verb).inc()
@@ -102,11 +102,11 @@ class PrometheusHook(Hook):
 
     def settled(self, seen: Sequence[Seen]) -> None:
         now = self._clock.utc()
-        kinds = Tally((each.outcome.rule or NO_RULE, each.outcome.kind.value) for each in seen)
-        for alike, count in kinds.items():
-            self._events.labels(*alike).inc(count)
-        for each in seen:
-            self._observe(each, now)
+        kinds = Counts((details.outcome.rule or NO_RULE, details.outcome.kind.value) for details in seen)
+        for labels, count in kinds.items():
+            self._events.labels(*labels).inc(count)
+        for details in seen:
+            self._observe(details, now)
 
     def relayed(self, relayed: Relayed) -> None:
         for outcome, count in relayed.counts.items():
@@ -118,10 +118,10 @@ class PrometheusHook(Hook):
         if relayed.lag is not None:
             self._outbox_lag.set(relayed.lag)
 
-    def _observe(self, seen: Seen, now: int) -> None:
-        outcome, behind = seen.outcome, lag(seen, now)
-        if behind is not None:
-            self._lag.observe(behind)
+    def _observe(self, details: Seen, now: int) -> None:
+        outcome, seconds = details.outcome, lag(details, now)
+        if seconds is not None:
+            self._lag.observe(seconds)
         if outcome.first is not None:
             self._gap.observe(max(0.0, now / 1000 - outcome.first.at.timestamp()))
         if outcome.action is Action.DEAD_LETTER:

@@ -1,4 +1,4 @@
-"""The state of a running worker in numbers: what `eventonce top` shows and what its health is judged by."""
+"""The state of a running worker in numbers, for `eventonce top` and the health page."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ NO_RULE = "-"  # of an event that could not be read
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of one moment, all counted since the start."""
+    """The numbers at one time, all counted since the start."""
 
     consumer: str
     uptime_seconds: float
@@ -36,12 +36,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(Hook):
-    """Counts since the start. Threads may share it."""
+    """A hook that counts since the start. Threads may share it."""
 
     def __init__(self, consumer: str = "default", clock: Clock | None = None) -> None:
         self._consumer = consumer
         self._clock = clock or SystemClock()
-        self._began = self._clock.steady()
+        self._started_at = self._clock.steady()
         self._lock = threading.Lock()
         self._outcomes: dict[str, Counter[str]] = {}
         self._in_flight = self._runs = self._lease_lost = self._dead_letters = 0
@@ -54,7 +54,7 @@ class Status(Hook):
 
     @contextmanager
     def running(self, attempts: Sequence[Attempt]) -> Iterator[None]:
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         with self._lock:
             self._in_flight += len(attempts)
         try:
@@ -63,7 +63,7 @@ class Status(Hook):
             with self._lock:
                 self._in_flight -= len(attempts)
                 self._runs += 1
-                self._handler_seconds += time.perf_counter() - began
+                self._handler_seconds += time.perf_counter() - started_at
 
     def called(self, call: Called) -> None:
         with self._lock:
@@ -76,7 +76,7 @@ class Status(Hook):
 
     def settled(self, seen: Sequence[Seen]) -> None:
         now = self._clock.utc()
-        lags = [found for each in seen if (found := lag(each, now)) is not None]
+        lags = [seconds for details in seen if (seconds := lag(details, now)) is not None]
         with self._lock:
             self._lag = max(lags, default=self._lag)
             for _, outcome, _ in seen:
@@ -85,17 +85,19 @@ class Status(Hook):
                 self._lease_lost += lost(outcome)
 
     def answered_within(self, duration: int) -> bool:
-        """Whether the store answered to its last call, and not longer ago than that."""
+        """Return whether the store answered its last call, within this time (milliseconds)."""
         with self._lock:
-            at = self._answered_at
-            return at is not None and self._error is None and self._clock.steady() - at <= duration
+            answered_at = self._answered_at
+            if answered_at is None or self._error is not None:
+                return False
+            return self._clock.steady() - answered_at <= duration
 
     def snapshot(self) -> Snapshot:
-        """The numbers of now."""
+        """Return the present numbers."""
         with self._lock:
             return Snapshot(
                 consumer=self._consumer,
-                uptime_seconds=(self._clock.steady() - self._began) / 1000,
+                uptime_seconds=(self._clock.steady() - self._started_at) / 1000,
                 in_flight=self._in_flight,
                 runs=self._runs,
                 handler_seconds=self._handler_seconds,
@@ -110,5 +112,5 @@ class Status(Hook):
 
 
 def lost(outcome: Outcome) -> bool:
-    """Whether a run ended because others had taken its claim over. A subclass says that nothing was lost."""
+    """Return whether a run lost its claim to another worker. The subclasses of LeaseLost mean other things."""
     return type(outcome.error) is LeaseLost

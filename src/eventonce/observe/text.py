@@ -1,10 +1,10 @@
-"""What others wrote, as it may stand in a log."""
+"""Text from outside, made safe for a log."""
 
-_LONGEST = 500
+_MAX_LENGTH = 500
 
 
 def one_line(text: str) -> str:
-    """The text on one line, without what a terminal would obey, and not too long."""
-    shown = "".join(each if each.isprintable() else " " for each in text[: 2 * _LONGEST])
-    shown = " ".join(shown.split())
-    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 3] + "..."
+    """Return the text on one line, without control characters and shortened if it is long."""
+    line = "".join(character if character.isprintable() else " " for character in text[: 2 * _MAX_LENGTH])
+    line = " ".join(line.split())
+    return line if len(line) <= _MAX_LENGTH else line[: _MAX_LENGTH - 3] + "..."

@@ -1,4 +1,4 @@
-"""The trace that an event belongs to, as it says itself."""
+"""The trace that an event names."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,21 +11,23 @@ _XRAY_NAMES = ("AWSTraceHeader", "_X_AMZN_TRACE_ID")
 
 
 def trace_context(event: Event) -> dict[str, str]:
-    """The W3C headers of its trace: from its attributes, the top of its data or the request it came in; X-Ray's are
-    rewritten. Else empty."""
-    for place in _places(event):
-        if isinstance(place.get("traceparent"), str):
+    """Return the W3C headers of an event's trace, if it names one.
+
+    They come from its attributes, the top of its data, or its request. X-Ray headers are converted.
+    """
+    for fields in _candidates(event):
+        if isinstance(fields.get("traceparent"), str):
             names = ("traceparent", "tracestate")
-            return {name: place[name] for name in names if isinstance(place.get(name), str)}
+            return {name: fields[name] for name in names if isinstance(fields.get(name), str)}
         for name in _XRAY_NAMES:
-            if found := _XRAY.search(str(place.get(name, ""))):
-                return {"traceparent": f"00-{found[1]}{found[2]}-{found[3]}-0{found[4] or 0}"}
+            if match := _XRAY.search(str(fields.get(name, ""))):
+                return {"traceparent": f"00-{match[1]}{match[2]}-{match[3]}-0{match[4] or 0}"}
     return {}
 
 
-def _places(event: Event) -> Iterator[Mapping[str, Any]]:
+def _candidates(event: Event) -> Iterator[Mapping[str, Any]]:
     data = event.data if isinstance(event.data, Mapping) else {}
     own = event.attributes
-    for place in (own, own.get("Metadata"), data, data.get("_datadog"), own.get("headers")):
-        if isinstance(place, Mapping):
-            yield place
+    for fields in (own, own.get("Metadata"), data, data.get("_datadog"), own.get("headers")):
+        if isinstance(fields, Mapping):
+            yield fields

@@ -1,8 +1,7 @@
-"""The producer half: publishing under an identity that consumers can tell copies by."""
+"""The producer half: publishing events under an identity by which consumers recognise copies."""
 
-from eventonce.outbox.message import Message
+from eventonce.outbox.message import Message, PublishKind, PublishResult
 from eventonce.outbox.outbox import Outbox
-from eventonce.outbox.publish_result import PublishKind, PublishResult
 from eventonce.outbox.publisher import Publisher
 from eventonce.outbox.relay import Relay
 

@@ -1,4 +1,4 @@
-"""The user's own connections: how a statement is run inside the transaction that is open on one."""
+"""The user's own connections: running a statement in the transaction that is open on one."""
 
 import re
 from collections.abc import Mapping
@@ -8,17 +8,15 @@ from eventonce.errors import ConfigError, StoreUnusable
 
 _NAMED = re.compile(r":(\w+)")
 _ALONE = (
-    "no transaction is open on this connection, so the event would be added alone; begin one, so that it is added "
-    "together with your own change or not at all"
+    "no transaction is open on this connection, so the event would be committed alone; begin one, so that it is "
+    "committed together with your own change or not at all"
 )
 _ASYNC = "is asynchronous; with SQLAlchemy write await session.run_sync(lambda sync: outbox.add(sync, event))"
-_KNOWN = (
-    "give the connection of psycopg or sqlite3 that your change is made on, or a Connection or Session of SQLAlchemy"
-)
+_SUPPORTED = "use the psycopg or sqlite3 connection of your own change, or a Connection or Session of SQLAlchemy"
 
 
 def execute(connection: Any, sql: str, values: Mapping[str, Any], dialect: str, missing: str) -> None:
-    """Run one statement with values named like `:name`. `missing` says what to do where the table is not there."""
+    """Run a statement with values named like `:name`. Raise `StoreUnusable(missing)` if there is no outbox table."""
     module = type(connection).__module__
     try:
         if "Async" in type(connection).__name__ or module.startswith(("asyncpg", "aiosqlite")):
@@ -30,18 +28,18 @@ def execute(connection: Any, sql: str, values: Mapping[str, Any], dialect: str, 
     except Exception as error:
         if _no_table(error):
             raise StoreUnusable(missing) from error
-        raise  # as the driver says it: the caller's own handling of it goes for this too
+        raise  # unchanged, for the caller's own handling of the driver's errors
 
 
 def _with_sqlalchemy(connection: Any, sql: str, values: Mapping[str, Any], dialect: str) -> None:
     from sqlalchemy import text
 
-    if hasattr(connection, "get_bind"):  # a session, or what hands on to one
+    if hasattr(connection, "get_bind"):  # a session, or a proxy of one
         connection = connection.connection()
     if connection.dialect.name != dialect:
         raise ConfigError(f"outbox: this is a connection to {connection.dialect.name}, and the outbox is in {dialect}")
     if _commits_alone(connection, dialect):
-        connection.execute(text("SELECT 1"))  # it begins with the first statement, and some in a way of their own
+        connection.execute(text("SELECT 1"))  # the first statement begins a transaction, for some in their own way
         if _commits_alone(connection, dialect):
             raise ConfigError(f"outbox: {_ALONE}")
     connection.execute(text(sql), values)
@@ -49,16 +47,16 @@ def _with_sqlalchemy(connection: Any, sql: str, values: Mapping[str, Any], diale
 
 def _commits_alone(connection: Any, dialect: str) -> bool:
     driver = connection.connection.driver_connection
-    return _alone(driver, dialect) if _dialect(driver) else getattr(driver, "autocommit", False) is True
+    return _driver_commits_alone(driver, dialect) if _dialect(driver) else getattr(driver, "autocommit", False) is True
 
 
 def _with_driver(connection: Any, sql: str, values: Mapping[str, Any], dialect: str) -> None:
-    spoken = _dialect(connection)
-    if spoken is None:
-        raise ConfigError(f"outbox: {type(connection).__name__!r} is no connection that it knows; {_KNOWN}")
-    if spoken != dialect:
-        raise ConfigError(f"outbox: this is a connection to {spoken}, and the outbox is in {dialect}")
-    if _alone(connection, dialect):
+    own_dialect = _dialect(connection)
+    if own_dialect is None:
+        raise ConfigError(f"outbox: unsupported connection {type(connection).__name__!r}; {_SUPPORTED}")
+    if own_dialect != dialect:
+        raise ConfigError(f"outbox: this is a connection to {own_dialect}, and the outbox is in {dialect}")
+    if _driver_commits_alone(connection, dialect):
         raise ConfigError(f"outbox: {_ALONE}")
     if dialect == "postgresql":
         connection.execute(_NAMED.sub(r"%(\1)s", sql), values)
@@ -67,25 +65,25 @@ def _with_driver(connection: Any, sql: str, values: Mapping[str, Any], dialect: 
 
 
 def _dialect(connection: Any) -> str | None:
-    """By its classes, so that no driver is imported for the question."""
-    found = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
-    return "postgresql" if "psycopg" in found else "sqlite" if "sqlite3" in found else None
+    """Return the dialect of a connection, by the modules of its classes. No driver is imported for this."""
+    modules = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
+    return "postgresql" if "psycopg" in modules else "sqlite" if "sqlite3" in modules else None
 
 
-def _alone(connection: Any, dialect: str) -> bool:
-    """Whether the statement would be committed by itself."""
+def _driver_commits_alone(connection: Any, dialect: str) -> bool:
+    """Return whether the statement would be committed by itself."""
     if dialect == "postgresql":
         return bool(connection.autocommit) and connection.info.transaction_status.name == "IDLE"
-    commits = getattr(connection, "autocommit", -1)  # since Python 3.12: True, False, or as isolation_level says
+    commits = getattr(connection, "autocommit", -1)  # since Python 3.12: True, False, or -1 for isolation_level
     begins = commits is False or (commits is not True and connection.isolation_level is not None)
     return not connection.in_transaction and not begins
 
 
 def _no_table(error: BaseException) -> bool:
-    for each in (error, getattr(error, "orig", None)):
-        state = getattr(each, "sqlstate", None) or getattr(each, "pgcode", None)
-        if state == "42P01" and "eventonce_outbox" in str(each):
+    for candidate in (error, getattr(error, "orig", None)):
+        state = getattr(candidate, "sqlstate", None) or getattr(candidate, "pgcode", None)
+        if state == "42P01" and "eventonce_outbox" in str(candidate):
             return True
-        if "no such table: eventonce_outbox" in str(each):
+        if "no such table: eventonce_outbox" in str(candidate):
             return True
     return False

@@ -1,4 +1,4 @@
-"""What is to become of a batch, by what its receiver said of each event."""
+"""What becomes of the rows of a batch, by the publish result of each."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -9,13 +9,13 @@ from eventonce.claims.outcome import Outcome
 from eventonce.claims.outcome import OutcomeKind as Ending
 from eventonce.errors import EventOnceError, EventRejected, SinkDown, TooManyAttempts, describe
 from eventonce.event import Delivery
-from eventonce.event.stamp import stamped
-from eventonce.outbox.feed import Back
-from eventonce.outbox.publish_result import PublishKind, PublishResult
-from eventonce.outbox.row import PendingRow
+from eventonce.event.stamp import add_stamp
+from eventonce.outbox.feed import ReleasedRow
+from eventonce.outbox.message import PublishKind, PublishResult
+from eventonce.outbox.rows import PendingRow
 
-FIRST_REST, LONGEST_REST = 500, 300_000  # of a group, after a failure
-Answered = Sequence[tuple[PendingRow, PublishResult]]
+FIRST_REST, LONGEST_REST = 500, 300_000  # milliseconds that a group rests after a failure
+PublishedRows = Sequence[tuple[PendingRow, PublishResult]]
 
 
 class RefusedRow(NamedTuple):
@@ -23,58 +23,60 @@ class RefusedRow(NamedTuple):
 
     row: PendingRow
     attempts: int
-    why: EventOnceError
+    error: EventOnceError
 
 
 class RelayDecision:
-    """Sorts a batch: what leaves the outbox, what goes back, and what is kept as a dead letter.
+    """Sorts a batch into rows that leave the outbox, rows that stay, and dead letters.
 
-    Attempts count only with `blame`: while nothing gets through, it is the receiver that fails, whatever it is sent. A
-    receiver that does not answer, or throttles, is never an event's own fault.
+    Attempts count only with `blame`. While nothing gets through, the receiver fails, whatever it is sent. If it does
+    not answer, or throttles, no event is to blame.
     """
 
-    def __init__(self, answered: Answered, broken: Iterable[RefusedRow], most: int, *, blame: bool) -> None:
-        self.dead = list(broken)
-        self.done = [dead.row for dead in self.dead]
-        self.back: list[Back] = []
-        self.sent = bool(answered)
+    def __init__(
+        self, published: PublishedRows, unreadable: Iterable[RefusedRow], max_attempts: int, *, blame: bool
+    ) -> None:
+        self.dead = list(unreadable)
+        self.done = [refused.row for refused in self.dead]
+        self.released: list[ReleasedRow] = []
+        self.sent = bool(published)
         self.counts: Counter[str] = Counter({"refused": len(self.done)} if self.done else {})
-        self._most = most
-        stuck: set[str] = set()
-        for row, answer in answered:
-            if row.grp in stuck:  # behind one that failed, and unsent
-                self.back.append(Back(row, 0))
+        self._max_attempts = max_attempts
+        failed_groups: set[str] = set()
+        for row, result in published:
+            if row.grp in failed_groups:  # unsent, as an earlier one of its group failed
+                self.released.append(ReleasedRow(row, 0))
                 continue
-            self.counts[self._end(row, answer, blame=blame and not isinstance(answer.error, SinkDown))] += 1
-            if answer.kind is PublishKind.FAILED:
-                stuck.add(row.grp)
+            self.counts[self._decide(row, result, blame=blame and not isinstance(result.error, SinkDown))] += 1
+            if result.kind is PublishKind.FAILED:
+                failed_groups.add(row.grp)
 
-    def _end(self, row: PendingRow, answer: PublishResult, *, blame: bool) -> str:
+    def _decide(self, row: PendingRow, result: PublishResult, *, blame: bool) -> str:
         failures = row.failures + blame
-        if answer.kind is PublishKind.FAILED and failures < self._most:
-            self.back.append(Back(row, backoff(failures or 1, FIRST_REST, LONGEST_REST), blame))
+        if result.kind is PublishKind.FAILED and failures < self._max_attempts:
+            self.released.append(ReleasedRow(row, backoff(failures or 1, FIRST_REST, LONGEST_REST), blame))
             return "failed"
         self.done.append(row)
-        if answer.kind is PublishKind.FAILED:
-            why = f"could not be published {failures} times; the last time: {_said(answer)}"
-            self.dead.append(RefusedRow(row, failures, TooManyAttempts(why)))
+        if result.kind is PublishKind.FAILED:
+            reason = f"could not be published {failures} times; the last time: {_reason(result)}"
+            self.dead.append(RefusedRow(row, failures, TooManyAttempts(reason)))
             return "refused"
-        if answer.kind is PublishKind.REFUSED:
-            self.dead.append(RefusedRow(row, failures + 1, EventRejected(_said(answer))))
-        return answer.kind.value
+        if result.kind is PublishKind.REFUSED:
+            self.dead.append(RefusedRow(row, failures + 1, EventRejected(_reason(result))))
+        return result.kind.value
 
 
-def letter(dead: RefusedRow, outbox: str) -> tuple[Delivery, Outcome]:
-    """A dead letter, with its identity in the body, so that it comes back under the same one."""
-    row, attempts, why = dead
-    where = {"source": "outbox", "outbox": outbox, "identity": row.identity, "group": row.group}
+def dead_event(refused: RefusedRow, outbox: str) -> tuple[Delivery, Outcome]:
+    """Return the event for its dead letter. Its body has the stamp, so a redrive sends it under its identity."""
+    row, attempts, error = refused
+    origin = {"source": "outbox", "outbox": outbox, "identity": row.identity, "group": row.group}
     try:
-        body = stamped(row.opened(), row.identity, max(attempts, 1)).line()
+        body = add_stamp(row.decode(), row.identity, max(attempts, 1)).line()
     except EventRejected:
         body = row.event
-    kind = Ending.REJECTED if isinstance(why, EventRejected) else Ending.FAILED
-    return Delivery(body, where), Outcome(kind=kind, error=why, attempt=attempts, final=True)
+    kind = Ending.REJECTED if isinstance(error, EventRejected) else Ending.FAILED
+    return Delivery(body, origin), Outcome(kind=kind, error=error, attempt=attempts, final=True)
 
 
-def _said(answer: PublishResult) -> str:
-    return describe(answer.error) if answer.error is not None else answer.code or "for a reason that is not known"
+def _reason(result: PublishResult) -> str:
+    return describe(result.error) if result.error is not None else result.code or "unknown reason"

@@ -1,7 +1,7 @@
-"""An outbox in a table of DynamoDB, whose stream tells relays of what was added.
+"""An outbox in a DynamoDB table, whose stream notifies relays of new items.
 
-An item is the truth and a record of the stream is only the news of it: a relay reads the item, publishes it and
-removes it. So what Lambda brings again is not published again, and what a stream forgets after a day is still there.
+A record of the stream only announces an item. The relay reads the item from the table, publishes it and deletes it. So
+a record that Lambda redelivers is not published twice, and an item that the stream has dropped after a day still is.
 """
 
 import hashlib
@@ -10,27 +10,27 @@ from typing import Any, NamedTuple
 
 from eventonce.clients.aws import AwsUrl
 from eventonce.clock import Clock
-from eventonce.errors import ConfigError, EventRejected, StoreError, StoreUnusable, TransactionRefused
+from eventonce.errors import ConfigError, EventRejected, StoreError, StoreUnusable
 from eventonce.outbox.feed import Backlog
-from eventonce.outbox.row import OutboxRow, PendingRow
+from eventonce.outbox.rows import OutboxRow, PendingRow
 from eventonce.stores.dynamodb.client import RETRYABLE, Denied, DynamoDBClient, Refused
-from eventonce.stores.dynamodb.transaction import MAX_ACTIONS, MAX_BYTES, MAX_ITEM, Writes, size
+from eventonce.stores.dynamodb.transaction import MAX_ACTIONS, MAX_BYTES, MAX_ITEM, TransactionRefused, Writes, size
 from eventonce.stores.retry import call_with_retries
 
-_READ_AT_ONCE, _WRITTEN_AT_ONCE = 100, 25  # keys of one BatchGetItem and BatchWriteItem
-_COUNTED = 1000  # items that are looked at to say how much waits
+_READ_BATCH, _WRITE_BATCH = 100, 25  # keys of one BatchGetItem and BatchWriteItem
+_MAX_COUNTED = 1000  # items that are read for the backlog
 _IN_FLIGHT = 8
 _KINDS = ("Put", "Update", "Delete", "ConditionCheck")
-_PATIENCE = 120_000  # for a new table
+_CREATE_TIMEOUT = 120_000
 _POLL = 200
 _FAILED = "ConditionalCheckFailed"
 
 
 class Key(NamedTuple):
-    """What an item is found by; those of a group lie in the order of adding."""
+    """The key of an item. The keys of a group sort in the order in which the items were added."""
 
     grp: str
-    place: str  # when it was added, in 15 digits, and its identity
+    place: str  # the time at which it was added, in 15 digits, and its identity
 
     @property
     def added(self) -> int:
@@ -45,19 +45,19 @@ class Key(NamedTuple):
 
 
 class DynamoDBTable:
-    """`dynamodb://TABLE?region=REGION`; `endpoint` and `timeout` may follow too."""
+    """`dynamodb://TABLE?region=REGION`, with `endpoint` and `timeout` as further options."""
 
-    streamed = True  # relays are fed by its stream
+    streamed = True  # relays read its stream
 
     def __init__(self, url: str, clock: Clock) -> None:
-        self.place = AwsUrl(url, "outbox")
-        self.name = f"dynamodb://{self.place.name}"
+        self.address = AwsUrl(url, "outbox")
+        self.name = f"dynamodb://{self.address.name}"
         self.clock = clock
-        self._server = DynamoDBClient(
-            self.place.name,
-            region=self.place.options.get("region"),
-            endpoint=self.place.options.get("endpoint"),
-            timeout=self.place.timeout,
+        self._client = DynamoDBClient(
+            self.address.name,
+            region=self.address.options.get("region"),
+            endpoint=self.address.options.get("endpoint"),
+            timeout=self.address.timeout,
             in_flight=_IN_FLIGHT,
             clock=clock,
             remedy="outbox.create() or eventonce relay --create",
@@ -69,162 +69,164 @@ class DynamoDBTable:
         return Key(row.grp, f"{self.clock.utc():015}:{row.identity}")
 
     def insert(self, connection: Any, row: OutboxRow) -> None:
-        """Add a row to what `ctx.tx` of a DynamoDB store will write."""
+        """Add a row to the writes of `ctx.tx` of a DynamoDB store."""
         if not isinstance(connection, Writes):
             raise ConfigError("outbox: in DynamoDB use transact(items, event), or add(ctx.tx, event) in a handler")
         item = {**self._key(row)._asdict(), "event": row.event.decode()}
-        connection.put_item(TableName=self.place.name, Item=item)
+        connection.put_item(TableName=self.address.name, Item=item)
 
     def transact(self, items: Sequence[Mapping[str, Any]], row: OutboxRow) -> None:
-        """Write all or nothing. Asked again with the same token, where an answer is lost or another interferes."""
+        """Write items and a row, all or nothing. A lost response or a conflict leads to a retry with the same token."""
         item = {**self._key(row).typed(), "event": {"S": row.event.decode()}}
         if size(item) > MAX_ITEM:
-            raise EventRejected(f"takes {size(item):,} bytes in the outbox, and DynamoDB keeps {MAX_ITEM:,} in an item")
+            raise EventRejected(f"takes {size(item):,} bytes in the outbox, over the {MAX_ITEM:,} of a DynamoDB item")
         _check(items, size(item))
-        put = {"TableName": self.place.name, "Item": item}
-        # Tokens are one space for all tables of an account.
-        token = hashlib.sha256("\0".join((self.place.name, row.grp, row.identity)).encode()).hexdigest()[:36]
+        put = {"TableName": self.address.name, "Item": item}
+        # All tables of an account share one space of tokens.
+        token = hashlib.sha256("\0".join((self.address.name, row.grp, row.identity)).encode()).hexdigest()[:36]
         request = {"ClientRequestToken": token, "TransactItems": [{"Put": put}, *items]}
-        call_with_retries(lambda: self._transact(request, row.identity), self.clock, self.place.timeout)
+        call_with_retries(lambda: self._transact(request, row.identity), self.clock, self.address.timeout)
 
     def _transact(self, request: dict[str, Any], identity: str) -> None:
         try:
-            self._server.call("transact_write_items", **request)
+            self._client.call("transact_write_items", **request)
         except Refused as refused:
             if refused.code == "IdempotentParameterMismatchException":
                 raise TransactionRefused(f"outbox: the identity {identity!r} {_USED}") from refused
             if refused.code == "ResourceNotFoundException":
                 raise StoreUnusable(
-                    f"{self.name}: it does not exist, or a table of the items does not; {_MAKE}"
+                    f"{self.name}: it does not exist, or a table of the items does not; {_CREATE}"
                 ) from None
             if not refused.reasons:
                 raise TransactionRefused(f"outbox: DynamoDB refused the transaction ({refused})") from refused
-            raise self._cancelled(refused, request["TransactItems"]) from refused
+            raise self._cancellation_error(refused, request["TransactItems"]) from refused
 
-    def _cancelled(self, refused: Refused, items: Sequence[Mapping[str, Any]]) -> Exception:
-        """Which item is to blame; or, where none is, that it may be tried again."""
+    def _cancellation_error(self, refused: Refused, items: Sequence[Mapping[str, Any]]) -> Exception:
+        """Return the error that names the item to blame, or a retryable one if no item is."""
         codes = [str(reason.get("Code") or "None") for reason in refused.reasons]
         for number, (item, code) in enumerate(zip(items, codes, strict=False)):
             if code not in ("None", *RETRYABLE):
-                ((kind, what),) = item.items()
-                said = refused.reasons[number].get("Message") or code
-                why = "its condition did not hold" if code == _FAILED else said
+                ((kind, fields),) = item.items()
+                message = refused.reasons[number].get("Message") or code
+                reason = "its condition did not hold" if code == _FAILED else message
                 return TransactionRefused(
-                    f"outbox: items[{number - 1}], the {kind} on table {what.get('TableName')!r}, was refused and "
-                    f"nothing was written: {why}"
+                    f"outbox: items[{number - 1}], the {kind} on table {fields.get('TableName')!r}, was refused and "
+                    f"nothing was written: {reason}"
                 )
-        passing = ", ".join(sorted(set(codes) & RETRYABLE)) or "for no reason given"
+        passing = ", ".join(sorted(set(codes) & RETRYABLE)) or "no reason given"
         return StoreError(f"{self.name}: the transaction was cancelled and nothing was written: {passing}")
 
     def create(self) -> None:
-        """Make the table, paid per request, with a stream of its keys."""
+        """Create the table, billed per request, with a stream of its keys."""
         if self._description() is None:
             names = [("grp", "HASH"), ("place", "RANGE")]
-            self._server.call(
+            self._client.call(
                 "create_table",
-                TableName=self.place.name,
+                TableName=self.address.name,
                 BillingMode="PAY_PER_REQUEST",
                 AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name, _ in names],
                 KeySchema=[{"AttributeName": name, "KeyType": kind} for name, kind in names],
                 StreamSpecification={"StreamEnabled": True, "StreamViewType": "KEYS_ONLY"},
             )
-        give_up = self.clock.steady() + _PATIENCE
+        deadline = self.clock.steady() + _CREATE_TIMEOUT
         while (self._description() or {}).get("TableStatus") != "ACTIVE":
-            if self.clock.steady() > give_up:
+            if self.clock.steady() > deadline:
                 raise StoreError(f"{self.name}: was created and is not ready yet; try again later")
             self.clock.sleep(_POLL)
 
     def check(self) -> None:
-        """Raise unless it is an outbox with a stream."""
+        """Raise `StoreUnusable` unless the table is an outbox with a stream."""
         try:
-            found = self._description()
-        except Denied:  # then nobody looks, and what is wrong shows when it is used
+            description = self._description()
+        except Denied:  # an error shows when the table is used
             return
-        if found is None:
-            raise StoreUnusable(f"{self.name}: has no outbox; {_MAKE}")
-        keys = {each["AttributeName"] for each in found["KeySchema"]}
+        if description is None:
+            raise StoreUnusable(f"{self.name}: has no outbox; {_CREATE}")
+        keys = {attribute["AttributeName"] for attribute in description["KeySchema"]}
         if keys != {"grp", "place"}:
-            raise StoreUnusable(f"{self.name}: is no outbox: its key is {' and '.join(sorted(keys))}; name another")
-        if not found.get("StreamSpecification", {}).get("StreamEnabled"):
+            raise StoreUnusable(
+                f"{self.name}: not an outbox, as its key is {' and '.join(sorted(keys))}; use another table"
+            )
+        if not description.get("StreamSpecification", {}).get("StreamEnabled"):
             raise StoreUnusable(f"{self.name}: has no stream, which relays need; turn it on, with KEYS_ONLY or more")
 
     def schema(self) -> str:
-        raise ConfigError(f"outbox: {self.name} has no SQL; outbox.create() makes it")
+        raise ConfigError(f"outbox: {self.name} has no SQL; create it with outbox.create()")
 
     def _description(self) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = self._server.call("describe_table", TableName=self.place.name)["Table"]
+            description: dict[str, Any] = self._client.call("describe_table", TableName=self.address.name)["Table"]
         except StoreUnusable as error:
             if isinstance(error, Denied) or "does not exist" not in str(error):
                 raise
             return None
-        return found
+        return description
 
     # --- the relay's side ---
 
     def read(self, keys: Sequence[Key]) -> dict[Key, PendingRow]:
-        """The items that are there, as they are now."""
-        found: dict[Key, PendingRow] = {}
-        parts = [keys[at : at + _READ_AT_ONCE] for at in range(0, len(keys), _READ_AT_ONCE)]
-        for items in self._server.map_parts(self._read, parts):
+        """Return the items that exist, as they are now."""
+        rows: dict[Key, PendingRow] = {}
+        parts = [keys[start : start + _READ_BATCH] for start in range(0, len(keys), _READ_BATCH)]
+        for items in self._client.map_parts(self._read, parts):
             for item in items:
                 row = self._pending(item)
-                found[row.number] = row
-        return found
+                rows[row.number] = row
+        return rows
 
     def _read(self, keys: Sequence[Key]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        asked: Any = {self.place.name: {"Keys": [key.typed() for key in dict.fromkeys(keys)], "ConsistentRead": True}}
-        while asked:
-            request = asked
-            answer = self._ask("batch_get_item", RequestItems=request)
-            found += answer.get("Responses", {}).get(self.place.name, [])
-            asked = self._left(answer.get("UnprocessedKeys"))
-        return found
+        items: list[dict[str, Any]] = []
+        typed = [key.typed() for key in dict.fromkeys(keys)]
+        requests: Any = {self.address.name: {"Keys": typed, "ConsistentRead": True}}
+        while requests:
+            response = self._call("batch_get_item", RequestItems=requests)
+            items += response.get("Responses", {}).get(self.address.name, [])
+            requests = self._after_pause(response.get("UnprocessedKeys"))
+        return items
 
     def groups(self, grps: Sequence[str]) -> dict[str, list[PendingRow]]:
-        """The first items of groups."""
-        return dict(zip(grps, self._server.map_parts(self._group, grps), strict=True))
+        """Return the first items of groups."""
+        return dict(zip(grps, self._client.map_parts(self._group, grps), strict=True))
 
     def _group(self, grp: str) -> list[PendingRow]:
-        answer = self._ask(
+        response = self._call(
             "query",
-            TableName=self.place.name,
+            TableName=self.address.name,
             KeyConditionExpression="grp = :grp",
             ExpressionAttributeValues={":grp": {"S": grp}},
             ConsistentRead=True,
-            Limit=_READ_AT_ONCE,
+            Limit=_READ_BATCH,
         )
-        return [self._pending(item) for item in answer.get("Items", [])]
+        return [self._pending(item) for item in response.get("Items", [])]
 
     def scan(self) -> Iterator[Key]:
-        """All that is there."""
-        asked: dict[str, Any] = {"TableName": self.place.name, "ConsistentRead": True, **_KEYS}
+        """Return the keys of all items."""
+        request: dict[str, Any] = {"TableName": self.address.name, "ConsistentRead": True, **_KEYS}
         while True:
-            answer = self._ask("scan", **asked)
-            for item in answer.get("Items", []):
+            response = self._call("scan", **request)
+            for item in response.get("Items", []):
                 yield Key(item["grp"]["S"], item["place"]["S"])
-            if "LastEvaluatedKey" not in answer:
+            if "LastEvaluatedKey" not in response:
                 return
-            asked["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+            request["ExclusiveStartKey"] = response["LastEvaluatedKey"]
 
     def remove(self, rows: Sequence[PendingRow]) -> None:
-        """These are out."""
-        parts = [rows[at : at + _WRITTEN_AT_ONCE] for at in range(0, len(rows), _WRITTEN_AT_ONCE)]
-        self._server.map_parts(self._remove, parts)
+        """Delete items."""
+        parts = [rows[start : start + _WRITE_BATCH] for start in range(0, len(rows), _WRITE_BATCH)]
+        self._client.map_parts(self._remove, parts)
 
     def _remove(self, rows: Sequence[PendingRow]) -> None:
-        asked: Any = {self.place.name: [{"DeleteRequest": {"Key": row.number.typed()}} for row in rows]}
-        while asked:
-            request = asked
-            asked = self._left(self._ask("batch_write_item", RequestItems=request).get("UnprocessedItems"))
+        requests: Any = {self.address.name: [{"DeleteRequest": {"Key": row.number.typed()}} for row in rows]}
+        while requests:
+            response = self._call("batch_write_item", RequestItems=requests)
+            requests = self._after_pause(response.get("UnprocessedItems"))
 
     def count_failure(self, row: PendingRow) -> None:
-        """One more attempt was in vain; not where the item is gone meanwhile."""
+        """Count a failed attempt, unless the item was deleted meanwhile."""
         try:
-            self._ask(
+            self._call(
                 "update_item",
-                TableName=self.place.name,
+                TableName=self.address.name,
                 Key=row.number.typed(),
                 UpdateExpression="ADD failures :one",
                 ConditionExpression="attribute_exists(grp)",
@@ -234,22 +236,22 @@ class DynamoDBTable:
             return
 
     def backlog(self) -> Backlog:
-        """As far as one look shows: a table cannot be counted without reading all of it."""
-        answer = self._ask("scan", TableName=self.place.name, Limit=_COUNTED, **_KEYS)
-        added = [Key(item["grp"]["S"], item["place"]["S"]).added for item in answer.get("Items", [])]
+        """Return the backlog of the first page: to count a table is to read all of it."""
+        response = self._call("scan", TableName=self.address.name, Limit=_MAX_COUNTED, **_KEYS)
+        added = [Key(item["grp"]["S"], item["place"]["S"]).added for item in response.get("Items", [])]
         return Backlog(len(added), max(0, self.clock.utc() - min(added)) if added else 0)
 
     def close(self) -> None:
-        self._server.close()
+        self._client.close()
 
-    def _ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
-        return call_with_retries(lambda: self._server.call(operation, **arguments), self.clock, self.place.timeout)
+    def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:
+        return call_with_retries(lambda: self._client.call(operation, **arguments), self.clock, self.address.timeout)
 
-    def _left(self, left: Any) -> Any:
-        """What DynamoDB did not get to, after a moment."""
-        if left:
+    def _after_pause(self, unprocessed: Any) -> Any:
+        """Return the requests that DynamoDB did not process, after a pause if there are any."""
+        if unprocessed:
             self.clock.sleep(_POLL)
-        return left
+        return unprocessed
 
     def _pending(self, item: dict[str, Any]) -> PendingRow:
         key = Key(item["grp"]["S"], item["place"]["S"])
@@ -258,36 +260,36 @@ class DynamoDBTable:
         return PendingRow(key, key.identity, key.grp, item["event"]["S"].encode(), failures, max(0, waited))
 
 
-_MAKE = "check name and region, or make it with outbox.create() or eventonce relay --create"
+_CREATE = "check name and region, or create it with outbox.create() or eventonce relay --create"
 _USED = "was used before, and that transaction took effect; nothing was written now"
 _KEYS = {"ProjectionExpression": "grp, place"}
 
 
 def _check(items: Sequence[Mapping[str, Any]], own: int) -> None:
-    """Refuse what DynamoDB would refuse, in words that say which."""
+    """Raise for what DynamoDB would refuse, with a message that names the item."""
     if not isinstance(items, list | tuple):
-        raise ConfigError("outbox: transact takes a list of items, as TransactWriteItems of boto3's client does")
+        raise ConfigError("outbox: transact takes a list of items; use the form of boto3 TransactWriteItems")
     if len(items) > MAX_ACTIONS:
-        raise TransactionRefused(f"outbox: {len(items)} items; DynamoDB takes {MAX_ACTIONS} beside the event")
+        raise TransactionRefused(f"outbox: {len(items)} items are too many; use at most {MAX_ACTIONS} beside the event")
     total = own
     for number, item in enumerate(items):
         if not isinstance(item, Mapping) or len(item) != 1 or next(iter(item)) not in _KINDS:
-            raise ConfigError(f"outbox: items[{number}] is none of {', '.join(_KINDS)}; write {{'Put': {{...}}}}")
+            raise ConfigError(f"outbox: items[{number}] is none of {', '.join(_KINDS)}; use {{'Put': {{...}}}}")
         total += _size(item, number)
     if total > MAX_BYTES:
         raise TransactionRefused(
-            f"outbox: the items take {total:,} bytes with the event; DynamoDB takes 4 MB in one go"
+            f"outbox: the items take {total:,} bytes with the event; use at most 4 MB in one transaction"
         )
 
 
 def _size(item: Mapping[str, Any], number: int) -> int:
-    ((kind, what),) = item.items()
+    ((kind, fields),) = item.items()
     try:
-        found = [size(what.get(name, {})) for name in ("Item", "Key", "ExpressionAttributeValues")]
+        sizes = [size(fields.get(name, {})) for name in ("Item", "Key", "ExpressionAttributeValues")]
     except (AttributeError, TypeError, ValueError, KeyError):
         raise ConfigError(
-            f"outbox: items[{number}]: the values of the {kind} are not typed; boto3's client wants {{'S': 'text'}}"
+            f"outbox: items[{number}]: the values of the {kind} are not typed; write {{'S': 'text'}}, as for boto3"
         ) from None
-    if found[0] > MAX_ITEM:
-        raise TransactionRefused(f"outbox: items[{number}] takes {found[0]:,} bytes; DynamoDB keeps {MAX_ITEM:,}")
-    return sum(found)
+    if sizes[0] > MAX_ITEM:
+        raise TransactionRefused(f"outbox: items[{number}] takes {sizes[0]:,} bytes; use at most {MAX_ITEM:,}")
+    return sum(sizes)

@@ -1,4 +1,4 @@
-"""Outbox: events that are kept in the same transaction as the change they tell of, for a relay to publish."""
+"""Outbox: events that are added in the transaction of the change that they report, for a relay to publish."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from eventonce.clock import Clock, SystemClock
 from eventonce.closing import Closing
 from eventonce.errors import ConfigError, MissingDriver
 from eventonce.outbox.identity import Identities
-from eventonce.outbox.row import make_row
-from eventonce.rules import given_rules
+from eventonce.outbox.rows import make_row
+from eventonce.rules import resolve_rules
 from eventonce.rules.rule import Rule
 from eventonce.stores.url import redact_url
 
@@ -27,8 +27,8 @@ _FORMS = "postgresql://HOST/DATABASE, sqlite:///FILE or dynamodb://TABLE"
 class Outbox(Closing):
     """`outbox.add(connection, event)` in the transaction of your own change: both are committed, or neither.
 
-    The URL names the database of that change. Nothing is connected to for `add`, which uses your connection only.
-    An event's identity is the one that is given, what the `rules` make of it, its own id, or a new one.
+    The URL names the database of that change. `add` uses your connection, and opens none. The identity of an event is
+    the one that you pass, else what the `rules` make of it, else its own id, else a new one.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class Outbox(Closing):
         rules: Rule | Sequence[Rule] | str | Path | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._identities = None if rules is None else Identities(given_rules(rules))
+        self._identities = None if rules is None else Identities(resolve_rules(rules))
         self.table: Any = _open(url, clock or SystemClock())  # what relays read
 
     def add(self, connection: Any, event: object, *, group: str | None = None, identity: str | None = None) -> str:
-        """Add an event to the transaction that is open on this connection, and say under which identity.
+        """Add an event to the transaction that is open on this connection. Return its identity.
 
-        The connection is psycopg's, sqlite3's, a Connection or Session of SQLAlchemy, or `ctx.tx`. Events of one
+        The connection is one of psycopg or sqlite3, a Connection or Session of SQLAlchemy, or `ctx.tx`. Events of one
         `group` are published in the order of their transactions. Nothing is committed here.
         """
         row = make_row(event, group, identity, self._identities)
@@ -59,9 +59,9 @@ class Outbox(Closing):
         group: str | None = None,
         identity: str | None = None,
     ) -> str:
-        """Write items and an event to DynamoDB, all or nothing, and say under which identity.
+        """Write items and an event to DynamoDB, all or nothing. Return the identity of the event.
 
-        `items` are those of `TransactWriteItems`, as boto3's client takes them.
+        `items` are those of `TransactWriteItems`, in the form of boto3's client.
         """
         if not self.table.streamed:
             raise ConfigError(
@@ -72,22 +72,22 @@ class Outbox(Closing):
         return row.identity
 
     def create(self) -> None:
-        """Make the outbox's tables where they are not there yet; for those who may, and once is enough."""
+        """Create the tables of the outbox if they are missing, or upgrade them. This needs the permission for it."""
         self.table.create()
 
     def schema(self) -> str:
-        """The SQL that `create` runs, for migrations of your own."""
-        found: str = self.table.schema()
-        return found
+        """Return the SQL that `create` runs, for migrations of your own."""
+        sql: str = self.table.schema()
+        return sql
 
     def close(self) -> None:
-        """Close what is open to the database."""
+        """Close the connections to the database."""
         self.table.close()
 
 
 def _open(url: str, clock: Clock) -> Any:
-    scheme, found, _ = url.partition("://")
-    if not found or scheme not in _TABLES:
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme not in _TABLES:
         raise ConfigError(f"outbox: {redact_url(url)!r} is not the URL of an outbox; use {_FORMS}")
     module, name, extra = _TABLES[scheme]
     try:

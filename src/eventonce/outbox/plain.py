@@ -1,32 +1,31 @@
-"""Publishing through any sink: a file, a webhook, whatever takes events and says how it went."""
+"""Publishing through any sink, such as a file or an HTTP receiver."""
 
 from collections.abc import Sequence
 
 from eventonce.errors import EventRejected, SinkError, describe
-from eventonce.event.stamp import stamped
-from eventonce.outbox.message import Message
-from eventonce.outbox.publish_result import PublishKind, PublishResult
+from eventonce.event.stamp import add_stamp
+from eventonce.outbox.message import Message, PublishKind, PublishResult
 from eventonce.ports import BatchEntry, CallLimits, EntryAccepted, Sink
 from eventonce.sinks.batching import SendJob, SendQueue
 
-_ALL_THAT_MAY_GO = CallLimits(2**31, 2**31, 2**31)
+_UNLIMITED = CallLimits(2**31, 2**31, 2**31)
 
 
 class PlainPublisher:
-    """Sends each event once, stamped with its identity; the sink tries again by itself, as far as it does."""
+    """Sends each event once, stamped with its identity. Retries are up to the sink."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
 
     def send(self, events: Sequence[Message]) -> list[PublishResult]:
-        """Return what became of each. Of one group, nothing is sent behind an event that failed."""
-        jobs = [_job(outgoing) for outgoing in events]
+        """Send messages and return a result for each. After one that fails, the rest of its group is not sent."""
+        jobs = [_job(message) for message in events]
         queue = SendQueue(jobs)
-        while call := queue.next_call(_ALL_THAT_MAY_GO):
+        while call := queue.next_call(_UNLIMITED):
             for job, error in zip(call, self._send(call), strict=True):
                 job.result = _result(error)
                 queue.settle(job)
-        return [_published(outgoing, job) for outgoing, job in zip(events, jobs, strict=True)]
+        return [_publish_result(message, job) for message, job in zip(events, jobs, strict=True)]
 
     def _send(self, call: Sequence[SendJob]) -> Sequence[Exception | None]:
         try:
@@ -38,10 +37,10 @@ class PlainPublisher:
         self._sink.close()
 
 
-def _job(outgoing: Message) -> SendJob:
-    identity = outgoing.identity or ""
-    job = SendJob(stamped(outgoing.event, identity, outgoing.attempts + 1), identity)
-    job.entry = BatchEntry({}, 0, outgoing.group)
+def _job(message: Message) -> SendJob:
+    identity = message.identity or ""
+    job = SendJob(add_stamp(message.event, identity, message.attempts + 1), identity)
+    job.entry = BatchEntry({}, 0, message.group)
     return job
 
 
@@ -50,14 +49,14 @@ def _result(error: Exception | None) -> EntryAccepted | EventRejected | SinkErro
         return EntryAccepted(None)
     if isinstance(error, EventRejected | SinkError):
         return error
-    failed = SinkError(describe(error))
-    failed.__cause__ = error
-    return failed
+    failure = SinkError(describe(error))
+    failure.__cause__ = error
+    return failure
 
 
-def _published(outgoing: Message, job: SendJob) -> PublishResult:
-    attempts = outgoing.attempts + 1
-    identity = outgoing.identity or ""
+def _publish_result(message: Message, job: SendJob) -> PublishResult:
+    attempts = message.attempts + 1
+    identity = message.identity or ""
     if not isinstance(job.result, Exception):
         return PublishResult(kind=PublishKind.PUBLISHED, identity=identity, attempts=attempts)
     kind = PublishKind.REFUSED if isinstance(job.result, EventRejected) else PublishKind.FAILED

@@ -1,4 +1,4 @@
-"""Relay: publishes what waits in an outbox, and removes it from there when it is out."""
+"""Relay: publishes the events in an outbox, and removes each when it is published."""
 
 import threading
 from collections import Counter
@@ -19,21 +19,21 @@ from eventonce.outbox.table_feed import TableFeed
 from eventonce.ports import DeadLetters, Hook
 
 if TYPE_CHECKING:
-    from eventonce.outbox.stream import Streamed
+    from eventonce.outbox.stream import StreamFeeds
 
 BATCH, THREADS = 100, 2
-# How many groups are tried in a row where nothing gets through; a function has little time.
+# How many groups are tried in a row while nothing gets through. A Lambda function has little time.
 _DRAIN_TRIES, _LAMBDA_TRIES = 10, 3
 
 
 class Relay:
-    """`Relay(outbox, publisher).run(stop)` publishes until it is to stop, `drain()` what can go out now.
+    """`Relay(outbox, publisher).run(stop)` publishes until `stop` is set, and `drain()` publishes what it can now.
 
-    Several may work on one outbox, and so may the `threads` of one: while one waits for the receiver, another waits for
-    the database. `lease` is how long others leave alone what a relay has taken and does not come back to; `keep` how
-    long a copy of what was published is kept in the database; `poll` how often to look without being told. What is
-    refused, or fails `max_attempts` times while other events get through, goes to `dead_letter`. `store` is where
-    relays of a DynamoDB stream share its shards; without one, there may be one relay.
+    Several relays may work on one outbox, and so may the `threads` of one: while one waits for the receiver, another
+    waits for the database. `lease` is how long the rows of a dead relay stay locked. `keep` is how long the database
+    keeps a copy of a published event. `poll` is how often to query without a notification. Events that are refused, or
+    fail `max_attempts` times while others get through, go to `dead_letter`. Relays of a DynamoDB stream share its
+    shards through the `store`. With the default store there may be only one relay.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class Relay:
 
     @property
     def counts(self) -> Counter[str]:
-        """Events so far, by what became of them."""
+        """The events so far, by their result."""
         return self._publisher.counts
 
     def run(self, stop: threading.Event) -> None:
-        """Publish until told to stop; what is in hand then is published and settled first.
+        """Publish until `stop` is set. A batch in progress is finished first.
 
-        An outbox that is away when this begins is waited for, as it is later.
+        It waits for an outbox that is away, at the start and later.
         """
         awaited(self._outbox.table.check, stop)
         if stop.is_set():
@@ -84,39 +84,39 @@ class Relay:
             try:
                 loop.run(stop)
             finally:
-                stop.set()  # where one cannot go on, none does
+                stop.set()  # if one loop ends, all do
 
         with self._loops(ends=False) as loops:
-            _together(work, loops)
+            _run_all(work, loops)
 
     def drain(self) -> int:
-        """Publish all that can go out now; how many events are left waiting."""
+        """Publish all events that can be published now. Return the number that remain."""
         self._outbox.table.check()
 
         with self._loops(ends=True) as loops:
-            _together(lambda loop: loop.exhaust(_DRAIN_TRIES), loops)
-            loops[0].tidy()
-            return loops[0].tell()
+            _run_all(lambda loop: loop.drain(_DRAIN_TRIES), loops)
+            loops[0].sweep()
+            return loops[0].report()
 
     def aws_lambda(self) -> Callable[[Any, Any], dict[str, Any]]:
-        """A handler for AWS Lambda on the stream of an outbox in DynamoDB."""
+        """Return a handler for AWS Lambda on the stream of an outbox in DynamoDB."""
 
-        return self._streamed().handler(lambda feed: self._loop(feed).exhaust(_LAMBDA_TRIES))
+        return self._stream_feeds().handler(lambda feed: self._loop(feed).drain(_LAMBDA_TRIES))
 
     def close(self) -> None:
-        """Close the place for dead letters. The outbox and the publisher are the caller's."""
+        """Close the dead-letter sink. The outbox and the publisher are the caller's."""
         self._dead_letters.close()
 
     @contextmanager
     def _loops(self, *, ends: bool) -> Iterator[list[Loop]]:
         feeds = self._feeds(ends=ends)
         try:
-            yield [self._loop(feed, keeps_house=number == 0) for number, feed in enumerate(feeds)]
+            yield [self._loop(feed, maintains=number == 0) for number, feed in enumerate(feeds)]
         finally:
             for feed in feeds:
                 feed.close()
 
-    def _loop(self, feed: OutboxFeed, *, keeps_house: bool = True) -> Loop:
+    def _loop(self, feed: OutboxFeed, *, maintains: bool = True) -> Loop:
         return Loop(
             feed,
             self._publisher,
@@ -124,27 +124,27 @@ class Relay:
             self._clock,
             hooks=self._hooks,
             outage=self._outage,
-            keeps_house=keeps_house,
+            maintains=maintains,
         )
 
     def _feeds(self, *, ends: bool) -> list[OutboxFeed]:
-        if self._outbox.table.streamed:  # which is read in order
-            streamed = self._streamed()
-            return [streamed.leftovers() if ends else streamed.stream(self._store, self._clock)]
+        if self._outbox.table.streamed:  # one feed, as a stream is read in order
+            feeds = self._stream_feeds()
+            return [feeds.leftovers() if ends else feeds.stream(self._store, self._clock)]
         return [
             TableFeed(self._outbox.table, lease=self._settings.lease, keep=self._keep) for _ in range(self._threads)
         ]
 
-    def _streamed(self) -> "Streamed":
+    def _stream_feeds(self) -> "StreamFeeds":
         if not self._outbox.table.streamed:
             raise ConfigError(f"relay: {self._outbox.table.name} has no stream; use run or drain")
-        from eventonce.outbox.stream import Streamed
+        from eventonce.outbox.stream import StreamFeeds
 
-        return Streamed(self._outbox.table, self._settings.lease)
+        return StreamFeeds(self._outbox.table, self._settings.lease)
 
 
-def _together(work: Callable[[Loop], None], loops: Sequence[Loop]) -> None:
-    """Each loop on a thread; the first is this one, so that an interrupt is heard."""
+def _run_all(work: Callable[[Loop], None], loops: Sequence[Loop]) -> None:
+    """Run each loop on a thread, the first one on this thread, which gets the interrupts."""
     with ThreadPoolExecutor(max(1, len(loops) - 1), "eventonce-relay") as threads:
         futures = [threads.submit(work, loop) for loop in loops[1:]]
         work(loops[0])
@@ -152,8 +152,8 @@ def _together(work: Callable[[Loop], None], loops: Sequence[Loop]) -> None:
             future.result()
 
 
-def _above_0(value: str | float, what: str) -> int:
-    millis = duration(value, f"relay: {what}")
-    if not millis:
-        raise ConfigError(f"relay: {what}: 0 is too short")
-    return millis
+def _above_0(value: str | float, setting: str) -> int:
+    milliseconds = duration(value, f"relay: {setting}")
+    if not milliseconds:
+        raise ConfigError(f"relay: {setting}: 0 is too short")
+    return milliseconds

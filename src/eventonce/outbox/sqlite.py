@@ -1,4 +1,4 @@
-"""An outbox in a SQLite file. Every change is one IMMEDIATE transaction, and one writer at a time cannot race."""
+"""An outbox in a SQLite file. Every change is one IMMEDIATE transaction, and a single writer cannot race."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from urllib.parse import unquote, urlsplit
 from eventonce.clock import Clock
 from eventonce.errors import ConfigError, StoreUnusable
 from eventonce.files import identity, is_in_place, moved
-from eventonce.forks import tell_of_forks
+from eventonce.forks import register_for_forks
 from eventonce.outbox.connections import execute
-from eventonce.outbox.feed import MOST_COUNTED, SWEPT, Back, Backlog
-from eventonce.outbox.row import OutboxRow, PendingRow
+from eventonce.outbox.feed import MAX_COUNTED, SWEEP_LIMIT, Backlog, ReleasedRow
+from eventonce.outbox.rows import OutboxRow, PendingRow
 from eventonce.outbox.schema import VERSIONS, Schema, absent
 from eventonce.stores.sqlite import LOCK_TIMEOUT, in_transaction, translate_error
 from eventonce.stores.url import options
 
 _DEPTH = 100  # rows of one group that are taken together
-_TICK = 0.02  # seconds between two looks at whether the file has changed, which cost microseconds
+_TICK = 0.02  # seconds between two checks of the file for a change, which cost microseconds
 _SCHEMA = Schema("sqlite_sql")
 _ADD, _TAKE = _SCHEMA.statement("add"), _SCHEMA.statement("take")
-_HOLD = "UPDATE eventonce_outbox SET token = ?, since = ?, until = ? WHERE id = ?"
+_LEASE = "UPDATE eventonce_outbox SET token = ?, since = ?, until = ? WHERE id = ?"
 _EXTEND = "UPDATE eventonce_outbox SET since = ?, until = ? WHERE id = ? AND token = ?"
 _KEEP = (
     "INSERT INTO eventonce_outbox_published (id, added, published, grp, identity, event) "
     "SELECT id, added, ?, grp, identity, event FROM eventonce_outbox WHERE id = ? AND token = ?"
 )
 _REMOVE = "DELETE FROM eventonce_outbox WHERE id = ? AND token = ?"
-_BACK = (
+_RELEASE = (
     "UPDATE eventonce_outbox SET token = NULL, since = ?, until = ?, failures = failures + ? WHERE id = ? AND token = ?"
 )
 _SWEEP = (
@@ -65,25 +65,25 @@ class SQLiteTable:
         self._connection: sqlite3.Connection | None = None
         self._identity: os.stat_result | None = None  # of the file that was opened first
         self._missing = absent(self.name)
-        tell_of_forks(self)
+        register_for_forks(self)
 
     # --- the user's side ---
 
     def insert(self, connection: Any, row: OutboxRow) -> None:
-        """Add a row to the transaction that is open on the user's connection."""
+        """Add a row in the transaction that is open on the user's connection."""
         execute(connection, _ADD, {**row._asdict(), "added": self._clock.utc()}, "sqlite", self._missing)
 
     def create(self) -> None:
-        """Make the tables, or bring them up to date, under the write lock."""
+        """Create or upgrade the tables, under the write lock."""
 
-        def act(connection: sqlite3.Connection) -> None:
-            for each in _SCHEMA.missing(_version(connection)):
-                connection.execute(each)
+        def operation(connection: sqlite3.Connection) -> None:
+            for statement in _SCHEMA.missing(_version(connection)):
+                connection.execute(statement)
 
-        self._change(act)
+        self._change(operation)
 
     def check(self) -> None:
-        """Raise unless the tables are there and of this version."""
+        """Raise `StoreUnusable` unless the tables exist in the latest version."""
         if not Path(self._file).exists():
             raise StoreUnusable(f"{self.name}: there is no such file; check its name")
         _SCHEMA.check(self._use(_version), self.name)
@@ -94,54 +94,58 @@ class SQLiteTable:
 
     # --- the relay's side ---
 
-    def take(self, token: str, after: str, most: int, lease: int) -> tuple[list[PendingRow], str, int]:
-        """What is next of groups behind `after`, the last group that was looked at, and how many were."""
+    def take(self, token: str, after: str, limit: int, lease: int) -> tuple[list[PendingRow], str, int]:
+        """Take rows of the groups after `after`. Return them, the last group examined, and the number examined."""
 
-        def act(connection: sqlite3.Connection) -> tuple[list[Any], int]:
-            now = self._clock.utc()  # not before: it may have taken a while to become the writer
-            asked = {"after": after, "most": most, "depth": _DEPTH, "now": now}
-            rows = connection.execute(_TAKE, asked).fetchall()
-            held = [(token, now, now + lease, row[2]) for row in rows if row[2] is not None]
-            connection.executemany(_HOLD, held)
+        def operation(connection: sqlite3.Connection) -> tuple[list[Any], int]:
+            now = self._clock.utc()  # not earlier: it may have waited for the write lock
+            parameters = {"after": after, "most": limit, "depth": _DEPTH, "now": now}
+            rows = connection.execute(_TAKE, parameters).fetchall()
+            leases = [(token, now, now + lease, row[2]) for row in rows if row[2] is not None]
+            connection.executemany(_LEASE, leases)
             return rows, now
 
         if self._identity is not None and not is_in_place(self._identity, self._file):
-            raise moved(self._file)  # the events are added to another one
-        rows, now = self._change(act)
-        found = [_pending(row[2:], now) for row in rows if row[2] is not None]
-        return found, rows[0][1] or "", rows[0][0]
+            raise moved(self._file)  # events are added to another file now
+        rows, now = self._change(operation)
+        pending = [_pending(row[2:], now) for row in rows if row[2] is not None]
+        return pending, rows[0][1] or "", rows[0][0]
 
     def extend(self, token: str, numbers: Sequence[int], lease: int) -> int:
-        def act(connection: sqlite3.Connection) -> int:
+        def operation(connection: sqlite3.Connection) -> int:
             now = self._clock.utc()
-            held = [(now, now + lease, number, token) for number in numbers]
-            return connection.executemany(_EXTEND, held).rowcount
+            leases = [(now, now + lease, number, token) for number in numbers]
+            return connection.executemany(_EXTEND, leases).rowcount
 
-        return self._change(act)
+        return self._change(operation)
 
-    def settle(self, token: str, done: Sequence[PendingRow], back: Sequence[Back], keep: int, within: int) -> int:
-        """Remove and give back; how many were still this relay's."""
+    def settle(
+        self, token: str, done: Sequence[PendingRow], released: Sequence[ReleasedRow], keep: int, timeout: int
+    ) -> int:
+        """Remove and release rows. Return how many were still this relay's."""
 
-        def act(connection: sqlite3.Connection) -> int:
+        def operation(connection: sqlite3.Connection) -> int:
             now = self._clock.utc()
-            given = [(now, now + each.rest, int(each.blame), each.row.number, token) for each in back]
+            releases = [
+                (now, now + release.delay, int(release.blame), release.row.number, token) for release in released
+            ]
             if keep:
                 connection.executemany(_KEEP, [(now, row.number, token) for row in done])
-            gone = connection.executemany(_REMOVE, [(row.number, token) for row in done]).rowcount
-            return max(0, gone) + max(0, connection.executemany(_BACK, given).rowcount)
+            removed = connection.executemany(_REMOVE, [(row.number, token) for row in done]).rowcount
+            return max(0, removed) + max(0, connection.executemany(_RELEASE, releases).rowcount)
 
-        return self._change(act)
+        return self._change(operation)
 
     def sweep(self, keep: int) -> int:
         now = self._clock.utc()
-        return self._change(lambda connection: connection.execute(_SWEEP, (now - keep, SWEPT)).rowcount)
+        return self._change(lambda connection: connection.execute(_SWEEP, (now - keep, SWEEP_LIMIT)).rowcount)
 
     def backlog(self) -> Backlog:
-        count, added = self._use(lambda connection: connection.execute(_BACKLOG, (MOST_COUNTED,)).fetchone())
+        count, added = self._use(lambda connection: connection.execute(_BACKLOG, (MAX_COUNTED,)).fetchone())
         return Backlog(count, 0 if added is None else max(0, self._clock.utc() - added))
 
-    def bell(self) -> SQLiteListener:
-        """What rings when the file has changed."""
+    def listener(self) -> SQLiteListener:
+        """Return a listener for changes of the file."""
         return SQLiteListener(lambda: self._use(_data_version))
 
     def close(self) -> None:
@@ -150,16 +154,16 @@ class SQLiteTable:
 
     # --- the connection ---
 
-    def _change(self, act: Callable[[sqlite3.Connection], Result]) -> Result:
-        return self._use(lambda connection: in_transaction(connection, lambda: act(connection)))
+    def _change(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
+        return self._use(lambda connection: in_transaction(connection, lambda: operation(connection)))
 
-    def _use(self, act: Callable[[sqlite3.Connection], Result]) -> Result:
+    def _use(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
         with self._lock:
             try:
                 if self._connection is None:
                     self._connection = self._open()
                     self._identity = self._identity or identity(self._file)
-                return act(self._connection)
+                return operation(self._connection)
             except sqlite3.Error as error:
                 if "no such table: eventonce_outbox" in str(error):
                     raise StoreUnusable(self._missing) from error
@@ -167,10 +171,10 @@ class SQLiteTable:
 
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._file, timeout=LOCK_TIMEOUT, isolation_level=None, check_same_thread=False)
-        # In a log, NORMAL may lose a relay's last commits to a power cut: events that are published again, under
-        # the same identities. What the user commits is the user's own to sync.
-        logged = connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
-        connection.execute(f"PRAGMA synchronous = {'NORMAL' if logged else 'FULL'}")
+        # With a write-ahead log, NORMAL may lose the last commits of a relay in a power cut. Their events are published
+        # again under the same identities. The user's own connections decide how the user's commits are synced.
+        has_wal = connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+        connection.execute(f"PRAGMA synchronous = {'NORMAL' if has_wal else 'FULL'}")
         return connection
 
     def _drop(self) -> None:
@@ -187,32 +191,32 @@ class SQLiteTable:
 
 
 class SQLiteListener:
-    """Looks whether another connection has changed the file since the last look."""
+    """Waits until another connection changes the file."""
 
     def __init__(self, version: Callable[[], int]) -> None:
         self._version = version
-        self._seen: int | None = None
+        self._last: int | None = None
 
     def listen(self) -> bool:
-        """Note how the file is now; True where that has begun only now, so that something may have been missed."""
-        begins = self._seen is None
-        if begins:
-            self._seen = self._version()
-        return begins
+        """Note the version of the file. Return True if none was noted before, so a change may have been missed."""
+        first = self._last is None
+        if first:
+            self._last = self._version()
+        return first
 
     def wait(self, seconds: float, stop: threading.Event) -> None:
-        """Until the file has changed, it is to stop, or so many seconds are over."""
+        """Wait for a change of the file, the stop, or the timeout."""
         for _ in range(max(1, round(seconds / _TICK))):
-            with suppress(StoreUnusable):  # the relay's next look says so itself
-                found = self._version()
-                if found != self._seen:
-                    self._seen = found
+            with suppress(StoreUnusable):  # the relay's next query raises it
+                version = self._version()
+                if version != self._last:
+                    self._last = version
                     return
             if stop.wait(_TICK):
                 return
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 def _data_version(connection: sqlite3.Connection) -> int:
@@ -220,8 +224,8 @@ def _data_version(connection: sqlite3.Connection) -> int:
 
 
 def _version(connection: sqlite3.Connection) -> int:
-    there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (VERSIONS,)).fetchone()
-    return int(connection.execute(f"SELECT max(version) FROM {VERSIONS}").fetchone()[0] or 0) if there else 0
+    exists = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (VERSIONS,)).fetchone()
+    return int(connection.execute(f"SELECT max(version) FROM {VERSIONS}").fetchone()[0] or 0) if exists else 0
 
 
 def _pending(row: Sequence[Any], now: int) -> PendingRow:

@@ -1,4 +1,4 @@
-"""A relay's way to a table of SQL: rows are taken for a while, and held until they are settled."""
+"""The feed of an outbox in SQL: rows are taken under a lease, and the lease is extended until they are settled."""
 
 import logging
 import threading
@@ -6,14 +6,14 @@ import uuid
 from collections.abc import Sequence
 from typing import Protocol
 
-from eventonce.outbox.feed import SWEPT, Back, Backlog
-from eventonce.outbox.row import PendingRow
+from eventonce.outbox.feed import SWEEP_LIMIT, Backlog, ReleasedRow
+from eventonce.outbox.rows import PendingRow
 
 _log = logging.getLogger("eventonce")
 
 
 class ChangeListener(Protocol):
-    """Rings when something may have been added. Internal."""
+    """Waits until a row may have been added. Internal."""
 
     def listen(self) -> bool: ...
     def wait(self, seconds: float, stop: threading.Event) -> None: ...
@@ -21,24 +21,26 @@ class ChangeListener(Protocol):
 
 
 class OutboxTable(Protocol):
-    """The rows of an outbox in a database that has SQL. Internal."""
+    """The rows of an outbox in an SQL database. Internal."""
 
     name: str
 
-    def take(self, token: str, after: str, most: int, lease: int) -> tuple[list[PendingRow], str, int]: ...
+    def take(self, token: str, after: str, limit: int, lease: int) -> tuple[list[PendingRow], str, int]: ...
     def extend(self, token: str, numbers: Sequence[int], lease: int) -> int: ...
-    def settle(self, token: str, done: Sequence[PendingRow], back: Sequence[Back], keep: int, within: int) -> int: ...
+    def settle(
+        self, token: str, done: Sequence[PendingRow], released: Sequence[ReleasedRow], keep: int, timeout: int
+    ) -> int: ...
     def sweep(self, keep: int) -> int: ...
     def backlog(self) -> Backlog: ...
-    def bell(self) -> ChangeListener: ...
+    def listener(self) -> ChangeListener: ...
     def close(self) -> None: ...
 
 
 class TableFeed:
-    """Walks from group to group, round and round, so that none waits for ever behind busy ones.
+    """Walks from group to group in a circle, so that no group waits forever for busy ones.
 
-    A relay that dies leaves its rows to others when `lease` is over. No transaction is open while events are being
-    sent: one would keep the database from cleaning up, and its locks, for as long as the receiver takes.
+    The rows of a relay that died are free when their `lease` expires. No transaction is open while events are sent. It
+    would keep its locks, and the database from cleaning up, for as long as the receiver takes.
     """
 
     def __init__(self, table: OutboxTable, *, lease: int, keep: int) -> None:
@@ -47,53 +49,53 @@ class TableFeed:
         self._keep = keep
         self._after = ""
         self._token = ""
-        self._held: tuple[int, ...] = ()
-        self._bell = table.bell()
+        self._numbers: tuple[int, ...] = ()  # of the rows under this relay's lease
+        self._listener = table.listener()
         self.name = table.name
 
-    def take(self, most: int) -> list[PendingRow]:
-        self._bell.listen()  # before the look, so that nothing comes between unheard
-        whole = self._after == ""
-        found = self._step(most)
-        return found if found or whole else self._step(most)
+    def take(self, limit: int) -> list[PendingRow]:
+        self._listener.listen()  # before the query, so that no row that follows it is missed
+        from_first = self._after == ""
+        rows = self._step(limit)
+        return rows if rows or from_first else self._step(limit)
 
-    def _step(self, most: int) -> list[PendingRow]:
-        """Look at the next groups; where others have just taken all of them, at the ones behind."""
-        looked = most
-        found: list[PendingRow] = []
-        while not found and looked == most:
+    def _step(self, limit: int) -> list[PendingRow]:
+        """Take rows of the next groups. If other relays have just taken all of these, go on to the groups after."""
+        groups = limit
+        rows: list[PendingRow] = []
+        while not rows and groups == limit:
             self._token = uuid.uuid4().hex
-            found, last, looked = self._table.take(self._token, self._after, most, self._lease)
-            self._after = last if looked == most else ""
-        self._held = tuple(row.number for row in found)
-        return found
+            rows, last, groups = self._table.take(self._token, self._after, limit, self._lease)
+            self._after = last if groups == limit else ""
+        self._numbers = tuple(row.number for row in rows)
+        return rows
 
-    def hold(self) -> None:
-        token, held = self._token, self._held
-        if held:
-            self._table.extend(token, held, self._lease)
+    def extend(self) -> None:
+        token, numbers = self._token, self._numbers
+        if numbers:
+            self._table.extend(token, numbers, self._lease)
 
-    def settle(self, done: Sequence[PendingRow], back: Sequence[Back]) -> None:
-        held, self._held = self._held, ()  # first, so that nothing is held any longer that is given back
-        ours = self._table.settle(self._token, done, back, self._keep, self._lease)
-        if ours < len(held):
+    def settle(self, done: Sequence[PendingRow], released: Sequence[ReleasedRow]) -> None:
+        numbers, self._numbers = self._numbers, ()  # first, so that no released row is extended
+        settled = self._table.settle(self._token, done, released, self._keep, self._lease)
+        if settled < len(numbers):
             _log.warning(
-                "%s: %d of %d events were taken over by another relay, and may be published twice under one identity; "
-                "give relays a longer lease if that goes on",
+                "%s: another relay took over %d of %d events, which may be published twice under one identity; "
+                "use a longer lease if this happens often",
                 self.name,
-                len(held) - ours,
-                len(held),
+                len(numbers) - settled,
+                len(numbers),
             )
 
     def wait(self, duration: int, stop: threading.Event) -> None:
-        if not self._bell.listen():
-            self._bell.wait(duration / 1000, stop)
+        if not self._listener.listen():
+            self._listener.wait(duration / 1000, stop)
 
-    def tidy(self) -> bool:
-        return self._table.sweep(self._keep) >= SWEPT
+    def sweep(self) -> bool:
+        return self._table.sweep(self._keep) >= SWEEP_LIMIT
 
     def backlog(self) -> Backlog:
         return self._table.backlog()
 
     def close(self) -> None:
-        self._bell.close()
+        self._listener.close()

@@ -1,6 +1,6 @@
-"""Redriving: dead letters are read back, chosen, and run through the pipeline again."""
+"""Redriving: read dead letters back, select some, and run them through the pipeline again."""
 
-from eventonce.dead_letters.box import open_box
+from eventonce.dead_letters import open_box
 from eventonce.ports import DeadLetter, DeadLetterBox
 from eventonce.redrive.redrive import DONE, Redrive, redrive_settings
 from eventonce.redrive.selection import LetterFilter, LetterGroup, RedrivePlan, groups, plan

@@ -1,9 +1,8 @@
 """A redrive: dead letters go through the pipeline again, one more attempt each.
 
-What is remembered of a letter's event decides, as ever. It is not done, since it died; so it runs, whatever number of
-attempts was used up, and its history goes on. Where another copy of it got through meanwhile, it is a duplicate. A
-letter is taken out only when its event is done, so a redrive that is killed is run again: what the first one did, the
-store knows, and the letter goes without another run.
+The store decides, as for every event. A dead event is not done, so it runs, however many attempts were used up. If
+another copy of it was processed meanwhile, it is a duplicate. A letter is removed only when its event is done. So a
+redrive that was killed can be repeated: what the first one did is in the store, and the letter goes without a run.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +24,7 @@ from eventonce.wire import Settings
 if TYPE_CHECKING:
     from asyncio import Runner
 
-BATCH = 20  # letters that are claimed together, and taken out together
+BATCH = 20  # letters that are claimed together, and removed together
 _NO_END = 2**31 - 1
 DONE = (OutcomeKind.PROCESSED, OutcomeKind.DUPLICATE, OutcomeKind.STALE)
 _TRIED = (OutcomeKind.FAILED, OutcomeKind.REJECTED)
@@ -34,13 +33,13 @@ Watcher = Callable[[DeadLetter, Outcome], None]
 
 
 def redrive_settings(settings: Settings, *, reprocess: bool) -> Settings:
-    """Return the settings of a redrive: unlimited attempts. With `reprocess`, each letter's mark is in its key."""
+    """Return the settings of a redrive: unlimited attempts. With `reprocess`, each letter's replay is in its key."""
     settings = structs.replace(settings, max_attempts=_NO_END)
     if not reprocess:
         return settings
     unmatched = Rule(name="no rule", window=settings.window, on_store_error=settings.on_store_error)
-    marked = [structs.replace(rule, replay="reprocess") for rule in (*settings.rule, unmatched)]
-    return structs.replace(settings, rule=marked)
+    rules = [structs.replace(rule, replay="reprocess") for rule in (*settings.rule, unmatched)]
+    return structs.replace(settings, rule=rules)
 
 
 class Redrive:
@@ -64,17 +63,17 @@ class Redrive:
         self._clock = clock or SystemClock()
 
     def run(self, letters: Sequence[DeadLetter]) -> bool:
-        """Redrive these; whether all of them are done."""
+        """Redrive letters. Return whether the events of all are done."""
         from asyncio import Runner
 
-        good = True
+        succeeded = True
         with Runner() as runner:
             for start in range(0, len(letters), BATCH):
                 batch = letters[start : start + BATCH]
                 outcomes = self._outcomes(batch, runner)
                 self._settle(batch, outcomes)
-                good = good and all(outcome.kind in DONE for outcome in outcomes)
-        return good
+                succeeded = succeeded and all(outcome.kind in DONE for outcome in outcomes)
+        return succeeded
 
     def _outcomes(self, letters: Sequence[DeadLetter], runner: "Runner") -> list[Outcome]:
         parts = [list(self._deliveries(letter)) for letter in letters]
@@ -83,12 +82,12 @@ class Redrive:
             outcomes = runner.run(self._once.arun(deliveries, self._handler))
         else:
             outcomes = self._once.run(deliveries, self._handler)
-        left = iter(outcomes)
-        return [_weightiest([next(left) for _ in part]) for part in parts]
+        remaining = iter(outcomes)
+        return [_strongest_outcome([next(remaining) for _ in part]) for part in parts]
 
     def _deliveries(self, letter: DeadLetter) -> Iterator[Delivery]:
         for delivery in letter_deliveries(letter):
-            yield _replayed(delivery, letter.replay_name) if self._reprocess else delivery
+            yield _add_replay(delivery, letter.replay_name) if self._reprocess else delivery
 
     def _settle(self, letters: Sequence[DeadLetter], outcomes: Sequence[Outcome]) -> None:
         pairs = list(zip(letters, outcomes, strict=True))
@@ -102,16 +101,16 @@ class Redrive:
                 raise outcome.error
 
 
-def _replayed(delivery: Delivery, name: str) -> Delivery:
+def _add_replay(delivery: Delivery, name: str) -> Delivery:
     if delivery.unreadable is not None:
         return delivery
     try:
         event = read_event(delivery.event or delivery.body)
-    except EventRejected:  # the engine says so
+    except EventRejected:  # the engine reports it
         return delivery
     return structs.replace(delivery, event=structs.replace(event, replay=name))
 
 
-def _weightiest(outcomes: Sequence[Outcome]) -> Outcome:
-    """What became of a letter with several events: what is not done counts most, then what ran now."""
+def _strongest_outcome(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return the outcome that stands for all events of a letter: one that is not done first, then one that ran."""
     return min(outcomes, key=lambda outcome: (outcome.kind in DONE, outcome.kind is not OutcomeKind.PROCESSED))

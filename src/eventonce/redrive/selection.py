@@ -1,27 +1,27 @@
-"""Choosing letters, and what those that were chosen have in common."""
+"""Selecting letters for a redrive, and grouping them by rule and reason."""
 
 import re
 from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
-from eventonce.dead_letters.letter import MOST
+from eventonce.dead_letters.letter import MAX_LETTERS
 from eventonce.ports import DeadLetter
 
-# What differs between two reasons that are one: names in quotes, numbers, ids.
+# The parts in which two equal reasons may differ: names in quotes, numbers, ids.
 _VARIES = re.compile(r"'[^']*'|\"[^\"]*\"|\b[0-9a-fA-F][0-9a-fA-F-]{7,}\b|\d+")
 
 
 class LetterFilter(NamedTuple):
-    """Which letters are meant; what is not given does not matter."""
+    """The conditions that a letter must meet. None means any."""
 
-    reason: str | None = None  # a part of it
+    reason: str | None = None  # a part of the letter's reason
     rule: str | None = None
     key: str | None = None
     since: datetime | None = None
 
-    def takes(self, letter: DeadLetter) -> bool:
-        """Whether this letter is meant."""
+    def matches(self, letter: DeadLetter) -> bool:
+        """Return whether a letter meets all conditions."""
         if self.reason is not None and self.reason.lower() not in letter.reason.lower():
             return False
         if self.since is not None and (letter.time is None or letter.time < self.since):
@@ -30,28 +30,28 @@ class LetterFilter(NamedTuple):
 
 
 class RedrivePlan(NamedTuple):
-    """What was found, and what of it is to be redriven."""
+    """The letters of a box, counted, and those to redrive."""
 
-    found: int
+    total: int
     matching: int
-    chosen: list[DeadLetter]  # the first `MOST` that match
-    letters: list[DeadLetter]  # those of them that are to be redriven
+    chosen: list[DeadLetter]  # the first `MAX_LETTERS` that match
+    letters: list[DeadLetter]  # those of them to redrive
 
 
-def plan(letters: Iterable[DeadLetter], choice: LetterFilter, limit: int | None = None) -> RedrivePlan:
-    """Look at all letters."""
-    found, matching = 0, 0
+def plan(letters: Iterable[DeadLetter], letter_filter: LetterFilter, limit: int | None = None) -> RedrivePlan:
+    """Read all letters and return those to redrive, at most `limit` of them."""
+    total, matching = 0, 0
     chosen: list[DeadLetter] = []
     for letter in letters:
-        found += 1
-        if choice.takes(letter):
+        total += 1
+        if letter_filter.matches(letter):
             matching += 1
-            chosen += [letter] if len(chosen) < MOST else []
-    return RedrivePlan(found, matching, chosen, [letter for letter in chosen if letter.trouble is None][:limit])
+            chosen += [letter] if len(chosen) < MAX_LETTERS else []
+    return RedrivePlan(total, matching, chosen, [letter for letter in chosen if letter.trouble is None][:limit])
 
 
 class LetterGroup(NamedTuple):
-    """Letters of one rule that died of the same."""
+    """Letters of one rule with the same reason."""
 
     size: int
     rule: str | None
@@ -61,10 +61,10 @@ class LetterGroup(NamedTuple):
 
 
 def groups(letters: Iterable[DeadLetter]) -> list[LetterGroup]:
-    """The letters by rule and reason, the largest group first."""
-    found: dict[tuple[object, ...], LetterGroup] = {}
+    """Return the letters grouped by rule and reason, the largest group first."""
+    by_reason: dict[tuple[object, ...], LetterGroup] = {}
     for letter in letters:
-        alike = (letter.rule, letter.outcome, _VARIES.sub("*", letter.reason), letter.trouble is None)
-        first = found.get(alike, LetterGroup(0, letter.rule, letter.outcome, letter.reason, letter.trouble))
-        found[alike] = first._replace(size=first.size + 1)
-    return sorted(found.values(), key=lambda group: -group.size)
+        common = (letter.rule, letter.outcome, _VARIES.sub("*", letter.reason), letter.trouble is None)
+        group = by_reason.get(common, LetterGroup(0, letter.rule, letter.outcome, letter.reason, letter.trouble))
+        by_reason[common] = group._replace(size=group.size + 1)
+    return sorted(by_reason.values(), key=lambda group: -group.size)

@@ -1,1 +1,1 @@
-"""What every door for requests needs: refusals, and how a sender is answered."""
+"""What every door for requests needs: reading them, refusals and responses."""

@@ -1,4 +1,4 @@
-"""A request that is not taken, and why."""
+"""Refusals of requests, and their log."""
 
 import logging
 
@@ -10,10 +10,10 @@ _log = logging.getLogger("eventonce.requests")
 
 
 class RequestRefused(Exception):
-    """A request that is not taken: the status, why, and headers that say more."""
+    """A refused request: its status, the reason, and further headers of the response."""
 
-    def __init__(self, status: int, why: str, **headers: str) -> None:
-        super().__init__(why)
+    def __init__(self, status: int, reason: str, **headers: str) -> None:
+        super().__init__(reason)
         self.status = status
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
         if status == 503:
@@ -21,20 +21,20 @@ class RequestRefused(Exception):
 
 
 class Refusals:
-    """Logs what is refused, of each status once a minute: whoever sends cannot fill the log, nor hide in it."""
+    """A log of refusals, once a minute for each status: a sender can neither fill the log nor hide in it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._logged_at: dict[int, int] = {}
-        self._unsaid: dict[int, int] = {}
+        self._unlogged: dict[int, int] = {}
 
     def add(self, refusal: RequestRefused) -> None:
-        """One more."""
+        """Count a refusal, and log it if its status was not logged within a minute."""
         status, now = refusal.status, self._clock.steady()
         if now - self._logged_at.get(status, now - _EVERY) < _EVERY:
-            self._unsaid[status] = self._unsaid.get(status, 0) + 1
+            self._unlogged[status] = self._unlogged.get(status, 0) + 1
             return
         self._logged_at[status] = now
-        before = self._unsaid.pop(status, 0)
-        rest = f"; and {before:,} more before this one" if before else ""
-        _log.warning("http: a request was refused with %d: %s%s", status, refusal, rest)
+        unlogged = self._unlogged.pop(status, 0)
+        suffix = f" (and {unlogged:,} earlier ones)" if unlogged else ""
+        _log.warning("http: a request was refused with %d: %s%s", status, refusal, suffix)

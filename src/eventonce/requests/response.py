@@ -1,4 +1,4 @@
-"""What the sender of a request is told, by the webhook and by a Lambda function alike."""
+"""Responses to requests, of the webhook and of a Lambda function alike."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.errors import describe
 from eventonce.requests.refusal import RETRY_AFTER, RequestRefused
 
-# From what must come again to what need not. The first that is among the outcomes of a request is told.
+# From what must be sent again to what need not. The first kind among the outcomes of a request decides its response.
 _STATUS = {
     OutcomeKind.UNKNOWN: 503,
     OutcomeKind.FAILED: 500,
@@ -31,45 +31,46 @@ class Response(NamedTuple):
     body: bytes
 
 
-def respond(outcomes: Sequence[Outcome], *, keyed: bool, kept: bool) -> Response:
-    """The response to a request with these events.
+def respond(outcomes: Sequence[Outcome], *, keyed: bool, dead_lettered: bool) -> Response:
+    """Return the response to a request with these events.
 
-    `keyed` says that its sender follows the draft of `Idempotency-Key`, which has numbers of its own: 409 for what
-    is under way, and 422 for a key that came before with something else. To others 409 is dangerous: SNS and
-    EventBridge do not come again after it, and the copy that runs may yet fail.
+    `keyed` says that its sender follows the draft of `Idempotency-Key`, which has statuses of its own: 409 for a
+    request in progress, and 422 for a key that was sent before with another body. To others 409 is dangerous: SNS and
+    EventBridge do not retry after it, and the copy that runs may yet fail.
 
-    `kept` says that failures without another attempt are in the dead letters now, so that they need not come again.
+    `dead_lettered` says that failures without another attempt are dead letters now and need not be sent again.
     """
-    if not outcomes:  # an empty batch is a batch
+    if not outcomes:  # an empty batch is valid
         return _json(200, {"outcome": OutcomeKind.PROCESSED})
-    told = min(outcomes, key=lambda outcome: _ORDER[outcome.kind])
-    status = _STATUS[told.kind]
-    if told.kind is OutcomeKind.FAILED and kept and not any(outcome.action is Action.RETRY for outcome in outcomes):
+    worst = min(outcomes, key=lambda outcome: _ORDER[outcome.kind])
+    status = _STATUS[worst.kind]
+    retried = any(outcome.action is Action.RETRY for outcome in outcomes)
+    if worst.kind is OutcomeKind.FAILED and dead_lettered and not retried:
         status = 200
-    if keyed and told.kind is OutcomeKind.BUSY:
+    if keyed and worst.kind is OutcomeKind.BUSY:
         status = 409
-    if keyed and told.first is not None and told.first.differs:
-        return refused(RequestRefused(422, "this Idempotency-Key came before with another body"))
-    body: dict[str, Any] = {"outcome": told.kind}
-    if told.kind is OutcomeKind.REJECTED:  # the sender can mend it; what else fails is not the sender's to know
-        body["error"] = describe(told.error)
+    if keyed and worst.first is not None and worst.first.differs:
+        return refused(RequestRefused(422, "this Idempotency-Key was sent before with another body"))
+    body: dict[str, Any] = {"outcome": worst.kind}
+    if worst.kind is OutcomeKind.REJECTED:  # the sender can fix it; other errors are not for the sender to know
+        body["error"] = describe(worst.error)
     if len(outcomes) > 1:
         body["outcomes"] = [outcome.kind for outcome in outcomes]
     return _json(status, body)
 
 
 def unfinished() -> Response:
-    """The run goes on, but the sender would not wait for its end."""
+    """Return the response to a sender that does not wait for the end of its run."""
     return _json(503, {"outcome": OutcomeKind.BUSY})
 
 
 def noted(word: str) -> Response:
-    """It was no event, and is done with."""
+    """Return the response to a request that was not an event and needs nothing more."""
     return _json(200, {"outcome": word})
 
 
 def refused(refusal: RequestRefused) -> Response:
-    """The response to a request that is not taken."""
+    """Return the response to a refused request."""
     return _response(refusal.status, {"error": str(refusal)}, refusal.headers)
 
 

@@ -1,6 +1,6 @@
-"""Rules compiled for use, and how they are written in TOML."""
+"""Rules: written in TOML or Python, and compiled for use."""
 
-from eventonce.rules.load import given_rules, load_rules, read_all
+from eventonce.rules.load import load_rules, read_all, resolve_rules
 from eventonce.rules.rulebook import CompiledRule, Keyed, Rulebook, identity
 
-__all__ = ["CompiledRule", "Keyed", "Rulebook", "given_rules", "identity", "load_rules", "read_all"]
+__all__ = ["CompiledRule", "Keyed", "Rulebook", "resolve_rules", "identity", "load_rules", "read_all"]

@@ -1,4 +1,4 @@
-"""Rules as they are written in TOML."""
+"""TOML files with rules: reading them, and errors that name what is wrong."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,27 +11,27 @@ from eventonce.errors import ConfigError
 from eventonce.rules.rule import Rule
 
 
-def read_rules(table: Mapping[str, Any], where: str) -> list[Rule]:
-    """The `[[rule]]` tables; a window above them holds for those that name none, and so do the two others."""
+def read_rules(table: Mapping[str, Any], label: str) -> list[Rule]:
+    """Return the `[[rule]]` tables. `window`, `on_store_error` and `remember` above them are their defaults."""
     rules = table.get("rule", [])
     if not isinstance(rules, list) or not all(isinstance(rule, Mapping) for rule in rules):
-        raise ConfigError(f"{where}: rule: write each rule as [[rule]], with two brackets")
+        raise ConfigError(f"{label}: rule: write each rule as [[rule]], with two brackets")
     defaults = {name: table[name] for name in ("window", "on_store_error", "remember") if name in table}
-    return [_rule({**defaults, **rule}, f"{where}: rule {number}") for number, rule in enumerate(rules, 1)]
+    return [_rule({**defaults, **rule}, f"{label}: rule {number}") for number, rule in enumerate(rules, 1)]
 
 
-def _rule(table: Mapping[str, Any], where: str) -> Rule:
-    check_names(table, Rule.__struct_fields__, where)
+def _rule(table: Mapping[str, Any], label: str) -> Rule:
+    check_names(table, Rule.__struct_fields__, label)
     try:
         return msgspec.convert(table, Rule)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {explain(error)}") from None
+        raise ConfigError(f"{label}: {explain(error)}") from None
     except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        raise ConfigError(f"{label}: {error}") from None
 
 
 _TYPES = {
-    "str": "a text",
+    "str": "a string",
     "int": "a whole number",
     "float": "a number",
     "bool": "true or false",
@@ -43,7 +43,7 @@ _MISMATCH = r"Expected `(.+?)`, got `(.+?)`(?: - at `\$\.(.+)`)?"
 
 
 def explain(error: msgspec.ValidationError) -> str:
-    """What is wrong with a value, and what it may be where there are only a few."""
+    """Return what is wrong with a value, and its valid values if they are few."""
     text = " ".join(str(error).split())
     if text == "Object missing required field `name`":
         return "a rule has no name; give each rule a name of its own"
@@ -54,13 +54,13 @@ def explain(error: msgspec.ValidationError) -> str:
     choices = get_args(Rule.__annotations__.get(field))
     if "Invalid enum value" not in text or not choices:
         return text
-    named = [each for choice in choices for each in (get_args(choice) or (choice,)) if isinstance(each, str)]
-    return f"{field}: {text.split(chr(39))[1]!r} is not one of {', '.join(named)}"
+    names = [name for choice in choices for name in (get_args(choice) or (choice,)) if isinstance(name, str)]
+    return f"{field}: {text.split(chr(39))[1]!r} is not one of {', '.join(names)}"
 
 
 def read_toml(file: str | PathLike[str]) -> dict[str, Any]:
-    """A TOML file, or why it cannot be read."""
-    import tomllib  # only where rules are in a file
+    """Read a TOML file, or raise ConfigError with the reason."""
+    import tomllib  # only if rules are in a file
 
     try:
         return tomllib.loads(toml_text(file))
@@ -71,7 +71,7 @@ def read_toml(file: str | PathLike[str]) -> dict[str, Any]:
 
 
 def toml_text(file: str | PathLike[str]) -> str:
-    """The text of a TOML file, without the BOM that some editors put before it."""
+    """Return the text of a TOML file, without the BOM that some editors put before it."""
     try:
         with open(file, encoding="utf-8-sig") as opened:
             return opened.read()
@@ -81,16 +81,16 @@ def toml_text(file: str | PathLike[str]) -> str:
         raise ConfigError(f"{file}: is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
-def check_names(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    """Refuse a name that is not known, and say which one is nearest."""
+def check_names(table: Mapping[str, Any], valid_names: Sequence[str], label: str) -> None:
+    """Raise ConfigError for an unknown name, with the nearest valid one."""
     for name in table:
-        if name not in known:
-            raise ConfigError(f"{where}: {unknown(name, known)}")
+        if name not in valid_names:
+            raise ConfigError(f"{label}: {unknown(name, valid_names)}")
 
 
-def unknown(name: str, known: Sequence[str]) -> str:
-    """That a name is not known, and which one may have been meant."""
+def unknown(name: str, valid_names: Sequence[str]) -> str:
+    """Return the error for an unknown setting, with the valid name that may have been meant."""
     from difflib import get_close_matches
 
-    near = get_close_matches(name, known, n=1)
-    return f"{name!r} is not known; " + (f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}")
+    near = get_close_matches(name, valid_names, n=1)
+    return f"unknown setting {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"use {', '.join(valid_names)}")

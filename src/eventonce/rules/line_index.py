@@ -1,14 +1,14 @@
-"""Where things stand in a TOML file: tomllib tells what a file says, but not where."""
+"""Line numbers in a TOML file, which tomllib does not report."""
 
 import re
 
 _HEADER = re.compile(r"^\s*(\[{1,2})\s*([^\[\]]+?)\s*\]{1,2}\s*(?:#.*)?$")
 _ENTRY = re.compile(r"""^\s*([A-Za-z0-9_-]+|"[^"]*"|'[^']*')\s*(?:\.|=)""")
-_QUOTES = re.compile(r'"""|\'\'\'|"(?:[^"\\]|\\.)*"|\'[^\']*\'|#.*|[\[\]{}]')
+_TOKEN = re.compile(r'"""|\'\'\'|"(?:[^"\\]|\\.)*"|\'[^\']*\'|#.*|[\[\]{}]')
 
 
 class LineIndex:
-    """The line of each table and entry of a file, by table name, number of the table, and entry."""
+    """The line of each table and entry of a file, by table name, table number and entry."""
 
     def __init__(self, text: str) -> None:
         self._lines: dict[tuple[str, int, str], int] = {}
@@ -27,29 +27,29 @@ class LineIndex:
             depth, block = _after(line, depth, block)
 
     def find(self, table: str = "", number: int = 0, entry: str = "") -> int:
-        """The line of an entry; of its table where that is not known; 1 at the last."""
-        places = [(table, number, entry), (table, number, ""), ("", 0, table or entry)]
-        return next((self._lines[place] for place in places if place in self._lines), 1)
+        """Return the line of an entry. If it is unknown, return that of its table, or 1."""
+        positions = [(table, number, entry), (table, number, ""), ("", 0, table or entry)]
+        return next((self._lines[position] for position in positions if position in self._lines), 1)
 
 
 def _after(line: str, depth: int, block: str) -> tuple[int, str]:
-    """How many brackets are open, and in which kind of long string we are, after a line."""
-    at = 0
-    while at < len(line):
+    """Return how many brackets are open after a line, and the quotes of the long string that is open, if any."""
+    offset = 0
+    while offset < len(line):
         if block:
-            end = line.find(block, at)
+            end = line.find(block, offset)
             if end < 0:
                 return depth, block
-            at, block = end + 3, ""
+            offset, block = end + 3, ""
             continue
-        mark = _QUOTES.search(line, at)
-        if mark is None:
+        token = _TOKEN.search(line, offset)
+        if token is None:
             break
-        at = mark.end()
-        if mark[0] in ('"""', "'''"):
-            block = mark[0]
-        elif mark[0] in "[{":
+        offset = token.end()
+        if token[0] in ('"""', "'''"):
+            block = token[0]
+        elif token[0] in "[{":
             depth += 1
-        elif mark[0] in "]}":
+        elif token[0] in "]}":
             depth = max(0, depth - 1)
     return depth, block

@@ -1,4 +1,4 @@
-"""Presets: rules for well-known sources, kept as data with the reason for each choice."""
+"""Presets: rules for well-known sources, stored as data with the reason for each choice."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ class Reasoned(msgspec.Struct, frozen=True):
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules for one source, where the facts behind them come from, and how late its copies can be."""
+    """The rules for one source, the facts behind them, and how late its copies can come."""
 
     name: str
     title: str
@@ -31,11 +31,11 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[Reasoned, ...]
 
 
-_SAID = ("name", "title", "note", "window", "window_why")
+_TEXTS = ("name", "title", "note", "window", "window_why")
 
 
 def preset_names() -> list[str]:
-    """The presets there are."""
+    """Return the names of all presets."""
     return sorted(file.stem for file in _FOLDER.glob("*.toml"))
 
 
@@ -46,22 +46,22 @@ def load_preset(name: str) -> Preset:
         from difflib import get_close_matches
 
         near = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
-        raise ConfigError(f"{name!r} is not a preset; {hint}")
+        hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(names)}"
+        raise ConfigError(f"unknown preset {name!r}; {hint}")
     return _preset(read_toml(_FOLDER / f"{name}.toml"), f"preset {name}")
 
 
 def rules_of(names: Iterable[str]) -> list[Rule]:
-    """The rules of these presets, in the order given; a preset that is named twice counts once."""
-    return [each.rule for name in dict.fromkeys(names) for each in load_preset(name).rules]
+    """Return the rules of these presets, in this order. A preset that is named twice counts once."""
+    return [reasoned.rule for name in dict.fromkeys(names) for reasoned in load_preset(name).rules]
 
 
-def _preset(table: Mapping[str, Any], where: str) -> Preset:
-    check_names(table, (*_SAID, "rule"), where)
+def _preset(table: Mapping[str, Any], label: str) -> Preset:
+    check_names(table, (*_TEXTS, "rule"), label)
     tables = [dict(rule) for rule in table["rule"]]
-    whys = [rule.pop("why") for rule in tables]
+    reasons = [rule.pop("why") for rule in tables]
     # The preset's name goes first, so that two presets may both have a rule "events".
-    named = [{**rule, "name": f"{table['name']} {rule['name']}"} for rule in tables]
-    rules = read_rules({"window": table["window"], "rule": named}, where)
-    said = {field: table[field] for field in _SAID}
-    return Preset(rules=tuple(map(Reasoned, rules, whys)), **said)
+    prefixed = [{**rule, "name": f"{table['name']} {rule['name']}"} for rule in tables]
+    rules = read_rules({"window": table["window"], "rule": prefixed}, label)
+    texts = {field: table[field] for field in _TEXTS}
+    return Preset(rules=tuple(map(Reasoned, rules, reasons)), **texts)

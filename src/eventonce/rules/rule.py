@@ -12,9 +12,9 @@ from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event.paths import getter, ignored_path, read_time
 
-DEFAULT_WINDOW = "14d"  # as long as SQS can keep a message, dead-letter queue included
+DEFAULT_WINDOW = "14d"  # how long SQS can hold a message, dead-letter queue included
 MAX_VERSION = 2**63 - 1
-CLOCKS_DIFFER = 86_400_000  # a day: a clock may be wrong, and a local time be read as UTC
+CLOCKS_DIFFER = 86_400_000  # a day: a clock may be wrong, and a local time may be read as UTC
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST = 60  # characters
 _MILLI = 10**6  # nanoseconds
@@ -31,11 +31,11 @@ Replay = Literal[
     "reprocess",  # each named replay may run each event once more
 ]
 OnStoreError = Literal[
-    "retry",  # the store does not answer: try again later
+    "retry",  # try again later
     "process",  # run it now, at the risk of running it twice
 ]
 Digest = Literal[
-    "eventonce",  # of consumer, rule and typed parts
+    "eventonce",  # over consumer, rule and typed parts
     "powertools",  # as Powertools for AWS Lambda makes it, so that both meet in one table
 ]
 
@@ -43,11 +43,11 @@ Digest = Literal[
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """What makes two events of a kind the same.
 
-    `key` is "id", "content" or a list of paths; `otherwise` what to key on where one of them leads nowhere.
-    `window` and `max_age` are durations ("14d", or seconds). `version_ahead` bounds versions: "1d" says that they are
-    times, which may be so far ahead of the clock. A whole number says that they are counts, which may be so far ahead
-    of the last one done. `replaces` names the rule that this one replaces, or says its name and what was different
-    about it, so that what it remembers still counts.
+    `key` is "id", "content" or a list of paths. `otherwise` is the key to use if one of the paths leads nowhere.
+    `window` and `max_age` are durations ("14d", or seconds). `version_ahead` bounds versions. "1d" means that they are
+    times, at most that far ahead of the clock. A whole number means that they are counts, at most that far ahead of
+    the last one done. `replaces` names the rule that this one replaces, or is a table of its name and what was
+    different about it, so that what it remembers still counts.
     """
 
     name: str
@@ -67,23 +67,23 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     replaces: str | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        where = f"rule {self.name!r}"
+        label = f"rule {self.name!r}"
         if not self.name or not isinstance(self.name, str):
             raise ConfigError("a rule has no name; give each rule a name of its own")
-        self._check_types(where)
+        self._check_types(label)
         for field, kind in _CHOICES:
             if getattr(self, field) not in get_args(kind):
                 choices = ", ".join(get_args(kind))
-                raise ConfigError(f"{where}: {field}: {getattr(self, field)!r} is not one of {choices}")
-        self._check_key(where)
-        if duration(self.window, f"{where}: window") == 0:
-            raise ConfigError(f"{where}: a window of 0 remembers nothing; leave the rule out instead")
+                raise ConfigError(f"{label}: {field}: {getattr(self, field)!r} is not one of {choices}")
+        self._check_key(label)
+        if duration(self.window, f"{label}: window") == 0:
+            raise ConfigError(f"{label}: a window of 0 remembers nothing; leave the rule out instead")
         if self.max_age is not None:
-            duration(self.max_age, f"{where}: max_age")
+            duration(self.max_age, f"{label}: max_age")
         self.replaced()
 
     def replaced(self) -> "Rule | None":
-        """The rule that this one replaces."""
+        """Return the rule that this one replaces, if any."""
         if self.replaces is None:
             return None
         changed = dict(self.replaces) if isinstance(self.replaces, Mapping) else {"name": self.replaces}
@@ -92,7 +92,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"rule {self.name!r}: replaces: use the old name, or a table of name, key, otherwise, ignore and digest"
             )
-        if "key" in changed:  # then the rest of the old key is what the table says
+        if "key" in changed:  # then the table describes all of the old key
             changed = {"otherwise": None, "ignore": (), **changed}
         try:
             old: Rule = structs.replace(self, replaces=None, **changed)
@@ -100,51 +100,51 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"rule {self.name!r}: replaces: {error}") from None
         return old
 
-    def _check_types(self, where: str) -> None:
-        """What is written in Python: a text where a list belongs would be taken letter by letter."""
+    def _check_types(self, label: str) -> None:
+        """Check what may be written in Python: a string in place of a list would be read letter by letter."""
         lists = [("ignore", self.ignore)] + ([] if isinstance(self.key, str) else [("key", self.key)])
         for field, value in lists:
             if (
                 isinstance(value, str)
                 or not isinstance(value, Sequence)
-                or not all(isinstance(each, str) for each in value)
+                or not all(isinstance(item, str) for item in value)
             ):
-                raise ConfigError(f"{where}: {field}: {value!r} is not a list of paths")
+                raise ConfigError(f"{label}: {field}: {value!r} is not a list of paths")
         if not isinstance(self.version, str | None) or not isinstance(self.refresh, bool):
-            raise ConfigError(f"{where}: version is a path, and refresh is true or false")
+            raise ConfigError(f"{label}: version is a path, and refresh is true or false")
 
-    def _check_key(self, where: str) -> None:
-        self._check_kind(where)
+    def _check_key(self, label: str) -> None:
+        self._check_kind(label)
         for text in () if isinstance(self.key, str) else self.key:
-            getter(text, f"{where}: key")
+            getter(text, f"{label}: key")
         for text in self.ignore:
-            ignored_path(text, f"{where}: ignore")
+            ignored_path(text, f"{label}: ignore")
         if self.version is not None:
-            getter(self.version, f"{where}: version")
-        self._check_ahead(where)
+            getter(self.version, f"{label}: version")
+        self._check_ahead(label)
 
-    def _check_ahead(self, where: str) -> None:
+    def _check_ahead(self, label: str) -> None:
         ahead = self.version_ahead
         if ahead is not None and self.version is None:
-            raise ConfigError(f"{where}: version_ahead only means something with a version")
+            raise ConfigError(f"{label}: version_ahead only means something with a version")
         if isinstance(ahead, str):
-            duration(ahead, f"{where}: version_ahead")
+            duration(ahead, f"{label}: version_ahead")
         elif ahead is not None and (type(ahead) is not int or not 0 < ahead <= MAX_VERSION):
-            raise ConfigError(f'{where}: version_ahead: {ahead!r} is neither a duration like "1d" nor a count above 0')
+            raise ConfigError(f'{label}: version_ahead: {ahead!r} is neither a duration like "1d" nor a count above 0')
 
-    def _check_kind(self, where: str) -> None:
+    def _check_kind(self, label: str) -> None:
         if isinstance(self.key, str) and self.key not in ("id", "content"):
-            raise ConfigError(f'{where}: key: {self.key!r} is not known; use "id", "content" or a list of paths')
+            raise ConfigError(f'{label}: key: unknown key {self.key!r}; use "id", "content" or a list of paths')
         if not self.key:
-            raise ConfigError(f'{where}: key: name at least one path, or use "id" or "content"')
+            raise ConfigError(f'{label}: key: name at least one path, or use "id" or "content"')
         if self.ignore and "content" not in (self.key, self.otherwise):
-            raise ConfigError(f'{where}: ignore only means something with key = "content"')
+            raise ConfigError(f'{label}: ignore only means something with key = "content"')
         if self.otherwise not in (None, "content", "id"):
-            raise ConfigError(f'{where}: otherwise: {self.otherwise!r} is not known; use "content" or "id"')
+            raise ConfigError(f'{label}: otherwise: unknown key {self.otherwise!r}; use "content" or "id"')
         if self.otherwise is not None and isinstance(self.key, str):
-            raise ConfigError(f"{where}: otherwise only means something with a key of paths")
+            raise ConfigError(f"{label}: otherwise only means something with a key of paths")
         if self.digest == "powertools" and (isinstance(self.key, str) or self.otherwise is not None):
-            raise ConfigError(f'{where}: digest = "powertools" needs a key of paths, and no otherwise')
+            raise ConfigError(f'{label}: digest = "powertools" needs a key of paths, and no otherwise')
 
 
 _CHOICES = (("replay", Replay), ("remember", Remember), ("on_store_error", OnStoreError), ("digest", Digest))
@@ -154,23 +154,23 @@ class Version(NamedTuple):
     """A version as one whole number, and the earliest time (milliseconds) at which a clock can have given it."""
 
     number: int
-    since: int | None  # None where it is a count
+    since: int | None  # None for a count
 
 
-def read_version(value: Any, where: str, ahead: str | int | None = None) -> Version:
-    """Read a version: integers, digits, or a time in nanoseconds. `ahead` is the rule's `version_ahead`."""
-    short = not isinstance(value, str) or len(value) <= _LONGEST
-    number = None if not short else _nanoseconds(value) if isinstance(ahead, str) else _whole(value)
-    time = read_time(value) if short and number is None else None
+def read_version(value: Any, path: str, ahead: str | int | None = None) -> Version:
+    """Read a version: an integer, digits, or a time in nanoseconds. `ahead` is the rule's `version_ahead`."""
+    is_short = not isinstance(value, str) or len(value) <= _LONGEST
+    number = None if not is_short else _nanoseconds(value) if isinstance(ahead, str) else _whole(value)
+    time = read_time(value) if is_short and number is None else None
     if time is not None:  # nanoseconds end in 1677 and 2262
         number = max(-MAX_VERSION, min((time - _EPOCH) // timedelta(microseconds=1) * 1000, MAX_VERSION))
     if number is None or not -MAX_VERSION <= number <= MAX_VERSION:
         raise EventRejected(
-            f"{where} is {str(value)[:_LONGEST]!r}, which is no version; "
+            f"{path} is {str(value)[:_LONGEST]!r}, which is not a version; "
             "use a whole number below 2^63 or a time such as 2026-01-31T12:00:00Z"
         )
-    # No unit of time in use is smaller than nanoseconds, so a number below the present one proves nothing. A text in
-    # ISO 8601 is a time also where others are counts.
+    # No unit of time in use is smaller than nanoseconds, so a number below the present one proves nothing. A string in
+    # ISO 8601 is a time even if others are counts.
     return Version(number, None if isinstance(ahead, int) and time is None else number // _MILLI)
 
 

@@ -1,4 +1,4 @@
-"""All rules of a consumer, compiled: which rule an event falls under, and its key."""
+"""The rules of a consumer, compiled. They find an event's rule and its key."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,19 +16,19 @@ from eventonce.rules.rule import CLOCKS_DIFFER, OnStoreError, Remember, Rule, Ve
 if TYPE_CHECKING:
     from eventonce.rules.pattern import Pattern
 
-# Left out of content keys at the top of the data: what tracing and publishers add and what thus differs per copy.
+# Left out of content keys at the top of the data: tracing and publishers add these, so they differ between copies.
 VOLATILE = ("_datadog", "traceparent", "tracestate", "_X_AMZN_TRACE_ID", FIELD)
-_CACHED = 4096  # pairs of source and type
+_MAX_CACHED = 4096  # pairs of source and type
 _LONGEST_CACHED = 1000  # characters of a pair
 
 
 def identity(window: str | float, on_store_error: OnStoreError, remember: Remember = "seen") -> Rule:
-    """What an event falls under when no rule matches: its own id."""
+    """Return the rule of an event that no other rule matches. Its key is its own id."""
     return Rule(name="id", window=window, on_store_error=on_store_error, remember=remember)
 
 
 class Keyed(msgspec.Struct, frozen=True):
-    """The rule an event falls under, its key, its version, and the key it had under the rule that this one replaces."""
+    """An event's rule, its key, its version, and its key under the rule that this one replaces."""
 
     rule: "CompiledRule"
     key: Key
@@ -38,20 +38,20 @@ class Keyed(msgspec.Struct, frozen=True):
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """All keys that the event is claimed under."""
+        """Return all keys that the event is claimed under."""
         return (self.key,) if self.old_key is None else (self.key, self.old_key)
 
     def same_as(self, other: "Keyed") -> bool:
-        """Whether one of two events is a copy of the other; two versions of a thing are two events."""
+        """Return whether two events are copies of each other. Two versions of a thing are two events."""
         return not set(self.keys).isdisjoint(other.keys) and self.version == other.version
 
 
 class CompiledRule:
-    """A rule made ready: durations read, paths parsed, the digest prepared."""
+    """A rule ready for use: durations read, paths parsed, the digest prepared."""
 
     def __init__(self, consumer: str, rule: Rule) -> None:
         self.rule = rule
-        self.number = -1  # its place in a book
+        self.number = -1  # its index in a rulebook
         self.name = rule.name
         self.refresh = rule.refresh
         self.remember = rule.remember
@@ -66,7 +66,7 @@ class CompiledRule:
         self._version = None if rule.version is None else getter(rule.version)
         self._ignored = Ignored([(name,) for name in VOLATILE] + [ignored_path(text) for text in rule.ignore])
         self._paths = () if isinstance(rule.key, str) else tuple((text, getter(text)) for text in rule.key)
-        # With its paths, so that a rule whose key was changed does not meet the keys it made before.
+        # The digest includes the paths, so that a rule with a changed key does not meet the keys it had before.
         kind = rule.key if isinstance(rule.key, str) else "fields " + canonical(list(rule.key)).decode()
         self._digest = Digester(consumer, rule.name, kind)
         self._digest_otherwise = Digester(consumer, rule.name, f"otherwise {rule.otherwise}")
@@ -75,52 +75,52 @@ class CompiledRule:
         self._old = None if replaced is None else CompiledRule(consumer, replaced)
 
     def key(self, event: Event) -> Keyed:
-        """The event's key, or `EventRejected` where a part of it is missing."""
-        # First the key: a missing part of it says more than a missing version. A tombstone of Kafka that the rule
-        # has nothing to look at in is an event as well, since nothing of its partition runs before it is done.
-        key = self._by_id(event) if event.tombstone and self._is_hollow(event) else self._key(event)
+        """Return the event's key. Raise `EventRejected` if a part of it is missing."""
+        # First the key: a missing part of it says more than a missing version. A Kafka tombstone without any field
+        # that the rule reads is an event as well, since nothing of its partition runs before it is done.
+        key = self._by_id(event) if event.tombstone and self._lacks_fields(event) else self._key(event)
         if self._version is None and self._old is None:
             return Keyed(self, key)
         old_key = None if self._old is None else self._old.key_if_any(event)
-        if self._version is None or (event.tombstone and self._is_hollow(event)):
+        if self._version is None or (event.tombstone and self._lacks_fields(event)):
             return Keyed(self, key, None, old_key)
         version = self._version_of(event, self._version)
         return Keyed(self, key, version.number, old_key, version.since)
 
     def key_if_any(self, event: Event) -> Key | None:
-        """The event's key, if it has all parts of one."""
+        """Return the event's key, if it has all parts of one."""
         try:
-            return self._by_id(event) if event.tombstone and self._is_hollow(event) else self._key(event)
+            return self._by_id(event) if event.tombstone and self._lacks_fields(event) else self._key(event)
         except EventRejected:
             return None
 
     def content(self, event: Event) -> bytes:
-        """The canonical form of what the event says, without what is ignored."""
+        """Return the canonical form of the event's data, without what is ignored."""
         stripped = self._ignored.strip(event.data)
         return canonical_parsed(stripped, plain=event.plain_numbers) if event.raw else canonical(stripped)
 
     def stripped(self, event: Event) -> Any:
-        """What the event says, without what is ignored."""
+        """Return the event's data, without what is ignored."""
         return self._ignored.strip(event.data)
 
     def parts(self, event: Event) -> dict[str, Any]:
-        """What makes the key, by name: for people."""
-        hollow = event.tombstone and self._is_hollow(event)
-        if self._paths and not hollow:
+        """Return the parts of the key by name, for people."""
+        by_id = event.tombstone and self._lacks_fields(event)
+        if self._paths and not by_id:
             document = event.document()
-            found = {text: get(document) for text, get in self._paths}
-            if not any(map(_missing, found.values())):
-                return found | self._namer(event, found)
-        if (self.rule.otherwise if self._paths else self.rule.key) == "content" and not hollow:
+            by_path = {text: get(document) for text, get in self._paths}
+            if not any(map(_missing, by_path.values())):
+                return by_path | self._namer(event, by_path)
+        if (self.rule.otherwise if self._paths else self.rule.key) == "content" and not by_id:
             return {"source": event.source, "type": event.type, "content": self.stripped(event)}
-        given = identity_of(event)
-        if event.named_by and not given:
-            return {"source": event.source, "type": event.type, "id": event.id, "named by": _shown(event)}
-        identity = {"source": event.source, "type": event.type, "id": given or event.attributes.get("id", event.id)}
-        return {name: identity[name] for name in _IDENTITY[_PUBLISHED[event.form] if given else event.form]}
+        stamp_id = identity_of(event)
+        if event.named_by and not stamp_id:
+            return {"source": event.source, "type": event.type, "id": event.id, "named by": _namers(event)}
+        identity = {"source": event.source, "type": event.type, "id": stamp_id or event.attributes.get("id", event.id)}
+        return {name: identity[name] for name in _IDENTITY[_PUBLISHED[event.form] if stamp_id else event.form]}
 
-    def _is_hollow(self, event: Event) -> bool:
-        """Whether a tombstone of Kafka is without what the rule looks at; as a CloudEvent it may have that."""
+    def _lacks_fields(self, event: Event) -> bool:
+        """Return whether a Kafka tombstone lacks what the rule reads. As a CloudEvent it may have that."""
         if event.named_by or not self._paths:
             return True
         try:
@@ -142,34 +142,35 @@ class CompiledRule:
     def _by_paths(self, event: Event) -> Key:
         document, replay = event.document(), self._replay(event)
         if event.named_by and self.rule.digest == "powertools":
-            document = _unnamed(event)  # Powertools knows no name but the event's own
+            document = _without_name(event)  # Powertools knows no name but the event's own
         values = [get(document) for _, get in self._paths]
         if not any(map(_missing, values)):
             if self.rule.digest == "powertools":
                 return powertools_key(values, replay)
-            return self._digest(self._named(event, values) if event.named_by else map(part, values), replay)
+            return self._digest(self._carrier_parts(event, values) if event.named_by else map(part, values), replay)
         if self.rule.otherwise is not None:
             return self._otherwise(event, replay)
         missing = next(text for (text, _), value in zip(self._paths, values, strict=True) if _missing(value))
-        raise _without(missing, document, f"which is in the key of rule {self.name!r}")
+        raise _missing_error(missing, document, f"which is in the key of rule {self.name!r}")
 
-    def _named(self, event: Event, values: Sequence[Any]) -> list[Part]:
-        """The parts of a key by paths, where a carrier gave the id: what comes of the id is the carrier's name."""
-        own = _unnamed(event)
-        others = [get(own) for _, get in self._paths]
-        pairs = zip(map(part, values), values, others, strict=True)
+    def _carrier_parts(self, event: Event, values: Sequence[Any]) -> list[Part]:
+        """Return the parts of a key by paths if a carrier gave the id. Parts that use the id are the carrier's."""
+        document = _without_name(event)
+        own_values = [get(document) for _, get in self._paths]
+        triples = zip(map(part, values), values, own_values, strict=True)
         return [
-            found if not _missing(other) and part(other) == found else carrier_part(event.named_by, value)
-            for found, value, other in pairs
+            plain if not _missing(own) and part(own) == plain else carrier_part(event.named_by, value)
+            for plain, value, own in triples
         ]
 
-    def _namer(self, event: Event, found: dict[str, Any]) -> dict[str, str]:
-        if not event.named_by or self._named(event, list(found.values())) == list(map(part, found.values())):
+    def _namer(self, event: Event, by_path: dict[str, Any]) -> dict[str, str]:
+        values = list(by_path.values())
+        if not event.named_by or self._carrier_parts(event, values) == list(map(part, values)):
             return {}
-        return {"named by": _shown(event)}
+        return {"named by": _namers(event)}
 
     def _replay(self, event: Event) -> str:
-        """The replay that is part of the key, where each may run an event once more."""
+        """Return the replay that is part of the key, if each replay may run an event once more."""
         return event.replay if self._reprocess and event.replay else ""
 
     def _otherwise(self, event: Event, replay: str) -> Key:
@@ -181,34 +182,34 @@ class CompiledRule:
         document, text = event.document(), str(self.rule.version)
         value = get(document)
         if value is None:
-            raise _without(text, document, f"which is the version of rule {self.name!r}")
+            raise _missing_error(text, document, f"which is the version of rule {self.name!r}")
         return read_version(value, text, self.rule.version_ahead)
 
 
 def _missing(value: Any) -> bool:
-    """An empty text names nothing: all events that have one would be the same."""
+    # An empty string identifies nothing: all events that have one would be the same.
     return value is None or value == ""
 
 
-def _without(text: str, document: dict[str, Any], what: str) -> EventRejected:
-    """That a path leads nowhere, or to what should be a time and is none."""
+def _missing_error(text: str, document: dict[str, Any], purpose: str) -> EventRejected:
+    """Return the error for a path that leads nowhere, or to a value that cannot be read as a time."""
     if unread := unread_times(text, document):
-        return EventRejected(f"has no readable time: cannot read {unread[0]!r:.60} as a time in {text}, {what}")
-    return EventRejected(f"has no {text}, {what}")
+        return EventRejected(f"has no readable time: cannot read {unread[0]!r:.60} as a time in {text}, {purpose}")
+    return EventRejected(f"has no {text}, {purpose}")
 
 
-# What identifies an event of each form. CloudEvents are unique by source and id together only.
+# The identity of an event of each form. CloudEvents are unique by source and id together only.
 _IDENTITY = {"eventbridge": ("id",), "cloudevents": ("source", "id"), "plain": ("source", "type", "id")}
 
 
-# The same where a publisher has stamped it: a bus gives every copy that its producer sends a new id.
+# The same for a stamped event: a bus gives every copy that its producer sends a new id.
 _PUBLISHED = {"eventbridge": "plain", "cloudevents": "cloudevents", "plain": "plain"}
 
 
 def _identity(event: Event) -> tuple[Part, ...]:
-    if given := identity_of(event):
-        named = {"source": event.source, "type": event.type, "id": given}
-        return tuple(part(named[name]) for name in _IDENTITY[_PUBLISHED[event.form]])
+    if stamp_id := identity_of(event):
+        identity = {"source": event.source, "type": event.type, "id": stamp_id}
+        return tuple(part(identity[name]) for name in _IDENTITY[_PUBLISHED[event.form]])
     if not event.id:
         raise EventRejected('has no id; give its rule another key, such as key = "content"')
     if event.named_by:
@@ -217,26 +218,28 @@ def _identity(event: Event) -> tuple[Part, ...]:
         return (part(event.id),)
     if event.form == "cloudevents":
         return part(event.source), part(event.id)
-    given = event.attributes.get("id", event.id)  # 7 and "7" may be two things
-    if isinstance(given, dict | list):
-        raise EventRejected('has an id that is no text or number; give its rule another key, such as key = "content"')
-    return part(event.source), part(event.type), part(given)
+    event_id = event.attributes.get("id", event.id)  # 7 and "7" may be two things
+    if isinstance(event_id, dict | list):
+        raise EventRejected(
+            'has an id that is not a string or number; give its rule another key, such as key = "content"'
+        )
+    return part(event.source), part(event.type), part(event_id)
 
 
-def _unnamed(event: Event) -> dict[str, Any]:
-    """The event's document without the id that a carrier gave it."""
+def _without_name(event: Event) -> dict[str, Any]:
+    """Return the event's document without the id that a carrier gave it."""
     return {name: value for name, value in event.document().items() if name != "id"}
 
 
-def _shown(event: Event) -> str:
-    """The carriers that gave the event its id, for people."""
+def _namers(event: Event) -> str:
+    """Return the carriers that gave the event its id, for people."""
     return " > ".join(event.named_by)
 
 
 def _pattern(rule: Rule) -> "Pattern | None":
     if rule.match is None:
         return None
-    from eventonce.rules.pattern import Pattern, PatternError  # only where a rule has one: its imports cost
+    from eventonce.rules.pattern import Pattern, PatternError  # only if a rule has one: its imports take time
 
     try:
         return Pattern(rule.match)
@@ -245,14 +248,14 @@ def _pattern(rule: Rule) -> "Pattern | None":
 
 
 class Rulebook:
-    """The rules of one consumer; the first that matches an event wins, and `identity` where none does."""
+    """The rules of one consumer. The first that matches an event wins, and `identity` if none does."""
 
     def __init__(self, consumer: str, rules: Sequence[Rule], identity: Rule) -> None:
         names = [rule.name for rule in rules]
         for name in names:
             if names.count(name) > 1:
-                raise ConfigError(f"rule {name!r} is there twice; give each rule a name of its own")
-        self.definition = (consumer, tuple(rules), identity)  # to make the same book in another process
+                raise ConfigError(f"rule {name!r} exists twice; give each rule a name of its own")
+        self.definition = (consumer, tuple(rules), identity)  # from which another process makes the same rulebook
         self._rules = [CompiledRule(consumer, rule) for rule in rules]
         self._identity = CompiledRule(consumer, identity)
         self.all = [*self._rules, self._identity]
@@ -261,11 +264,11 @@ class Rulebook:
         self._candidates: dict[tuple[str, str], list[tuple[CompiledRule, bool]]] = {}
 
     def key(self, event: Event) -> Keyed:
-        """The event's rule and key."""
+        """Return the event's rule and key."""
         return self.find(event).key(event)
 
     def find(self, event: Event) -> CompiledRule:
-        """The rule the event falls under."""
+        """Return the event's rule."""
         document: dict[str, Any] | None = None
         possible = self._candidates.get((event.source, event.type))
         for rule, certain in self._possible(event.source, event.type) if possible is None else possible:
@@ -278,15 +281,15 @@ class Rulebook:
         return self._identity
 
     def _possible(self, source: str, kind: str) -> list[tuple[CompiledRule, bool]]:
-        """The rules that an event with this source and type may fall under, and whether that is certain."""
-        # Most patterns name their sources and types, so what they name decides without looking at each rule.
-        if len(self._candidates) >= _CACHED:
+        """Return the rules that may match an event with this source and type, and whether each surely does."""
+        # Most patterns name their sources and types, so these decide without a test of each rule.
+        if len(self._candidates) >= _MAX_CACHED:
             self._candidates.clear()
         possible = [rule for rule in self._rules if _could_match(rule.pattern, source, kind)]
-        found = [(rule, _must_match(rule.pattern, source, kind)) for rule in possible]
+        candidates = [(rule, _must_match(rule.pattern, source, kind)) for rule in possible]
         if len(source) + len(kind) <= _LONGEST_CACHED:
-            self._candidates[source, kind] = found
-        return found
+            self._candidates[source, kind] = candidates
+        return candidates
 
 
 def _could_match(pattern: "Pattern | None", source: str, kind: str) -> bool:
@@ -297,5 +300,5 @@ def _could_match(pattern: "Pattern | None", source: str, kind: str) -> bool:
 
 
 def _must_match(pattern: "Pattern | None", source: str, kind: str) -> bool:
-    """Whether what could match does, because there is nothing else in the pattern and both are there."""
+    """Return whether a pattern that could match surely does: it has no other fields, and the event has both."""
     return pattern is None or bool(source and kind and pattern.fields <= {"source", "detail-type"})

@@ -1,4 +1,4 @@
-"""Ways out, by URL; a driver is imported only when its sink is opened."""
+"""Sinks and carriers, opened by URL. A driver is imported only when its sink is opened."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -12,7 +12,7 @@ from eventonce.sinks.function import load_function
 
 __all__ = ["open_carrier", "open_sink"]
 
-# The module of each scheme, whose `open_url(url)` opens the sink; and the extra that brings its driver.
+# By scheme: the module with its `open_url(url)`, and the extra that installs its driver.
 _MODULES = {
     "http": ("http", "http"),
     "https": ("http", "http"),
@@ -30,9 +30,9 @@ _CARRIER_FORMS = "events://BUS, sns://TOPIC, sqs://QUEUE or kinesis://STREAM"
 
 
 def open_sink(url: str) -> Sink | Callable[..., Any]:
-    """Open a way out: `-` for standard output, a file, `python:package.module:function`, or a URL.
+    """Open a sink: `-` for standard output, a file, `python:package.module:function`, or a URL.
 
-    Nothing is connected to before the first event is sent.
+    No connection is made before the first event is sent.
     """
     if url.startswith("python:"):
         return load_function(url)
@@ -40,15 +40,15 @@ def open_sink(url: str) -> Sink | Callable[..., Any]:
     if not separator:
         return FileSink(url)
     if scheme not in _MODULES:
-        raise ConfigError(f"sink: {scheme}:// is not a known way out; use {_FORMS}")
+        raise ConfigError(f"sink: {scheme}:// is not supported; use {_FORMS}")
     return cast(Sink, _open_url(url, "sink", *_MODULES[scheme]))
 
 
 def open_carrier(url: str) -> Carrier:
-    """Open a service that takes several events in a call. It makes each call once, as a carrier does."""
+    """Open a carrier: a service that takes several events in a call, and makes each call once."""
     scheme, separator, _ = url.partition("://")
     if not separator or scheme not in _CARRIERS:
-        raise ConfigError(f"publisher: {url!r:.60} is no place to publish to; use {_CARRIER_FORMS}")
+        raise ConfigError(f"publisher: unsupported URL {url!r:.60}; use {_CARRIER_FORMS}")
     sink = cast(Any, _open_url(url, "publisher", *_MODULES[scheme]))
     sink.tries = 1
     carrier: Carrier = sink

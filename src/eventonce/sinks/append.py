@@ -1,4 +1,4 @@
-"""Appending lines to a file so that nothing written is lost and no line is torn, with several writers at once."""
+"""Appending lines to a file, with several writers at once: no written line is lost, and none is torn."""
 
 import errno
 import fcntl
@@ -19,10 +19,10 @@ _BLOCK = 64 * 1024
 
 
 class AppendFile:
-    """A file that lines are added to, or standard output as `-`. It is made when the first line comes.
+    """Adds lines to a file, or to standard output as `-`. The first line creates the file.
 
-    What is written is on the disk when `write` returns. A writer that was killed may leave half a line behind;
-    the event of it was never recorded as done, so it comes again, and the half line is cut off first.
+    A line is on the disk when `write` returns. A writer that was killed may leave half a line. Its event was never
+    recorded as done, so it is redelivered, and the half line is removed before the next write.
     """
 
     def __init__(self, name: str) -> None:
@@ -32,7 +32,7 @@ class AppendFile:
         self._lock = threading.Lock()  # flock is for processes: threads share the descriptor, and so the lock
 
     def check(self) -> None:
-        """Raise now if the file cannot be written, rather than when the first line comes."""
+        """Raise `SinkError` now if the file cannot be written, rather than at the first line."""
         file = Path(self.name)
         if self.name == "-" or file.exists():
             self._open()
@@ -42,13 +42,13 @@ class AppendFile:
             raise self._error(PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
     def write(self, lines: Iterable[bytes]) -> None:
-        """Add whole lines."""
+        """Add lines, each with its newline."""
         data = b"".join(line + b"\n" for line in lines)
         try:
-            with self._lock, self._locked(self._in_place()) as fd:
+            with self._lock, self._locked(self._open_in_place()) as fd:
                 if self._regular:
-                    _mend(fd)
-                    _write_whole(fd, data)
+                    _end_last_line(fd)
+                    _write_or_undo(fd, data)
                 else:
                     _write_all(fd, data)
         except OSError as error:
@@ -68,15 +68,15 @@ class AppendFile:
             self._regular = stat.S_ISREG(os.fstat(self._fd).st_mode) and self.name != "-"
         return self._fd
 
-    def _in_place(self) -> int:
-        """What is open now; a file that was moved or deleted is let go, as lines in it would be looked for in vain."""
+    def _open_in_place(self) -> int:
+        """Return the descriptor. If the file was moved or deleted, open it anew: no reader would find the lines."""
         if self._fd is not None and self._regular and not is_in_place(os.fstat(self._fd), self.name):
             self.close()
         return self._open()
 
     def _new_fd(self) -> int:
         if self.name == "-":
-            if sys.stdout is None:  # its number may be another file's by now
+            if sys.stdout is None:  # its number may belong to another file by now
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
             return sys.stdout.fileno()
         flags = os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -98,11 +98,11 @@ class AppendFile:
 
     def _error(self, error: OSError) -> SinkError:
         name = "stdout" if self.name == "-" else self.name
-        return SinkError(f"{name}: cannot be written: {error.strerror}; mend that and run again, nothing is lost")
+        return SinkError(f"{name}: cannot be written: {error.strerror}; fix this and run again (no event was lost)")
 
 
-def _write_whole(fd: int, data: bytes) -> None:
-    """Write all of it to the disk, or nothing: what was not sent as a whole will be sent again."""
+def _write_or_undo(fd: int, data: bytes) -> None:
+    """Write all of the data to the disk, or nothing: a batch that fails is sent again as a whole."""
     size = os.fstat(fd).st_size
     try:
         _write_all(fd, data)
@@ -118,14 +118,14 @@ def _write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _mend(fd: int) -> None:
-    """End the last line where a killed writer left it open: half an object goes, anything else gets its newline."""
+def _end_last_line(fd: int) -> None:
+    """End a last line that a killed writer left open: remove half an object, add the newline to anything else."""
     size = os.fstat(fd).st_size
     if not size or os.pread(fd, 1, size - 1) == b"\n":
         return
-    begin = _line_begin(fd, size)
-    if _is_torn(os.pread(fd, size - begin, begin)):
-        os.ftruncate(fd, begin)
+    start = _line_start(fd, size)
+    if _is_torn(os.pread(fd, size - start, start)):
+        os.ftruncate(fd, start)
     else:
         _write_all(fd, b"\n")
 
@@ -138,12 +138,12 @@ def _is_torn(line: bytes) -> bool:
     return False
 
 
-def _line_begin(fd: int, size: int) -> int:
-    at = size
-    while at > 0:
-        start = max(0, at - _BLOCK)
-        newline = os.pread(fd, at - start, start).rfind(b"\n")
+def _line_start(fd: int, size: int) -> int:
+    end = size
+    while end > 0:
+        start = max(0, end - _BLOCK)
+        newline = os.pread(fd, end - start, start).rfind(b"\n")
         if newline >= 0:
             return start + newline + 1
-        at = start
+        end = start
     return 0

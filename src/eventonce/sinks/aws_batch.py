@@ -1,4 +1,4 @@
-"""AWS batches: sinks whose calls take several events at once and return a result for each."""
+"""AWS batches: sinks whose calls take several events and return a result for each."""
 
 import threading
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from eventonce.sinks.batching import MAX_ATTEMPTS, BatchSender, SendJob, raise_i
 
 MIB = 1_048_576
 
-_INVALID = {ErrorKind.INVALID, ErrorKind.TOO_LARGE}  # this event is refused, and no other need be
+_INVALID = {ErrorKind.INVALID, ErrorKind.TOO_LARGE}  # the refusal concerns this event only
 _PASSING = {ErrorKind.THROTTLED, ErrorKind.EXPIRED}
 _UNUSABLE = {
     ErrorKind.CREDENTIALS, ErrorKind.DENIED, ErrorKind.MISSING, ErrorKind.DELETED, ErrorKind.UNUSABLE,
@@ -31,10 +31,11 @@ _UNANSWERED = (ConfigError, BotoCoreError, OSError, ValueError)
 
 
 class AwsBatchSink:
-    """A sink whose API takes several events at once and returns a result for each.
+    """A sink whose API takes several events in a call and returns a result for each.
 
-    What a service refuses for now is tried again a few times; botocore does that already for whole calls. Then it is
-    an answer, and the event comes again later. A call that may or may not have arrived is repeated with the same keys.
+    An entry that the service refuses for now is retried a few times, as botocore does for whole calls. After that the
+    refusal is its result, and the event is redelivered later. A call that may or may not have arrived is repeated with
+    the same keys.
     """
 
     service: str
@@ -42,27 +43,27 @@ class AwsBatchSink:
     tries = 3  # by botocore, of a call that fails as a whole
     denies_together = False  # whether one entry that is not allowed denies the whole call
 
-    def __init__(self, place: AwsUrl, clock: Clock | None = None) -> None:
-        if place.name.startswith("arn:") and place.name.count(":") > 4:
-            place.options.setdefault("region", place.name.split(":")[3])
-        self.place = place
-        self.label = f"{place.scheme}://{place.name}"
+    def __init__(self, address: AwsUrl, clock: Clock | None = None) -> None:
+        if address.name.startswith("arn:") and address.name.count(":") > 4:
+            address.options.setdefault("region", address.name.split(":")[3])
+        self.address = address
+        self.label = f"{address.scheme}://{address.name}"
         self._clock = clock or SystemClock()
         self._client: Any = None
         self._prepared = False
         self._lock = threading.Lock()
 
     def send(self, events: Sequence[Event], idempotency_keys: Sequence[str]) -> Sequence[Exception | None]:
-        """Send them in as few calls as may be; raise `SinkError` if nothing can be sent until someone acts."""
+        """Send events in as few calls as possible. Raise `SinkUnusable` if none was sent and none can be."""
         jobs = [SendJob(event, key) for event, key in zip(events, idempotency_keys, strict=True)]
         BatchSender(self, self._clock, MAX_ATTEMPTS).run(jobs)
         return raise_if_unusable([None if isinstance(job.result, EntryAccepted) else job.result for job in jobs])
 
     def client(self) -> Any:
-        """The client of the service, made on first use: even looking for credentials may ask a server."""
+        """Return the client of the service. It is created on first use: even finding credentials may need a server."""
         with self._lock:
             if self._client is None:
-                self._client = self.place.client(self.service, tries=self.tries)
+                self._client = self.address.client(self.service, tries=self.tries)
             return self._client
 
     def close(self) -> None:
@@ -74,33 +75,33 @@ class AwsBatchSink:
     # --- what each service does in its own way ---
 
     def _prepare(self) -> None:
-        """Find out once what calls need."""
+        """Look up what calls need."""
 
     def _entry(self, event: Event, item: Sendable) -> BatchEntry:
-        """Return the event as this attempt carries it, as an entry."""
+        """Return the entry of an event as this attempt carries it."""
         raise NotImplementedError
 
     def _put(self, bodies: list[dict[str, Any]]) -> list[EntryAccepted | EntryRefusal]:
-        """Make a call; return a result for each entry."""
+        """Make a call and return a result for each entry."""
         raise NotImplementedError
 
     # --- what a carrier does ---
 
     def ready(self) -> None:
-        """Find out once what calls need."""
+        """Look up what calls need, once."""
         if self._prepared:
             return
         try:
             self._prepare()
         except ClientError as error:
             refusal = _refusal(error)
-            raise (self._overrun(refusal) if _passes(error, refusal) else self._unusable(refusal)) from error
+            raise (self._down(refusal) if _passes(error, refusal) else self._unusable(refusal)) from error
         except _UNANSWERED as error:
-            raise self._no_answer(error) from error
+            raise self._connection_error(error) from error
         self._prepared = True
 
     def entry(self, item: Sendable) -> BatchEntry:
-        """Return the event as an entry."""
+        """Return the entry of an event. Raise `EventRejected` if it has none."""
         try:
             entry = self._entry(item.next_event(), item)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -110,7 +111,7 @@ class AwsBatchSink:
         return entry if entry.group else entry._replace(group=item.group)
 
     def put(self, entries: Sequence[BatchEntry]) -> list[EntryAccepted | EntryRefusal]:
-        """Make a call; return a result for each entry."""
+        """Make a call and return a result for each entry."""
         try:
             return self._put([entry.body for entry in entries])
         except ClientError as error:
@@ -118,7 +119,7 @@ class AwsBatchSink:
         except ParamValidationError as error:
             raise BatchRefused(EntryRefusal("ParamValidation", str(error))) from error
         except _UNANSWERED as error:
-            raise self._no_answer(error) from error
+            raise self._connection_error(error) from error
 
     def judge(self, refusal: EntryRefusal) -> EventRejected | SinkError:
         """Return the error that the refusal of an entry means."""
@@ -127,10 +128,10 @@ class AwsBatchSink:
             return self.rejected(refusal)
         if kind in _UNUSABLE:
             return self._unusable(refusal)
-        return self._overrun(refusal) if kind in _PASSING else self._passing(SinkError, refusal)
+        return self._down(refusal) if kind in _PASSING else self._passing(SinkError, refusal)
 
     def rejected(self, refusal: EntryRefusal) -> EventRejected:
-        """Return the error that means this event only."""
+        """Return the error that concerns this event only."""
         error = EventRejected(f"{self.label} does not take it ({refusal.code}: {refusal.message})")
         error.code = refusal.code
         return error
@@ -141,14 +142,14 @@ class AwsBatchSink:
         """Return the error that the refusal of a whole call means."""
         refusal = _refusal(error)
         if _passes(error, refusal):
-            return self._overrun(refusal)
+            return self._down(refusal)
         unusable = error_kind(refusal.code) in _UNUSABLE and not (self.denies_together and count > 1)
         return self._unusable(refusal) if unusable else BatchRefused(refusal)
 
-    def _overrun(self, refusal: EntryRefusal) -> SinkError:
-        """Return an error that passes and is not the event's fault."""
+    def _down(self, refusal: EntryRefusal) -> SinkError:
+        """Return an error that passes and is not the event's fault. Drop the client if its credentials expired."""
         if error_kind(refusal.code) is ErrorKind.EXPIRED:
-            with self._lock:  # where the credentials come from, there may be new ones; other threads may still use it
+            with self._lock:  # a new client may get new credentials; not closed, as other threads may use it
                 self._client = None
         return self._passing(SinkDown, refusal)
 
@@ -159,17 +160,19 @@ class AwsBatchSink:
 
     def _unusable(self, refusal: EntryRefusal) -> SinkUnusable:
         error = SinkUnusable(
-            f"{self.label} cannot be used ({refusal.code}: {refusal.message}); mend that and run again, nothing is lost"
+            f"{self.label} cannot be used ({refusal.code}: {refusal.message}); fix this and run again "
+            "(no event was lost)"
         )
         error.code = refusal.code
         return error
 
-    def _no_answer(self, error: Exception) -> SinkError:
-        unanswered = self._unanswered(error)
-        unanswered.code = type(error).__name__
-        return unanswered
+    def _connection_error(self, error: Exception) -> SinkError:
+        """Return the error that a call without a response means."""
+        translated = self._translate(error)
+        translated.code = type(error).__name__
+        return translated
 
-    def _unanswered(self, error: Exception) -> SinkError:
+    def _translate(self, error: Exception) -> SinkError:
         if isinstance(error, NoCredentialsError | PartialCredentialsError):
             return SinkUnusable(
                 f"{self.label}: there are no AWS credentials; give this process a role, a profile or AWS_ACCESS_KEY_ID"
@@ -177,7 +180,7 @@ class AwsBatchSink:
         if isinstance(error, NoRegionError | ConfigError):
             return SinkUnusable(f"{self.label}: {error}")
         if isinstance(error, ValueError):
-            return SinkUnusable(f"{self.label}: the endpoint or region in its URL is not one AWS knows how to call")
+            return SinkUnusable(f"{self.label}: the endpoint or region in its URL is not valid; fix the URL")
         return SinkDown(f"{self.label} did not answer ({type(error).__name__}); trying again later may help")
 
 

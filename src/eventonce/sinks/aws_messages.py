@@ -12,19 +12,19 @@ from eventonce.event.paths import getter
 from eventonce.ports import BatchEntry, EntryAccepted, EntryRefusal, Sendable
 from eventonce.sinks.batching import NO_RESULT
 
-KEY = "eventonce-key"  # the attribute that carries the idempotency key where there is no deduplication id
-_PLAIN = re.compile(r"[!-~]{1,128}")  # what AWS takes: letters, digits and punctuation
+KEY = "eventonce-key"  # the attribute with the idempotency key, for messages without a deduplication id
+_PLAIN = re.compile(r"[!-~]{1,128}")  # what AWS accepts: letters, digits and punctuation
 
 
 class MessageFormat:
-    """How an event becomes a message of SQS or SNS: with a deduplication id and a group if the name ends in `.fifo`."""
+    """The form of messages of SQS and SNS: with a deduplication id and a group if the name ends in `.fifo`."""
 
-    def __init__(self, place: AwsUrl, body: str) -> None:
-        self._body = body  # what the API calls it
-        fifo = place.name.endswith(".fifo")
-        if "group" in place.options and not fifo:
-            raise place.wrong("group is for what keeps order, and such names end in .fifo; leave it out")
-        self._group = GroupPath(place) if fifo else None
+    def __init__(self, address: AwsUrl, body: str) -> None:
+        self._body = body  # the name of the field in the API
+        fifo = address.name.endswith(".fifo")
+        if "group" in address.options and not fifo:
+            raise address.wrong("group is only for FIFO names, which end in .fifo; leave it out")
+        self._group = GroupPath(address) if fifo else None
 
     def entry(self, event: Event, item: Sendable) -> BatchEntry:
         """Return the event as an entry of a batch."""
@@ -42,11 +42,11 @@ class MessageFormat:
 
 
 class GroupPath:
-    """Groups events by the value at a path; without a path, by their source."""
+    """Groups events by the value at a path, or by their source if there is no path."""
 
-    def __init__(self, place: AwsUrl) -> None:
-        self._path = place.options.get("group", "source || 'eventonce'")
-        self._get = getter(self._path, f"{place.label}: group")
+    def __init__(self, address: AwsUrl) -> None:
+        self._path = address.options.get("group", "source || 'eventonce'")
+        self._get = getter(self._path, f"{address.label}: group")
 
     def of(self, event: Event) -> str:
         """Return the group of an event."""
@@ -57,30 +57,30 @@ class GroupPath:
 
 
 def group_name(value: Any) -> str:
-    """Return a value as the name of a group, in letters that AWS takes."""
+    """Return the name of a group for a value, in characters that AWS accepts."""
     text = value if isinstance(value, str) else canonical(value).decode()
     return text if _PLAIN.fullmatch(text) else hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-# --- the results of a call; an entry without one is refused ---
+# --- the results of a call: an entry without one is refused ---
 
 
 def with_ids(bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the entries with an id each, by which the response names them."""
+    """Return the entries with ids, by which the response names them."""
     return [{"Id": str(number), **body} for number, body in enumerate(bodies)]
 
 
 def results_by_id(response: dict[str, Any], count: int) -> list[EntryAccepted | EntryRefusal]:
     """Return one result per entry of `with_ids`."""
     results: dict[str, EntryAccepted | EntryRefusal] = {
-        each["Id"]: EntryAccepted(each.get("MessageId")) for each in response.get("Successful", ())
+        item["Id"]: EntryAccepted(item.get("MessageId")) for item in response.get("Successful", ())
     }
-    results |= {each["Id"]: EntryRefusal(each["Code"], each.get("Message", "")) for each in response.get("Failed", ())}
+    results |= {item["Id"]: EntryRefusal(item["Code"], item.get("Message", "")) for item in response.get("Failed", ())}
     return [results.get(str(number), NO_RESULT) for number in range(count)]
 
 
 def results_in_order(items: list[dict[str, Any]], count: int, id_name: str) -> list[EntryAccepted | EntryRefusal]:
-    """Return one result per entry of a response that answers in the order of the request."""
+    """Return one result per entry of a response in the order of the request."""
     results: list[EntryAccepted | EntryRefusal] = [
         EntryRefusal(item["ErrorCode"], item.get("ErrorMessage", ""))
         if item.get("ErrorCode")

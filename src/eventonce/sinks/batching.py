@@ -1,15 +1,15 @@
 """Batching: events sent in as few calls as possible, in the order of their groups, and retried if that may help."""
 
 import random
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 from eventonce.clock import Clock
 from eventonce.errors import EventRejected, SinkDown, SinkError, SinkUnusable
 from eventonce.event import Event
+from eventonce.event.groups import GroupQueue, Stops
 from eventonce.ports import BatchEntry, BatchRefused, CallLimits, Carrier, EntryAccepted, EntryRefusal
 
-MAX_ATTEMPTS = 4  # for one event in one go; the engine brings back what fails then
+MAX_ATTEMPTS = 4  # for one event in one `send`; after that the engine retries it
 _FIRST_PAUSE = 250
 _LONGEST_PAUSE = 20_000
 
@@ -26,11 +26,11 @@ class SendJob:
     def __init__(self, event: Event, key: str = "", group: str | None = None) -> None:
         self.event = event
         self._key = key
-        self.group = group  # where the caller names it; else the carrier finds it in the event
+        self.group = group  # if the caller names one; else the carrier finds it in the event
         self.entry = BatchEntry({}, 0)
         self.attempts = 0
         self.error: EventRejected | SinkError | None = None  # of the last attempt
-        self.result: EntryAccepted | EventRejected | SinkError | None = None  # None as long as it may be sent
+        self.result: EntryAccepted | EventRejected | SinkError | None = None  # None while it may be sent
 
     @property
     def key(self) -> str:
@@ -45,91 +45,66 @@ class SendJob:
 # --- order ---
 
 
-class GroupOrder:
-    """Sends one of a group at a time, and none behind one of its group that failed.
+class SendQueue:
+    """Jobs to send. Groups do not wait for each other, and jobs without a group wait for none.
 
-    A refused event has not failed: nothing will ever come of it, so the next one goes.
+    A refused event has not failed: nothing will ever come of it, so the next one of its group goes.
     """
 
-    def __init__(self) -> None:
-        self._waiting: dict[str | None, deque[SendJob]] = {}  # by the group of their entries, behind one under way
-        self._failed: set[str] = set()  # groups as the caller names them, of jobs that could not even be written
-
-    def admit(self, job: SendJob) -> bool:
-        """Return whether the job may be sent now. Else it waits for its turn, or has its result."""
-        if job.result is None and job.group in self._failed:
-            job.result = _held_back()
-        if job.result is not None:
-            if job.group is not None and isinstance(job.result, SinkError):
-                self._failed.add(job.group)
-            return False
-        group = job.entry.group
-        if group in self._waiting:
-            self._waiting[group].append(job)
-            return False
-        if group is not None:
-            self._waiting[group] = deque()
-        return True
-
-    def following(self, job: SendJob) -> SendJob | None:
-        """Return the job that may be sent after this one has its result, if there is one."""
-        group = job.entry.group
-        waiting = self._waiting.get(group)
-        if not waiting:
-            return None
-        if not isinstance(job.result, SinkError):
-            return waiting.popleft()
-        for other in self._waiting.pop(group):
-            other.result = _held_back()
-        return None
-
-    def waiting(self) -> list[SendJob]:
-        """Return the jobs that wait for another of their group."""
-        return [job for jobs in self._waiting.values() for job in jobs]
-
-
-def _held_back() -> SinkDown:
-    return SinkDown("was not sent: an earlier event in its group failed")
-
-
-class SendQueue:
-    """What is to be sent. Groups do not wait for each other, and jobs without a group wait for none."""
-
     def __init__(self, jobs: Iterable[SendJob]) -> None:
-        self._order = GroupOrder()
-        self._ready = deque(job for job in jobs if self._order.admit(job))
+        self._queue = GroupQueue(_sendable(jobs), lambda job: job.entry.group)
         self._later: list[SendJob] = []
 
     def __bool__(self) -> bool:
-        return bool(self._ready or self._later)
+        return bool(self._queue.free or self._later)
 
     def next_call(self, limits: CallLimits) -> list[SendJob]:
         """Return the jobs of the next call. No two are of one group: the second could get through without the first."""
         call: list[SendJob] = []
         size = 0
-        while self._ready and len(call) < limits.entries:
-            size += self._ready[0].entry.size
+        free = self._queue.free
+        while free and len(call) < limits.entries:
+            size += free[0].entry.size
             if call and size > limits.together:
                 break
-            call.append(self._ready.popleft())
+            call.append(free.popleft())
         return call
 
     def settle(self, job: SendJob) -> None:
-        """After a call: a job without a result goes into the next pass; else the next of its group may go."""
+        """Move a job on after its call: without a result into the next pass, else let the next of its group go."""
         if job.result is None:
             self._later.append(job)
-        elif (following := self._order.following(job)) is not None:
-            self._ready.append(following)
+        else:
+            _hold_back(self._queue.ended(job, well=not isinstance(job.result, SinkError)))
 
     def next_pass(self) -> list[SendJob]:
-        """Begin another pass with what did not get through in this one, before all else."""
+        """Start another pass. The jobs that this one left without a result come first."""
         repeated, self._later = self._later, []
-        self._ready.extendleft(reversed(repeated))
+        self._queue.free.extendleft(reversed(repeated))
         return repeated
 
     def remaining(self) -> list[SendJob]:
         """Return all that was not sent."""
-        return [*self._later, *self._ready, *self._order.waiting()]
+        return [*self._later, *self._queue.waiting()]
+
+
+def _sendable(jobs: Iterable[SendJob]) -> list[SendJob]:
+    """Return the jobs that may be sent. One that could not be written holds back those behind it in its group."""
+    stops = Stops()
+    sendable: list[SendJob] = []
+    for position, job in enumerate(jobs):
+        if job.result is None and stops.hold_back(job.group, position):
+            _hold_back([job])
+        elif job.result is None:
+            sendable.append(job)
+        elif isinstance(job.result, SinkError):
+            stops.stop(job.group, position)
+    return sendable
+
+
+def _hold_back(jobs: Sequence[SendJob]) -> None:
+    for job in jobs:
+        job.result = SinkDown("was not sent: an earlier event in its group failed")
 
 
 # --- sending ---
@@ -138,29 +113,29 @@ class SendQueue:
 class BatchSender:
     """Sends jobs until each has its result.
 
-    A pass sends each of them once, those behind another of their group after it. Then comes a pause, and a pass of
-    what may get through another time. A refusal of the whole call ends the pass.
+    A pass sends each job once, in the order of its group. A pause follows, and then a pass of the jobs that a retry may
+    help. A refusal of a whole call ends the pass.
     """
 
-    patient = False  # whether trouble of a whole call is waited out here; else it is everyone's result
+    patient = False  # whether to wait if a whole call fails; else its error is the result of all jobs
 
     def __init__(self, carrier: Carrier, clock: Clock, max_attempts: int) -> None:
         self._carrier = carrier
         self._clock = clock
         self._max_attempts = max_attempts
-        self._ended = 0
+        self._settled = 0  # jobs that have their result
 
     def run(self, jobs: Sequence[SendJob]) -> None:
         """Give each job its result."""
         for job in jobs:
             self._write(job)
-        self._refused([job for job in jobs if job.result is not None])
+        self._on_refused([job for job in jobs if job.result is not None])
         queue = SendQueue(jobs)
         error, stalls = None, 0
         while queue:
-            ended = self._ended
+            settled = self._settled
             error = self._pass(queue)
-            stalls = 0 if self._ended > ended else stalls + 1
+            stalls = 0 if self._settled > settled else stalls + 1
             if error is not None and not self._waits_out(error, stalls, queue):
                 break
             if queue:
@@ -170,21 +145,21 @@ class BatchSender:
 
     # --- what a publisher does in its own way ---
 
-    def _refused(self, jobs: Sequence[SendJob]) -> None:
-        """These will never be sent."""
+    def _on_refused(self, jobs: Sequence[SendJob]) -> None:
+        """Handle jobs that will never be sent."""
 
-    def _judged(self, refusal: EntryRefusal) -> EventRejected | SinkError:
+    def _judge(self, refusal: EntryRefusal) -> EventRejected | SinkError:
         return self._carrier.judge(refusal)
 
     # --- one pass ---
 
     def _waits_out(self, error: SinkError, stalls: int, queue: SendQueue) -> bool:
-        last = self._max_attempts
-        worn_out = stalls >= last or any(job.attempts >= last for job in queue.remaining())
-        return self.patient and not isinstance(error, SinkUnusable) and not worn_out
+        limit = self._max_attempts
+        exhausted = stalls >= limit or any(job.attempts >= limit for job in queue.remaining())
+        return self.patient and not isinstance(error, SinkUnusable) and not exhausted
 
     def _pass(self, queue: SendQueue) -> SinkError | None:
-        """Send what can be sent now; return the error that stopped that."""
+        """Send what can be sent now. Return the error that ended the pass, if any."""
         for job in queue.next_pass():
             self._write(job)
         try:
@@ -197,23 +172,23 @@ class BatchSender:
 
     def _call(self, call: list[SendJob], queue: SendQueue) -> None:
         try:
-            if open_ := [job for job in call if job.result is None]:
-                self._send(open_)
+            if unsettled := [job for job in call if job.result is None]:
+                self._send(unsettled)
         finally:
-            self._refused([job for job in call if isinstance(job.result, EventRejected)])
+            self._on_refused([job for job in call if isinstance(job.result, EventRejected)])
             for job in call:
-                self._ended += job.result is not None
+                self._settled += job.result is not None
                 queue.settle(job)
 
     def _send(self, jobs: list[SendJob]) -> None:
-        """Make a call and note its results; raise an error that stops all further sending."""
+        """Make a call and note its results. Raise an error that ends the pass."""
         for job in jobs:
             job.attempts += 1
         try:
             results = self._carrier.put([job.entry for job in jobs])
         except BatchRefused as refused:
             if len(jobs) > 1:
-                self._send_apart(jobs)
+                self._send_one_by_one(jobs)
                 return
             results = [refused.refusal]
         except SinkError as error:
@@ -222,8 +197,8 @@ class BatchSender:
             raise
         self._note_all(jobs, results)
 
-    def _send_apart(self, jobs: list[SendJob]) -> None:
-        """Send each alone: one of them is to blame, and the others must not share its fate."""
+    def _send_one_by_one(self, jobs: list[SendJob]) -> None:
+        """Send each job alone: one of them is to blame, and the others must not fail with it."""
         denied: dict[SendJob, SinkUnusable] = {}
         for job in jobs:
             self._write(job)
@@ -236,7 +211,7 @@ class BatchSender:
         if denied and not any(isinstance(job.result, EntryAccepted) for job in jobs):
             raise next(iter(denied.values()))
         for job, denial in denied.items():
-            job.result = EventRejected(f"was refused where others were taken: {denial}")
+            job.result = EventRejected(f"was refused while others were accepted: {denial}")
             job.result.code = denial.code
 
     def _note_all(self, jobs: list[SendJob], results: Sequence[EntryAccepted | EntryRefusal]) -> None:
@@ -255,12 +230,12 @@ class BatchSender:
         if isinstance(result, EntryAccepted):
             job.result, job.error = result, None
             return
-        job.error = self._judged(result)
+        job.error = self._judge(result)
         if isinstance(job.error, EventRejected | SinkUnusable) or job.attempts >= self._max_attempts:
             job.result = job.error
 
     def _write(self, job: SendJob) -> None:
-        """Make it ready for its next attempt."""
+        """Make the entry of a job for its next attempt."""
         if job.result is not None:
             return
         try:
@@ -270,15 +245,15 @@ class BatchSender:
 
 
 def pause(attempts: int) -> int:
-    """Return how many milliseconds to wait after so many attempts."""
+    """Return the milliseconds to wait after a number of attempts."""
     longest = min(_FIRST_PAUSE * 2 ** min(attempts - 1, 10), _LONGEST_PAUSE)
     return random.randint(longest // 2, longest)  # noqa: S311  # jitter, not a secret
 
 
 def raise_if_unusable(results: Sequence[Exception | None]) -> Sequence[Exception | None]:
-    """Return these results; raise instead if nothing was sent and nothing can be.
+    """Return these results. Raise instead if nothing was sent and nothing can be.
 
-    What was sent must be recorded or it would be sent twice, so then the error is the result of the others only.
+    What was sent must be recorded, or it would be sent twice. Then the error is the result of the others only.
     """
     unusable = next((result for result in results if isinstance(result, SinkUnusable)), None)
     if unusable is not None and None not in results:

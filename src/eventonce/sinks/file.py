@@ -1,4 +1,4 @@
-"""Events as JSON lines into a file or to standard output."""
+"""A sink that writes events as JSON lines to a file or to standard output."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,14 @@ from eventonce.sinks.append import AppendFile
 
 
 class FileSink:
-    """One line for each event."""
+    """Writes one line per event."""
 
     def __init__(self, name: str) -> None:
         self._file = AppendFile(name)
         self._file.check()
 
     def send(self, events: Sequence[Event], idempotency_keys: Sequence[str]) -> Sequence[Exception | None]:
-        """Write all of them; a file that cannot be written raises and leaves every one of them to be sent again."""
+        """Write all events. Raise `SinkError` if the file cannot be written, and then none of them is in it."""
         self._file.write(event.line() for event in events)
         return [None] * len(events)
 

@@ -1,4 +1,4 @@
-"""A Python function as a way out."""
+"""A Python function as a sink."""
 
 import importlib
 import sys
@@ -10,7 +10,7 @@ from eventonce.errors import ConfigError
 
 
 def load_function(url: str) -> Callable[..., Any]:
-    """The function that `python:package.module:function` names; modules of the current folder are found too."""
+    """Import the function that `python:package.module:function` names, also from the current folder."""
     module_name, _, name = url.removeprefix("python:").partition(":")
     if not module_name or not name:
         raise ConfigError(f"sink: {url!r} names no function; write python:package.module:function")
@@ -20,8 +20,8 @@ def load_function(url: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # whatever the user's module raises while it is imported
-        why = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"sink: {url}: module {module_name!r} cannot be imported: {why}") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"sink: {url}: module {module_name!r} cannot be imported: {reason}") from error
     function = getattr(module, name, None)
     if not callable(function):
         raise ConfigError(f"sink: {url}: module {module_name!r} has no function {name!r}")

@@ -1,4 +1,4 @@
-"""Events to a receiver over HTTP."""
+"""A sink that posts events to a receiver over HTTP."""
 
 import os
 import re
@@ -17,49 +17,49 @@ from eventonce.event import Event
 from eventonce.sinks.batching import MAX_ATTEMPTS, pause, raise_if_unusable
 
 _IN_FLIGHT = 8  # requests at a time
-_LONGEST_WAIT = 10_000  # that a receiver may ask for; a longer one is left to the engine
-_LONGEST_REST = 3_600_000  # and no receiver can ask for more
-_READ = 65_536  # of an answer; beyond that the connection is given up
-_SHOWN = 200
-_LATER = {408, 425, 429}  # and all from 500 on
-_OVERRUN = {429, 503}  # which speak of the receiver and not of the event
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # of a header
-_TEXT = re.compile(r"[ -~]+")  # that a header can carry
-_OURS = ("content-type", "idempotency-key")
+_MAX_WAIT = 10_000  # milliseconds that a Retry-After is waited for here; a longer one is left to the engine
+_MAX_REST = 3_600_000  # milliseconds; a longer Retry-After counts as this
+_MAX_RESPONSE = 65_536  # bytes that are read; then the connection is closed
+_MAX_EXCERPT = 200  # characters of a response in an error
+_RETRYABLE = {408, 425, 429}  # and all from 500 on
+_SINK_DOWN = {429, 503}  # which concern the receiver and not the event
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[ -~]+")
+_RESERVED_HEADERS = ("content-type", "idempotency-key")
 _OPTIONS = ("timeout", "token_env", "header")
 
 
-class _Try(NamedTuple):
-    """How one request ended."""
+class _RequestResult(NamedTuple):
+    """The result of one request."""
 
     error: Exception | None
-    again: int | None = None  # after how many milliseconds at least another may be made; None: that is no use
-    for_all: bool = False  # whether it is the receiver and not the event that is to blame
+    retry_after: int | None = None  # minimum delay before a retry, in ms; None: do not retry
+    for_all: bool = False  # whether the receiver is to blame, and not the event
 
 
 class _Round:
-    """One sending of several events: the token they carry, and what keeps the rest of them from being sent."""
+    """One `send` of several events: their token, and the error that stops the remaining ones."""
 
     def __init__(self, token: str) -> None:
         self.token = token
-        self.trouble: Exception | None = None
+        self.error: Exception | None = None
 
 
 class HttpSink:
-    """Each event in a POST request of its own, several at a time, with its `Idempotency-Key`.
+    """Posts each event in a request of its own, several at a time, with its `Idempotency-Key`.
 
-    The URL is the receiver's own, query and all. What we need beside it stands behind the `#`, which is never sent:
+    The URL is the receiver's, with its query. Our own options follow the `#`, which is never sent:
     `https://api.example.com/events#timeout=5s&token_env=API_TOKEN`.
     """
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         parts = _split(url)
-        self.label = _shown(url)
+        self.label = _redact_url(url)
         options = self._options(parts.fragment)
         self._timeout = duration(options.get("timeout", "10s"), "sink: timeout")
         if not self._timeout:
-            raise ConfigError(f"sink: {self.label}: timeout: 0 leaves no time to answer; write it like 10s")
+            raise ConfigError(f"sink: {self.label}: timeout: 0 leaves no time to respond; use a duration such as 10s")
         self._token_env = options.get("token_env")
         self._header = options.get("header")
         self._target = urlunsplit(parts._replace(netloc=_host(parts), fragment=""))
@@ -75,7 +75,7 @@ class HttpSink:
         )
 
     def send(self, events: Sequence[Event], idempotency_keys: Sequence[str]) -> Sequence[Exception | None]:
-        """Send each; raises `SinkError` where nothing can be sent until someone acts."""
+        """Send each event. Raise `SinkUnusable` if none was sent and none can be."""
         one_round = _Round(self._token())
         with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="eventonce-http") as pool:
             futures = [
@@ -88,74 +88,75 @@ class HttpSink:
         self._client.close()
 
     def _deliver(self, event: Event, key: str, one_round: _Round) -> Exception | None:
-        """Send one, and again where that may help: always with the same key, because it may have arrived before."""
-        if (trouble := one_round.trouble) is not None:
-            return trouble if isinstance(trouble, SinkDown) else SinkDown(f"was not sent, because {trouble}")
+        """Send one event, with retries. Each has the same key, because the first request may have arrived."""
+        if (error := one_round.error) is not None:
+            return error if isinstance(error, SinkDown) else SinkDown(f"was not sent, because {error}")
         try:
             body = event.line()
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             return EventRejected(f"cannot be written as JSON: {error}")
         headers = {"Content-Type": _content_type(event), "Idempotency-Key": key, **self._authority(one_round.token)}
-        end = self._request(body, headers, one_round.token)
+        result = self._request(body, headers, one_round.token)
         for attempts in range(1, MAX_ATTEMPTS):
-            if end.again is None or end.again > _LONGEST_WAIT:
+            if result.retry_after is None or result.retry_after > _MAX_WAIT:
                 break
-            self._clock.sleep(end.again + pause(attempts))
-            end = self._request(body, headers, one_round.token)
-        if end.for_all:
-            one_round.trouble = end.error
-        return end.error
+            self._clock.sleep(result.retry_after + pause(attempts))
+            result = self._request(body, headers, one_round.token)
+        if result.for_all:
+            one_round.error = result.error
+        return result.error
 
-    def _request(self, body: bytes, headers: Mapping[str, str], token: str) -> _Try:
+    def _request(self, body: bytes, headers: Mapping[str, str], token: str) -> _RequestResult:
         try:
             with self._client.stream("POST", self._target, content=body, headers=headers) as response:
                 return self._judge(response, self._read(response), token)
         except httpx.HTTPError as error:
-            why = f"{self.label} did not answer ({type(error).__name__}); trying again later may help"
-            nobody_there = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-            return _Try((SinkDown if nobody_there else SinkError)(why), 0, for_all=True)
+            reason = f"{self.label} did not answer ({type(error).__name__}); trying again later may help"
+            unreachable = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            return _RequestResult((SinkDown if unreachable else SinkError)(reason), 0, for_all=True)
 
     def _read(self, response: httpx.Response) -> bytes:
-        """What it says, up to a bound: what was said first is enough for us."""
-        body, until = b"", self._clock.steady() + self._timeout
+        """Read the start of a response: an excerpt is enough for an error."""
+        body, deadline = b"", self._clock.steady() + self._timeout
         try:
             for chunk in response.iter_raw():
                 body += chunk
-                if len(body) >= _READ or self._clock.steady() > until:
+                if len(body) >= _MAX_RESPONSE or self._clock.steady() > deadline:
                     break
-        except httpx.HTTPError:  # the status was whole
+        except httpx.HTTPError:  # the status has arrived
             pass
         return body
 
-    def _judge(self, response: httpx.Response, body: bytes, token: str) -> _Try:
+    def _judge(self, response: httpx.Response, body: bytes, token: str) -> _RequestResult:
         status = response.status_code
         if response.is_success:
-            return _Try(None)
-        said = f"{self.label} answered {status}{self._excerpt(body, token)}"
-        if status in _LATER or status >= 500:
-            return self._later(said, response.headers.get("retry-after"), SinkDown if status in _OVERRUN else SinkError)
+            return _RequestResult(None)
+        message = f"{self.label} answered {status}{self._excerpt(body, token)}"
+        if status in _RETRYABLE or status >= 500:
+            kind = SinkDown if status in _SINK_DOWN else SinkError
+            return self._retry_later(message, response.headers.get("retry-after"), kind)
         if status == 401:
-            return _unusable(f"{said}; mend the credentials and run again, nothing is lost")
+            return _unusable(f"{message}; fix the credentials and run again (no event was lost)")
         if status >= 400:
-            return _Try(EventRejected(said))
-        there = _shown(response.headers.get("location", "nowhere"))
+            return _RequestResult(EventRejected(message))
+        target = _redact_url(response.headers.get("location", "nowhere"))
         return _unusable(
-            f"{self.label} answered {status} and points to {there}; redirects are not followed, so name "
-            "the right place in the sink's URL"
+            f"{self.label} answered {status} and redirects to {target}; use the final URL (redirects are not followed)"
         )
 
-    def _later(self, said: str, asked: str | None, kind: type[SinkError]) -> _Try:
-        wait = 0 if asked is None else self._wait(asked)
-        if wait <= _LONGEST_WAIT:
-            return _Try(kind(said), wait)
-        error = kind(f"{said}; it asks to be left alone for {wait / 1000:.0f} s")
-        error.retry_at = self._clock.utc() + min(wait, _LONGEST_REST)
-        return _Try(error, wait)
+    def _retry_later(self, message: str, retry_after: str | None, kind: type[SinkError]) -> _RequestResult:
+        wait = 0 if retry_after is None else self._milliseconds(retry_after)
+        if wait <= _MAX_WAIT:
+            return _RequestResult(kind(message), wait)
+        error = kind(f"{message}; it allows no retry for {wait / 1000:.0f} s")
+        error.retry_at = self._clock.utc() + min(wait, _MAX_REST)
+        return _RequestResult(error, wait)
 
-    def _wait(self, asked: str) -> int:
-        """A `Retry-After` in milliseconds: it is written in seconds, or as a date."""
+    def _milliseconds(self, retry_after: str) -> int:
+        """Return a `Retry-After` in milliseconds. It is written in seconds, or as a date."""
         try:
-            seconds = int(asked) if asked.strip().isdecimal() else _seconds(asked) - self._clock.utc() / 1000
+            plain = retry_after.strip().isdecimal()
+            seconds = int(retry_after) if plain else _seconds(retry_after) - self._clock.utc() / 1000
         except ValueError:
             return 0
         return max(0, round(seconds * 1000))
@@ -170,10 +171,10 @@ class HttpSink:
             raise SinkUnusable(
                 f"{self.label}: the environment variable {self._token_env} is not set; set it and run again"
             )
-        if not _TEXT.fullmatch(token):
+        if not _HEADER_VALUE.fullmatch(token):
             raise SinkUnusable(
                 f"{self.label}: the environment variable {self._token_env} holds what no header can carry, such as a "
-                "line break or an accent; mend it and run again"
+                "line break or an accent; fix it and run again"
             )
         return token
 
@@ -184,23 +185,27 @@ class HttpSink:
 
     def _excerpt(self, body: bytes, token: str) -> str:
         text = " ".join(body.decode("utf-8", "replace").split())
-        for secret in filter(None, (token, self._basic, self._password)):  # some receivers repeat what they were sent
+        for secret in filter(None, (token, self._basic, self._password)):  # some receivers echo what they were sent
             text = text.replace(secret, "***")
-        return f": {text[:_SHOWN]}" if text else ""
+        return f": {text[:_MAX_EXCERPT]}" if text else ""
 
     # --- the URL ---
 
     def _options(self, fragment: str) -> dict[str, str]:
-        found = dict(parse_qsl(fragment, keep_blank_values=True))
-        for name in found:
+        options = dict(parse_qsl(fragment, keep_blank_values=True))
+        for name in options:
             if name not in _OPTIONS:
-                raise ConfigError(f"sink: {self.label}: #{name} is not known; it takes {', '.join(_OPTIONS)}")
-        if "header" in found and "token_env" not in found:
-            raise ConfigError(f"sink: {self.label}: header= needs token_env=, which names the variable with its value")
-        header = found.get("header", "authorization")
-        if not _NAME.fullmatch(header) or header.lower() in _OURS:
-            raise ConfigError(f"sink: {self.label}: header={header} is no name that a header for a token can have")
-        return found
+                raise ConfigError(f"sink: {self.label}: unknown option #{name}; use {', '.join(_OPTIONS)}")
+        if "header" in options and "token_env" not in options:
+            raise ConfigError(
+                f"sink: {self.label}: header= has no value; add token_env= with the name of an environment variable"
+            )
+        header = options.get("header", "authorization")
+        if not _HEADER_NAME.fullmatch(header) or header.lower() in _RESERVED_HEADERS:
+            raise ConfigError(
+                f"sink: {self.label}: header={header} is not a valid header for a token; use another name"
+            )
+        return options
 
 
 open_url = HttpSink
@@ -221,15 +226,15 @@ def _host(parts: SplitResult) -> str:
     return parts.netloc.rpartition("@")[2]
 
 
-def _shown(url: str) -> str:
-    """A URL without what may be secret in it."""
-    scheme, found, rest = url.partition("#")[0].partition("?")[0].rpartition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{found}{host.rpartition('@')[2]}{slash}{path}"
+def _redact_url(url: str) -> str:
+    """Return a URL without the parts that may be secret."""
+    scheme, separator, address = url.partition("#")[0].partition("?")[0].rpartition("://")
+    host, slash, path = address.partition("/")
+    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}"
 
 
-def _unusable(why: str) -> _Try:
-    return _Try(SinkUnusable(why), for_all=True)
+def _unusable(reason: str) -> _RequestResult:
+    return _RequestResult(SinkUnusable(reason), for_all=True)
 
 
 def _content_type(event: Event) -> str:

@@ -1,4 +1,4 @@
-"""Events to a topic of SNS, and so to all its subscribers."""
+"""A sink that publishes events to an SNS topic, and so to its subscribers."""
 
 from typing import Any
 
@@ -11,20 +11,20 @@ from eventonce.sinks.aws_messages import MessageFormat, results_by_id, with_ids
 
 
 class SnsSink(AwsBatchSink):
-    """`sns://TOPIC`, by name or ARN; a FIFO topic takes `?group=PATH`."""
+    """`sns://TOPIC`, by name or ARN. A FIFO topic takes `?group=PATH`."""
 
     service = "sns"
-    limits = CallLimits(10, MIB // 4, MIB)  # a topic may be set to take more than a quarter
+    limits = CallLimits(10, MIB // 4, MIB)  # the default of a topic, and the most that it can be set to
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         super().__init__(AwsUrl(url, "sink", "group"), clock)
-        self._message = MessageFormat(self.place, "Message")
-        self._arn = self.place.name
+        self._message = MessageFormat(self.address, "Message")
+        self._arn = self.address.name
 
     def _prepare(self) -> None:
-        name = self.place.name  # not the ARN so far: threads may do this at the same time
+        name = self.address.name  # not self._arn: threads may do this at the same time
         if not name.startswith("arn:"):
-            meta, sts = self.client().meta, self.place.client("sts")
+            meta, sts = self.client().meta, self.address.client("sts")
             try:
                 account = sts.get_caller_identity()["Account"]
             finally:

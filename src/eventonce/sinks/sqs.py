@@ -1,4 +1,4 @@
-"""Events into a queue of SQS."""
+"""A sink that sends events to an SQS queue."""
 
 from typing import Any
 
@@ -11,18 +11,18 @@ from eventonce.sinks.aws_messages import MessageFormat, results_by_id, with_ids
 
 
 class SqsSink(AwsBatchSink):
-    """`sqs://QUEUE` or `sqs://ACCOUNT/QUEUE`; a FIFO queue takes `?group=PATH`."""
+    """`sqs://QUEUE` or `sqs://ACCOUNT/QUEUE`. A FIFO queue takes `?group=PATH`."""
 
-    what = "sink"
+    setting = "sink"
     service = "sqs"
     limits = CallLimits(10, MIB, MIB)
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
-        super().__init__(AwsUrl(url, self.what, "group"), clock)
-        self._owner, _, self._name = self.place.name.rpartition("/")
+        super().__init__(AwsUrl(url, self.setting, "group"), clock)
+        self._owner, _, self._name = self.address.name.rpartition("/")
         if self._owner and not self._owner.isdecimal():
-            raise self.place.wrong("names no queue; write sqs://QUEUE, or sqs://ACCOUNT/QUEUE for another account's")
-        self._message = MessageFormat(self.place, "MessageBody")
+            raise self.address.wrong("names no queue; write sqs://QUEUE, or sqs://ACCOUNT/QUEUE for another account's")
+        self._message = MessageFormat(self.address, "MessageBody")
         self._queue_url = ""
 
     def _prepare(self) -> None:

@@ -1,4 +1,4 @@
-"""Ways in, by URL."""
+"""Sources, opened by URL."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -22,9 +22,9 @@ _STREAMS = ("kinesis://", "dynamodbstreams://")
 def open_source(
     url: str, clock: Clock | None = None, *, store: Callable[[], Store] | None = None, consumer: str = "default"
 ) -> "FileSource | SqsSource | ShardSource | Requests":
-    """Open a way in: a file of JSON lines, `-` for standard input, a queue, a stream, or where requests are awaited.
+    """Open a source: a file of JSON lines, `-` for standard input, a queue, a stream, or an address for requests.
 
-    The workers of a consumer share a stream by the store, to which a stream opens a connection of its own.
+    The workers of a consumer share a stream through the store. The stream opens its own connection to it.
     """
     check_source(url)
     if url.startswith("http://"):
@@ -39,7 +39,7 @@ def open_source(
 
 
 def check_source(url: str) -> None:
-    """Raise if this is no way in, without opening it."""
+    """Raise `ConfigError` if a URL names no source. Nothing is opened."""
     if url.startswith("sqs://"):
         from eventonce.sources.sqs import read_url
 
@@ -49,7 +49,7 @@ def check_source(url: str) -> None:
 
         read_stream_url(url)
     elif "://" in url and not url.startswith("http://"):
-        raise ConfigError(f"source: {url.partition('://')[0]}:// is not a known way in; use {_FORMS}")
+        raise ConfigError(f"source: {url.partition('://')[0]}:// is not supported; use {_FORMS}")
 
 
 def _open_stream(url: str, clock: Clock, store: Callable[[], Store] | None, consumer: str) -> "ShardSource":
@@ -59,7 +59,7 @@ def _open_stream(url: str, clock: Clock, store: Callable[[], Store] | None, cons
     from eventonce.sources.shard_source import ShardSource
 
     if store is None:
-        raise ConfigError(f"source: {url.partition('?')[0]} is shared by the store; read it with eventonce run")
+        raise ConfigError(f"source: {url.partition('?')[0]} is shared through a store; read it with eventonce run")
     options = read_url(url)
     stream = KinesisStream(options, clock) if url.startswith("kinesis:") else DynamoDBStream(options, clock)
     return ShardSource(stream, store(), consumer, wait=options.wait, lease=options.lease, clock=clock)

@@ -1,4 +1,4 @@
-"""What the streams of AWS have in common: their URLs, their calls and what can go wrong in one."""
+"""What the AWS streams have in common: their URLs, their calls and the errors of these."""
 
 from typing import Any, NamedTuple
 
@@ -6,53 +6,53 @@ from eventonce.clients.aws import AwsUrl, code, is_away
 from eventonce.clock import Clock, duration
 from eventonce.errors import SourceError
 from eventonce.observe.outage import Outage
-from eventonce.sources.stream import IteratorOver, StreamAway, Trimmed
+from eventonce.sources.stream import IteratorExpired, StreamAway, Trimmed
 
 _CONNECTIONS = 50
 _STARTS = ("trim_horizon", "latest")
-_NOT_THERE = "ResourceNotFoundException"
+_NOT_FOUND = "ResourceNotFoundException"
 _EXPIRED = ("ExpiredTokenException", "UnrecognizedClientException")
-_TROUBLES: dict[str, type[StreamAway]] = {
-    "ExpiredIteratorException": IteratorOver,
+_ERRORS: dict[str, type[StreamAway]] = {
+    "ExpiredIteratorException": IteratorExpired,
     "TrimmedDataAccessException": Trimmed,
 }
 
 
 class Options(NamedTuple):
-    """What a URL says."""
+    """The parsed URL of a stream. Times are in milliseconds."""
 
-    place: AwsUrl
-    latest: bool  # whether a new consumer begins with what comes from now on
-    wait: int  # between two looks at a shard that had nothing new
-    lease: int  # how long a shard stays with a worker that does not answer
+    address: AwsUrl
+    latest: bool  # whether a new consumer starts with the records to come
+    wait: int  # between two reads of a shard that had nothing new
+    lease: int  # how long a worker that does not respond keeps its shards
 
 
 def read_url(url: str) -> Options:
-    """`kinesis://STREAM?start=latest&wait=1s&lease=30s`; `start` is not for DynamoDB Streams."""
-    start = ("start",) if url.startswith("kinesis:") else ()
-    place = AwsUrl(url, "source", *start, "wait", "lease")
-    if place.name.startswith("arn:") and place.name.count(":") > 4:
-        place.options.setdefault("region", place.name.split(":")[3])
-    begins = place.options.get("start", _STARTS[0])
-    if begins not in _STARTS:
-        raise place.wrong(f"start: {begins!r} is no beginning; use {' or '.join(_STARTS)}")
-    wait = duration(place.options.get("wait", "1s"), "source: wait")
+    """Parse `kinesis://STREAM?start=latest&wait=1s&lease=30s`. DynamoDB Streams have no `start`."""
+    start_option = ("start",) if url.startswith("kinesis:") else ()
+    address = AwsUrl(url, "source", *start_option, "wait", "lease")
+    if address.name.startswith("arn:") and address.name.count(":") > 4:
+        address.options.setdefault("region", address.name.split(":")[3])
+    start = address.options.get("start", _STARTS[0])
+    if start not in _STARTS:
+        raise address.wrong(f"unknown start {start!r}; use {' or '.join(_STARTS)}")
+    wait = duration(address.options.get("wait", "1s"), "source: wait")
     if not 200 <= wait <= 60_000:
-        raise place.wrong("wait: a shard can be looked at every 200ms, for all its consumers, and should be within 1m")
-    lease = duration(place.options.get("lease", "30s"), "source: lease")
+        raise address.wrong("wait is out of range; use 200ms (the limit for all readers of a shard) to 1m")
+    lease = duration(address.options.get("lease", "30s"), "source: lease")
     if not 1000 <= lease <= 3_600_000:
-        raise place.wrong("lease: a shard can be held for between 1s and 1h")
-    return Options(place, begins == "latest", wait, lease)
+        raise address.wrong("lease is out of range; use 1s to 1h")
+    return Options(address, start == "latest", wait, lease)
 
 
 class AwsStream:
-    """A client of the stream's service, with its troubles in our words."""
+    """A client of the stream's service, with its errors translated."""
 
     service: str
 
     def __init__(self, options: Options, clock: Clock) -> None:
-        self._place = options.place
-        self.name = f"{self._place.scheme}://{self._place.name}"
+        self._address = options.address
+        self.name = f"{self._address.scheme}://{self._address.name}"
         self.start = clock.utc() if options.latest else None
         self._outage = Outage(self.name, clock)
         self._connect()
@@ -61,31 +61,31 @@ class AwsStream:
         self._client.close()
 
     def _connect(self) -> None:
-        self._client = self._place.client(self.service, connections=_CONNECTIONS)
+        self._client = self._address.client(self.service, connections=_CONNECTIONS)
 
-    def _ask(self, call: Any, **asked: Any) -> dict[str, Any]:
+    def _call(self, operation: Any, **arguments: Any) -> dict[str, Any]:
         try:
-            answer: dict[str, Any] = call(**asked)
-        except Exception as error:  # of the network, of credentials, of an answer that is none: botocore has many
-            trouble = _TROUBLES.get(code(error), StreamAway)(f"{self.name}: {error}")
-            if type(trouble) is StreamAway:
-                self._outage.failed(trouble)
+            response: dict[str, Any] = operation(**arguments)
+        except Exception as error:  # network, credentials, invalid responses: botocore has many
+            translated = _ERRORS.get(code(error), StreamAway)(f"{self.name}: {error}")
+            if type(translated) is StreamAway:
+                self._outage.failed(translated)
             if code(error) in _EXPIRED:
-                self._connect()  # where the credentials come from, there may be new ones
-            raise trouble from error
+                self._connect()  # a new client may get new credentials
+            raise translated from error
         self._outage.worked()
-        return answer
+        return response
 
-    def _first(self, call: Any, **asked: Any) -> dict[str, Any]:
+    def _first_call(self, operation: Any, **arguments: Any) -> dict[str, Any]:
         try:
-            answer: dict[str, Any] = call(**asked)
+            response: dict[str, Any] = operation(**arguments)
         except Exception as error:
             remedy = (
                 "check its name, region and account"
-                if code(error) == _NOT_THERE
-                else "check network, credentials and rights"
+                if code(error) == _NOT_FOUND
+                else "check network, credentials and permissions"
             )
             self.close()
             kind = StreamAway if is_away(error) else SourceError
             raise kind(f"{self.name}: cannot be read: {error}; {remedy}") from error
-        return answer
+        return response

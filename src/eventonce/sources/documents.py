@@ -1,67 +1,67 @@
-"""Cutting a stream of bytes into JSON documents.
+"""Splitting a stream of bytes into JSON documents.
 
-One document per line is the rule. Firehose writes documents one behind the other without a newline, and people
-write one over several indented lines; both are cut where their brackets close. What is broken is given as it is,
-up to the end of its line: to look for a document further on could take a part of an event for an event.
+One document per line is the rule. Firehose concatenates documents without newlines, and people write one over several
+indented lines. Both are cut where their brackets close. A broken document is returned as it is, up to the end of its
+line: a search for the next document in that line could take a part of an event for an event.
 """
 
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-LONGEST = 64 * 1024 * 1024  # a document beyond this is not kept in memory whole
-_SHOWN = 64 * 1024  # so much of it is
-_LONG_LINE = 1024 * 1024  # a line beyond this is looked at before its end has come
+LONGEST = 64 * 1024 * 1024  # bytes of a document that are held in memory
+_EXCERPT = 64 * 1024  # bytes that are kept of a longer one
+_LONG_LINE = 1024 * 1024  # bytes; a longer line is read in pieces
 _TOUCHING = re.compile(rb"\}\s*\{")  # two documents in one line, or a string that looks like it
-_MARK = re.compile(rb'[{}\[\]"]')
+_BRACKET_OR_QUOTE = re.compile(rb'[{}\[\]"]')
 _STRING = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
-_GOES_ON = (b" ", b"\t", b"\r", b"}", b"]", b"")  # how a line begins that can belong to the document before it
+_CONTINUES = (b" ", b"\t", b"\r", b"}", b"]", b"")  # the first byte of a line that may belong to the document before
 _BOM = b"\xef\xbb\xbf"
 
 
 class Document(NamedTuple):
-    """The bytes of one document, and where it begins."""
+    """The bytes of one document, and the position of its first."""
 
     body: bytes
     line: int
     byte: int
-    trouble: str | None = None
+    unreadable: str | None = None  # why, if it is
 
 
 class Splitter:
-    """Takes chunks and gives documents."""
+    """Splits chunks of a stream into documents."""
 
     def __init__(self) -> None:
-        self._carry = b""  # the begin of a line
-        self._line, self._byte = 1, 0  # where the next unread byte stands
+        self._carry = b""  # the start of a line
+        self._line, self._byte = 1, 0  # of the next unread byte
         self._at_start = True  # of the stream
-        self._fresh = True  # at the begin of a line
-        self._open = bytearray()  # a document whose end has not come
-        self._from = (1, 0)  # where that begins
+        self._new_line = True  # no byte of the line is read yet
+        self._open = bytearray()  # a document without its end so far
+        self._start = (1, 0)  # of the open document
         self._depth = 0
         self._in_string = False
         self._escaped = False
-        self._broken = False  # it is none, and ends with its line
-        self._lost = False  # it is too long to keep, and only followed to its end
+        self._broken = False  # not JSON: it ends with its line
+        self._too_long = False  # not kept, only followed to its end
 
     def feed(self, chunk: bytes) -> Iterator[Document]:
-        """The documents that end in this chunk."""
+        """Return the documents that end in this chunk."""
         data = self._carry + chunk
         if self._at_start and data != _BOM and _BOM.startswith(data):
-            self._carry = data  # perhaps the begin of a BOM
+            self._carry = data  # perhaps the start of a BOM
             return
         *lines, self._carry = self._skip_bom(data).split(b"\n")
         for line in lines:
-            yield from self._take(line, whole=self._fresh)
+            yield from self._take(line, whole=self._new_line)
             yield from self._end_line()
         if len(self._carry) > _LONG_LINE:
-            piece, self._carry = self._carry, b""
-            yield from self._take(piece, whole=False)
+            part, self._carry = self._carry, b""
+            yield from self._take(part, whole=False)
 
     def end(self) -> Iterator[Document]:
-        """What is left at the end of the stream."""
-        yield from self._take(self._carry, whole=self._fresh)
-        yield from self._give_up()
+        """Return the remaining documents at the end of the stream."""
+        yield from self._take(self._carry, whole=self._new_line)
+        yield from self._emit_broken()
         self._carry = b""
 
     def _skip_bom(self, data: bytes) -> bytes:
@@ -73,12 +73,12 @@ class Splitter:
         return data[len(_BOM) :]
 
     def _take(self, text: bytes, *, whole: bool) -> Iterator[Document]:
-        """A whole line, or a piece of a long one."""
-        inside = bool(self._open) or self._lost
-        if inside and self._fresh and text[:1] not in _GOES_ON:
-            yield from self._give_up()
+        """Read a whole line, or a part of a long one."""
+        inside = bool(self._open) or self._too_long
+        if inside and self._new_line and text[:1] not in _CONTINUES:
+            yield from self._emit_broken()
             inside = False
-        self._fresh = False
+        self._new_line = False
         bare = text.strip()
         if whole and not inside and bare[:1] == b"{" and bare[-1:] == b"}" and not _TOUCHING.search(bare):
             yield Document(bare, self._line, self._byte + text.index(b"{"))
@@ -88,74 +88,74 @@ class Splitter:
 
     def _end_line(self) -> Iterator[Document]:
         if self._broken:
-            yield from self._give_up()
-        elif self._open and not self._lost:
+            yield from self._emit_broken()
+        elif self._open and not self._too_long:
             self._open += b"\n"
-        self._line, self._byte, self._fresh = self._line + 1, self._byte + 1, True
+        self._line, self._byte, self._new_line = self._line + 1, self._byte + 1, True
 
     def _cut(self, text: bytes) -> Iterator[Document]:
         """Follow the brackets, and cut where the outermost one closes."""
-        begin = at = 0
-        while at < len(text) and not self._broken:
+        start = offset = 0
+        while offset < len(text) and not self._broken:
             if not self._depth:
-                begin = at = self._begin(text, at)
-            at = self._follow(text, at)
-            if not self._depth and begin < at and not self._broken:
-                yield from self._close(text[begin:at])
-                begin = at
-        if not self._lost:
-            self._open += text[begin:]
+                start = offset = self._find_start(text, offset)
+            offset = self._follow(text, offset)
+            if not self._depth and start < offset and not self._broken:
+                yield from self._close(text[start:offset])
+                start = offset
+        if not self._too_long:
+            self._open += text[start:]
         if len(self._open) > LONGEST:
             yield self._cut_short()
 
-    def _begin(self, text: bytes, at: int) -> int:
-        while text[at : at + 1].isspace():
-            at += 1
-        self._from = (self._line, self._byte + at)
-        self._broken = text[at : at + 1] not in (b"{", b"[", b"")
-        return at
+    def _find_start(self, text: bytes, offset: int) -> int:
+        while text[offset : offset + 1].isspace():
+            offset += 1
+        self._start = (self._line, self._byte + offset)
+        self._broken = text[offset : offset + 1] not in (b"{", b"[", b"")
+        return offset
 
-    def _follow(self, text: bytes, at: int) -> int:
-        """Go on to the next bracket or quote, and past it."""
+    def _follow(self, text: bytes, offset: int) -> int:
+        """Return the offset after the next bracket or quote."""
         if self._in_string:
-            return self._follow_string(text, at)
-        mark = _MARK.search(text, at)
-        if mark is None:
+            return self._follow_string(text, offset)
+        match = _BRACKET_OR_QUOTE.search(text, offset)
+        if match is None:
             return len(text)
-        if mark[0] == b'"':
+        if match[0] == b'"':
             self._in_string = True
         else:
-            self._depth += 1 if mark[0] in b"{[" else -1
-        return mark.end()
+            self._depth += 1 if match[0] in b"{[" else -1
+        return match.end()
 
-    def _follow_string(self, text: bytes, at: int) -> int:
-        if self._escaped:  # by the last byte of the piece before
-            at, self._escaped = at + 1, False
-        matched = _STRING.match(text, at)
-        end = matched.end() if matched else at
+    def _follow_string(self, text: bytes, offset: int) -> int:
+        if self._escaped:  # by the last byte of the part before
+            offset, self._escaped = offset + 1, False
+        match = _STRING.match(text, offset)
+        end = match.end() if match else offset
         if end >= len(text):
             return end
-        self._escaped = text[end : end + 1] == b"\\"  # at the very end: what it escapes is in the next piece
+        self._escaped = text[end : end + 1] == b"\\"  # the last byte: what it escapes is in the next part
         self._in_string = self._escaped
         return end + 1
 
     def _close(self, last: bytes) -> Iterator[Document]:
-        if not self._lost:
-            yield Document(bytes(self._open + last), *self._from)
+        if not self._too_long:
+            yield Document(bytes(self._open + last), *self._start)
         self._reset()
 
     def _cut_short(self) -> Document:
-        trouble = f"has more than {LONGEST:,} bytes; only its first {_SHOWN:,} are kept here"
-        document = Document(bytes(self._open[:_SHOWN]), *self._from, trouble)
-        self._open, self._lost = bytearray(), True
+        reason = f"has more than {LONGEST:,} bytes; only its first {_EXCERPT:,} are kept here"
+        document = Document(bytes(self._open[:_EXCERPT]), *self._start, reason)
+        self._open, self._too_long = bytearray(), True
         return document
 
-    def _give_up(self) -> Iterator[Document]:
+    def _emit_broken(self) -> Iterator[Document]:
         if broken := bytes(self._open).strip():
-            yield Document(broken, *self._from)
+            yield Document(broken, *self._start)
         self._reset()
 
     def _reset(self) -> None:
         self._open = bytearray()
         self._depth = 0
-        self._in_string = self._escaped = self._broken = self._lost = False
+        self._in_string = self._escaped = self._broken = self._too_long = False

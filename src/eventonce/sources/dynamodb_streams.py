@@ -1,4 +1,4 @@
-"""The stream of changes of a DynamoDB table."""
+"""The change stream of a DynamoDB table."""
 
 from datetime import datetime
 from typing import Any
@@ -10,7 +10,7 @@ from eventonce.errors import SourceError
 from eventonce.sources.aws_stream import AwsStream, Options
 from eventonce.sources.stream import Page, Shard, StreamRecord
 
-_MOST = 1000  # records of one read: up to 1 MB
+_MAX_RECORDS = 1000  # per read, up to 1 MB
 
 
 class DynamoDBStream(AwsStream):
@@ -20,63 +20,64 @@ class DynamoDBStream(AwsStream):
 
     def __init__(self, options: Options, clock: Clock) -> None:
         super().__init__(options, clock)
-        name = self._place.name
+        name = self._address.name
         self.arn = self.identity = name if name.startswith("arn:") else self._newest(name)
-        self._first(self._client.describe_stream, StreamArn=self.identity)
+        self._first_call(self._client.describe_stream, StreamArn=self.identity)
 
     def shards(self) -> list[Shard]:
-        answer = self._describe()
-        found = [*answer["Shards"]]
-        while "LastEvaluatedShardId" in answer:
-            answer = self._describe(ExclusiveStartShardId=answer["LastEvaluatedShardId"])
-            found += answer["Shards"]
-        return [Shard(each["ShardId"], _parents(each)) for each in found]
+        response = self._describe()
+        shards = [*response["Shards"]]
+        while "LastEvaluatedShardId" in response:
+            response = self._describe(ExclusiveStartShardId=response["LastEvaluatedShardId"])
+            shards += response["Shards"]
+        return [Shard(shard["ShardId"], _parents(shard)) for shard in shards]
 
     def iterator(self, shard: str, after: str | None, start: int | None) -> str:
-        asked = {"ShardIteratorType": "TRIM_HORIZON"}
+        position = {"ShardIteratorType": "TRIM_HORIZON"}
         if after is not None:
-            asked = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": after}
-        answer = self._ask(self._client.get_shard_iterator, StreamArn=self.identity, ShardId=shard, **asked)
-        found: str = answer["ShardIterator"]
-        return found
+            position = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": after}
+        response = self._call(self._client.get_shard_iterator, StreamArn=self.identity, ShardId=shard, **position)
+        iterator: str = response["ShardIterator"]
+        return iterator
 
     def read(self, shard: str, iterator: str) -> Page:
-        answer = self._ask(self._client.get_records, ShardIterator=iterator, Limit=_MOST)
-        return Page([self._record(each) for each in answer["Records"]], answer.get("NextShardIterator"))
+        response = self._call(self._client.get_records, ShardIterator=iterator, Limit=_MAX_RECORDS)
+        return Page([self._record(record) for record in response["Records"]], response.get("NextShardIterator"))
 
-    def _record(self, found: dict[str, Any]) -> StreamRecord:
-        """As Lambda gets it: with seconds as its time, and the stream's ARN."""
-        document = {**found, "eventSourceARN": self.identity}
-        body = msgspec.json.encode(_plain(document))
-        change = found["dynamodb"]
-        return StreamRecord(change["SequenceNumber"], found["eventID"], body, change.get("ApproximateCreationDateTime"))
+    def _record(self, record: dict[str, Any]) -> StreamRecord:
+        """Return a record in the form that Lambda gets: with its time in seconds, and the stream's ARN."""
+        document = {**record, "eventSourceARN": self.identity}
+        body = msgspec.json.encode(_jsonable(document))
+        change = record["dynamodb"]
+        sent = change.get("ApproximateCreationDateTime")
+        return StreamRecord(change["SequenceNumber"], record["eventID"], body, sent)
 
-    def _describe(self, **asked: Any) -> dict[str, Any]:
-        answer = self._ask(self._client.describe_stream, StreamArn=self.identity, **asked)
-        found: dict[str, Any] = answer["StreamDescription"]
-        return found
+    def _describe(self, **arguments: Any) -> dict[str, Any]:
+        response = self._call(self._client.describe_stream, StreamArn=self.identity, **arguments)
+        description: dict[str, Any] = response["StreamDescription"]
+        return description
 
     def _newest(self, table: str) -> str:
-        tables = self._place.client("dynamodb")
+        tables = self._address.client("dynamodb")
         try:
-            found: str = self._first(tables.describe_table, TableName=table)["Table"].get("LatestStreamArn", "")
+            arn: str = self._first_call(tables.describe_table, TableName=table)["Table"].get("LatestStreamArn", "")
         finally:
             tables.close()
-        if not found:
+        if not arn:
             raise SourceError(
                 f"{self.name}: the table has no stream; turn it on, with NEW_AND_OLD_IMAGES or another view"
             )
-        return found
+        return arn
 
 
-def _parents(found: dict[str, Any]) -> tuple[str, ...]:
-    return (found["ParentShardId"],) if found.get("ParentShardId") else ()
+def _parents(shard: dict[str, Any]) -> tuple[str, ...]:
+    return (shard["ParentShardId"],) if shard.get("ParentShardId") else ()
 
 
-def _plain(value: Any) -> Any:
-    """What JSON has a form for: bytes become base64 by themselves."""
+def _jsonable(value: Any) -> Any:
+    """Return a value with its times as seconds. The encoder writes bytes as base64."""
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _jsonable(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_jsonable(item) for item in value]
     return int(value.timestamp()) if isinstance(value, datetime) else value

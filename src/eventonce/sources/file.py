@@ -1,4 +1,4 @@
-"""Events from a file or from standard input: JSON lines, documents without newlines, gzip, with or without a BOM."""
+"""A source that reads a file or standard input: JSON lines, concatenated documents, gzip, with or without a BOM."""
 
 import gzip
 import heapq
@@ -19,14 +19,14 @@ from eventonce.event import Delivery
 from eventonce.sources.documents import Document, Splitter
 
 _CHUNK = 256 * 1024
-_MOST_WAITING = 10_000  # deliveries to retry; beyond that nothing new is read
+_MAX_RETRIES = 10_000  # deliveries that wait for a retry; beyond that nothing new is read
 _GZIP = b"\x1f\x8b"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
-_LONGEST_RETRY = 1000  # a file burns no receive count, so looking again soon is cheap
+_MAX_DELAY = 1000  # milliseconds; a file has no receive count, so an early retry is cheap
 
 
 class FileSource:
-    """A file, or standard input as `-`. It ends with its input, and what is to be retried waits in memory."""
+    """Reads a file, or standard input as `-`. It ends with its input. Deliveries to retry wait in memory."""
 
     def __init__(self, name: str, clock: Clock | None = None) -> None:
         self._name = "stdin" if name == "-" else os.fsencode(name).decode("utf-8", "backslashreplace")
@@ -36,22 +36,22 @@ class FileSource:
         self._stream: io.RawIOBase | gzip.GzipFile | None = None
         self._splitter = Splitter()
         self._ready: deque[Delivery] = deque()
-        self._waiting: list[tuple[int, int, Delivery]] = []  # a heap by when to offer each again
+        self._waiting: list[tuple[int, int, Delivery]] = []  # a heap by the time of the retry
         self._number = itertools.count()
         self._ended = False
 
     @property
     def size(self) -> int | None:
-        """Bytes in all, where that can be known."""
+        """The size of the file in bytes, or None for a pipe."""
         return os.fstat(self._raw.fileno()).st_size if self._regular else None
 
     @property
     def position(self) -> int:
-        """Bytes read so far."""
+        """The bytes read so far."""
         return self._raw.tell() if self._regular else 0
 
     def receive(self, limit: int) -> Sequence[Delivery]:
-        """The next deliveries, new ones and those to retry; none at the end of the input."""
+        """Return the next deliveries, new ones and retries, or none at the end of the input."""
         while True:
             due = self._due(limit)
             while self._wants_more(limit - len(due), waited=bool(due)):
@@ -62,13 +62,13 @@ class FileSource:
             self._clock.sleep(max(1, self._waiting[0][0] - self._clock.steady()))
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """A file forgets nothing, so there is nothing to tell it."""
+        """Do nothing: a file keeps no state of its lines."""
 
     def retry(self, delivery: Delivery, delay: int) -> None:
-        """Offer it again after the delay, or sooner."""
+        """Redeliver after the delay, or sooner."""
         delivery.receive_count += 1
-        when = self._clock.steady() + min(delay, _LONGEST_RETRY)
-        heapq.heappush(self._waiting, (when, next(self._number), delivery))
+        retry_at = self._clock.steady() + min(delay, _MAX_DELAY)
+        heapq.heappush(self._waiting, (retry_at, next(self._number), delivery))
 
     def close(self) -> None:
         self._raw.close()
@@ -81,11 +81,11 @@ class FileSource:
         return due
 
     def _wants_more(self, room: int, *, waited: bool) -> bool:
-        if self._ended or len(self._ready) >= room or len(self._waiting) >= _MOST_WAITING:
+        if self._ended or len(self._ready) >= room or len(self._waiting) >= _MAX_RETRIES:
             return False
         if self._regular:
             return True
-        # A pipe may be quiet for long: do not let what is at hand wait for what may never come.
+        # A pipe may be silent for long, so what is ready does not wait for more.
         return not self._ready and not waited and self._has_input()
 
     def _has_input(self) -> bool:
@@ -96,10 +96,10 @@ class FileSource:
 
     def _read(self) -> None:
         try:
-            stream = self._decoded()
+            stream = self._open_stream()
             chunk = stream.read1(_CHUNK) if isinstance(stream, gzip.GzipFile) else stream.read(_CHUNK)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            self._end([Document(b"", 0, 0, f"the gzip data is damaged, what comes after it cannot be read: {error}")])
+            self._end([Document(b"", 0, 0, f"the gzip data is damaged, and the rest cannot be read: {error}")])
         except OSError as error:
             raise SourceError(f"{self._name}: cannot be read: {error.strerror}") from None
         else:
@@ -114,29 +114,29 @@ class FileSource:
         self._add(more)
 
     def _add(self, documents: Iterable[Document]) -> None:
-        for body, line, byte, trouble in documents:
-            where = {"source": self._name, "line": line, "byte": byte}
-            self._ready.append(Delivery(body, where, unreadable=trouble))
+        for body, line, byte, unreadable in documents:
+            origin = {"source": self._name, "line": line, "byte": byte}
+            self._ready.append(Delivery(body, origin, unreadable=unreadable))
 
-    def _decoded(self) -> BinaryIO:
+    def _open_stream(self) -> BinaryIO:
         if self._stream is None:
             self._stream = self._recognise()
         return cast(BinaryIO, self._stream)
 
     def _recognise(self) -> io.RawIOBase | gzip.GzipFile:
         head = self._raw.read(2) or b""
-        if len(head) == 1:  # a pipe may hand over byte by byte
+        if len(head) == 1:  # a pipe may deliver byte by byte
             head += self._raw.read(1) or b""
         if head in _UTF16:
             raise SourceError(f"{self._name}: is UTF-16; convert it first, such as with iconv -f UTF-16 -t UTF-8")
         if head == _GZIP:
-            return gzip.GzipFile(fileobj=_Rest(head, self._raw))
+            return gzip.GzipFile(fileobj=_Unread(head, self._raw))
         self._add(self._splitter.feed(head))
         return self._raw
 
 
-class _Rest(io.RawIOBase):
-    """A stream whose first bytes have been read to see what it is."""
+class _Unread(io.RawIOBase):
+    """A stream with its first bytes, which were read to recognise its format."""
 
     def __init__(self, head: bytes, raw: io.RawIOBase) -> None:
         self._head = head
@@ -153,11 +153,11 @@ class _Rest(io.RawIOBase):
 
 
 def _open(name: str) -> io.FileIO:
-    if name == "-" and sys.stdin is None:  # its number may be another file's by now
-        raise SourceError("stdin: is closed; give events on stdin, or name a file of them")
+    if name == "-" and sys.stdin is None:  # its number may belong to another file by now
+        raise SourceError("stdin: is closed; pass events on stdin, or name a file")
     try:
         if name == "-":
             return io.FileIO(sys.stdin.fileno(), closefd=False)
         return io.FileIO(name)
     except OSError as error:
-        raise SourceError(f"{name}: cannot be read: {error.strerror}; check the name and the rights") from None
+        raise SourceError(f"{name}: cannot be read: {error.strerror}; check the name and the permissions") from None

@@ -1,4 +1,4 @@
-"""Requests as a way in: they come by themselves, and the webhook answers them."""
+"""Requests as a source: senders push them, and the webhook responds."""
 
 from collections.abc import Sequence
 
@@ -7,19 +7,19 @@ from eventonce.event import Delivery
 
 
 class Requests:
-    """Where requests are awaited, as `http://HOST:PORT/path`. There is nothing to receive: `webhook/` serves them."""
+    """The address of a webhook, as `http://HOST:PORT/path`. There is nothing to receive: `webhook/` serves it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def receive(self, limit: int) -> Sequence[Delivery]:
-        raise SourceError(f"{self.url}: requests come by themselves; serve them with eventonce run")
+        raise SourceError(f"{self.url}: requests cannot be polled; serve them with eventonce run")
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """A request is answered, not acked."""
+        """Do nothing: the response settles a request."""
 
     def retry(self, delivery: Delivery, delay: int) -> None:
-        """Who sent it sends it again."""
+        """Do nothing: the sender retries."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""

@@ -1,4 +1,4 @@
-"""The contract of a stream: shards that are read in order, each from a position on."""
+"""The contract of a stream: shards that are read in order, each from a position."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -8,21 +8,21 @@ from eventonce.errors import SourceError
 
 
 class StreamAway(SourceError):
-    """The stream did not answer; try again later."""
+    """The stream did not answer. A retry may help."""
 
     retryable = True
 
 
-class IteratorOver(StreamAway):
-    """Too much time went by since the last read; ask for a new iterator."""
+class IteratorExpired(StreamAway):
+    """The iterator is too old. Request a new one."""
 
 
 class Trimmed(StreamAway):
-    """What comes next has become too old, and the stream has dropped it."""
+    """The stream has dropped the next records, because they are too old."""
 
 
 class Shard(NamedTuple):
-    """A part of a stream. What its parents hold comes before what it holds."""
+    """A part of a stream. The records of its parents come before its own."""
 
     id: str
     parents: tuple[str, ...] = ()
@@ -32,29 +32,29 @@ class StreamRecord(NamedTuple):
     """One record of a shard."""
 
     sequence: str
-    name: str  # as Lambda names it, so that an event without an id has the same one either way
+    name: str  # as Lambda names it, so that an event without an id has the same one in Lambda and in a worker
     body: bytes
-    sent: datetime | None = None  # when the stream had it
+    sent: datetime | None = None  # when it was added to the stream
 
 
 class Page(NamedTuple):
-    """What one read gave."""
+    """The result of one read."""
 
     records: Sequence[StreamRecord]
-    iterator: str | None  # where to go on; None at the end of a closed shard
-    behind: bool = False  # there is more to read at once
+    iterator: str | None  # of the next read; None at the end of a closed shard
+    behind: bool = False  # whether there is more to read at once
 
 
 class Stream(Protocol):
-    """A stream of AWS. Internal: for another one write a `Source`.
+    """A stream of AWS. Internal: for any other stream, write a `Source`.
 
-    Every call raises `StreamAway` where it is not answered. Threads may share it.
+    Every call raises `StreamAway` if the stream does not answer. Threads may share it.
     """
 
     name: str  # as in its URL
     arn: str  # as Lambda names it
-    identity: str  # another one for a stream that was deleted and made again: its sequence numbers are others
-    start: int | None  # the moment from which a consumer that is new reads, or None for all there is
+    identity: str  # changes if the stream is deleted and created again, as its sequence numbers do
+    start: int | None  # the time from which a new consumer reads, or None for all records
 
     def shards(self) -> list[Shard]: ...
     def iterator(self, shard: str, after: str | None, start: int | None) -> str: ...

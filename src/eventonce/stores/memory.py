@@ -11,7 +11,7 @@ from eventonce.claims.protocol import Answer, Record, Token, Want
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import StoreError
 from eventonce.event.keys import Key
-from eventonce.forks import tell_of_forks
+from eventonce.forks import register_for_forks
 from eventonce.ports import Swept
 from eventonce.stores.embedded import EmbeddedStore, Records, Result
 from eventonce.stores.url import count, options, reject
@@ -44,7 +44,7 @@ class MemoryStore(EmbeddedStore):
         self._slots: dict[int, list[Key]] = {}
         self._order: list[int] = []  # a heap of the slots
         self._lock = threading.RLock()
-        tell_of_forks(self)
+        register_for_forks(self)
 
     def before_fork(self) -> None:
         self._lock.acquire()

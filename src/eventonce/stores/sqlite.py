@@ -22,7 +22,7 @@ from eventonce.clock import Clock, SystemClock
 from eventonce.errors import ConfigError, EventOnceError, LeaseLost, StoreBusy, StoreError, StoreUnusable
 from eventonce.event.keys import Key
 from eventonce.files import identity, is_in_place, moved
-from eventonce.forks import tell_of_forks
+from eventonce.forks import register_for_forks
 from eventonce.ports import Swept
 from eventonce.stores import sqlite_rows as rows
 from eventonce.stores.embedded import EmbeddedStore, Records, Result
@@ -72,7 +72,7 @@ class SQLiteStore(EmbeddedStore):
         self._lent: weakref.WeakValueDictionary[int, SQLiteTransaction] = weakref.WeakValueDictionary()
         self._forked_inside = False
         self._use(lambda connection: None)
-        tell_of_forks(self)
+        register_for_forks(self)
 
     # --- verbs with a fast path, and those that `EmbeddedStore` does not have ---
 

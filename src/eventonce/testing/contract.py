@@ -217,7 +217,7 @@ class StoreContract:
         after = time.time() * 1000
         answer = claim(store, 1, b"token--2")
         assert isinstance(answer, Done)
-        assert answer.record.took == 1
+        assert answer.record.attempts == 1
         assert before - 5000 < answer.record.done_at < after + 5000
 
     def test_nothing_is_done_before_its_commit(self, store: Store) -> None:
@@ -280,7 +280,7 @@ class StoreContract:
         finish(store, 1, b"token--3")
         answer = claim(store, 1, b"token--4")
         assert isinstance(answer, Done)
-        assert answer.record.took == 3
+        assert answer.record.attempts == 3
 
     def test_a_repeated_release_is_a_success(self, store: Store) -> None:
         claim(store, 1)
@@ -387,7 +387,7 @@ class StoreContract:
         finish(store, 1, version=7, memo=b"note")
         record, none = store.peek([key(1), key(2)])
         assert record is not None
-        assert (record.version, record.memo, record.took, none) == (7, b"note", 1, None)
+        assert (record.version, record.memo, record.attempts, none) == (7, b"note", 1, None)
         assert store.peek([key(1)]) == [record]
 
     def test_a_forgotten_key_runs_again(self, store: Store) -> None:

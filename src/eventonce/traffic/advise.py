@@ -238,7 +238,7 @@ def _lateness(about: Study, rule: Rule, latest: int | None) -> Lateness:
     elif about.kind.queued:
         floor, reason = 14 * DAY, "an SQS queue or its dead-letter queue keeps a message for up to 14d"
     elif about.kind.source and (usual := horizon(rule)) is not None:
-        floor, reason = usual.millis, usual.why
+        floor, reason = usual.millis, usual.reason
     else:
         floor, reason = DAY, "webhooks and rules are commonly retried for a day"
     window = min(readable(_SAFETY * longest), _LONGEST) if longest else 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
-from eventonce.dead_letters.writing import letter
+from eventonce.dead_letters.letter import letter_fields
 from eventonce.errors import EventRejected, SourceError
 from eventonce.event import Delivery
 from eventonce.rules import Rulebook
@@ -131,4 +131,4 @@ def _write_rejected(keys: "pa.Table", batch: Sequence[Delivery], file: BinaryIO)
         if reason is not None:
             delivery = batch[line]
             outcome = Outcome(kind=OutcomeKind.REJECTED, error=EventRejected(delivery.unreadable or reason))
-            file.write(msgspec.json.encode({**letter(delivery, outcome, 0), "time": None}) + b"\n")
+            file.write(msgspec.json.encode({**letter_fields(delivery, outcome, 0), "time": None}) + b"\n")

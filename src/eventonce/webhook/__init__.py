@@ -1,4 +1,4 @@
-"""Door D: HTTP. Webhooks in, each event once; and a middleware that makes your own endpoints idempotent."""
+"""Door D: HTTP. A webhook runs each event once. A middleware makes your own endpoints idempotent."""
 
 from eventonce.auth import Auth, Bearer, Hmac, Sns, Stripe, github, shopify
 from eventonce.webhook.app import Webhook

@@ -1,4 +1,4 @@
-"""`http://HOST:PORT/path?auth=...`: where to listen and who may send. Secrets are named in it, and never in it."""
+"""`http://HOST:PORT/path?auth=...`: where to listen and who may send. It names secrets and never holds them."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ _TIMES = ("deadline", "patience")
 
 
 class ListenAddress(NamedTuple):
-    """Where to listen, who may send, and what else the URL says."""
+    """The host, port and path to listen on, who may send, and the other settings in the URL."""
 
     host: str
     port: int
@@ -29,25 +29,25 @@ class ListenAddress(NamedTuple):
 
 
 def read_url(url: str) -> ListenAddress:
-    """Read the URL of a webhook; the secrets come from the environment variables that it names."""
+    """Read the URL of a webhook. The secrets come from the environment variables that it names."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
         _wrong(f"is not a URL: {error}")
     if parts.scheme != "http" or not parts.hostname or port is None:
-        _wrong("write http://HOST:PORT/path; TLS is for what stands in front")
+        _wrong("write http://HOST:PORT/path (a proxy in front does TLS)")
     if parts.username is not None or parts.fragment:
-        _wrong("a user or a # has no meaning here; name the variable of a secret with secret_env=NAME")
+        _wrong("a user or a # has no meaning here; name the variable of the secret with secret_env=NAME")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     scheme = options.pop("auth", "none")
     if scheme not in _SCHEMES:
-        _wrong(f"auth={scheme} is not known; use {', '.join(_SCHEMES)}")
+        _wrong(f"unknown auth={scheme}; use {', '.join(_SCHEMES)}")
     names, make = _SCHEMES[scheme]
-    known = (*names, *_COUNTS, *_TIMES)
+    valid_names = (*names, *_COUNTS, *_TIMES)
     for name in options:
-        if name not in known:
-            _wrong(f"option {name!r} is not known with auth={scheme}; it takes {', '.join(known)}")
+        if name not in valid_names:
+            _wrong(f"unknown option {name!r} with auth={scheme}; use {', '.join(valid_names)}")
     auth = make(options)
     settings = {name: _setting(name, options[name]) for name in (*_COUNTS, *_TIMES) if name in options}
     return ListenAddress(parts.hostname, port, unquote(parts.path) or "/", auth, settings)
@@ -66,7 +66,7 @@ def _setting(name: str, text: str) -> str | int:
 def _secrets(options: Mapping[str, str]) -> list[str]:
     names = [name for name in options.get("secret_env", "").split(",") if name]
     if not names:
-        _wrong("secret_env= names no environment variable with the secret; two of them are written NEW,OLD")
+        _wrong("secret_env= names no environment variable; write secret_env=NAME, or NEW,OLD for two secrets")
     for name in names:
         if not os.environ.get(name, "").strip():
             _wrong(f"the environment variable {name} is not set; set it to the secret and run again")
@@ -75,13 +75,13 @@ def _secrets(options: Mapping[str, str]) -> list[str]:
 
 def _hmac(options: Mapping[str, str]) -> Auth:
     if not options.get("header"):
-        _wrong("auth=hmac needs header=, the header that the signature is in")
-    named: Any = {name: options[name] for name in ("header", "encoding", "prefix", "timestamp") if name in options}
+        _wrong("auth=hmac needs header=; name the header that holds the signature")
+    fields: Any = {name: options[name] for name in ("header", "encoding", "prefix", "timestamp") if name in options}
     tolerance = options.get("tolerance", TOLERANCE)
-    return Hmac(*_secrets(options), tolerance=tolerance, trust_headers=_trusted(options), **named)
+    return Hmac(*_secrets(options), tolerance=tolerance, trust_headers=_trusted_headers(options), **fields)
 
 
-def _trusted(options: Mapping[str, str]) -> list[str]:
+def _trusted_headers(options: Mapping[str, str]) -> list[str]:
     return [name for name in options.get("trust_headers", "").split(",") if name]
 
 
@@ -94,17 +94,17 @@ def _sns(options: Mapping[str, str]) -> Auth:
     return Sns(*topics, tolerance=options.get("tolerance", SNS_TOLERANCE))
 
 
-# The options of each scheme, and how it is made of them.
+# The options of each scheme, and the function that makes it from them.
 _SCHEMES: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, str]], Auth | None]]] = {
     "none": ((), lambda options: None),
     "bearer": (("secret_env",), lambda options: Bearer(*_secrets(options))),
     "github": (
         ("secret_env", "trust_headers"),
-        lambda options: github(*_secrets(options), trust_headers=_trusted(options)),
+        lambda options: github(*_secrets(options), trust_headers=_trusted_headers(options)),
     ),
     "shopify": (
         ("secret_env", "trust_headers"),
-        lambda options: shopify(*_secrets(options), trust_headers=_trusted(options)),
+        lambda options: shopify(*_secrets(options), trust_headers=_trusted_headers(options)),
     ),
     "stripe": (("secret_env", "tolerance"), _stripe),
     "hmac": (("secret_env", "header", "encoding", "prefix", "timestamp", "tolerance", "trust_headers"), _hmac),
@@ -112,5 +112,5 @@ _SCHEMES: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, str]], Auth | 
 }
 
 
-def _wrong(why: str) -> NoReturn:
-    raise ConfigError(f"source: http: {why}")
+def _wrong(problem: str) -> NoReturn:
+    raise ConfigError(f"source: http: {problem}")

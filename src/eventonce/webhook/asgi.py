@@ -1,4 +1,4 @@
-"""ASGI: what a server hands to an application, as far as it is used here. There is no package for so little."""
+"""The part of ASGI that is used here. It is too little for a package."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, NamedTuple
@@ -12,8 +12,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class Answer(NamedTuple):
-    """What a client is told."""
+class AsgiResponse(NamedTuple):
+    """A response as ASGI sends it."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -26,12 +26,12 @@ class Answer(NamedTuple):
         await send({"type": "http.response.body", "body": self.body})
 
 
-def answer_of(response: Response) -> Answer:
-    """The answer that says this."""
+def to_asgi(response: Response) -> AsgiResponse:
+    """Return a response as ASGI sends it."""
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers.items()]
-    return Answer(response.status, headers, response.body)
+    return AsgiResponse(response.status, headers, response.body)
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
-    """The headers of a request, names in small letters; of one that is there twice the last."""
+    """Return the headers of a request. Names are in lower case, and the last of several values counts."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}

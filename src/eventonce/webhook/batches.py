@@ -1,4 +1,4 @@
-"""Batches: requests that come while others run are run together, and no more of them wait than may."""
+"""Batches: requests that arrive while others run are run together. The number that waits is bounded."""
 
 import asyncio
 import logging
@@ -13,56 +13,56 @@ from eventonce.requests.refusal import RequestRefused
 
 _log = logging.getLogger("eventonce")
 
-Act = Callable[[Sequence[Delivery]], Awaitable[list[Outcome]]]
+RunBatch = Callable[[Sequence[Delivery]], Awaitable[list[Outcome]]]
 
 
 class _Ticket(NamedTuple):
-    """The events of one request, and where their outcomes are awaited."""
+    """The events of one request, and the future of their outcomes."""
 
     deliveries: Sequence[Delivery]
     outcomes: "asyncio.Future[list[Outcome]]"
 
 
 class Batches:
-    """Runs up to `lanes` batches at a time. What waits is shared out among the lanes that are free."""
+    """Runs up to `slots` batches at a time. The requests that wait are divided among the free slots."""
 
-    def __init__(self, act: Act, *, lanes: int, most_together: int, most_waiting: int) -> None:
-        self._act = act
-        self._free = lanes
-        self._most_together = most_together
-        self._most_waiting = self._left = most_waiting
+    def __init__(self, run_batch: RunBatch, *, slots: int, max_requests: int, max_events: int) -> None:
+        self._run_batch = run_batch
+        self._free_slots = slots
+        self._max_requests = max_requests  # of one batch
+        self._max_events = self._room = max_events  # that wait or run
         self._waiting: deque[_Ticket] = deque()
-        self._called = False
+        self._scheduled = False
         self._running: set[asyncio.Task[None]] = set()
 
     def put(self, deliveries: Sequence[Delivery]) -> "asyncio.Future[list[Outcome]]":
-        """Have these run. Whoever awaits the outcomes may give up; the run goes on."""
-        if len(deliveries) > self._left < self._most_waiting:  # when nothing waits, also what is larger than the bound
+        """Return the outcomes of these events when they have run. A caller that stops waiting does not stop the run."""
+        if len(deliveries) > self._room < self._max_events:  # if nothing waits, a request above the bound may run
             raise RequestRefused(503, "too many events are waiting")
-        self._left -= len(deliveries)
+        self._room -= len(deliveries)
         loop = asyncio.get_running_loop()
         ticket = _Ticket(deliveries, loop.create_future())
         self._waiting.append(ticket)
-        self._call(loop)
+        self._schedule(loop)
         return ticket.outcomes
 
     @property
-    def in_hand(self) -> int:
-        """How many events wait or run."""
-        return self._most_waiting - self._left
+    def in_progress(self) -> int:
+        """The number of events that wait or run."""
+        return self._max_events - self._room
 
-    def _call(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin when the loop has looked at everything that has arrived, so that it goes together."""
-        if not self._called and self._free and self._waiting:
-            self._called = True
-            loop.call_soon(self._begin, loop)
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start batches when the loop has read everything that has arrived, so that it runs together."""
+        if not self._scheduled and self._free_slots and self._waiting:
+            self._scheduled = True
+            loop.call_soon(self._start, loop)
 
-    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._called = False
-        while self._free and self._waiting:
-            share = min(-(-len(self._waiting) // self._free), self._most_together)
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._scheduled = False
+        while self._free_slots and self._waiting:
+            share = min(-(-len(self._waiting) // self._free_slots), self._max_requests)
             tickets = [self._waiting.popleft() for _ in range(share)]
-            self._free -= 1
+            self._free_slots -= 1
             task = loop.create_task(self._run(tickets))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
@@ -70,24 +70,24 @@ class Batches:
     async def _run(self, tickets: list[_Ticket]) -> None:
         deliveries = [delivery for ticket in tickets for delivery in ticket.deliveries]
         try:
-            outcomes = iter(await self._act(deliveries))
+            outcomes = iter(await self._run_batch(deliveries))
             for ticket in tickets:
-                _tell(ticket, [next(outcomes) for _ in ticket.deliveries])
-        except Exception as error:  # of the sink or the dead letters: nothing goes on until someone acts
+                _resolve(ticket, [next(outcomes) for _ in ticket.deliveries])
+        except Exception as error:  # of the sink or the dead letters, until someone acts
             _log.error("%s", describe(error))
             for ticket in tickets:
-                _tell(ticket, error)
+                _resolve(ticket, error)
         finally:
-            self._free += 1
-            self._left += len(deliveries)
-            self._call(asyncio.get_running_loop())
+            self._free_slots += 1
+            self._room += len(deliveries)
+            self._schedule(asyncio.get_running_loop())
 
 
-def _tell(ticket: _Ticket, found: list[Outcome] | Exception) -> None:
-    if ticket.outcomes.done():  # nobody waits any more
+def _resolve(ticket: _Ticket, result: list[Outcome] | Exception) -> None:
+    if ticket.outcomes.done():  # the caller no longer waits
         return
-    if isinstance(found, Exception):
-        ticket.outcomes.set_exception(found)
-        ticket.outcomes.exception()  # which may come too late for anybody to look at it
+    if isinstance(result, Exception):
+        ticket.outcomes.set_exception(result)
+        ticket.outcomes.exception()  # mark it as read: the caller may never read it
     else:
-        ticket.outcomes.set_result(found)
+        ticket.outcomes.set_result(result)

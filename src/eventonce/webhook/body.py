@@ -8,32 +8,33 @@ from typing import Any, Self
 from eventonce.requests.refusal import RequestRefused
 from eventonce.webhook.asgi import Receive
 
-_SMALL = 64 * 1024  # of a body; servers hold as much for each connection anyway
-_MOST_LARGE = 64 * 1024 * 1024  # of what is beyond that, of all bodies together
-_MOST_DRAINED = 16 * 1024 * 1024  # of one that is refused
-_PAUSE = 1.0  # seconds in which a sender in full flow sends something
+_SMALL = 64 * 1024  # of a body: servers buffer as much for each connection
+_LARGE_ROOM = 64 * 1024 * 1024  # for what exceeds that, of all bodies together
+_MAX_DRAINED = 16 * 1024 * 1024  # of one that is refused
+_PAUSE = 1.0  # seconds: a sender that pauses for longer is waiting for its response
 
 
 class Gone(Exception):
-    """The client went away before its body was whole: nobody is there to be told."""
+    """The client disconnected before its body was complete, so there is nobody to respond to."""
 
 
 class Bodies:
     """Reads bodies, bounded in size, in time, and in what all of them hold together.
 
-    Small bodies need no room, so that large and slow ones, however many, do not keep them out.
+    Small bodies need no room, so large and slow ones never keep them out.
     """
 
-    def __init__(self, max_body: int, patience: float, room: int = _MOST_LARGE) -> None:
+    def __init__(self, max_body: int, patience: float, room: int = _LARGE_ROOM) -> None:
         self._max_body = max_body
         self._patience = patience  # seconds
-        self._room = self._most = room
+        self._room = self._max_room = room
 
     def open(self) -> "Body":
+        """Return an empty body, to be used as a context manager."""
         return Body(self)
 
     async def read(self, body: "Body", length: str, receive: Receive) -> bytes:
-        """All of it, or `RequestRefused`."""
+        """Return the whole body. Raise `RequestRefused` if it is too large or too slow."""
         if length.isdecimal() and int(length[:20]) > self._max_body:
             raise self._too_large()
         try:
@@ -41,51 +42,52 @@ class Bodies:
                 while await self._more(body, receive):
                     pass
         except TimeoutError:
-            body.over = True
+            body.ended = True
             raise RequestRefused(
                 408, f"the body did not arrive within {self._patience:g} s", connection="close"
             ) from None
-        whole = bytes(body.held)
-        body.held.clear()  # its room is for one of it
-        return whole
+        content = bytes(body.buffer)
+        body.buffer.clear()  # its room is for one copy
+        return content
 
     async def _more(self, body: "Body", receive: Receive) -> bool:
-        body.held += await body.part(receive)
-        if len(body.held) > self._max_body:
+        body.buffer += await body.part(receive)
+        if len(body.buffer) > self._max_body:
             raise self._too_large()
-        self.make_room(body, len(body.held))
-        return not body.over
+        self.make_room(body, len(body.buffer))
+        return not body.ended
 
     async def drain(self, body: "Body", headers: Mapping[str, str], receive: Receive) -> None:
-        """Take the rest of a body that is refused, within bounds of size and time, and throw it away.
+        """Read and discard the rest of a refused body, within bounds of size and time.
 
-        A server that answers and closes while there is more to read resets the connection, and many senders never see
-        the answer then. One that pauses is answered; and one that waits to be told to go on (`Expect: 100-continue`)
-        sends nothing before that.
+        A server that responds and closes while there is more to read resets the connection, and many senders then never
+        see the response. Reading stops at a pause. A sender that waits for permission (`Expect: 100-continue`) sends
+        nothing before it.
         """
-        body.held.clear()
-        self.give_back(body)
+        body.buffer.clear()
+        self.release(body)
         length = headers.get("content-length", "")
-        waits = headers.get("expect", "").lower() == "100-continue" and not body.begun
-        if waits or (length.isdecimal() and int(length[:20]) > _MOST_DRAINED):
+        withheld = headers.get("expect", "").lower() == "100-continue" and not body.started
+        if withheld or (length.isdecimal() and int(length[:20]) > _MAX_DRAINED):
             return
         drained = 0
         with suppress(TimeoutError, Gone):
             async with asyncio.timeout(self._patience):
-                while not body.over and drained < _MOST_DRAINED:
+                while not body.ended and drained < _MAX_DRAINED:
                     drained += len(await asyncio.wait_for(body.part(receive), _PAUSE))
 
     def make_room(self, body: "Body", size: int) -> None:
-        """Make room for so many bytes, or raise `RequestRefused`. A body larger than all the room is let in alone."""
-        more = min(size - _SMALL, self._most) - body.room
-        if more <= 0:
+        """Reserve room for this size, or raise `RequestRefused`. A body above the whole room is admitted alone."""
+        missing = min(size - _SMALL, self._max_room) - body.room
+        if missing <= 0:
             return
-        if more > self._room:
+        if missing > self._room:
             raise RequestRefused(503, "too many large bodies at a time", connection="close")
-        self._room -= more
-        body.room += more
+        self._room -= missing
+        body.room += missing
 
-    def give_back(self, body: "Body") -> None:
+    def release(self, body: "Body") -> None:
+        """Release the room of a body."""
         self._room += body.room
         body.room = 0
 
@@ -94,37 +96,37 @@ class Bodies:
 
 
 class Body:
-    """One body and the room it takes, until it is closed; or until something else ends, which needs it longer."""
+    """One body and the room it takes. The room is released on closing, or at the end of the future it is lent to."""
 
-    __slots__ = ("_bodies", "_lent", "begun", "held", "over", "room")
+    __slots__ = ("_bodies", "_lent", "buffer", "ended", "room", "started")
 
     def __init__(self, bodies: Bodies) -> None:
         self._bodies = bodies
         self._lent = False
-        self.held = bytearray()
+        self.buffer = bytearray()
         self.room = 0
-        self.begun = self.over = False
+        self.started = self.ended = False
 
     async def part(self, receive: Receive) -> bytes:
-        """The next part of it; raises `Gone`."""
-        self.begun = True
+        """Return the next part. Raise `Gone` if the client has disconnected."""
+        self.started = True
         message = await receive()
         if message["type"] != "http.request":
-            self.over = True
+            self.ended = True
             raise Gone
-        self.over = not message.get("more_body")
+        self.ended = not message.get("more_body")
         part: bytes = message.get("body", b"")
         return part
 
-    def lend(self, until: "asyncio.Future[Any]") -> None:
-        """Take the room until this ends."""
+    def lend(self, future: "asyncio.Future[Any]") -> None:
+        """Keep the room until this future is done."""
         if self.room:
             self._lent = True
-            until.add_done_callback(lambda _: self._bodies.give_back(self))
+            future.add_done_callback(lambda _: self._bodies.release(self))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         if not self._lent:
-            self._bodies.give_back(self)
+            self._bodies.release(self)

@@ -1,4 +1,4 @@
-"""The header `Idempotency-Key`, as draft-ietf-httpapi-idempotency-key-header has it."""
+"""The header `Idempotency-Key`, as draft-ietf-httpapi-idempotency-key-header defines it."""
 
 from eventonce.event.formats.headers import IDEMPOTENCY_KEY
 from eventonce.requests import reading
@@ -6,6 +6,6 @@ from eventonce.webhook.asgi import Scope
 
 
 def idempotency_key(scope: Scope) -> str | None:
-    """The key of a request, if it has one; raises `Refusal` for one that cannot be told from others."""
-    given = [value.decode("latin-1") for name, value in scope["headers"] if name == IDEMPOTENCY_KEY.encode()]
-    return reading.idempotency_key(given)
+    """Return the key of a request, if it has one. Raise `RequestRefused` if it is not valid."""
+    values = [value.decode("latin-1") for name, value in scope["headers"] if name == IDEMPOTENCY_KEY.encode()]
+    return reading.idempotency_key(values)

@@ -1,19 +1,19 @@
-"""A connection that is closed gently: a sender who is still sending sees its answer, and no reset.
+"""Closing a connection gently: a client that is still sending sees its response, and no reset.
 
-A socket that is closed with something unread in it resets the connection, and takes the answer along. So the sending
-half is closed first, and what still comes is thrown away, for a while and up to a bound.
+A socket that is closed with unread data in it resets the connection, and the response is lost. So the sending half is
+closed first, and what still arrives is discarded, for a while and up to a bound.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-_LONGEST = 5.0  # seconds
-_MOST = 256 * 1024 * 1024  # bytes
+_MAX_SECONDS = 5.0
+_MAX_BYTES = 256 * 1024 * 1024
 
 
 class Lingering:
-    """A transport whose `close` lingers where the peer may still be sending. A second `close` is at once."""
+    """A transport whose `close` lingers if the peer may still be sending. A second `close` does not."""
 
     def __init__(self, transport: asyncio.Transport, still_sending: Callable[[], bool]) -> None:
         self._transport = transport
@@ -27,7 +27,7 @@ class Lingering:
         return self._closed or self._transport.is_closing()
 
     def close(self) -> None:
-        """Send what is written, and close."""
+        """Send what has been written, and close."""
         if self.is_closing() or not self._still_sending():
             self._transport.close()
         else:
@@ -39,25 +39,25 @@ class Lingering:
 
 
 class _Discard(asyncio.Protocol):
-    """Throws away what comes; in place of a protocol, which hears of the end."""
+    """Discards what arrives, in place of a protocol that is notified of the end."""
 
-    def __init__(self, transport: asyncio.Transport, before: asyncio.Protocol) -> None:
+    def __init__(self, transport: asyncio.Transport, replaced: asyncio.Protocol) -> None:
         self._transport = transport
-        self._before = before
-        self._left = _MOST
-        self._timer = asyncio.get_running_loop().call_later(_LONGEST, transport.abort)
+        self._replaced = replaced
+        self._remaining = _MAX_BYTES
+        self._timer = asyncio.get_running_loop().call_later(_MAX_SECONDS, transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        self._left -= len(data)
-        if self._left < 0:
+        self._remaining -= len(data)
+        if self._remaining < 0:
             self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._timer.cancel()
-        self._before.connection_lost(error)
+        self._replaced.connection_lost(error)
 
     def pause_writing(self) -> None:
-        self._before.pause_writing()
+        self._replaced.pause_writing()
 
     def resume_writing(self) -> None:
-        self._before.resume_writing()
+        self._replaced.resume_writing()

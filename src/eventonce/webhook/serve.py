@@ -1,8 +1,8 @@
 """The webhook under a server of its own, uvicorn, for `eventonce run`.
 
-What a server must bear: clients that are slow, stuck or gone. Uvicorn bounds headers (with its h11 parser, which is
-fast enough here) and idle connections after an answer; what has not yet sent a whole request, does not read its
-answer, or sends without end is closed here.
+A server must cope with clients that are slow, stuck or gone. Uvicorn bounds headers (with its h11 parser, which is fast
+enough here) and idle connections after a response. A connection that has not sent a whole request, does not read its
+response, or sends without end is closed here.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from eventonce.requests.refusal import RETRY_AFTER, RequestRefused
 from eventonce.requests.response import refused
 from eventonce.webhook.address import ListenAddress, read_url
 from eventonce.webhook.app import BATCH, DEADLINE, PATIENCE, THREADS, Watcher, Webhook
-from eventonce.webhook.asgi import answer_of
+from eventonce.webhook.asgi import to_asgi
 from eventonce.webhook.linger import Lingering
 
 try:
@@ -36,18 +36,18 @@ except ModuleNotFoundError as error:
         f"source: http: needs the Python package {error.name}; install it with pip install 'eventonce[webhook]'"
     ) from error
 
-_MOST_CONNECTIONS = 4096
+_MAX_CONNECTIONS = 4096
 _RESERVE = 256  # files and sockets that store, sink and handler may open
-_HEADERS = 10.0  # seconds until a request has come so far that it is one
-_CROWDED = 1.0  # the same, while more than half of the connections are taken
-_SENDING = 10.0  # seconds to take an answer
+_HEADERS = 10.0  # seconds until the headers of a request are complete
+_CROWDED = 1.0  # the same, while more than half of the connections are in use
+_SENDING = 10.0  # seconds to read a response
 _MAX_HEADERS = 32 * 1024
-_AT_ONCE = 32 * 1024  # of what has arrived
+_AT_ONCE = 32 * 1024  # bytes of what has arrived
 _END_OF_HEADERS = re.compile(rb"\n\r?\n").search  # as h11 finds it
 _FEW_CHUNKS = 1000
 _BYTES_OF_A_CHUNK = 16  # at least, of the others
 _TWO_LENGTHS = {b"content-length", b"transfer-encoding"}
-_MOST_AHEAD = 512 * 1024  # that a client may send of requests behind the one that is being answered
+_MAX_PIPELINED = 512 * 1024  # bytes of further requests that a client may send before its response
 _TICK = 0.1  # seconds, as uvicorn ticks
 _FULL = (
     f"HTTP/1.1 503 Service Unavailable\r\nretry-after: {RETRY_AFTER}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -57,7 +57,7 @@ _log = logging.getLogger("eventonce")
 
 
 class WebhookServer:
-    """Serves a webhook until it is told to stop."""
+    """Serves a webhook until it is stopped."""
 
     def __init__(
         self,
@@ -70,15 +70,15 @@ class WebhookServer:
         batch: int = BATCH,
         watch: Watcher = lambda delivery, outcome: None,
     ) -> None:
-        place = read_url(url)
+        address = read_url(url)
         wired: dict[str, Any] = {"dead_letters": dead_letters, "threads": threads, "batch": batch, "watch": watch}
-        self._app = Webhook(once, handler, auth=place.auth, path=place.path, **wired, **place.settings)
-        self._socket = _listen(place)
-        self.place = place._replace(port=self._socket.getsockname()[1])
-        if place.auth is None and place.host not in _LOOPBACK:
-            _log.warning("%s takes events from anybody; add auth=, or see that something in front does", self.place)
-        deadline = duration(place.settings.get("deadline", DEADLINE)) + duration(
-            place.settings.get("patience", PATIENCE)
+        self._app = Webhook(once, handler, auth=address.auth, path=address.path, **wired, **address.settings)
+        self._socket = _listen(address)
+        self.address = address._replace(port=self._socket.getsockname()[1])
+        if address.auth is None and address.host not in _LOOPBACK:
+            _log.warning("%s accepts unauthenticated events; add auth= or an authenticating proxy", self.address)
+        deadline = duration(address.settings.get("deadline", DEADLINE)) + duration(
+            address.settings.get("patience", PATIENCE)
         )
         config = uvicorn.Config(
             self._app,
@@ -97,28 +97,28 @@ class WebhookServer:
         self._server = _Uvicorn(config, deadline / 1000 + _SENDING)
 
     def stop(self) -> None:
-        """Take no more requests, and end when what is in hand is done. May be called by a signal handler."""
+        """Take no more requests, and finish those in progress. May be called by a signal handler."""
         self._stopped = time.monotonic()
         self._server.should_exit = True
 
     def run(self, grace: int) -> int:
-        """Serve until told to stop; how many events were not done within the grace time (milliseconds)."""
+        """Serve until stopped. Return how many events did not finish within the grace time (milliseconds)."""
         self._server.config.timeout_graceful_shutdown = max(1, grace // 1000)
         return asyncio.run(self._serve(grace / 1000))
 
     async def _serve(self, grace: float) -> int:
         await self._server.serve(sockets=[self._socket])
-        while self._app.in_hand and time.monotonic() < self._stopped + grace:  # runs that outlived their requests
+        while self._app.in_progress and time.monotonic() < self._stopped + grace:  # runs that outlived their requests
             await asyncio.sleep(_TICK)
-        return self._app.in_hand
+        return self._app.in_progress
 
 
 class _Requests(h11.Connection):
-    """Refuses headers beyond the limit before it reads any of them, however they arrive, and bodies that are no bodies.
+    """Refuses headers above the limit before it reads any of them, and bodies with two lengths or tiny chunks.
 
-    By itself h11 looks at the size of headers only while they are not whole. Of two lengths it takes one, and a proxy
-    in front may take the other: what is the end of a body to one is another request to the other then. A body in chunks
-    of one byte takes it a hundred times as long as others.
+    By itself h11 checks the size of headers only while they are incomplete. Of two lengths it takes one, and a proxy in
+    front may take the other: the end of a body to one is then another request to the other. A body in chunks of one
+    byte takes h11 a hundred times as long as others.
     """
 
     _chunks = _of_body = 0
@@ -142,18 +142,18 @@ class _Requests(h11.Connection):
 
 
 class _Connection(H11Protocol):
-    """Turned away at once where there are too many: the store and the sink need files and sockets too."""
+    """A connection that is refused at once if there are too many: the store and the sink need sockets too."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self.conn = _Requests(h11.SERVER, _MAX_HEADERS)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        # A part of 256 KiB, as asyncio reads by itself, can hold 40,000 chunks, which take h11 a fifth of a second.
+        # By default asyncio reads 256 KiB, which can hold 40,000 chunks and take h11 a fifth of a second.
         cast(Any, transport).max_size = _AT_ONCE
         super().connection_made(cast(asyncio.Transport, Lingering(transport, self._still_sending)))
-        if len(self.connections) > _most_connections():
-            _log.warning("over %d connections are open: others are sent away with 503", _most_connections())
+        if len(self.connections) > _max_connections():
+            _log.warning("over %d connections are open: others get a 503", _max_connections())
             transport.write(_FULL)
             transport.close()
 
@@ -161,14 +161,14 @@ class _Connection(H11Protocol):
         return self.conn.their_state in (h11.SEND_BODY, h11.ERROR) or bool(self.conn.trailing_data[0])
 
     def data_received(self, data: bytes) -> None:
-        """Uvicorn holds all that a client sends before it has its answer, however much that is."""
+        """Abort a client that sends too much before its response: uvicorn would buffer all of it."""
         super().data_received(data)
-        answering = self.cycle is not None and not (self.cycle.response_complete or self.cycle.more_body)
-        if answering and len(self.conn.trailing_data[0]) > _MOST_AHEAD:
+        responding = self.cycle is not None and not (self.cycle.response_complete or self.cycle.more_body)
+        if responding and len(self.conn.trailing_data[0]) > _MAX_PIPELINED:
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        """Uvicorn calls it while it handles the error, and leaves an application to wait for the rest of the body."""
+        """End the application's wait for the rest of the body, as uvicorn does not, and name the limit of headers."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -176,8 +176,8 @@ class _Connection(H11Protocol):
         if not isinstance(error, h11.RemoteProtocolError) or error.error_status_hint != 431:
             super().send_400_response(msg)
             return
-        why = f"the headers are larger than the limit of {_MAX_HEADERS:,} bytes"
-        status, headers, body = answer_of(refused(RequestRefused(431, why, connection="close")))
+        reason = f"the headers are larger than the limit of {_MAX_HEADERS:,} bytes"
+        status, headers, body = to_asgi(refused(RequestRefused(431, reason, connection="close")))
         headers.append((b"content-length", b"%d" % len(body)))
         for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
@@ -185,12 +185,12 @@ class _Connection(H11Protocol):
 
 
 class _Uvicorn(uvicorn.Server):
-    """Uvicorn that leaves signals to others and closes stuck connections."""
+    """Uvicorn that handles no signals and closes stuck connections."""
 
-    def __init__(self, config: uvicorn.Config, longest: float) -> None:
+    def __init__(self, config: uvicorn.Config, max_seconds: float) -> None:
         super().__init__(config)
-        self._longest = longest  # seconds from the headers of a request to the end of its answer
-        self._seen: dict[Any, tuple[object, bool, float]] = {}
+        self._max_seconds = max_seconds  # from the headers of a request to the end of its response
+        self._states: dict[Any, tuple[object, bool, float]] = {}  # request, idle, since when
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -202,32 +202,32 @@ class _Uvicorn(uvicorn.Server):
         return await super().on_tick(counter)
 
     def _sweep(self, now: float) -> None:
-        """Close what has been in one and the same state for too long."""
+        """Close connections that have been in the same state for too long."""
         connections: list[Any] = list(self.server_state.connections)
-        crowded = len(connections) > _most_connections() // 2
-        seen: dict[Any, tuple[object, bool, float]] = {}
-        for each in connections:
-            cycle = each.cycle
+        crowded = len(connections) > _max_connections() // 2
+        states: dict[Any, tuple[object, bool, float]] = {}
+        for connection in connections:
+            cycle = connection.cycle
             idle = cycle is None or cycle.response_complete
-            before = self._seen.get(each)
+            before = self._states.get(connection)
             same = before is not None and before[:2] == (cycle, idle)
-            seen[each] = before if same and before is not None else (cycle, idle, now)
-            if now - seen[each][2] > ((_CROWDED if crowded else _HEADERS) if idle else self._longest):
-                each.transport.abort()
-        self._seen = seen
+            states[connection] = before if same and before is not None else (cycle, idle, now)
+            if now - states[connection][2] > ((_CROWDED if crowded else _HEADERS) if idle else self._max_seconds):
+                connection.transport.abort()
+        self._states = states
 
 
-def _most_connections() -> int:
+def _max_connections() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(min(_MOST_CONNECTIONS, soft - _RESERVE), 16)
+    return _MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(min(_MAX_CONNECTIONS, soft - _RESERVE), 16)
 
 
-def _listen(place: ListenAddress) -> socket.socket:
+def _listen(address: ListenAddress) -> socket.socket:
     try:
-        family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
-        listening = socket.create_server((place.host, place.port), family=family, backlog=2048)
-        # Uvicorn sends headers and body apart; the second would wait 40 ms for the client to say that it has the first.
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        listening = socket.create_server((address.host, address.port), family=family, backlog=2048)
+        # Uvicorn sends headers and body separately. The body would wait 40 ms for the acknowledgement of the headers.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listening
     except OSError as error:
-        raise SourceError(f"source: cannot listen on {place}: {error.strerror or error}") from None
+        raise SourceError(f"source: cannot listen on {address}: {error.strerror or error}") from None

@@ -1,4 +1,4 @@
-"""Threads that run batches for an event loop. They do not keep a process alive whose handler is stuck."""
+"""Threads that run batches for an event loop. They do not keep a process alive if its handler is stuck."""
 
 import asyncio
 import threading
@@ -11,32 +11,32 @@ Result = TypeVar("Result")
 
 
 class _Call(NamedTuple):
-    """What to do, and where the end of it is awaited."""
+    """A function to call, and the future of its result."""
 
-    act: Callable[[], Any]
-    ended: "asyncio.Future[Any]"
+    function: Callable[[], Any]
+    future: "asyncio.Future[Any]"
 
 
 class LazyThreadPool:
-    """So many threads, begun with the first call: a process may still fork before that."""
+    """Threads that start with the first call: a process may still fork before that."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
 
-    def run(self, act: Callable[[], Result]) -> "asyncio.Future[Result]":
-        """Have a free thread do this."""
+    def run(self, function: Callable[[], Result]) -> "asyncio.Future[Result]":
+        """Return the result of this function, called on a free thread."""
         while len(self._threads) < self._count:
             name = f"eventonce-webhook-{len(self._threads)}"
             self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
             self._threads[-1].start()
-        ended: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._calls.put(_Call(act, ended))
-        return ended
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._calls.put(_Call(function, future))
+        return future
 
     def close(self) -> None:
-        """Have each thread end when it is done."""
+        """End each thread after its present call."""
         for _ in self._threads:
             self._calls.put(None)
         self._threads = []
@@ -45,17 +45,17 @@ class LazyThreadPool:
         while (call := self._calls.get()) is not None:
             result, error = None, None
             try:
-                result = call.act()
-            except BaseException as raised:
-                error = raised
-            with suppress(RuntimeError):  # the loop is gone, and with it who waits
-                call.ended.get_loop().call_soon_threadsafe(_tell, call.ended, result, error)
+                result = call.function()
+            except BaseException as caught:
+                error = caught
+            with suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
+                call.future.get_loop().call_soon_threadsafe(_resolve, call.future, result, error)
 
 
-def _tell(ended: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
-    if ended.done():
+def _resolve(future: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
+    if future.done():
         return
     if error is None:
-        ended.set_result(result)
+        future.set_result(result)
     else:
-        ended.set_exception(error if isinstance(error, Exception) else RuntimeError(f"ended with {error!r}"))
+        future.set_exception(error if isinstance(error, Exception) else RuntimeError(f"ended with {error!r}"))

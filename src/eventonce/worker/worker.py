@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 from eventonce.backoff import backoff
 from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.clock import Clock, SystemClock
-from eventonce.dead_letters import keep
+from eventonce.dead_letters import write_dead_letters
 from eventonce.engine import Once
 from eventonce.errors import SinkDown, StoreUnusable
 from eventonce.event import Delivery
-from eventonce.event.reading import apart
+from eventonce.event.reading import split_events
 from eventonce.ports import DeadLetters, Sink, Source
 from eventonce.worker.counts import OutcomeCounts
 
@@ -70,7 +70,7 @@ class Worker:
 
     def work(self, received: Sequence[Delivery]) -> list[Outcome]:
         """Run these once and settle them."""
-        deliveries = [part for delivery in received for part in apart(delivery)]
+        deliveries = [part for delivery in received for part in split_events(delivery)]
         outcomes = self._outcomes(deliveries)
         self._settle(list(zip(deliveries, outcomes, strict=True)))
         return outcomes
@@ -136,7 +136,7 @@ class Worker:
         with self._lock:
             dead = [pair for pair in ended if pair[1].action is not Action.ACK]
             if self._endless:
-                return {id(delivery) for delivery, _ in keep(self._dead_letters, dead, self._clock.utc())}
+                return {id(delivery) for delivery, _ in write_dead_letters(self._dead_letters, dead, self._clock.utc())}
             self._dead_letters.write(dead, self._clock.utc())  # a file offers nothing again
             return set()
 

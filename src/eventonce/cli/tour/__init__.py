@@ -1,1 +1,1 @@
-"""The tour that `eventonce demo` gives: the stream it makes, the handler it runs, and how its effects are counted."""
+"""The tour of `eventonce demo`: its traffic, its handler, and the count of its effects."""

@@ -34,7 +34,7 @@ _PATIENCE = 120.0  # seconds
 
 
 class CloudTour:
-    """Two workers on one queue, fed by a rule of EventBridge, where the environment says that AWS is."""
+    """Two workers on one queue, fed by an EventBridge rule, on the AWS that the environment names."""
 
     def __init__(self, folder: Path, stream: DemoTraffic) -> None:
         self._folder = folder
@@ -46,13 +46,13 @@ class CloudTour:
 
     def run(self, say: Callable[[str], None], show: Callable[[int], None]) -> Charges:
         """Set everything up, publish, kill one worker half-way, start it again, and count the charges."""
-        self._do("setup", "pipeline.toml", "--yes")
+        self._run_verb("setup", "pipeline.toml", "--yes")
         self._make_charges()
-        say("eventonce setup made the bus, the rule, the queue, its dead letters and the table of claims")
+        say("eventonce setup created the bus, the rule, the queue, its dead letters and the table of claims")
         workers = [self._start("a"), self._start("b")]
         try:
             say(f"workers a (pid {workers[0].pid}) and b (pid {workers[1].pid}) started on sqs://billing")
-            publisher = self._begin("publisher", "send", "orders.jsonl", "--to", "events://shop")
+            publisher = self._popen("publisher", "send", "orders.jsonl", "--to", "events://shop")
             workers.append(publisher)
             self._until(lambda: self.charges().rows >= self._orders // 2, show)
             workers[0].send_signal(signal.SIGKILL)
@@ -74,7 +74,7 @@ class CloudTour:
         """Count the charges in their table."""
         pages = self._dynamodb.get_paginator("scan").paginate(TableName="charges", ConsistentRead=True)
         times = [int(item["times"]["N"]) for page in pages for item in page["Items"]]
-        return Charges(len(times), sum(each > 1 for each in times), sum(times))
+        return Charges(len(times), sum(count > 1 for count in times), sum(times))
 
     def _make_charges(self) -> None:
         self._dynamodb.create_table(
@@ -87,38 +87,38 @@ class CloudTour:
     def _queue_is_empty(self) -> bool:
         url = self._sqs.get_queue_url(QueueName="billing")["QueueUrl"]
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-        found: dict[str, Any] = self._sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
-        return all(number == "0" for number in found.values())
+        attributes: dict[str, Any] = self._sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
+        return all(number == "0" for number in attributes.values())
 
-    def _until(self, so: Callable[[], bool], show: Callable[[int], None]) -> None:
-        give_up = time.monotonic() + _PATIENCE
-        while not so():
+    def _until(self, done: Callable[[], bool], show: Callable[[int], None]) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while not done():
             show(self.charges().rows)
-            if time.monotonic() > give_up:
-                raise EventOnceError(f"the workers did not get through; {self._folder} has their logs")
+            if time.monotonic() > deadline:
+                raise EventOnceError(f"the workers did not finish in time; see their logs in {self._folder}")
             time.sleep(0.2)
         show(self.charges().rows)
 
     def _start(self, name: str) -> "subprocess.Popen[bytes]":
-        return self._begin(f"worker-{name}", "run", "pipeline.toml")
+        return self._popen(f"worker-{name}", "run", "pipeline.toml")
 
-    def _begin(self, name: str, *words: str) -> "subprocess.Popen[bytes]":
+    def _popen(self, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
         with (self._folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "eventonce", *words],
+                [sys.executable, "-m", "eventonce", *arguments],
                 cwd=self._folder,
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
             )
 
-    def _do(self, *words: str) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "eventonce", *words],
+    def _run_verb(self, *arguments: str) -> None:
+        process = subprocess.run(
+            [sys.executable, "-m", "eventonce", *arguments],
             cwd=self._folder,
             capture_output=True,
             text=True,
             check=False,
         )
-        if done.returncode:
-            raise EventOnceError(f"eventonce {words[0]} failed: {done.stderr.strip()}")
+        if process.returncode:
+            raise EventOnceError(f"eventonce {arguments[0]} failed: {process.stderr.strip()}")

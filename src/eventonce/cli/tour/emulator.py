@@ -1,4 +1,4 @@
-"""An AWS of our own: ministack, as a process on a free port of this machine."""
+"""An emulator of AWS: ministack, as a process on a free port of this machine."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ class Emulator:
         program = shutil.which("ministack")
         if program is None:
             raise ConfigError(
-                "there is no ministack on the path, which stands in for AWS; pip install 'eventonce[demo]' brings it"
+                "--aws: ministack, the AWS emulator, is not on the path; install it with pip install 'eventonce[demo]'"
             )
         self._program = program
         with socket.socket() as probe:
@@ -35,20 +35,20 @@ class Emulator:
         self.endpoint = f"http://127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Start it, and let this process and those that it starts take it for AWS."""
-        own = {**os.environ, "BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(self._port)}
+        """Start it, and direct this process and its children to it."""
+        environment = {**os.environ, "BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(self._port)}
         with (self._folder / "ministack.log").open("ab") as log:
-            self._process = subprocess.Popen([self._program], cwd=self._folder, stdout=log, stderr=log, env=own)
-        give_up = time.monotonic() + _PATIENCE
+            self._process = subprocess.Popen([self._program], cwd=self._folder, stdout=log, stderr=log, env=environment)
+        deadline = time.monotonic() + _PATIENCE
         while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > give_up:
+            if self._process.poll() is not None or time.monotonic() > deadline:
                 self._process.kill()
-                raise ConfigError(f"ministack does not start; {self._folder / 'ministack.log'} says why")
+                raise ConfigError(f"ministack did not start; see {self._folder / 'ministack.log'}")
             time.sleep(0.05)
         os.environ.update(_ACCOUNT, AWS_ENDPOINT_URL=self.endpoint)
 
     def stop(self) -> None:
-        """End it; it keeps nothing."""
+        """Stop it. It keeps no data."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -5,7 +5,7 @@ import time
 from eventonce.engine.context import Context
 from eventonce.event import Event
 
-WORK = 0.02  # seconds, as if a payment provider were asked
+WORK = 0.02  # seconds, as a payment provider would take
 
 
 def charge(event: Event, ctx: Context) -> None:
@@ -17,7 +17,7 @@ def charge(event: Event, ctx: Context) -> None:
 
 
 def charge_in_dynamodb(event: Event, ctx: Context) -> None:
-    """The same in DynamoDB: the charge and the record of it are one transaction."""
+    """Charge an order in DynamoDB: the charge and the record of it are one transaction."""
     ctx.tx.update_item(
         TableName="charges",
         Key={"order": event.data["orderId"]},

@@ -27,7 +27,7 @@ key   = "content"                  # the same order under a new id is the same o
 
 
 class Charges(NamedTuple):
-    """What the table of charges says: eventonce's own counters are not asked."""
+    """The counts in the table of charges. They do not rely on the counters of eventonce."""
 
     orders: int
     twice: int
@@ -35,7 +35,7 @@ class Charges(NamedTuple):
 
 
 class Tour:
-    """Two workers over one stream, in a folder of their own."""
+    """Two workers on one stream, in a folder of their own."""
 
     def __init__(self, folder: Path, stream: DemoTraffic) -> None:
         self._folder = folder
@@ -71,7 +71,7 @@ class Tour:
                 "SELECT count(*) FROM (SELECT 1 FROM charges GROUP BY order_id HAVING count(*) > 1)"
             )
             return Charges(orders, twice.fetchone()[0], rows)
-        except sqlite3.OperationalError:  # the first worker has not made the table yet
+        except sqlite3.OperationalError:  # the first worker has not created the table yet
             return Charges(0, 0, 0)
         finally:
             connection.close()

@@ -1,4 +1,4 @@
-"""Ways to read a body: raw bytes, text or a mapping become an `Event`, through every envelope and carrier."""
+"""Reading a body: raw bytes, text or a mapping become an `Event`, through every envelope and carrier."""
 
 from eventonce.event.formats.carriers import Carried, unpack
 from eventonce.event.formats.cloudevents import read_binary

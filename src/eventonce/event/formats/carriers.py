@@ -1,6 +1,6 @@
-"""What carries events: queues, topics, streams, pipes and requests, as AWS Lambda and recorded traffic show them.
+"""Carriers of events: queues, topics, streams, pipes and requests, as AWS Lambda and recorded traffic show them.
 
-`unpack` finds out what a document is and takes out what it carries, one layer, never with an exception.
+`unpack` recognises a document and takes one layer off it. It never raises.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from eventonce.clock import moment
+from eventonce.clock import to_datetime
 from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.event.formats import cloudevents, eventbridge, gateway
@@ -25,18 +25,18 @@ _ATTRIBUTES = ("attributes", "messageAttributes", "Attributes", "MessageAttribut
 
 
 class Carried(NamedTuple):
-    """One event's body, what carried it, the carrier's own name for the message, and the trace that it names.
+    """One event's body, its carrier, the carrier's own name for the message, and the trace that it names.
 
-    `body` is the event itself where there is nothing to read. `origin` is the queue, topic, stream or cluster that the
-    name is unique in. With `trouble`, which says why there is no body to read, `body` is the carrier's record or text
-    as it came. `headers` are those of a request that rules may look at, and None where it was no request.
-    `tombstone` says that it is a record of Kafka without a value.
+    `body` is an `Event` if there is nothing to read. `origin` is the queue, topic, stream or cluster that the name is
+    unique in. `unreadable` is the reason if there is no body to read. Then `body` is the carrier's record or text as it
+    came. `headers` are the readable headers of a request, and None if it was not a request. `tombstone` marks a Kafka
+    record without a value.
     """
 
     body: bytes | str | Document | Event
     carrier: str = "none"
     id: str = ""
-    trouble: str | None = None
+    unreadable: str | None = None
     trace: Mapping[str, str] = {}
     origin: str = ""
     headers: Mapping[str, str] | None = None
@@ -44,18 +44,18 @@ class Carried(NamedTuple):
 
     @property
     def namer(self) -> str:
-        """What the name counts within; empty where nothing carried the event."""
+        """Return what the name is unique within, or an empty string if nothing carried the event."""
         kind = self.carrier.removeprefix("pipes-")
         return self.origin or ("" if kind == "none" else kind)
 
     @property
     def names_itself(self) -> bool:
-        """Whether the event says what its name counts within, as a record of a table's stream does."""
+        """Return whether the event says what its name is unique within, as a record of a table's stream does."""
         return self.carrier in ("dynamodb", "pipes-dynamodb", "dynamodbstreams")
 
 
 def unpack(document: object) -> list[Carried]:
-    """What a document carries: one for each record of a batch or item of a list, else the document itself."""
+    """Return the messages in a document: one for each record of a batch or item of a list, else the document itself."""
     if isinstance(document, list):  # EventBridge Pipes, a batch of CloudEvents, entries of PutEvents
         return [carried for item in document for carried in _item(item)]
     if isinstance(document, Mapping):
@@ -63,52 +63,52 @@ def unpack(document: object) -> list[Carried]:
         return _batch(body) or [_one(body)]
     if isinstance(document, str | bytes):
         return [Carried(document)]
-    return [_no_object(document)]
+    return [_not_an_object(document)]
 
 
 def _item(item: Any) -> list[Carried]:
     if not isinstance(item, dict):
-        return [_no_object(item)]
-    found = _batch(item)
-    if found is not None:
-        return found
+        return [_not_an_object(item)]
+    messages = _batch(item)
+    if messages is not None:
+        return messages
     carried = _one(item)
     return [carried._replace(carrier=f"pipes-{carried.carrier}") if _source(item) in _READERS else carried]
 
 
-def _no_object(value: Any) -> Carried:
+def _not_an_object(value: Any) -> Carried:
     try:
-        shown = canonical(value)
+        body = canonical(value)
     except EventRejected:
-        shown = b""
-    return Carried(shown, trouble=f"is {kind_of(value)}, not a JSON object")
+        body = b""
+    return Carried(body, unreadable=f"is {kind_of(value)}, not a JSON object")
 
 
 # --- documents with several records ---
 
 
 def _batch(document: Document) -> list[Carried] | None:
-    """The records of a document that is a batch, or None where it is not."""
+    """Return the messages of a batch, or None if the document is not one."""
     if eventbridge.recognises(document) or cloudevents.recognises(document):
         return None
-    for name, take in _BATCHES:
+    for name, read in _BATCHES:
         records = document.get(name)
-        if records and (found := take(document, records)):
-            return found
+        if records and (messages := read(document, records)):
+            return messages
     return None
 
 
 def _of_lambda(_: Document, records: Any) -> list[Carried] | None:
     if not isinstance(records, list) or not any(_source(record) for record in records):
         return None
-    return [_one(record) if isinstance(record, dict) else _no_object(record) for record in records]
+    return [_one(record) if isinstance(record, dict) else _not_an_object(record) for record in records]
 
 
 def _of_firehose_or_kafka(document: Document, records: Any) -> list[Carried] | None:
     if isinstance(records, dict) and _READERS.get(_source(document)) is _kafka:
-        partitions = [each for each in records.values() if isinstance(each, list)]
-        found = [_checked(_kafka, record) for partition in partitions for record in partition]
-        return [carried._replace(origin=_cluster(document)) for carried in found]
+        partitions = [partition for partition in records.values() if isinstance(partition, list)]
+        messages = [_checked(_kafka, record) for partition in partitions for record in partition]
+        return [carried._replace(origin=_cluster(document)) for carried in messages]
     if isinstance(records, list) and ("deliveryStreamArn" in document or "invocationId" in document):
         stream = _string(document, "deliveryStreamArn")
         return [_checked(_firehose, record)._replace(origin=stream) for record in records]
@@ -116,7 +116,7 @@ def _of_firehose_or_kafka(document: Document, records: Any) -> list[Carried] | N
 
 
 def _of_receive_message(_: Document, messages: Any) -> list[Carried] | None:
-    if not isinstance(messages, list) or not all(isinstance(each, dict) and _is_received(each) for each in messages):
+    if not isinstance(messages, list) or not all(isinstance(item, dict) and _is_received(item) for item in messages):
         return None
     return [_sqs(message) for message in messages]
 
@@ -136,14 +136,14 @@ _BATCHES: tuple[tuple[str, Callable[[Document, Any], list[Carried] | None]], ...
 
 
 def _checked(read: Callable[[Document], Carried], record: Any) -> Carried:
-    return read(record) if isinstance(record, dict) else _no_object(record)
+    return read(record) if isinstance(record, dict) else _not_an_object(record)
 
 
 # --- one record ---
 
 
 def _one(body: Document) -> Carried:
-    """One record, message, request or event."""
+    """Return one record, message, request or event as a message."""
     if eventbridge.recognises(body) or bus.recognises(body):
         return Carried(body, "eventbridge")
     if cloudevents.recognises(body):
@@ -160,15 +160,15 @@ def _one(body: Document) -> Carried:
 
 
 def _source(record: Any) -> str:
-    """Which service a record says it is of."""
-    given = (record.get("eventSource") or record.get("EventSource")) if isinstance(record, dict) else None
-    return given if isinstance(given, str) else ""
+    """Return the service that a record names as its own."""
+    source = (record.get("eventSource") or record.get("EventSource")) if isinstance(record, dict) else None
+    return source if isinstance(source, str) else ""
 
 
 def _own_record(record: Document, source: str) -> Carried:
-    """A record that a service wrote itself, as S3 and CloudTrail do: it is the event."""
+    """Return a record that a service wrote itself, as S3 and CloudTrail do. It is the event."""
     if "eventVersion" not in record:
-        return Carried(record)  # somebody else's word
+        return Carried(record)  # its sender's claim alone
     carrier = "cloudtrail" if source.endswith(".amazonaws.com") else source.removeprefix("aws:")
     return Carried(record, carrier, _name(record, "eventID"))
 
@@ -180,7 +180,7 @@ def _sqs(record: Document) -> Carried:
 
 
 def _queue(record: Document) -> str:
-    """The queue that gave a message its id: one that SQS has moved to another queue still has it."""
+    """Return the queue that gave a message its id. SQS keeps the id when it moves the message to another queue."""
     system = record.get("attributes", record.get("Attributes"))
     moved_from = _string(system, "DeadLetterQueueSourceArn") if isinstance(system, dict) else ""
     return moved_from or _string(record, "eventSourceARN")
@@ -188,7 +188,7 @@ def _queue(record: Document) -> str:
 
 def _sns(record: Document) -> Carried:
     notice = record.get("Sns")
-    return _notification(notice) if isinstance(notice, dict) else Carried(record, "sns", trouble="has no Sns object")
+    return _notification(notice) if isinstance(notice, dict) else Carried(record, "sns", unreadable="has no Sns object")
 
 
 def _notification(notice: Document) -> Carried:
@@ -201,14 +201,14 @@ def _kinesis(record: Document) -> Carried:
     holder = inner if isinstance(inner, dict) else record
     stream = _string(record, "eventSourceARN").partition("/consumer/")[0]  # with enhanced fan-out it names a consumer
     name = _name(record, "eventID")
-    if holder.get("data") == "":  # Kinesis takes such a record, and a worker reads it as an empty text
+    if holder.get("data") == "":  # Kinesis accepts such a record, and a worker reads it as empty text
         return Carried(b"", "kinesis", name, origin=stream)
     return _packed("kinesis", name, record, holder, "data")._replace(origin=stream)
 
 
 def _dynamodb(record: Document) -> Carried:
-    trouble = None if isinstance(record.get("dynamodb"), dict) else "has no dynamodb object"
-    return Carried(record, "dynamodb", _name(record, "eventID"), trouble, origin=_string(record, "eventSourceARN"))
+    reason = None if isinstance(record.get("dynamodb"), dict) else "has no dynamodb object"
+    return Carried(record, "dynamodb", _name(record, "eventID"), reason, origin=_string(record, "eventSourceARN"))
 
 
 def _firehose(record: Document) -> Carried:
@@ -216,16 +216,16 @@ def _firehose(record: Document) -> Carried:
 
 
 def _kafka(record: Document) -> Carried:
-    place = [_name(record, name) for name in ("topic", "partition", "offset")]
-    time = _name(record, "timestamp")  # a topic that was deleted and made again has the same offsets once more
-    name = "-".join(place) + (f"@{time}" if time else "") if all(place) else ""
+    position = [_name(record, field) for field in ("topic", "partition", "offset")]
+    time = _name(record, "timestamp")  # a topic that was deleted and created again uses the same offsets
+    name = "-".join(position) + (f"@{time}" if time else "") if all(position) else ""
     carried = _packed("kafka", name, record, record, "value")._replace(origin=_cluster(record))
     empty, headers = record.get("value") in (None, ""), _record_headers(record)
-    if cloudevents.recognises_kafka_headers(headers) and (empty or not carried.trouble):
+    if cloudevents.recognises_kafka_headers(headers) and (empty or not carried.unreadable):
         binary = _kafka_binary(carried, headers)
-        if not (empty and binary.trouble):  # a tombstone is an event in any case
+        if not (empty and binary.unreadable):  # a tombstone is an event in any case
             return binary._replace(tombstone=empty)
-    return carried._replace(body=_tombstone(record), trouble=None, tombstone=True) if empty and name else carried
+    return carried._replace(body=_tombstone(record), unreadable=None, tombstone=True) if empty and name else carried
 
 
 def _kafka_binary(carried: Carried, headers: Mapping[str, str]) -> Carried:
@@ -233,29 +233,29 @@ def _kafka_binary(carried: Carried, headers: Mapping[str, str]) -> Carried:
     try:
         event = cloudevents.structured_of_kafka(headers, body)
     except EventRejected as error:
-        return carried._replace(trouble=str(error))
-    return carried._replace(body=msgspec.json.encode(event), trouble=None)
+        return carried._replace(unreadable=str(error))
+    return carried._replace(body=msgspec.json.encode(event), unreadable=None)
 
 
 def _record_headers(record: Document) -> dict[str, str]:
-    """The headers of a record that are text; each comes as a list of the numbers of its bytes."""
-    given = record.get("headers")
-    headers = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
-    found = {name.lower(): _header_text(value) for each in headers for name, value in each.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    """Return the headers of a record that are text. Each comes as a list of the numbers of its bytes."""
+    items = record.get("headers")
+    headers = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    texts = {name.lower(): _header_text(value) for header in headers for name, value in header.items()}
+    return {name: value for name, value in texts.items() if value is not None}
 
 
 def _header_text(value: Any) -> str | None:
     try:
         return bytes(value).decode() if isinstance(value, list) else None
-    except (TypeError, ValueError):  # no bytes, or no UTF-8
+    except (TypeError, ValueError):  # not bytes, or not UTF-8
         return None
 
 
 def _tombstone(record: Document) -> Event:
-    """A record of Kafka without a value: nothing is left under its key.
+    """Return the event of a Kafka record without a value, which says that nothing remains under its key.
 
-    It has no data, and every rule knows it by its name.
+    It has no data, and its name is its identity under every rule.
     """
     fields = {"topic": record["topic"], "key": _record_key(record.get("key")), "timestamp": record.get("timestamp")}
     raw = msgspec.json.encode({**fields, "value": None})
@@ -264,17 +264,17 @@ def _tombstone(record: Document) -> Event:
 
 def _time(millis: Any) -> datetime | None:
     try:
-        return moment(millis) if isinstance(millis, int) else None
+        return to_datetime(millis) if isinstance(millis, int) else None
     except (ValueError, OverflowError, OSError):
         return None
 
 
-def _record_key(given: Any) -> Any:
-    raw = from_base64(given)
+def _record_key(key: Any) -> Any:
+    raw = from_base64(key)
     try:
-        return given if raw is None else raw.decode()
+        return key if raw is None else raw.decode()
     except UnicodeDecodeError:
-        return {"$binary": given}  # base64, which a text could be too
+        return {"$binary": key}  # base64, which a string could be too
 
 
 def _cluster(holder: Document) -> str:
@@ -291,7 +291,7 @@ def _entry(entry: Document) -> Carried:
 
 
 def _request(request: Document) -> Carried:
-    """A request as API Gateway, a load balancer or a function URL hands it on."""
+    """Return a request as API Gateway, a load balancer or a function URL passes it on."""
     headers = gateway.headers(request)
     name, origin = sns_names(headers)
     carried = Carried(request, "http", name, headers=readable(headers), origin=origin)
@@ -301,14 +301,15 @@ def _request(request: Document) -> Carried:
             event = cloudevents.structured(headers, content(raw))
             return carried._replace(body=msgspec.json.encode(event))
     except EventRejected as error:
-        return carried._replace(trouble=str(error))
-    return carried._replace(body=raw) if raw else carried._replace(trouble="has no body")
+        return carried._replace(unreadable=str(error))
+    return carried._replace(body=raw) if raw else carried._replace(unreadable="has no body")
 
 
 def sns_names(headers: Mapping[str, str]) -> tuple[str, str]:
-    """The id of a message of SNS and what it counts within, of a request: raw delivery has them in headers alone.
+    """Return the id of an SNS message and what it is unique within, from a request's headers.
 
-    Anybody can write a header, so such an id never counts as one that SNS gave to a queue or a function.
+    Raw delivery has them in headers alone. Anybody can write a header, so such an id never counts as one that SNS gave
+    to a queue or a function.
     """
     return headers.get("x-amz-sns-message-id", ""), f"http {headers.get('x-amz-sns-topic-arn', '')}".strip()
 
@@ -351,10 +352,10 @@ _SHAPES: tuple[tuple[Callable[[Document], bool], _Reader], ...] = (
 
 
 def _trace(message: Mapping[str, Any]) -> dict[str, str]:
-    """The trace that a message of SQS or SNS names: among the sender's attributes, or as X-Ray has AWS add it."""
-    holders = [each for each in map(message.get, _ATTRIBUTES) if isinstance(each, Mapping)]
-    given = [(name, _attribute(each.get(name))) for each in holders for name in TRACE_NAMES]
-    return {name: value for name, value in given if value}
+    """Return the trace that a message of SQS or SNS names, in the sender's attributes or as AWS adds it for X-Ray."""
+    holders = [holder for holder in map(message.get, _ATTRIBUTES) if isinstance(holder, Mapping)]
+    pairs = [(name, _attribute(holder.get(name))) for holder in holders for name in TRACE_NAMES]
+    return {name: value for name, value in pairs if value}
 
 
 def _attribute(value: Any) -> str:
@@ -376,17 +377,17 @@ def _name(record: Document, field: str) -> str:
     return value if isinstance(value, str) else text(value) if isinstance(value, int) else ""
 
 
-def _text(carrier: str, name: str, record: Document, given: Any, field: str) -> Carried:
-    if isinstance(given, str | dict) and given:  # an object where somebody wrote the record by hand
-        return Carried(given, carrier, name)
-    return Carried(record, carrier, name, f"has no {field}" if not given else f"has a {field} that is no text")
+def _text(carrier: str, name: str, record: Document, body: Any, field: str) -> Carried:
+    if isinstance(body, str | dict) and body:  # an object if the record was written by hand
+        return Carried(body, carrier, name)
+    return Carried(record, carrier, name, f"has no {field}" if not body else f"has a {field} that is not a string")
 
 
 def _packed(carrier: str, name: str, record: Document, holder: Document, field: str) -> Carried:
-    given = holder.get(field)
-    if not given:
+    packed = holder.get(field)
+    if not packed:
         return Carried(record, carrier, name, f"has no {field}")
-    raw = from_base64(given)
+    raw = from_base64(packed)
     if raw is None:
         return Carried(record, carrier, name, f"has {field} that is not base64")
     return Carried(raw, carrier, name)

@@ -1,4 +1,4 @@
-"""CloudEvents 1.0, structured and binary; 0.3 is read as well."""
+"""CloudEvents 1.0, structured and binary. Version 0.3 is read as well."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import msgspec
 
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.event.formats.numbers import known, mark
+from eventonce.event.formats.numbers import flag_plain_numbers, number_watch
 from eventonce.event.formats.plain import text
 from eventonce.event.formats.text import MAX_BYTES, check_size, from_base64, read_json, to_base64
 from eventonce.event.paths import read_time
@@ -18,7 +18,7 @@ _PREFIX, _KAFKA_PREFIX = "ce-", "ce_"
 
 
 def recognises(body: dict[str, Any]) -> bool:
-    """Whether this is a CloudEvent."""
+    """Return whether this is a CloudEvent."""
     return "specversion" in body and "source" in body and "type" in body
 
 
@@ -38,7 +38,7 @@ def read(body: dict[str, Any], raw: bytes) -> Event:
 
 def _data(body: dict[str, Any]) -> Any:
     packed = body.get("data_base64")
-    if packed is None and body.get("datacontentencoding") == "base64":  # how 0.3 says it
+    if packed is None and body.get("datacontentencoding") == "base64":  # version 0.3
         packed = body.get("data")
     if packed is None:
         return body.get("data")
@@ -49,9 +49,10 @@ def _data(body: dict[str, Any]) -> Any:
 
 
 def _content(raw: bytes, media: str) -> Any:
-    """Data by its media type: JSON as it is meant, text as text, anything else as base64.
+    """Return data by its media type: JSON as its value, text as text, anything else as base64.
 
-    A producer may put the same text into `data`, into `data_base64` or into the body of a request: it is one content.
+    A producer may put the same text into `data`, into `data_base64` or into the body of a request. All are the same
+    content.
     """
     if media == "":
         return _perhaps_json(raw)
@@ -91,12 +92,12 @@ def _is_json(media: str) -> bool:
 
 
 def recognises_headers(headers: Mapping[str, str]) -> bool:
-    """Whether a request with these headers (in small letters) is a CloudEvent in binary mode."""
+    """Return whether a request with these headers (in lower case) is a CloudEvent in binary mode."""
     return _recognises(headers, _PREFIX)
 
 
 def recognises_kafka_headers(headers: Mapping[str, str]) -> bool:
-    """Whether a record of Kafka with these headers (in small letters) is a CloudEvent in binary mode."""
+    """Return whether a Kafka record with these headers (in lower case) is a CloudEvent in binary mode."""
     return _recognises(headers, _KAFKA_PREFIX)
 
 
@@ -106,27 +107,27 @@ def _recognises(headers: Mapping[str, str], prefix: str) -> bool:
 
 
 def structured(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
-    """The structured form of a CloudEvent in binary mode, as a request has it."""
-    small = {name.lower(): value for name, value in headers.items()}
-    given = {name: _decoded(name, value) for name, value in small.items() if name.startswith(_PREFIX)}
-    return _structured(given, _PREFIX, small.get("content-type"), body)
+    """Return the structured form of a request's CloudEvent in binary mode."""
+    lowered = {name.lower(): value for name, value in headers.items()}
+    attributes = {name: _decode(name, value) for name, value in lowered.items() if name.startswith(_PREFIX)}
+    return _structured(attributes, _PREFIX, lowered.get("content-type"), body)
 
 
 def structured_of_kafka(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
-    """The same of a record of Kafka, whose headers (in small letters) are UTF-8 as it is."""
-    given = {name: value for name, value in headers.items() if name.startswith(_KAFKA_PREFIX)}
-    return _structured(given, _KAFKA_PREFIX, headers.get("content-type"), body)
+    """Return the structured form of a Kafka record. Its headers (in lower case) are plain UTF-8."""
+    attributes = {name: value for name, value in headers.items() if name.startswith(_KAFKA_PREFIX)}
+    return _structured(attributes, _KAFKA_PREFIX, headers.get("content-type"), body)
 
 
-def _structured(given: Mapping[str, str], prefix: str, kind: str | None, body: bytes) -> dict[str, Any]:
-    event: dict[str, Any] = {name.removeprefix(prefix): value for name, value in given.items()}
+def _structured(attributes: Mapping[str, str], prefix: str, media: str | None, body: bytes) -> dict[str, Any]:
+    event: dict[str, Any] = {name.removeprefix(prefix): value for name, value in attributes.items()}
     if missing := [name for name in _REQUIRED if not event.get(name)]:
         raise EventRejected(f"has no {prefix}{missing[0]} header, which a CloudEvent in binary mode needs")
-    for name in ("data", "data_base64"):  # no attributes: the data is in the body
+    for name in ("data", "data_base64"):  # not attributes: the data is in the body
         event.pop(name, None)
-    if kind:
-        event["datacontenttype"] = kind
-    if body and _is_json(_media(kind)):
+    if media:
+        event["datacontenttype"] = media
+    if body and _is_json(_media(media)):
         event["data"] = _json(body)
     elif body:
         event["data_base64"] = to_base64(body)
@@ -136,12 +137,12 @@ def _structured(given: Mapping[str, str], prefix: str, kind: str | None, body: b
 def read_binary(headers: Mapping[str, str], body: bytes, max_bytes: int = MAX_BYTES) -> Event:
     """Read a CloudEvent whose attributes are in `ce-*` headers and whose data is the body."""
     check_size(body, max_bytes)
-    since = mark()
+    watch = number_watch()
     event = structured(headers, body)
-    return known(read(event, msgspec.json.encode(event)), since)
+    return flag_plain_numbers(read(event, msgspec.json.encode(event)), watch)
 
 
-def _decoded(name: str, value: str) -> str:
+def _decode(name: str, value: str) -> str:
     from urllib.parse import unquote
 
     if value[:1] == value[-1:] == '"' and len(value) > 1:  # older producers quote

@@ -1,6 +1,6 @@
-"""The headers of a request that name what it brings, and those that rules may look at.
+"""The headers of a request that name its delivery, and those that rules may read.
 
-They come from the request alone. What a body calls its `headers` is data like the rest of it.
+They come from the request alone. A field `headers` of a body is data like the rest of it.
 """
 
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from msgspec import structs
 from eventonce.event import Event
 
 IDEMPOTENCY_KEY = "idempotency-key"
-# What the sender calls this delivery, the same whenever it sends it again. It counts more than an `id` in a body
-# without an envelope, which is often that of the thing that changed: an order has one, and many events.
+# What the sender calls this delivery, the same whenever it sends it again. It takes precedence over an `id` in a body
+# without an envelope, which is often the id of the thing that changed: an order has one id and many events.
 NAMING = (IDEMPOTENCY_KEY, "webhook-id", "x-github-delivery", "x-shopify-webhook-id", "x-gitlab-event-uuid")
-# What rules may look at. What is not named here stays out, so that no token or signature can get in.
+# What rules may read. Others stay out, so that no token or signature can get in.
 READABLE = frozenset((
     *NAMING, "x-github-event", "x-github-hook-id", "x-gitlab-event", "x-gitlab-instance", "x-shopify-event-id",
     "x-shopify-topic", "x-shopify-shop-domain", "x-shopify-api-version", "x-event-key", "x-amz-sns-message-id",
@@ -23,30 +23,30 @@ _LONGEST = 512  # characters of a header
 
 
 def readable(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers, named in small letters, that rules may look at."""
+    """Return the headers that rules may read. Names are in lower case."""
     return {name: headers[name] for name in READABLE if len(headers.get(name, "")) in range(1, _LONGEST + 1)}
 
 
-def unquoted(key: str) -> str:
-    """Return the idempotency key itself: the draft puts it in quotes, most clients do not."""
+def unquote_key(key: str) -> str:
+    """Return the idempotency key itself. The draft puts it in quotes, most clients do not."""
     return key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
 
 
 def from_api_destination(headers: Mapping[str, str]) -> bool:
-    """Return whether EventBridge says that it sends this: it would take a 409 for the end."""
+    """Return whether EventBridge sends this, as its header says. It would take a 409 for the end."""
     return headers.get("user-agent", "").startswith("Amazon/EventBridge/ApiDestinations")
 
 
-def name_in(headers: Mapping[str, str]) -> str:
-    """Return what the sender calls the delivery, or nothing."""
-    return next((unquoted(headers[name]) for name in NAMING if name in headers), "")
+def delivery_name(headers: Mapping[str, str]) -> str:
+    """Return the sender's name for the delivery, or an empty string."""
+    return next((unquote_key(headers[name]) for name in NAMING if name in headers), "")
 
 
-def of_request(event: Event, headers: Mapping[str, str], part: str = "") -> Event:
-    """Return the event as it came in a request with these readable headers; `part` tells it from others in there."""
-    name = name_in(headers)
+def apply_headers(event: Event, headers: Mapping[str, str], part: str = "") -> Event:
+    """Return the event under its delivery's name and with these readable headers. `part` is its suffix if several."""
+    name = delivery_name(headers)
     if name:
-        event = named(event, name + part)
+        event = apply_name(event, name + part)
     if not headers and "headers" not in event.attributes:
         return event
     attributes = {key: value for key, value in event.attributes.items() if key != "headers"}
@@ -55,13 +55,13 @@ def of_request(event: Event, headers: Mapping[str, str], part: str = "") -> Even
     return structs.replace(event, attributes=attributes, raw=event.raw or event.line())
 
 
-def named(event: Event, name: str, by: tuple[str, ...] = ()) -> Event:
+def apply_name(event: Event, name: str, by: tuple[str, ...] = ()) -> Event:
     """Return the event under the name of its delivery, unless it has an envelope with an id.
 
-    `by` says what gave the name, where its sender did not.
+    `by` names what gave the name, if that was not the sender.
     """
     if event.form != "plain":
         return event
     attributes = {key: value for key, value in event.attributes.items() if key != "id"}
-    raw = event.raw or event.line()  # written before anything is added to it
+    raw = event.raw or event.line()  # encoded before anything is added to it
     return structs.replace(event, id=name, named_by=by, attributes=attributes, raw=raw)

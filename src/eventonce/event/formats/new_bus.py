@@ -1,4 +1,4 @@
-"""The new EventBridge bus, where a subscriber asks for WITH_METADATA: `{Data, Metadata?, SystemMetadata}`."""
+"""The new EventBridge bus, for subscribers that ask for WITH_METADATA: `{Data, Metadata?, SystemMetadata}`."""
 
 from typing import Any
 
@@ -13,11 +13,11 @@ from eventonce.event.formats.text import content, read_json
 from eventonce.event.paths import read_time
 
 _ID, _SOURCE, _TYPE = "aws:EventId", "aws:Source", "aws:DetailType"
-_RESERVED = "aws."  # AWS takes such a source from nobody else
+_RESERVED = "aws."  # AWS accepts such a source from nobody else
 
 
 def recognises(body: dict[str, Any]) -> bool:
-    """Whether this is an event with the bus's metadata."""
+    """Return whether this is an event with the bus's metadata."""
     return "Data" in body and isinstance(body.get("SystemMetadata"), dict)
 
 
@@ -25,49 +25,49 @@ def read(body: dict[str, Any], max_bytes: int) -> Event:
     """Read it, or refuse data that contradicts the bus.
 
     For PutEvents and for its event sources the bus writes the envelope itself and repeats id, source and type in
-    `SystemMetadata`. What the two say is the same, so RAW and WITH_METADATA give one key. Of PutRawEvents the bus knows
-    neither source nor type: then an envelope is what its sender claims, and its id counts within its source and type
-    alone. So does an id that is not the bus's own.
+    `SystemMetadata`. The two agree, so RAW and WITH_METADATA have one key. For PutRawEvents the bus knows neither
+    source nor type. Then an envelope is its sender's claim, and its id is unique within its source and type alone. So
+    is an id that is not the bus's own.
     """
     data, system = _data(body["Data"], max_bytes), body["SystemMetadata"]
     inner = _enveloped(data)
     event = _bare(data, system) if inner is None else inner
     confirmed = _confirmed(event, system) and _named_by_bus(data, system)
-    extra = {name: body[name] for name in ("Metadata", "SystemMetadata") if name in body}
-    event = structs.replace(event, id=event.id or text(system.get(_ID)), attributes={**event.attributes, **extra})
+    metadata = {name: body[name] for name in ("Metadata", "SystemMetadata") if name in body}
+    event = structs.replace(event, id=event.id or text(system.get(_ID)), attributes={**event.attributes, **metadata})
     if inner is not None and not confirmed:
         form = "plain" if event.form == "eventbridge" else event.form
         event = structs.replace(event, form=form, replay=None)
-    if event.form == "plain":  # what it is depends on the metadata, so whoever reads it again needs them
+    if event.form == "plain":  # it depends on the metadata, so whoever reads it again needs them
         event = structs.replace(event, raw=msgspec.json.encode(body))
     replayed = "REPLAY" if system.get("aws:DeliveryType") == "REPLAY" else None  # the bus gives a replay no name
     return structs.replace(event, replay=event.replay or replayed)
 
 
 def _confirmed(event: Event, system: dict[str, Any]) -> bool:
-    """Whether the bus says where the event came from; raises where the event says something else."""
+    """Return whether the bus confirms the event's source. Raise EventRejected if the event contradicts the bus."""
     for name, field, claimed in ((_SOURCE, "source", event.source), (_TYPE, "type", event.type)):
-        known = text(system.get(name))
-        if known and known != claimed:
-            said = f"its {field} is {claimed!r:.80}, but the bus confirms {name} {known!r:.80}"
-            raise EventRejected(f"in its Data: {said}")
-    confirmed = bool(system.get(_SOURCE))
-    if not confirmed and event.source.startswith(_RESERVED):
+        value = text(system.get(name))
+        if value and value != claimed:
+            reason = f"its {field} is {claimed!r:.80}, but the bus confirms {name} {value!r:.80}"
+            raise EventRejected(f"in its Data: {reason}")
+    has_source = bool(system.get(_SOURCE))
+    if not has_source and event.source.startswith(_RESERVED):
         raise EventRejected(f"in its Data: its source is {event.source!r:.80}, which the bus does not confirm")
-    return confirmed
+    return has_source
 
 
 def _named_by_bus(data: Any, system: dict[str, Any]) -> bool:
-    """Whether the envelope has the bus's own id: by another one it could take the place of any event."""
-    given, claimed = text(system.get(_ID)), text(data.get("id")) if isinstance(data, dict) else ""
-    return not given or not claimed or claimed == given
+    """Return whether the envelope has the bus's own id. By another id it could take the place of any event."""
+    bus_id, claimed = text(system.get(_ID)), text(data.get("id")) if isinstance(data, dict) else ""
+    return not bus_id or not claimed or claimed == bus_id
 
 
-def _data(given: Any, max_bytes: int) -> Any:
-    if not isinstance(given, str) or not given.lstrip("\ufeff \t\r\n").startswith("{"):
-        return given  # PutRawEvents takes any text
+def _data(data: Any, max_bytes: int) -> Any:
+    if not isinstance(data, str) or not data.lstrip("\ufeff \t\r\n").startswith("{"):
+        return data  # PutRawEvents takes any text
     try:
-        return read_json(content(given, max_bytes), max_bytes)
+        return read_json(content(data, max_bytes), max_bytes)
     except EventRejected as error:
         raise EventRejected(f"in its Data: {error}") from None
 
@@ -81,13 +81,13 @@ def _enveloped(data: Any) -> Event | None:
 
 
 def _bare(data: Any, system: dict[str, Any]) -> Event:
-    own = data if isinstance(data, dict) else {}
-    given = text(system.get(_ID))
+    fields = data if isinstance(data, dict) else {}
+    bus_id = text(system.get(_ID))
     return Event(
-        id=given or text(own.get("id")),
-        source=text(system.get(_SOURCE)) or text(own.get("source")),
-        type=text(system.get(_TYPE)) or text(own.get("type")),
-        time=read_time(own.get("time")),
+        id=bus_id or text(fields.get("id")),
+        source=text(system.get(_SOURCE)) or text(fields.get("source")),
+        type=text(system.get(_TYPE)) or text(fields.get("type")),
+        time=read_time(fields.get("time")),
         data=data,
-        form="eventbridge" if given else "plain",
+        form="eventbridge" if bus_id else "plain",
     )

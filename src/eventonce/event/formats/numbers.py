@@ -1,7 +1,7 @@
-"""Whether the numbers of an event are ordinary, as noticed while they are read.
+"""A watch over the numbers that are read: whether all of an event's are plain.
 
-RFC 8785 writes 1.0 and 1e0 as 1, so a content key has to mind such numbers. To look for all that there can be would
-take as long as reading the event once more; among ordinary ones there are only few to look for (see `key.py`).
+RFC 8785 writes 1.0 and 1e0 as 1, so a content key has to find such numbers. To look for every spelling would take as
+long as reading the event once more. Among plain numbers there are only a few to look for (see `keys.py`).
 """
 
 from typing import TypeVar
@@ -12,29 +12,32 @@ from eventonce.event import Event
 
 LARGEST = 1e15  # numbers below it need no exponent unless they are tiny
 Number = TypeVar("Number", int, float)
-_last_odd = object()  # another one after each odd number or value; threads see each other's, which does no harm
+_last_unusual = object()  # replaced at each unusual number; threads see each other's, which does no harm
 
 
-def odd() -> None:
-    """What is being read has integers beyond 64 bits or numbers beyond 1e15, or may have."""
-    global _last_odd  # noqa: PLW0603  # what reads a value hands on the value alone
-    _last_odd = object()
+def report_unusual_number() -> None:
+    """Report that the value being read has an integer beyond 64 bits or a number beyond 1e15, or may have one."""
+    global _last_unusual  # noqa: PLW0603  # what reads a value returns the value alone
+    _last_unusual = object()
 
 
-def noticed(number: Number) -> Number:
-    """A number that was not read with the document it is in."""
+def watch_number(number: Number) -> Number:
+    """Return a number that was not read with the document around it. Report it if it is unusual."""
     if abs(number) >= LARGEST:
-        odd()
+        report_unusual_number()
     return number
 
 
-def mark() -> object:
-    """The moment before something is read."""
-    return _last_odd
+def number_watch() -> object:
+    """Return what stays the same until an unusual number is read. Take it before the reading begins."""
+    return _last_unusual
 
 
-def known(event: Event, since: object) -> Event:
-    """An event that nobody else has seen yet and all of which was read since then, with what is known of it."""
-    if event.raw and _last_odd is since:
+def flag_plain_numbers(event: Event, watch: object) -> Event:
+    """Return the event, flagged if no unusual number was read since `watch` was taken.
+
+    All of it must have been read since then, and nobody else may have seen it yet.
+    """
+    if event.raw and _last_unusual is watch:
         structs.force_setattr(event, "plain_numbers", True)
     return event

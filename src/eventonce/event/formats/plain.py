@@ -1,4 +1,4 @@
-"""JSON objects without an envelope: all of it is the data, and common names are taken as they stand."""
+"""JSON objects without an envelope: all of an object is the data, and common names in it count."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def read(body: dict[str, Any], raw: bytes) -> Event:
 
 
 def text(value: Any) -> str:
-    """A value of an envelope as text: strings as they are, nothing as "", anything else in canonical JSON."""
+    """Return a value of an envelope as text: a string as it is, None as "", anything else in canonical JSON."""
     if isinstance(value, str):
         return value
     return "" if value is None else canonical(value).decode()

@@ -1,4 +1,4 @@
-"""Records that AWS services write themselves: S3 notifications, CloudTrail, CodeCommit and the like."""
+"""Records that AWS services write themselves, such as S3 notifications, CloudTrail and CodeCommit."""
 
 from typing import Any
 
@@ -8,19 +8,19 @@ from eventonce.event.paths import read_time
 
 
 def recognises(body: dict[str, Any]) -> bool:
-    """Whether this is such a record."""
+    """Return whether this is such a record."""
     return "eventSource" in body and "eventName" in body and "eventVersion" in body
 
 
 def read(body: dict[str, Any], raw: bytes) -> Event:
     """Read it: all of it is the data."""
-    own = text(body.get("eventID"))
+    event_id = text(body.get("eventID"))
     return Event(
-        id=own or text(body.get("id")),
+        id=event_id or text(body.get("id")),
         source=text(body["eventSource"]),
         type=text(body["eventName"]),
         time=read_time(body.get("eventTime")),
         data=body,
-        attributes={**body, "id": own} if own else body,
+        attributes={**body, "id": event_id} if event_id else body,
         raw=raw,
     )

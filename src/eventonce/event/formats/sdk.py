@@ -1,4 +1,4 @@
-"""CloudEvents as objects of the official SDK: into their structured form, and from an event back."""
+"""CloudEvents as objects of the official SDK: to their structured form, and from an event back."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,43 +12,43 @@ from eventonce.event.stamp import FIELD
 
 @runtime_checkable
 class CloudEvent(Protocol):
-    """What every kind of CloudEvent of the SDK can do."""
+    """The methods that every kind of CloudEvent of the SDK has."""
 
     def get_attributes(self) -> Any: ...
     def get_data(self) -> Any: ...
 
 
-def structured(given: CloudEvent) -> bytes:
-    """An object of the SDK in its structured form."""
+def structured(sdk_event: CloudEvent) -> bytes:
+    """Return an object of the SDK in its structured form."""
     form = _json_format()
     try:
-        written: bytes = form.write(given)
+        raw: bytes = form.write(sdk_event)
     except (TypeError, ValueError, RecursionError) as error:
         raise EventRejected(f"cannot be written as JSON: {error}") from None
-    return written
+    return raw
 
 
 def to_sdk(event: Event) -> Any:
-    """The event as an object of the SDK, whose attributes it checks; `EventRejected` where one of them is wrong."""
+    """Return the event as an object of the SDK, which checks it. Raise `EventRejected` if an attribute is wrong."""
     if event.form != "cloudevents":
-        raise EventRejected("is no CloudEvent")
-    given = {name: value for name, value in decode(event.line()).items() if name != FIELD}
-    for name in ("id", "source", "type"):  # the SDK would make an id up, another one for each copy
-        if not given.get(name):
-            raise EventRejected(f"is no valid CloudEvent: it has no {name}")
+        raise EventRejected("is not a CloudEvent")
+    fields = {name: value for name, value in decode(event.line()).items() if name != FIELD}
+    for name in ("id", "source", "type"):  # the SDK would invent an id, another one for each copy
+        if not fields.get(name):
+            raise EventRejected(f"invalid CloudEvent: {name} is missing")
     form = _json_format()
     try:
-        made = form.read(None, msgspec.json.encode(given))
-    except Exception as error:  # whatever an attribute does to it
-        raise EventRejected(f"is no valid CloudEvent: {_why(error)}") from None
-    if "time" not in given:  # it makes one up
-        made.get_attributes().pop("time", None)
-    return made
+        sdk_event = form.read(None, msgspec.json.encode(fields))
+    except Exception as error:  # an attribute may cause anything
+        raise EventRejected(f"invalid CloudEvent: {_reason(error)}") from None
+    if "time" not in fields:  # the SDK invents one
+        sdk_event.get_attributes().pop("time", None)
+    return sdk_event
 
 
-def _why(error: Exception) -> str:
-    found: dict[str, list[Exception]] = getattr(error, "errors", {})  # of all attributes that are wrong
-    return "; ".join(describe(each) for wrong in found.values() for each in wrong) or describe(error)
+def _reason(error: Exception) -> str:
+    by_attribute: dict[str, list[Exception]] = getattr(error, "errors", {})
+    return "; ".join(describe(each) for errors in by_attribute.values() for each in errors) or describe(error)
 
 
 def _json_format() -> Any:

@@ -1,13 +1,13 @@
--- What waits to be published, and nothing else: a row goes when its event is out, so the table stays small.
--- No index holds what a relay changes while a row waits, so those changes stay in the row's page (HOT).
+-- The events that wait to be published. A row is deleted when its event is published, so the table stays small.
+-- No index has a column that a relay changes while a row waits, so these updates stay in the row's page (HOT).
 CREATE TABLE eventonce_outbox (
     id       bigint  GENERATED ALWAYS AS IDENTITY,
     added    bigint  NOT NULL DEFAULT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
-    since    bigint  NOT NULL DEFAULT 0,   -- its group is not to be taken from then
-    until    bigint  NOT NULL DEFAULT 0,   -- to then: a relay has it, or it rests after a failure
+    since    bigint  NOT NULL DEFAULT 0,   -- its group cannot be taken between this time
+    until    bigint  NOT NULL DEFAULT 0,   -- and this: a relay has it, or it rests after a failure
     failures integer NOT NULL DEFAULT 0,
     token    text,                         -- of the relay that has it
-    grp      text    COLLATE "C" NOT NULL, -- '=' and its group, or '-' and its identity where it has none
+    grp      text    COLLATE "C" NOT NULL, -- '=' and its group, or '-' and its identity if it has no group
     identity text    NOT NULL,
     event    bytea   NOT NULL,             -- JSON in UTF-8, whatever the encoding of the database
     CONSTRAINT eventonce_outbox_id PRIMARY KEY (id)
@@ -20,7 +20,7 @@ CREATE TABLE eventonce_outbox (
 );
 CREATE INDEX eventonce_outbox_groups ON eventonce_outbox (grp, id);
 
--- What was published, where a relay is told to keep that for a while.
+-- Copies of published events, for relays with `keep`.
 CREATE TABLE eventonce_outbox_published (
     id        bigint NOT NULL,
     added     bigint NOT NULL,

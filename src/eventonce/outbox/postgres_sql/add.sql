@@ -1,5 +1,5 @@
--- Add an event to the transaction that is open. The numbers of a group's rows are given out under a lock that lasts to
--- the end of the transaction, so they stand in the order of the commits.
+-- Add an event in the transaction that is open. A group's rows get their numbers under a lock that lasts to the end of
+-- the transaction, so the numbers have the order of the commits.
 WITH added AS (
     INSERT INTO eventonce_outbox (grp, identity, event)
     SELECT CAST(:grp AS text), CAST(:identity AS text), CAST(:event AS bytea)

@@ -1,7 +1,7 @@
--- Remove what is out, keeping it for a while where that is wanted, and give the rest back. What others hold by now is
--- left alone; answers with how many were still ours.
+-- Delete rows whose events are published, with a copy if a relay has `keep`, and release the other rows. Rows that
+-- another relay has taken over stay as they are. Return how many rows this relay still had.
 WITH clock AS MATERIALIZED (
-    -- Should the server lose this, the events are published again under the same identities.
+    -- If a crash loses this commit, the events are published again under the same identities.
     SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now, set_config('synchronous_commit', 'off', true)
 ), gone AS (
     DELETE FROM eventonce_outbox WHERE id = ANY (%(done)s) AND token = %(token)s

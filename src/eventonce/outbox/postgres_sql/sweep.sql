@@ -1,4 +1,4 @@
--- Remove some of what was published longer ago than it is to be kept. Never waits.
+-- Delete some of the copies that have expired. It never waits for a lock.
 DELETE FROM eventonce_outbox_published WHERE id = ANY (ARRAY(
     SELECT id FROM eventonce_outbox_published
     WHERE published <= (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint) - %(keep)s

@@ -1,15 +1,16 @@
--- Take what is next of some groups, for a while. A group is taken by its first row: whoever has that has the group.
+-- Take the next rows of some groups under a lease. A group is taken by its first row: the relay that has it has the
+-- group.
 --
 -- SKIP LOCKED alone would break the order: while one relay takes rows 1 and 2 of a group, another would skip these
--- and take row 3, added just now. So only first rows are looked for, and the rows behind one come with it.
--- A first row that another relay has taken, given back or removed since this statement began is looked at again when it
--- is locked, as it is then.
+-- and take row 3, added just now. So only first rows are searched, and the later rows of a group come with the first.
+-- Another relay may have taken, released or deleted a first row since this statement started. So the row is checked
+-- again when it is locked, as it is then.
 WITH RECURSIVE clock AS MATERIALIZED (
-    -- What begins later than soon was written before the clock was set back, and is over. Soon is not now: another relay
-    -- may have begun a little later and been done sooner.
-    -- Nothing is lost with the news that rows are taken, so this does not wait for the disk.
+    -- A lease that starts later than `soon` was written before the clock was set back, and counts as expired. `soon` is
+    -- later than now, because another relay may have started after this one and have committed first.
+    -- If a crash loses a lease, no event is lost. So this does not wait for the disk.
     SELECT now, now + 60000 AS soon, set_config('synchronous_commit', 'off', true) FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) c
-), walk AS (  -- from group to group by the index, however many rows each has; no further than is asked for
+), walk AS (  -- from group to group by the index, however many rows each has, and only as far as needed
     (
         SELECT grp, id, since, until FROM eventonce_outbox
         WHERE grp > %(after)s ORDER BY grp, id LIMIT 1
@@ -27,7 +28,7 @@ WITH RECURSIVE clock AS MATERIALIZED (
         WHERE o.id = f.id AND NOT (o.since <= clock.soon AND clock.now < o.until)
         FOR UPDATE SKIP LOCKED
     ) h
-), chosen AS MATERIALIZED (  -- first rows first, so that none is left out
+), chosen AS MATERIALIZED (  -- first rows first, so that the limit leaves none of them out
     SELECT m.id FROM held h CROSS JOIN LATERAL (
         SELECT d.id, row_number() OVER (ORDER BY d.id) AS place
         FROM (

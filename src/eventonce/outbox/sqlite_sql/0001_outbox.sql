@@ -1,4 +1,4 @@
--- What waits to be published, and nothing else; see the same file for PostgreSQL.
+-- The events that wait to be published. The columns are explained in the same file for PostgreSQL.
 CREATE TABLE eventonce_outbox (
     id       INTEGER PRIMARY KEY AUTOINCREMENT,
     added    INTEGER NOT NULL,

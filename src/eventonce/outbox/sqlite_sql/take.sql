@@ -1,4 +1,4 @@
--- The rows that are next of some groups; in a transaction of the only writer, so nothing can come between.
+-- Return the next rows of some groups. The transaction has the write lock, so no other relay can interfere.
 WITH RECURSIVE walk (grp) AS (
     SELECT (SELECT min(grp) FROM eventonce_outbox WHERE grp > :after)
     UNION ALL
@@ -6,7 +6,7 @@ WITH RECURSIVE walk (grp) AS (
 ), free AS MATERIALIZED (
     SELECT o.grp, o.id FROM walk
     CROSS JOIN eventonce_outbox o ON o.id = (SELECT min(id) FROM eventonce_outbox WHERE grp = walk.grp)
-    WHERE NOT (o.since <= :now + 60000 AND :now < o.until)  -- what begins later is from before the clock was set back
+    WHERE NOT (o.since <= :now + 60000 AND :now < o.until)  -- a lease that starts later is from before the clock was set back
     LIMIT :most
 ), chosen AS (
     SELECT o.id, row_number() OVER (PARTITION BY o.grp ORDER BY o.id) AS place

@@ -22,7 +22,7 @@ from botocore.validate import validate_parameters
 from eventonce.clients import aws
 from eventonce.clock import Clock
 from eventonce.errors import ConfigError, StoreError, StoreUnusable
-from eventonce.forks import tell_of_forks
+from eventonce.forks import register_for_forks
 from eventonce.stores.dynamodb.time import ServerTime
 
 _WARN_EVERY = 60_000
@@ -100,7 +100,7 @@ class DynamoDBClient:
         self._client: Any = None
         self._lock = threading.Lock()
         self._warned_at: int | None = None
-        tell_of_forks(self)
+        register_for_forks(self)
 
     # --- calls ---
 

@@ -104,7 +104,7 @@ class Layout:
             "status": {"S": DONE if done else RUNNING},
             "token": {"B": record.token},
             "in_progress_expiration": _number(record.lease),
-            "tries": _number(record.took if done else record.tries),
+            "tries": _number(record.attempts if done else record.tries),
             "done_at": _number(record.done_at),
             "until": _number(record.until),
             "keep_until": _number(record.expires),
@@ -115,8 +115,8 @@ class Layout:
             item["shared"] = {"BOOL": True}
         if record.trying is not None:
             item["trying"] = _number(record.trying)
-        if record.took and not done:
-            item["took"] = _number(record.took)
+        if record.attempts and not done:
+            item["took"] = _number(record.attempts)
         return item
 
     def _optional_fields(self, record: Record) -> list[tuple[str, Value]]:
@@ -147,7 +147,7 @@ class Layout:
             trying=_optional(item, "trying"),
             done_at=done_at,
             until=until,
-            took=_int(item, "took"),
+            attempts=_int(item, "took"),
             version=version,
             memo=memo,
             error=_text(item, "error"),
@@ -167,7 +167,9 @@ class Layout:
         lease = _int(item, "in_progress_expiration")
         if status == DONE:  # at an unknown time, shortly before its lease would have expired
             memo = _memo_of_data(_text(item, "data"))
-            return _RUNNING._replace(lease=0, tries=0, done_at=lease or 1, until=end, took=1, memo=memo, expires=end)
+            return _RUNNING._replace(
+                lease=0, tries=0, done_at=lease or 1, until=end, attempts=1, memo=memo, expires=end
+            )
         return _RUNNING._replace(lease=lease + 1 if lease else min(end, now + LONGEST_LEASE), expires=end)
 
     # --- changes ---

@@ -8,7 +8,7 @@ from boto3.dynamodb.types import TypeSerializer
 
 from eventonce.claims import protocol
 from eventonce.claims.protocol import Claim, Finish
-from eventonce.errors import ConfigError, StoreError, TransactionRefused
+from eventonce.errors import ConfigError, EventOnceError, StoreError
 from eventonce.stores.dynamodb.client import RETRYABLE, THROTTLES, DynamoDBClient, Refused
 from eventonce.stores.dynamodb.layout import Item, Layout, Value, call_arguments
 from eventonce.stores.retry import call_with_retries
@@ -17,6 +17,10 @@ MAX_ACTIONS = 99  # DynamoDB takes 100 in a transaction, and one of them is ours
 MAX_ITEM = 400 * 1024
 MAX_BYTES = 4 * 1024 * 1024
 _FAILED = "ConditionalCheckFailed"
+
+
+class TransactionRefused(EventOnceError):
+    """DynamoDB refused the handler's own writes, so none of them was made."""
 
 
 class Writes:

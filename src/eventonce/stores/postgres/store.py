@@ -34,7 +34,7 @@ from eventonce.clients.libpq import TIMEOUT
 from eventonce.clock import LONGEST, Clock, SystemClock
 from eventonce.errors import ConfigError, StoreBusy, StoreError, StoreUnusable
 from eventonce.event.keys import Key
-from eventonce.forks import tell_of_forks
+from eventonce.forks import register_for_forks
 from eventonce.ports import Swept
 from eventonce.stores.postgres.batch import ADAPTERS, byte_strings, longs
 from eventonce.stores.postgres.connection import Connection, Pool
@@ -110,7 +110,7 @@ class PostgresStore:
         self._inside: set[Claim] = set()  # claims whose rows our own transactions lock
         self._pool = Pool(self._connect, _CONNECTIONS, self._timeout)
         self._transaction_pool = Pool(self._connect_for_handlers, _TRANSACTIONS, self._timeout)
-        tell_of_forks(self)
+        register_for_forks(self)
 
     # --- the verbs ---
 

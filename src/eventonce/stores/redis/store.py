@@ -25,7 +25,7 @@ from eventonce.claims.protocol import Answer, Claim, Finish, Record, Release, To
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import StoreError, StorePartly
 from eventonce.event.keys import Key
-from eventonce.forks import tell_of_forks
+from eventonce.forks import register_for_forks
 from eventonce.ports import Swept
 from eventonce.stores.redis import cluster as masters
 from eventonce.stores.redis import record
@@ -117,7 +117,7 @@ class RedisStore:
         self._client: Any = None
         self._warned = False  # that the server may forget keys
         self._lease = 2 * _FIRST_TIMEOUT
-        tell_of_forks(self)
+        register_for_forks(self)
 
     # --- the verbs ---
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from eventonce.clock import duration, format_duration
-from eventonce.errors import ConfigError, LateRows
+from eventonce.errors import ConfigError, EventOnceError
 from eventonce.rules import Rulebook
 from eventonce.traffic.drivers import need
 from eventonce.traffic.keys import Rules, rulebook_of
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 _ARRIVED, _OWN = "_arrived", "_own"
 _POLL_SECONDS = 1  # between two looks at a query
+
+
+class LateRows(EventOnceError):
+    """Spark has dropped rows as late, which may have been unique."""
 
 
 def dedup_stream(

@@ -1,4 +1,4 @@
-"""Batches against a carrier that does whatever it likes: every job is answered, and no group is overtaken."""
+"""Batches against a carrier that does anything: every job has a result, and no event overtakes its group."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from eventonce.errors import EventRejected, SinkDown, SinkError, SinkUnusable
 from eventonce.event import Event
 from eventonce.outbox.message import Message
-from eventonce.outbox.publish_jobs import Publishing, PublishJob
+from eventonce.outbox.publish_jobs import PublishJob, PublishSender
 from eventonce.ports import BatchEntry, BatchRefused, CallLimits, EntryAccepted, EntryRefusal, Sendable
 from eventonce.sinks.batching import BatchSender, SendJob
 from eventonce.testing.clock import ManualClock
@@ -29,7 +29,7 @@ class Wild:
     def __init__(self, draw: Any) -> None:
         self._draw = draw
         self.sent: list[tuple[int, int]] = []  # number and attempt of each entry, in order
-        self.taken: set[int] = set()
+        self.accepted: set[int] = set()
 
     def ready(self) -> None:
         if self._draw(st.integers(0, 9)) == 9:
@@ -49,7 +49,7 @@ class Wild:
         self.sent += [(entry.body["number"], entry.body["attempt"]) for entry in entries]
         call = self._draw(st.sampled_from(CALLS))
         if call == "lost":
-            self.taken |= {entry.body["number"] for entry in entries}
+            self.accepted |= {entry.body["number"] for entry in entries}
         if call in ("down", "lost"):
             raise SinkDown("did not answer")
         if call == "unusable":
@@ -62,7 +62,7 @@ class Wild:
         answer = self._draw(st.sampled_from(ANSWERS))
         if answer != "taken":
             return EntryRefusal(answer, "")
-        self.taken.add(entry.body["number"])
+        self.accepted.add(entry.body["number"])
         return EntryAccepted("id")
 
     def judge(self, refusal: EntryRefusal) -> EventRejected | SinkError:
@@ -78,7 +78,9 @@ class Wild:
 
 @pytest.mark.parametrize("patient", [True, False])
 @given(data=st.data(), groups=st.lists(st.sampled_from([None, "a", "b", "c"]), max_size=25))
-def test_whatever_a_carrier_does(patient: bool, data: Any, groups: list[str | None]) -> None:
+def test_each_job_has_a_result_and_each_group_keeps_its_order(
+    patient: bool, data: Any, groups: list[str | None]
+) -> None:
     carrier = Wild(data.draw)
     jobs: list[SendJob] = []
     for number, group in enumerate(groups):
@@ -86,7 +88,7 @@ def test_whatever_a_carrier_does(patient: bool, data: Any, groups: list[str | No
         stamped = PublishJob(Message(event, group=group), event, f"e-{number}")
         jobs.append(stamped if patient else SendJob(event, "k", group))
     sender = (
-        Publishing(carrier, ManualClock(), MAX_ATTEMPTS, None)
+        PublishSender(carrier, ManualClock(), MAX_ATTEMPTS, None)
         if patient
         else BatchSender(carrier, ManualClock(), MAX_ATTEMPTS)
     )
@@ -98,15 +100,15 @@ def test_whatever_a_carrier_does(patient: bool, data: Any, groups: list[str | No
         assert attempts == list(range(1, job.attempts + 1))
         assert job.attempts <= MAX_ATTEMPTS + 1  # one more where its call had to be taken apart
         if isinstance(job.result, EntryAccepted):
-            assert number in carrier.taken
+            assert number in carrier.accepted
         elif job.attempts == 0:
-            assert number not in carrier.taken
+            assert number not in carrier.accepted
     for group in ("a", "b", "c"):
         _check_order(group, jobs, [number for number, _ in carrier.sent])
 
 
 def _check_order(group: str, jobs: list[SendJob], sent: list[int]) -> None:
-    """Once one of a group is sent, none before it is sent any more; and none behind one that failed is."""
+    """Check that a group was sent in order, and that none was sent after one that failed."""
     mine = [number for number in sent if jobs[number].group == group]
     assert mine == sorted(mine)
     failed = [n for n, job in enumerate(jobs) if job.group == group and isinstance(job.result, SinkError)]

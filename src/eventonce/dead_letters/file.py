@@ -1,7 +1,7 @@
 """Dead letters in a file.
 
-A worker may be adding letters at any moment, so nothing in the file is ever changed. What became of its letters stands
-in `FILE.redriven` beside it; when no letter is left, the file is emptied and that one goes.
+A worker may add letters at any time, so no line of the file is ever changed. The results of redrives are written to
+`FILE.redriven` beside it. When no letter remains, the file is emptied and `FILE.redriven` is deleted.
 """
 
 import fcntl
@@ -13,24 +13,41 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from eventonce.dead_letters.letter import from_fields, read_letter, without_body
+from eventonce.dead_letters.letter import DeadEvents, from_fields, letter_fields, read_letter, without_body
 from eventonce.errors import SourceError
 from eventonce.ports import DeadLetter
 from eventonce.sinks.append import AppendFile
 
 
+class DeadFile:
+    """Writes letters to a file, one JSON line each. `-` is standard output."""
+
+    def __init__(self, name: str) -> None:
+        self._file = AppendFile(name)
+        self._file.check()
+        self.name = name
+
+    def write(self, dead: DeadEvents, now: int) -> None:
+        """Write letters. They are on the disk when this returns."""
+        if dead:
+            self._file.write(msgspec.json.encode(letter_fields(delivery, outcome, now)) for delivery, outcome in dead)
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class FileBox:
-    """A file that a pipeline names as its `dead_letter`."""
+    """Reads the file that a pipeline names as its `dead_letter`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._journal = AppendFile(f"{name}.redriven")
         if not Path(name).is_file():
-            raise SourceError(f"{name}: there are no dead letters here; check the name, or nothing has died yet")
+            raise SourceError(f"{name}: no dead letters found; check the path")
 
     def letters(self) -> Iterator[DeadLetter]:
-        with self._opened() as file:
-            yield from self._left(file)
+        with self._locked() as file:
+            yield from self._remaining(file)
 
     def hidden(self) -> int:
         return 0
@@ -42,17 +59,17 @@ class FileBox:
         self._note([without_body(letter.fields) for letter in letters if letter.fields])
 
     def close(self) -> None:
-        with suppress(SourceError), self._opened() as file:
-            if next(self._left(file), None) is None:  # and nobody can add one meanwhile
+        with suppress(SourceError), self._locked() as file:
+            if next(self._remaining(file), None) is None:  # the lock keeps writers out
                 os.truncate(file.name, 0)
                 Path(self._journal.name).unlink(missing_ok=True)
         self._journal.close()
 
-    def _left(self, file: BinaryIO) -> Iterator[DeadLetter]:
-        noted = self._noted()
+    def _remaining(self, file: BinaryIO) -> Iterator[DeadLetter]:
+        notes = self._last_notes()
         for line in file:
             letter = read_letter(line.rstrip(b"\n"))
-            note = noted.get(letter.id, {})
+            note = notes.get(letter.id, {})
             if not note.get("redriven"):
                 yield from_fields({**letter.fields, **note}, letter.id) if note else letter
 
@@ -60,21 +77,20 @@ class FileBox:
         if notes:
             self._journal.write(map(msgspec.json.encode, notes))
 
-    def _noted(self) -> dict[str, dict[str, Any]]:
-        """The last note of each letter."""
-        found: dict[str, dict[str, Any]] = {}
+    def _last_notes(self) -> dict[str, dict[str, Any]]:
+        by_letter: dict[str, dict[str, Any]] = {}
         with suppress(FileNotFoundError), Path(self._journal.name).open("rb") as file:
             for line in file:
-                with suppress(msgspec.MsgspecError):  # half a line, of a redrive that was killed: noted again
+                with suppress(msgspec.MsgspecError):  # a redrive was killed in mid line; the next one notes it again
                     note = msgspec.json.decode(line, type=dict[str, Any])
-                    found[str(note.get("letter"))] = note
-        return found
+                    by_letter[str(note.get("letter"))] = note
+        return by_letter
 
     @contextmanager
-    def _opened(self) -> Iterator[BinaryIO]:
+    def _locked(self) -> Iterator[BinaryIO]:
         try:
             with open(self.name, "rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)  # so that no line is half written
+                fcntl.flock(file, fcntl.LOCK_EX)  # no writer is in mid line
                 yield file
         except OSError as error:
             raise SourceError(f"{error.filename or self.name}: cannot be read: {error.strerror}") from None
