@@ -8,7 +8,7 @@ import pytest
 from eventonce import Event, EventRejected, OutcomeKind, Rule
 from eventonce.claims.protocol import Busy, Done, Record
 from eventonce.engine import endings
-from eventonce.engine.jobs import Deferred, Effect, Ended, Failure, Job, Refused, Runnable, Turn
+from eventonce.engine.jobs import Deferred, Effect, Ended, Failure, Job, RefusedEvent, Runnable, Turn
 from eventonce.engine.limits import RunLimits
 from eventonce.engine.order import Order
 from eventonce.event.groups import GroupQueue, Stops, chains
@@ -191,7 +191,7 @@ def test_a_dead_letter_does_not_stop_other_events_of_its_message() -> None:
 
 def test_a_refused_event_stops_its_group() -> None:
     bench = Bench("a/g", "b/g")
-    refused = Refused(0, None, endings.refused(EventRejected("no"), None, None), "g")
+    refused = RefusedEvent(0, None, endings.refused(EventRejected("no"), None, None), "g")
     bench.order = Order([refused, bench.jobs[1]], RunLimits(5, 60_000, 0), Stops(), bench.clock)
     assert bench.turn() == []
     assert bench.kinds() == ["rejected", "busy"]

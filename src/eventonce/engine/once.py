@@ -17,7 +17,7 @@ from eventonce.engine.context import AsyncHandlerFunction, HandlerFunction
 from eventonce.engine.drivers import Flow, StoreCalls, drive, drive_async
 from eventonce.engine.handler import Handler
 from eventonce.engine.hooks import Hooks
-from eventonce.engine.jobs import Job, Refused
+from eventonce.engine.jobs import Job, RefusedEvent
 from eventonce.engine.keeper import Keeper
 from eventonce.engine.limits import RunLimits
 from eventonce.engine.observed_store import ObservedStore
@@ -187,7 +187,7 @@ class Once:
     def preview(self, event: object) -> Outcome:
         """Return the outcome an event would have if it came now and its handler returned. Nothing is changed."""
         job = self._engine.reader.read(0, event)
-        return job.outcome if isinstance(job, Refused) else self._preview(job)
+        return job.outcome if isinstance(job, RefusedEvent) else self._preview(job)
 
     def peek(self, keys: Sequence[Key]) -> list[Record | None]:
         """Return the records of these keys. One that is not remembered is None."""

@@ -58,7 +58,7 @@ from eventonce.engine.context import Context
 from eventonce.engine.drivers import Blocking, Flow, Pause, StoreCall
 from eventonce.engine.handler import Handler
 from eventonce.engine.hooks import Hooks
-from eventonce.engine.jobs import Chain, Decision, Deferred, Effect, Ended, Failure, Job, Refused, Runnable, Turn
+from eventonce.engine.jobs import Chain, Decision, Deferred, Effect, Ended, Failure, Job, RefusedEvent, Runnable, Turn
 from eventonce.engine.keeper import Keeper, OpenClaim, OpenClaims
 from eventonce.engine.limits import RunLimits
 from eventonce.engine.order import Order
@@ -107,9 +107,9 @@ class Batch:
         items: Sequence[object],
         first: int = 0,
         *,
-        arrived: Sequence[Job | Refused] = (),
+        arrived: Sequence[Job | RefusedEvent] = (),
         token: Token | None = None,
-    ) -> Flow[list[Ended | Refused]]:
+    ) -> Flow[list[Ended | RefusedEvent]]:
         """Run each event once, and return how each ended.
 
         This yields what takes time. Whoever drives it sends back the answer, or throws the error. `first` is the
@@ -145,11 +145,11 @@ class Batch:
 
     # --- read: which events are these? ---
 
-    def _read(self, items: Sequence[object], first: int) -> Flow[Sequence[Job | Refused]]:
+    def _read(self, items: Sequence[object], first: int) -> Flow[Sequence[Job | RefusedEvent]]:
         """Read each event, and find its rule and key."""
         reader = self._engine.reader
         if self._handler.is_async and are_large(items):  # on a thread: the loop has others to serve
-            jobs: list[Job | Refused] = yield Blocking(reader.read_all, items, first)
+            jobs: list[Job | RefusedEvent] = yield Blocking(reader.read_all, items, first)
             return jobs
         return reader.read_all(items, first)
 
@@ -359,7 +359,7 @@ def _in_order(decisions: list[Decision]) -> list[Decision]:
     return sorted(decisions, key=lambda decision: decision.job.position)
 
 
-def _details(item: object, event: Ended | Refused) -> Seen:
+def _details(item: object, event: Ended | RefusedEvent) -> Seen:
     return Seen(event.event, event.outcome, item.origin if isinstance(item, Delivery) else {})
 
 
