@@ -13,7 +13,7 @@ from eventonce.cli.archive_options import engine_options
 from eventonce.cli.options import read_settings
 from eventonce.cli.progress import Progress
 from eventonce.traffic.archive import Archive
-from eventonce.traffic.dedupe import Dedupe, DedupeResult, Engine, OneMachine
+from eventonce.traffic.dedupe import Dedupe, DedupeEngine, DedupeResult, OneMachine
 from eventonce.traffic.dedupe_plan import DedupePlan, Format
 from eventonce.wire import rulebook
 
@@ -68,7 +68,7 @@ def dedupe(
 
 
 @contextmanager
-def _engine(engine: str | None) -> Iterator[Engine]:
+def _engine(engine: str | None) -> Iterator[DedupeEngine]:
     if engine in (None, "duckdb"):
         yield OneMachine()
     elif engine == "memory":

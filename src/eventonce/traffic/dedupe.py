@@ -23,7 +23,7 @@ from eventonce.traffic.write import Written, write_file
 _FIRST, _SECOND = 3, 1  # what a byte costs in each pass
 
 
-class Engine(Protocol):
+class DedupeEngine(Protocol):
     """What carries out the steps of a deduplication."""
 
     def map(
@@ -70,7 +70,7 @@ class DedupeResult(msgspec.Struct, frozen=True):
 class Dedupe:
     """One deduplication. `size` and `position` are for a progress bar."""
 
-    def __init__(self, plan: DedupePlan, engine: Engine | None = None) -> None:
+    def __init__(self, plan: DedupePlan, engine: DedupeEngine | None = None) -> None:
         self._plan = plan
         self._engine = engine or OneMachine()
         self.size: int | None = sum(part.size for part in plan.archive.parts) * (_FIRST + _SECOND)
