@@ -108,7 +108,7 @@ def modules(file: Path) -> set[str]:
 
 # Contracts between the parts of one room, and what the ground needs. What others may write is in ports.py.
 INTERNAL = {
-    "ChangeListener", "Clock", "Closing", "CloudEvent", "Documents", "DedupeEngine", "EmbeddedStore", "EventPublisher",
+    "ChangeListener", "Clock", "Closing", "CloudEvent", "DedupeEngine", "Documents", "EmbeddedStore", "EventPublisher",
     "Forkable", "Output", "OutboxFeed", "OutboxTable", "Step", "Stream", "TransactionOwner",
 }  # fmt: skip
 
