@@ -76,7 +76,8 @@ format: python
 
 docs: python
 	@$(INSTALL) .venv --extras all --groups test
-	$(BIN)/python tools/cli_page.py
+	$(BIN)/python -m tools.cli_page
+	$(BIN)/python -m tools.api_page
 	$(BIN)/python -m lab.proof_page
 
 bench: python

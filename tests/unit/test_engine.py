@@ -150,7 +150,7 @@ def test_many_async(bench: Bench) -> None:
     assert most == 7
 
 
-def test_a_decorated_handler_given_to_run_claims_once(bench: Bench) -> None:
+def test_a_decorated_handler_passed_to_run_claims_once(bench: Bench) -> None:
     once = bench.once()
     handle = once(lambda event: event.id)
     assert kinds(once.run([A], handle)) == ["processed"]
@@ -207,7 +207,7 @@ def test_what_cannot_be_called_is_refused(bench: Bench) -> None:
 
 
 def three(event: Event, ctx: Context, more: int) -> None:
-    """Wants more than it can get."""
+    """Take more arguments than there are."""
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_a_handler_that_cannot_take_an_event_is_refused(bench: Bench, handler: A
 
 
 @pytest.mark.parametrize("handler", [print, str, type, [].append, functools.partial(three, more=1), lambda *all: all])
-def test_a_handler_that_can_or_does_not_tell_is_taken(bench: Bench, handler: Any) -> None:
+def test_a_handler_with_a_fitting_or_unknown_signature_is_accepted(bench: Bench, handler: Any) -> None:
     assert kinds(bench.once().run([A], handler)) == ["processed"]
 
 
@@ -264,7 +264,7 @@ def test_a_busy_event_raises(bench: Bench) -> None:
 def test_run_never_raises_for_an_event(bench: Bench) -> None:
     class Odd(Exception):
         def __str__(self) -> str:
-            raise RuntimeError("not a string")
+            raise RuntimeError("no string either")
 
     def handle(event: Event) -> None:
         raise Odd
@@ -299,7 +299,7 @@ def test_a_remembered_result_is_nobody_elses(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "result", ["x" * 101, {1: 2}, object(), {"a": {1}}, 10**5000], ids=["long", "names", "object", "set", "huge"]
 )
-def test_a_result_that_cannot_be_kept_says_so_to_duplicates(bench: Bench, result: Any) -> None:
+def test_duplicates_learn_that_a_result_could_not_be_remembered(bench: Bench, result: Any) -> None:
     handle = bench.once(remember="result", max_result=100)(lambda event: result)
     assert handle(A) is result
     with pytest.raises(ResultUnavailable, match="processed before, but"):
@@ -373,7 +373,7 @@ def test_one_failure_does_not_touch_the_others(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_an_interrupted_batch_commits_what_was_done_and_gives_back_the_rest(
+def test_an_interrupted_batch_commits_what_was_done_and_releases_the_rest(
     bench: Bench, stop: type[BaseException]
 ) -> None:
     store = MemoryStore()
@@ -470,7 +470,7 @@ def test_what_a_sink_has_sent_is_committed_wherever_an_interrupt_comes(
     assert nth > 10
 
 
-def test_no_trouble_while_cleaning_up_hides_an_interrupt(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_error_while_cleaning_up_hides_an_interrupt(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(MemoryStore):
         def commit(self, *args: Any) -> Any:
             raise TypeError("a mistake of this store")
@@ -487,7 +487,7 @@ def test_no_trouble_while_cleaning_up_hides_an_interrupt(bench: Bench, caplog: p
     assert "could not commit what was done after an interruption" in caplog.text
 
 
-def test_an_interrupted_claim_is_given_back(bench: Bench) -> None:
+def test_an_interrupted_claim_is_released(bench: Bench) -> None:
     class Interrupted(MemoryStore):
         def claim(self, *args: Any) -> Any:
             super().claim(*args)
@@ -500,20 +500,20 @@ def test_an_interrupted_claim_is_given_back(bench: Bench) -> None:
     assert store.peek([once.key(A), once.key(B)]) == [None, None]
 
 
-class Held(MemoryStore):
-    """One of its verbs answers when it may."""
+class SlowStore(MemoryStore):
+    """A store of which one verb answers when the test lets it."""
 
     def __init__(self, verb: str) -> None:
         super().__init__()
         self.verb, self.reached, self.go_on = verb, threading.Event(), threading.Event()
 
     def claim(self, *args: Any) -> Any:
-        return self._held("claim", super().claim(*args))
+        return self._answer("claim", super().claim(*args))
 
     def commit(self, *args: Any) -> Any:
-        return self._held("commit", super().commit(*args))
+        return self._answer("commit", super().commit(*args))
 
-    def _held(self, verb: str, answer: Any) -> Any:
+    def _answer(self, verb: str, answer: Any) -> Any:
         if verb == self.verb:
             self.reached.set()
             self.go_on.wait()
@@ -526,8 +526,8 @@ async def turns_of_the_loop() -> None:
 
 
 @pytest.mark.parametrize("slow", ["claim", "commit", "handler"])
-def test_a_cancelled_run_gives_back_its_claims(bench: Bench, slow: str) -> None:
-    store = Held(slow)
+def test_a_cancelled_run_releases_its_claims(bench: Bench, slow: str) -> None:
+    store = SlowStore(slow)
     once = bench.once(store, clock=ManualClock())  # which stands still, so that nothing is done in the background
 
     async def handle(event: Event) -> None:
@@ -550,7 +550,7 @@ def test_a_cancelled_run_gives_back_its_claims(bench: Bench, slow: str) -> None:
     assert [record is not None and record.lease for record in records] == ([0, 0] if slow == "commit" else [False] * 2)
 
 
-def test_a_cancelled_batch_commits_what_was_done_and_gives_back_the_rest(bench: Bench) -> None:
+def test_a_cancelled_batch_commits_what_was_done_and_releases_the_rest(bench: Bench) -> None:
     once = bench.once(concurrency=1)
 
     async def main() -> None:
@@ -618,7 +618,7 @@ def test_what_is_busy_says_until_when_with_the_date() -> None:
 
 
 def renewed(clock: ManualClock, ctx: Context) -> bool:
-    """Let most of a lease of a minute pass, and wait for the heartbeat that renews it."""
+    """Let most of a lease of a minute pass, and wait for the heartbeat that extends it."""
     before = ctx.deadline
     assert before is not None
     clock.sleep(45_000)
@@ -741,7 +741,7 @@ def test_a_busy_copy_may_wait_for_the_end_of_the_other(bench: Bench) -> None:
 
     def slow(event: Event) -> str:
         started.set()
-        until(lambda: store.calls.count("claim") > 2)  # the other had to wait, and has looked again
+        until(lambda: store.calls.count("claim") > 2)  # the other found it busy, and has claimed again
         return "by the first"
 
     first = threading.Thread(target=lambda: results.append(once(slow)(A)))
@@ -752,7 +752,7 @@ def test_a_busy_copy_may_wait_for_the_end_of_the_other(bench: Bench) -> None:
     assert results == ["by the first", "by the first"]
 
 
-def test_a_busy_copy_waits_no_longer_than_told(bench: Bench) -> None:
+def test_a_busy_copy_waits_no_longer_than_busy_wait(bench: Bench) -> None:
     store, clock = MemoryStore(), ManualClock()
     once = bench.once(store, busy_wait="5s", clock=clock)
     store.claim([ClaimRequest(once.key(A), 1000)], b"another!", 60_000)
@@ -773,11 +773,11 @@ def test_a_fixed_window_ends_and_a_sliding_one_slides(bench: Bench) -> None:
     clock = ManualClock()
     for refresh, last in ((False, "processed"), (True, "duplicate")):
         once = bench.once(on(clock), window="10s", refresh=refresh, clock=clock)
-        found = []
+        outcomes = []
         for _ in range(3):
-            found += kinds(once.run([A], ok))
+            outcomes += kinds(once.run([A], ok))
             clock.sleep(6000)
-        assert found == ["processed", "duplicate", last]
+        assert outcomes == ["processed", "duplicate", last]
 
 
 def test_versions_in_one_batch_and_after(bench: Bench) -> None:
@@ -804,11 +804,11 @@ def test_versions_are_numbers_or_times(bench: Bench, lower: Any, higher: Any) ->
 
 @pytest.mark.parametrize("more", [{}, {"version_ahead": "1d"}, {"version_ahead": 10}])
 @pytest.mark.parametrize("version", [None, True, "", "x", math.nan, [1], 2**63, "1" * 5000])
-def test_what_is_no_version_is_rejected(bench: Bench, version: Any, more: Any) -> None:
+def test_an_invalid_version_is_rejected(bench: Bench, version: Any, more: Any) -> None:
     assert kinds(bench.once(key=["id"], version="v", **more).run([{"id": "x", "v": version}], ok)) == ["rejected"]
 
 
-def test_a_fraction_is_a_time_and_no_count(bench: Bench) -> None:
+def test_a_fraction_is_a_time_and_not_a_count(bench: Bench) -> None:
     for more, expected in (
         ({}, "rejected"),
         ({"version_ahead": 9}, "rejected"),
@@ -827,11 +827,11 @@ _DAY = 86_400
 @pytest.mark.parametrize("more", [{}, {"version_ahead": "1d"}, {"version_ahead": "29d"}])
 def test_one_version_cannot_make_all_later_ones_stale(bench: Bench, version: Any, more: Any) -> None:
     once = bench.once(key=["id"], version="v", clock=ManualClock(), **more)
-    found = once.run([{"id": "x", "v": version}, {"id": "x", "v": "2026-01-01T00:00:00Z"}], ok)
-    assert kinds(found) == ["rejected", "processed"]
-    assert (found[0].rule, found[0].key) == ("r", found[1].key)
-    assert "which no clock gives before" in str(found[0].error)
-    assert "give rule 'r' another version_ahead" in str(found[0].error)
+    outcomes = once.run([{"id": "x", "v": version}, {"id": "x", "v": "2026-01-01T00:00:00Z"}], ok)
+    assert kinds(outcomes) == ["rejected", "processed"]
+    assert (outcomes[0].rule, outcomes[0].key) == ("r", outcomes[1].key)
+    assert "which no clock gives before" in str(outcomes[0].error)
+    assert "give rule 'r' another version_ahead" in str(outcomes[0].error)
 
 
 @pytest.mark.parametrize("version", ["9999-12-31T00:00:00Z", "9999-12-31T23:59:59-23:59", "2026-01-31"])
@@ -845,11 +845,11 @@ def test_a_text_that_is_a_time_cannot_be_ahead_of_the_clock_where_versions_are_c
 
 
 def test_what_a_forged_first_count_does(bench: Bench) -> None:
-    """As docs/rules.md says: there is nothing to compare it with."""
+    """There is nothing to compare it with, as docs/rules.md says."""
     once = bench.once(key=["id"], version="v", version_ahead=100, clock=ManualClock())
     for name, forged, outcome in (("high", 10**6, "stale"), ("low", 0, "rejected")):
-        found = once.run([{"id": name, "v": forged}, {"id": name, "v": 500}], ok)
-        assert kinds(found) == ["processed", outcome]
+        outcomes = once.run([{"id": name, "v": forged}, {"id": name, "v": 500}], ok)
+        assert kinds(outcomes) == ["processed", outcome]
 
 
 def test_a_number_cannot_be_far_ahead_of_times_that_others_write_as_text(bench: Bench) -> None:
@@ -936,7 +936,7 @@ def test_a_count_that_is_not_believed_stops_its_group(bench: Bench) -> None:
     assert kinds(once.run(deliveries, ok)) == ["rejected", "busy", "processed"]
 
 
-def test_a_store_that_does_not_say_what_was_done_last_is_asked_again_later(bench: Bench) -> None:
+def test_an_event_comes_back_if_the_store_does_not_answer_what_was_done_last(bench: Bench) -> None:
     class Away(MemoryStore):
         away = True
 
@@ -970,9 +970,9 @@ def test_a_rule_with_an_age_needs_a_time(bench: Bench) -> None:
 
 def test_a_replay_is_a_duplicate_unless_the_rule_says_otherwise(bench: Bench) -> None:
     replayed = [A, {**A, "replay-name": "one"}, {**A, "replay-name": "one"}, {**A, "replay-name": "two"}]
-    found = {mode: kinds(bench.once(replay=mode).run(replayed, ok)) for mode in ("dedupe", "reprocess")}
-    assert found["dedupe"] == ["processed", "duplicate", "duplicate", "duplicate"]
-    assert found["reprocess"] == ["processed", "processed", "duplicate", "processed"]
+    by_mode = {mode: kinds(bench.once(replay=mode).run(replayed, ok)) for mode in ("dedupe", "reprocess")}
+    assert by_mode["dedupe"] == ["processed", "duplicate", "duplicate", "duplicate"]
+    assert by_mode["reprocess"] == ["processed", "processed", "duplicate", "processed"]
 
 
 def test_two_consumers_both_get_every_event(bench: Bench) -> None:
@@ -1002,7 +1002,7 @@ def test_a_silent_store_means_retry_and_nothing_ran(bench: Bench) -> None:
         bench.once(Faulty("claim"))(ok)(A)
 
 
-def test_a_rule_may_say_to_run_all_the_same(bench: Bench) -> None:
+def test_a_rule_may_say_to_run_without_a_claim(bench: Bench) -> None:
     once = bench.once(Faulty("claim"), on_store_error="process")
     first, copy, other = once.run([A, A2, B], ok)
     assert kinds([first, copy, other]) == ["processed", "duplicate", "processed"]
@@ -1034,7 +1034,7 @@ def test_a_release_that_fails_leaves_the_outcome(bench: Bench) -> None:
 
 
 class Death(BaseException):
-    """As if the process had been killed: nothing is given back."""
+    """Stands for a process that is killed: nothing is released."""
 
 
 def die(once: Once, store: MemoryStore, events: list[Any], clock: ManualClock) -> None:
@@ -1154,7 +1154,7 @@ def test_a_transaction_without_a_claim_is_refused(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "what"),
+    ("settings", "message"),
     [
         ({"consumer": ""}, "consumer: '' is not a non-empty string"),
         ({"consumer": 5}, "consumer: 5 is not a non-empty string"),
@@ -1172,13 +1172,13 @@ def test_a_transaction_without_a_claim_is_refused(bench: Bench) -> None:
         ({"rules": Rule(name="a", match={"source": "no list"})}, "rule 'a': match: source"),
     ],
 )
-def test_wrong_settings_are_refused(settings: Any, what: str) -> None:
-    with pytest.raises(ConfigError, match=what):
+def test_wrong_settings_are_refused(settings: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         Once("memory:", **settings)
 
 
 @pytest.mark.parametrize(
-    ("fields", "what"),
+    ("fields", "message"),
     [
         ({"name": ""}, "no name"),
         ({"key": "contents"}, "unknown key 'contents'"),
@@ -1194,12 +1194,12 @@ def test_wrong_settings_are_refused(settings: Any, what: str) -> None:
         ({"version": "a b"}, "version"),
     ],
 )
-def test_wrong_rules_are_refused(fields: Any, what: str) -> None:
-    with pytest.raises(ConfigError, match=what):
+def test_wrong_rules_are_refused(fields: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         Rule(**{"name": "r", **fields})
 
 
-def test_an_engine_that_nobody_uses_any_more_ends_its_thread() -> None:
+def test_an_engine_that_is_no_longer_used_ends_its_thread() -> None:
     before = set(threading.enumerate())
     once = Once("memory:")
     once.run([A], ok)
@@ -1213,7 +1213,7 @@ def test_an_engine_that_nobody_uses_any_more_ends_its_thread() -> None:
 
 
 def _write(event: Event) -> None:
-    """What handlers do to what they are given."""
+    """Write into an event, as handlers do."""
     event.data["order"]["lines"].append("shipping")
     event.data["order"].pop("id", None)
     event.data["at"] = "now"
@@ -1223,7 +1223,7 @@ def _order() -> dict[str, Any]:
     return {"order": {"id": "o-1", "lines": ["book"]}, "at": None}
 
 
-_GIVEN: dict[str, Callable[[], Any]] = {
+_SHAPES: dict[str, Callable[[], Any]] = {
     "a dict": _order,
     "an Event": lambda: Event(id="1", data=_order()),
     "an Event that was read": lambda: read_event(b'{"order": {"id": "o-1", "lines": ["book"]}, "at": null}'),
@@ -1234,25 +1234,25 @@ _GIVEN: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("make", _GIVEN.values(), ids=_GIVEN)
+@pytest.mark.parametrize("make", _SHAPES.values(), ids=_SHAPES)
 @pytest.mark.parametrize("how", ["def", "async def"])
 def test_a_handler_writes_into_a_copy_of_its_own(bench: Bench, make: Callable[[], Any], how: str) -> None:
-    once, given, ran = bench.once(key=["detail.order || order"], otherwise="content"), make(), []
+    once, event, ran = bench.once(key=["detail.order || order"], otherwise="content"), make(), []
 
-    def handle(event: Event) -> None:
-        ran.append(event.data["order"]["lines"])
-        _write(event)
+    def handle(copy: Event) -> None:
+        ran.append(copy.data["order"]["lines"])
+        _write(copy)
 
     async def handle_async(event: Event) -> None:
         handle(event)
 
     for _ in range(2):
-        found = (
-            once.run([given, given], handle) if how == "def" else asyncio.run(once.arun([given, given], handle_async))
+        outcomes = (
+            once.run([event, event], handle) if how == "def" else asyncio.run(once.arun([event, event], handle_async))
         )
-        assert kinds(found) in (["processed", "duplicate"], ["duplicate", "duplicate"])
+        assert kinds(outcomes) in (["processed", "duplicate"], ["duplicate", "duplicate"])
     assert len(ran) == 1
-    assert given == make()
+    assert event == make()
 
 
 def test_one_event_many_times_runs_once(bench: Bench) -> None:
@@ -1324,16 +1324,16 @@ class _Struct(msgspec.Struct):
 
 @pytest.mark.parametrize("kind", [_Typed, _Struct])
 def test_typed_values_are_copied(bench: Bench, kind: Any) -> None:
-    given = kind(["book"])
+    value = kind(["book"])
     handle = lambda event: event.data["typed"].lines.append("shipping")  # noqa: E731
-    assert kinds(bench.once(key="id").run([{"id": "1", "typed": given}], handle)) == ["processed"]
-    assert given.lines == ["book"]
+    assert kinds(bench.once(key="id").run([{"id": "1", "typed": value}], handle)) == ["processed"]
+    assert value.lines == ["book"]
     clear = lambda event: event.data.lines.clear()  # noqa: E731
-    assert kinds(bench.once(key="id").run([Event(id="1", data=given)], clear)) == ["processed"]
-    assert given.lines == ["book"]
+    assert kinds(bench.once(key="id").run([Event(id="1", data=value)], clear)) == ["processed"]
+    assert value.lines == ["book"]
 
 
-def test_what_cannot_be_copied_is_no_event(bench: Bench) -> None:
+def test_what_cannot_be_copied_is_rejected(bench: Bench) -> None:
     around: dict[str, Any] = {"id": "1"}
     around["self"] = around
     lock, loop = bench.once(key="id").run([{"id": "1", "lock": threading.Lock()}, around], ok)
@@ -1341,11 +1341,11 @@ def test_what_cannot_be_copied_is_no_event(bench: Bench) -> None:
     assert "holds itself" in str(loop.error)
 
 
-def test_what_only_shows_other_data_is_copied_as_that(bench: Bench) -> None:
+def test_a_view_of_other_data_is_copied_as_that_data(bench: Bench) -> None:
     lines = ["book"]
-    shown = {"id": "1", "lines": MappingProxyType({"of": lines}), "bytes": memoryview(b"ab")}
+    event = {"id": "1", "lines": MappingProxyType({"of": lines}), "bytes": memoryview(b"ab")}
     handle = lambda event: (event.data["lines"]["of"].append("shipping"), event.data["bytes"])[1]  # noqa: E731
-    (outcome,) = bench.once(key="id").run([shown], handle)
+    (outcome,) = bench.once(key="id").run([event], handle)
     assert (outcome.kind, outcome.result, lines) == (OutcomeKind.PROCESSED, b"ab", ["book"])
 
 
@@ -1407,9 +1407,9 @@ _INSIDE: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("inside", _INSIDE.values(), ids=_INSIDE)
-@pytest.mark.parametrize(("make", "said"), _UNRUN.values(), ids=_UNRUN)
+@pytest.mark.parametrize(("make", "message"), _UNRUN.values(), ids=_UNRUN)
 def test_what_has_not_run_is_not_done(
-    bench: Bench, make: Callable[[], Any], said: str, inside: Callable[[Any], Any]
+    bench: Bench, make: Callable[[], Any], message: str, inside: Callable[[Any], Any]
 ) -> None:
     async def handle_async(event: Event) -> Any:
         return inside(make())
@@ -1418,7 +1418,7 @@ def test_what_has_not_run_is_not_done(
     for (outcome,) in (once.run([A], lambda event: inside(make())), asyncio.run(once.arun([A], handle_async))):
         assert outcome.kind is OutcomeKind.FAILED
         assert isinstance(outcome.error, ConfigError)
-        assert str(outcome.error).startswith(f"the handler returned an object of type {said}")
+        assert str(outcome.error).startswith(f"the handler returned an object of type {message}")
     assert kinds(once.run([A], ok)) == ["processed"]
 
 
@@ -1448,7 +1448,7 @@ def test_a_job_that_a_handler_leaves_to_a_pool_is_not_done(bench: Bench) -> None
         begin.set()
 
 
-def test_a_generator_is_no_handler(bench: Bench) -> None:
+def test_a_generator_is_not_a_handler(bench: Bench) -> None:
     def handle(event: Event) -> Any:
         yield event
 
@@ -1475,7 +1475,7 @@ def test_a_handler_does_not_start_on_a_claim_that_was_lost_before(bench: Bench) 
     assert ran == ["a"]
 
 
-def test_a_commit_is_tried_again_while_the_claim_is_ours(bench: Bench) -> None:
+def test_a_commit_is_repeated_while_the_claim_is_ours(bench: Bench) -> None:
     class Blip(MemoryStore):
         blips = 2
 
@@ -1488,7 +1488,7 @@ def test_a_commit_is_tried_again_while_the_claim_is_ours(bench: Bench) -> None:
     assert kinds(bench.once(Blip()).run([A], ok)) == ["processed"]
 
 
-def test_a_claim_whose_answer_was_lost_is_given_back(bench: Bench) -> None:
+def test_a_claim_whose_answer_was_lost_is_released(bench: Bench) -> None:
     store = Faulty(after=["claim"])
     once = bench.once(store, max_attempts=1)
     for _ in range(3):
@@ -1499,18 +1499,18 @@ def test_a_claim_whose_answer_was_lost_is_given_back(bench: Bench) -> None:
 
 def test_versions_that_fail_in_turns_are_given_up_on(bench: Bench) -> None:
     once = bench.once(key=["id"], version="v", max_attempts=3)
-    found = [once.run([{"id": "x", "v": 1 + turn % 2}], fail)[0].action for turn in range(8)]
-    assert found[-2:] == [Action.DEAD_LETTER, Action.DEAD_LETTER]
+    actions = [once.run([{"id": "x", "v": 1 + turn % 2}], fail)[0].action for turn in range(8)]
+    assert actions[-2:] == [Action.DEAD_LETTER, Action.DEAD_LETTER]
 
 
 def test_failures_outlive_a_short_window(bench: Bench) -> None:
     clock = ManualClock()
     once = bench.once(on(clock), window="1s", max_attempts=2, clock=clock)
-    found = []
+    actions = []
     for _ in range(3):
-        found.append(once.run([A], fail)[0].action)
+        actions.append(once.run([A], fail)[0].action)
         clock.sleep(5000)
-    assert found == [Action.RETRY, Action.DEAD_LETTER, Action.DEAD_LETTER]
+    assert actions == [Action.RETRY, Action.DEAD_LETTER, Action.DEAD_LETTER]
 
 
 @pytest.mark.parametrize("url", [None, "sqlite"])
@@ -1637,7 +1637,7 @@ def test_what_shares_an_old_key_is_one_in_a_batch_and_apart(bench: Bench, *, tog
     assert [kind for batch in batches for kind in kinds(once.run(batch, ok))] == ["processed", "duplicate"]
 
 
-def test_what_shares_an_old_key_with_one_that_fails_comes_again(bench: Bench) -> None:
+def test_what_shares_an_old_key_with_one_that_fails_comes_back(bench: Bench) -> None:
     once = bench.once(name="new", key=["detail.n", "detail.state"], replaces={"name": "old", "key": ["detail.n"]})
     events = [{"id": state, "n": 1, "state": state} for state in ("on", "off")]
     assert kinds(once.run(events, fail)) == ["failed", "failed"]
@@ -1716,7 +1716,7 @@ def test_what_is_wrong_with_replaces_names_the_rule(replaces: Any) -> None:
 
 
 @pytest.mark.parametrize("setting", [{"key": ["floor_time(at, '1s')"]}, {"version": "floor_time(at, '1s')"}])
-def test_what_cannot_be_read_as_a_time_is_told(bench: Bench, setting: Any) -> None:
+def test_what_cannot_be_read_as_a_time_is_named(bench: Bench, setting: Any) -> None:
     unread, missing = bench.once(**setting).run([{"id": "1", "at": "xyz"}, {"id": "2"}], ok)
     assert "cannot read 'xyz' as a time in floor_time(at, '1s'), which is " in str(unread.error)
     assert str(missing.error).startswith("has no floor_time(at, '1s'), which is ")

@@ -32,7 +32,7 @@ def _quiet() -> Iterator[None]:
 
 
 class Fault(NamedTuple):
-    """What happens to a store call: before it, after it, or in place of some of its answers."""
+    """A fault of a store call: before it, after it, or in place of some of its answers."""
 
     when: str
     error: BaseException
@@ -62,7 +62,7 @@ class FaultyStore(MemoryStore):
         if fault is None:
             return call()
         if fault.when == "partly":
-            raise StorePartly("x", [None if at % 2 else answer for at, answer in enumerate(call())])
+            raise StorePartly("x", [None if index % 2 else answer for index, answer in enumerate(call())])
         if fault.when == "after":
             call()
         raise fault.error
@@ -132,7 +132,7 @@ class RandomBatch:
         return Delivery(body if rng.random() > 0.05 else b"{", group=group, message_id=message_id)
 
     def _remember(self, key: str) -> None:
-        """Do with a key what an earlier worker may have done."""
+        """Do with a key what an earlier worker may have done with it."""
         before = self._rng.choice(
             ["new"] * 5 + ["done", "passed on", "busy", "busy a while", "died", "died", "died alone"]
         )
@@ -167,13 +167,13 @@ def test_nothing_runs_behind_one_of_its_group_that_did_not_end_well(faults: bool
         batch = RandomBatch(seed, faults=faults)
         outcomes = batch.run()
         for group in ("g", "h"):
-            members = [at for at, delivery in enumerate(batch.deliveries) if delivery.group == group]
+            members = [position for position, delivery in enumerate(batch.deliveries) if delivery.group == group]
             ran = [number for number in batch.ran if number in members]
             assert ran == sorted(ran), f"seed {seed}: out of order"
-            stopped = [at for at in members if outcomes[at].action is not Action.ACK]
+            stopped = [position for position in members if outcomes[position].action is not Action.ACK]
             # Commits go out together, so what the store did not record was not known when the next one ran.
-            first = next((at for at in stopped if not _unrecorded(outcomes[at], at in ran)), None)
-            assert first is None or not [at for at in ran if at > first], f"seed {seed}: ran behind {first}"
+            first = next((each for each in stopped if not _unrecorded(outcomes[each], each in ran)), None)
+            assert first is None or not [number for number in ran if number > first], f"seed {seed}: ran behind {first}"
 
 
 def _unrecorded(outcome: Outcome, ran: bool) -> bool:
@@ -194,7 +194,7 @@ def _raising(error: BaseException) -> Callable[[], object]:
 
 
 class History(NamedTuple):
-    """All that can be seen of one call."""
+    """What one call showed to its caller, its store and its handler."""
 
     end: str
     record: Record | None

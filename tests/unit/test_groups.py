@@ -1,4 +1,4 @@
-"""Deliveries of one group: in order, and none behind one that is not done."""
+"""Deliveries of one group run in order, and none behind one that did not end well."""
 
 import asyncio
 import threading
@@ -19,7 +19,7 @@ from tests.until import until
 
 
 def deliver(text: str, **more: Any) -> list[Delivery]:
-    """`"a1 b1 a2"`: events 1 and 2 of group a, and one of group b; without a letter, of no group."""
+    """Return deliveries: `"a1 b1 a2"` is events 1 and 2 of group a, and one of group b. "9" is in no group."""
     return [
         Delivery(body=b'{"id": "%s"}' % each.encode(), group=each[0] if each[0].isalpha() else None, **more)
         for each in text.split()
@@ -27,7 +27,7 @@ def deliver(text: str, **more: Any) -> list[Delivery]:
 
 
 class Handler:
-    """Fails for some."""
+    """A handler that fails for some events."""
 
     def __init__(self, *fails: str) -> None:
         self.fails = set(fails)
@@ -44,7 +44,7 @@ class Handler:
 
 
 class Sink:
-    """Sends in batches, and fails for some."""
+    """A sink that fails for some events."""
 
     def __init__(self, *fails: str) -> None:
         self.fails = set(fails)
@@ -63,10 +63,10 @@ def kinds(outcomes: Sequence[Any]) -> list[str]:
 
 def test_nothing_runs_behind_a_failure_and_other_groups_go_on(bench: Bench) -> None:
     handler, once = Handler("a2"), bench.once()
-    found = once.run(deliver("a1 a2 b1 a3 9 b2 a4"), handler)
-    assert kinds(found) == ["processed", "failed", "processed", "busy", "processed", "processed", "busy"]
+    outcomes = once.run(deliver("a1 a2 b1 a3 9 b2 a4"), handler)
+    assert kinds(outcomes) == ["processed", "failed", "processed", "busy", "processed", "processed", "busy"]
     assert sorted(handler.ran) == ["9", "a1", "a2", "b1", "b2"]
-    assert [outcome.action for outcome in found][3] == "retry"
+    assert [outcome.action for outcome in outcomes][3] == "retry"
     handler.fails.clear()
     again = once.run(deliver("a1 a2 b1 a3 9 b2 a4"), handler)
     assert kinds(again) == ["duplicate", "processed", "duplicate", "processed", "duplicate", "duplicate", "processed"]
@@ -87,8 +87,8 @@ def test_what_runs_without_a_claim_overtakes_nothing_of_its_group(bench: Bench) 
 
     handler, once = Handler(), bench.once(Partly(), on_store_error="process")
     silent = {once.key({"id": name}) for name in ("a2", "b1", "b3")}
-    found = once.run(deliver("a1 a2 a3 b1 b2 b3"), handler)
-    assert kinds(found) == ["processed", "busy", "busy", "processed", "processed", "busy"]
+    outcomes = once.run(deliver("a1 a2 a3 b1 b2 b3"), handler)
+    assert kinds(outcomes) == ["processed", "busy", "busy", "processed", "processed", "busy"]
     assert handler.ran == ["b1", "a1", "b2"]
 
 
@@ -107,15 +107,15 @@ def test_nothing_runs_behind_a_busy_one_when_a_suspect_before_it_has_run(bench: 
 
 def test_async_handlers_keep_the_order_of_a_group(bench: Bench) -> None:
     handler, once = Handler("b2"), bench.once()
-    found = asyncio.run(once.arun(deliver("a1 a2 a3 b1 b2 b3"), handler.later))
-    assert kinds(found) == ["processed"] * 3 + ["processed", "failed", "busy"]
+    outcomes = asyncio.run(once.arun(deliver("a1 a2 a3 b1 b2 b3"), handler.later))
+    assert kinds(outcomes) == ["processed"] * 3 + ["processed", "failed", "busy"]
     assert [each for each in handler.ran if each[0] == "a"] == ["a1", "a2", "a3"]
 
 
 def test_a_sink_is_sent_one_of_each_group_at_a_time(bench: Bench) -> None:
     sink, once = Sink("a2"), bench.once()
-    found = once.run(deliver("a1 a2 a3 b1 b2 9 8"), sink)
-    assert kinds(found) == ["processed", "failed", "busy", "processed", "processed", "processed", "processed"]
+    outcomes = once.run(deliver("a1 a2 a3 b1 b2 9 8"), sink)
+    assert kinds(outcomes) == ["processed", "failed", "busy", "processed", "processed", "processed", "processed"]
     assert sink.sent == [["a1", "b1", "9", "8"], ["a2", "b2"]]
 
 
@@ -135,10 +135,10 @@ def test_a_busy_one_stops_its_group_until_it_is_free(bench: Bench) -> None:
     assert kinds(once.run(deliver("a1 a2 a3"), handler)) == ["processed", "busy", "busy"]
     assert handler.ran == ["a1"]
 
-    waiting, asked = Once(store, busy_wait="300s"), store.calls.count("claim")
+    waiting, claims = Once(store, busy_wait="300s"), store.calls.count("claim")
 
     def free_it() -> None:
-        until(lambda: store.calls.count("claim") > asked + 1)  # it had to wait, and has looked again
+        until(lambda: store.calls.count("claim") > claims + 1)  # it found the key busy, and has claimed again
         store.forget([other])
 
     threading.Thread(target=free_it).start()
@@ -167,8 +167,8 @@ def test_versions_of_one_key_keep_the_order_of_their_group() -> None:
     once = Once("memory:", rules=rule)
     pairs = [("x", 1), ("y", 1), ("x", 2), ("z", 1), ("x", 3)]
     deliveries = [Delivery(body=b'{"k": "%s", "v": %d}' % (key.encode(), v), group="g") for key, v in pairs]
-    found = once.run(deliveries, lambda event: ran.append((event.data["k"], event.data["v"])))
-    assert kinds(found) == ["processed"] * 5
+    outcomes = once.run(deliveries, lambda event: ran.append((event.data["k"], event.data["v"])))
+    assert kinds(outcomes) == ["processed"] * 5
     assert ran == pairs
     once.close()
 
@@ -183,15 +183,15 @@ def test_a_copy_of_what_failed_in_another_group_stops_its_own(bench: Bench) -> N
 
 def test_more_than_one_batch(bench: Bench) -> None:
     handler, once = Handler("a0100"), bench.once()
-    found = once.run(deliver(" ".join(f"a{number:04}" for number in range(1200))), handler)
-    assert kinds(found) == ["processed"] * 100 + ["failed"] + ["busy"] * 1099
+    outcomes = once.run(deliver(" ".join(f"a{number:04}" for number in range(1200))), handler)
+    assert kinds(outcomes) == ["processed"] * 100 + ["failed"] + ["busy"] * 1099
     assert len(handler.ran) == 101
 
 
-# --- marks ---
+# --- messages that are redelivered after they were passed on ---
 
 
-def test_a_message_that_its_carrier_sends_again_is_passed_on_again(bench: Bench) -> None:
+def test_a_redelivered_message_is_passed_on_again(bench: Bench) -> None:
     handler, once = Handler(), bench.once()
     assert kinds(once.run(deliver("1", message_id="m-1"), handler)) == ["processed"]
     assert kinds(once.run(deliver("1", message_id="m-1"), handler)) == ["processed"]
@@ -200,7 +200,7 @@ def test_a_message_that_its_carrier_sends_again_is_passed_on_again(bench: Bench)
     assert handler.ran == ["1", "1"]
 
 
-def test_a_message_that_fails_when_it_comes_again_is_a_failure(bench: Bench) -> None:
+def test_a_redelivered_message_may_fail(bench: Bench) -> None:
     handler, once = Handler(), bench.once()
     once.run(deliver("1", message_id="m-1"), handler)
     handler.fails.add("1")
@@ -210,7 +210,7 @@ def test_a_message_that_fails_when_it_comes_again_is_a_failure(bench: Bench) -> 
 
 
 @pytest.mark.parametrize("remember", ["seen", "note", "result"])
-def test_a_mark_goes_with_every_way_to_remember(bench: Bench, remember: str) -> None:
+def test_a_message_id_goes_with_every_way_to_remember(bench: Bench, remember: str) -> None:
     once = bench.once(remember=remember, key="id")
     assert once.run(deliver("1", message_id="m-1"), lambda event: 7)[0].result == 7
     assert once.run(deliver("1", message_id="m-1"), lambda event: 8)[0].result == 8
@@ -240,7 +240,7 @@ def test_what_is_to_run_alone_waits_for_a_failure_before_it() -> None:
 
 
 def test_what_waited_and_then_runs_without_a_claim_has_run() -> None:
-    """It waits for the one before it, which is busy; when the store goes away meanwhile both run and are done with."""
+    """An event waits for a busy one before it. If the store stops answering meanwhile, both run without a claim."""
     store, handler = Faulty(), Handler()
 
     class Clock(ManualClock):

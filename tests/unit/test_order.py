@@ -8,7 +8,7 @@ import pytest
 from eventonce import Event, EventRejected, OutcomeKind, Rule
 from eventonce.claims.protocol import Busy, Done, Record
 from eventonce.engine import endings
-from eventonce.engine.jobs import Deferred, Effect, Ended, Failure, Job, Refused, Runnable, Turn
+from eventonce.engine.jobs import Deferred, Effect, Ended, Failure, Job, RefusedEvent, Runnable, Turn
 from eventonce.engine.limits import RunLimits
 from eventonce.engine.order import Order
 from eventonce.event.groups import GroupQueue, Stops, chains
@@ -31,7 +31,7 @@ class Bench:
         self.order = Order(self.jobs, limits, self.stops, self.clock)
 
     def turn(self) -> list[int]:
-        """The positions of what goes next."""
+        """Return the positions of what goes next."""
         turn = self.order.next_turn()
         return [] if turn is None else [job.position for job in turn.jobs]
 
@@ -41,7 +41,7 @@ class Bench:
         return turn
 
     def run(self, *positions: int) -> list[list[int]]:
-        """Admit these as claimed, let them return, and return which ran, by chain."""
+        """Admit these as claimed, and let them return. Return which ran, by chain."""
         return self.admit(*(self.runnable(position) for position in positions))
 
     def admit(self, *decisions: Any) -> list[list[int]]:
@@ -151,7 +151,7 @@ def test_of_a_group_the_first_died_in_company_and_the_second_is_busy_so_the_thir
     assert bench.kinds() == ["processed", "busy", "busy"]
 
 
-def test_a_busy_one_is_looked_at_again_in_growing_pauses_up_to_the_deadline() -> None:
+def test_a_busy_one_is_claimed_again_after_growing_pauses_up_to_the_deadline() -> None:
     bench = Bench("a", busy_wait=50)
     pauses = []
     while turn := bench.order.next_turn():
@@ -170,7 +170,7 @@ def test_what_is_free_goes_before_a_pause() -> None:
     assert ([job.position for job in turn.jobs], turn.pause) == ([2], 0)
 
 
-def test_a_copy_that_may_have_to_pass_once_more_holds_up_its_group() -> None:
+def test_a_copy_that_may_have_to_be_passed_on_once_more_holds_up_its_group() -> None:
     assert Bench("a/g", "a/g", "b/g").turn() == [0, 2]
     bench = Bench("a/g", "a/g", "b/g", message_id="m")
     assert bench.turn() == [0]
@@ -185,13 +185,13 @@ def test_a_dead_letter_does_not_stop_other_events_of_its_message() -> None:
     assert bench.turn() == [1]
     bench = Bench("a/g", "b/g", message="message 1")
     bench.turn()
-    bench.fail(0)  # which is retried
+    bench.fail(0)  # this one is retried
     assert bench.turn() == []
 
 
 def test_a_refused_event_stops_its_group() -> None:
     bench = Bench("a/g", "b/g")
-    refused = Refused(0, None, endings.refused(EventRejected("no"), None, None), "g")
+    refused = RefusedEvent(0, None, endings.refused(EventRejected("no"), None, None), "g")
     bench.order = Order([refused, bench.jobs[1]], RunLimits(5, 60_000, 0), Stops(), bench.clock)
     assert bench.turn() == []
     assert bench.kinds() == ["rejected", "busy"]
@@ -208,7 +208,7 @@ def test_a_group_that_has_stopped_stays_so_in_the_batches_that_follow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stop", "asks", "held_back"),
+    ("stop", "query", "held_back"),
     [
         (("g", 3), ("g", 4), True),
         (("g", 3), ("g", 3), False),
@@ -220,10 +220,10 @@ def test_a_group_that_has_stopped_stays_so_in_the_batches_that_follow() -> None:
         (("g", 3, "message 1"), ("g", 4), True),
     ],
 )
-def test_stops(stop: tuple[Any, ...], asks: tuple[Any, ...], held_back: bool) -> None:
+def test_stops(stop: tuple[Any, ...], query: tuple[Any, ...], held_back: bool) -> None:
     stops = Stops()
     stops.stop(*stop)
-    assert stops.hold_back(*asks) is held_back
+    assert stops.hold_back(*query) is held_back
 
 
 def test_chains_are_the_groups() -> None:

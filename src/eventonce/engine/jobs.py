@@ -6,7 +6,7 @@ Job ----> Runnable ---> Effect  ----> Ended
  |                                      |
  +--> Deferred (claimed again later)    |
  +--> duplicate, stale, busy, used up --+
-Refused: never a job
+RefusedEvent: never a job
 """
 
 from collections.abc import Hashable
@@ -39,7 +39,7 @@ class Job(msgspec.Struct, frozen=True, eq=False):
     message_id: str | None = None  # if its carrier may redeliver it after it was passed on
 
 
-class Refused(msgspec.Struct, frozen=True, eq=False):
+class RefusedEvent(msgspec.Struct, frozen=True, eq=False):
     """An event that cannot become a job: it is unreadable, has no key, or is too old."""
 
     position: int

@@ -18,7 +18,7 @@ from eventonce.engine.context import AsyncHandlerFunction, HandlerFunction
 from eventonce.engine.drivers import Flow, StoreCalls, drive, drive_async
 from eventonce.engine.handler import Handler
 from eventonce.engine.hooks import Hooks
-from eventonce.engine.jobs import Job, Refused
+from eventonce.engine.jobs import Job, RefusedEvent
 from eventonce.engine.keeper import Keeper
 from eventonce.engine.limits import RunLimits
 from eventonce.engine.observed_store import ObservedStore
@@ -30,7 +30,7 @@ from eventonce.event import Delivery, Event
 from eventonce.event.formats import MAX_BYTES, read_event
 from eventonce.event.groups import Stops
 from eventonce.event.keys import Key
-from eventonce.ports import Checkable, Hook, Sink, Store
+from eventonce.ports import Auth, Checkable, Hook, Sink, Store
 from eventonce.rules import Rulebook, identity, resolve_rules
 from eventonce.rules.rule import DEFAULT_WINDOW, OnStoreError, Remember, Rule
 from eventonce.stores import open_store
@@ -38,8 +38,6 @@ from eventonce.stores import open_store
 if TYPE_CHECKING:
     from asyncio import Runner
 
-    from eventonce.auth import Auth
-    from eventonce.aws_lambda import LambdaHandler
 
 BATCH = 500  # events that are claimed together
 CONCURRENCY = 16  # async handlers at a time
@@ -141,8 +139,8 @@ class Once:
         *,
         enrichment: bool = False,
         report_kafka_failures: bool = False,
-        auth: "Auth | None" = None,
-    ) -> "LambdaHandler":
+        auth: Auth | None = None,
+    ) -> Callable[..., Any]:
         """Return a Lambda handler for everything that AWS invokes one with. It responds as its carrier expects.
 
         With `enrichment` it is part of a pipe: it passes on what is new, as the handler returns it or as it came.
@@ -188,7 +186,7 @@ class Once:
     def preview(self, event: object) -> Outcome:
         """Return the outcome an event would have if it came now and its handler returned. Nothing is changed."""
         job = self._engine.reader.read(0, event)
-        return job.outcome if isinstance(job, Refused) else self._preview(job)
+        return job.outcome if isinstance(job, RefusedEvent) else self._preview(job)
 
     def peek(self, keys: Sequence[Key]) -> list[Record | None]:
         """Return the records of these keys. One that is not remembered is None."""

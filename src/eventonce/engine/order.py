@@ -18,7 +18,7 @@ from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.claims.protocol import TOKEN_BYTES, Token
 from eventonce.clock import Clock
 from eventonce.engine import endings
-from eventonce.engine.jobs import Chain, Decision, Deferred, Ended, Job, Refused, Runnable, Turn, ended_well
+from eventonce.engine.jobs import Chain, Decision, Deferred, Ended, Job, RefusedEvent, Runnable, Turn, ended_well
 from eventonce.engine.limits import RunLimits
 from eventonce.event.groups import Stops, chains
 from eventonce.event.keys import Key
@@ -31,7 +31,7 @@ class Order:
 
     def __init__(
         self,
-        arrived: Sequence[Job | Refused],
+        arrived: Sequence[Job | RefusedEvent],
         limits: RunLimits,
         stops: Stops,
         clock: Clock,
@@ -42,7 +42,7 @@ class Order:
         self._stops = stops  # of groups, for the whole call
         self._clock = clock
         self._token = token  # of the first turn, if that is claimed already
-        self._ended: dict[int, Ended | Refused] = {}  # by position
+        self._ended: dict[int, Ended | RefusedEvent] = {}  # by position
         self._waiting = [job for job in arrived if type(job) is Job]
         self._more_wait = False  # than the jobs of the current turn
         self._firsts: dict[Key, Ended] = {}  # the latest end of each key, while others wait
@@ -53,7 +53,7 @@ class Order:
         self._has_groups = bool({job.group for job in self._waiting} - {None})
         self.remaining = len(self._waiting)  # jobs that have not ended
         if self.remaining < len(arrived):
-            self._refuse([refused for refused in arrived if isinstance(refused, Refused)])
+            self._refuse([refused for refused in arrived if isinstance(refused, RefusedEvent)])
 
     def next_turn(self) -> Turn | None:
         """Return what goes next, or None at the end of the batch."""
@@ -94,7 +94,7 @@ class Order:
                     self._firsts[key] = end
             self._end(end)
 
-    def ended(self) -> list[Ended | Refused]:
+    def ended(self) -> list[Ended | RefusedEvent]:
         """Return how each event ended, in order of arrival."""
         return [self._ended[event.position] for event in self._arrived]
 
@@ -194,13 +194,13 @@ class Order:
         if job.group is not None:
             _stop(self._stops, job, ended.outcome)
 
-    def _refuse(self, refused: Iterable[Refused]) -> None:
+    def _refuse(self, refused: Iterable[RefusedEvent]) -> None:
         for event in refused:
             self._ended[event.position] = event
             _stop(self._stops, event, event.outcome)
 
 
-def _stop(stops: Stops, event: Job | Refused, outcome: Outcome) -> None:
+def _stop(stops: Stops, event: Job | RefusedEvent, outcome: Outcome) -> None:
     """Stop the group of an event that did not end well."""
     if not ended_well(outcome):
         # A dead letter does not hold up the other events of its message, which are settled with it.

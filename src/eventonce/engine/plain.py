@@ -12,7 +12,7 @@ from eventonce.claims.protocol import TOKEN_BYTES, ClaimRequest, Commit, Done, W
 from eventonce.engine import endings
 from eventonce.engine.drivers import StoreCalls, drive
 from eventonce.engine.handler import Handler
-from eventonce.engine.jobs import Effect, Ended, Job, Refused, Runnable
+from eventonce.engine.jobs import Effect, Ended, Job, RefusedEvent, Runnable
 from eventonce.engine.keeper import OpenClaims
 from eventonce.engine.limits import RunLimits
 from eventonce.engine.results import unrun_kind
@@ -24,7 +24,7 @@ _NEW = Won(1)
 
 def run_one(
     engine: Engine, handler: Handler, limits: RunLimits, item: object, store: StoreCalls, batch_type: type[Batch]
-) -> Ended | Refused:
+) -> Ended | RefusedEvent:
     """Run one event, and return how it ended."""
     batch = batch_type(engine, handler, limits, Stops())
     if not handler.is_plain:

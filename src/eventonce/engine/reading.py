@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from eventonce.clock import Clock, to_datetime
 from eventonce.engine import endings
-from eventonce.engine.jobs import Job, Refused
+from eventonce.engine.jobs import Job, RefusedEvent
 from eventonce.errors import EventExpired, EventRejected
 from eventonce.event import Delivery, Event
 from eventonce.event.formats import read_event
@@ -24,11 +24,11 @@ class Reader:
         self._clock = clock
         self._max_bytes = max_bytes
 
-    def read_all(self, items: Sequence[object], first: int) -> list[Job | Refused]:
+    def read_all(self, items: Sequence[object], first: int) -> list[Job | RefusedEvent]:
         """Read the items of a batch, whose positions begin at `first`."""
         return [self.read(position, item) for position, item in enumerate(items, first)]
 
-    def read(self, position: int, item: object) -> Job | Refused:
+    def read(self, position: int, item: object) -> Job | RefusedEvent:
         """Return the job for an item, or the reason why it cannot become one."""
         group = message = message_id = event = rule = keyed = None
         try:
@@ -54,7 +54,7 @@ class Reader:
             _log.exception("an event could not be read")
             reason = EventRejected(f"could not be read: {endings.one_line(error)}")
         outcome = endings.refused(reason, rule, None if keyed is None else keyed.key)
-        return Refused(position, None if keyed is None else event, outcome, group, message)
+        return RefusedEvent(position, None if keyed is None else event, outcome, group, message)
 
     def _check_version(self, keyed: Keyed, since: int) -> None:
         """Reject a version that no clock can have given yet. It would make all later versions stale."""

@@ -9,11 +9,11 @@ key, for one before it in its group, for a busy key, or to run alone.
 What can happen at each step, the outcome of the event, and what its source then does with it. The steps return the
 outcomes, and whoever passed the events acts on them.
 
-    read     unreadable, or without a key            rejected     it becomes a dead letter
+    read     unreadable, no key, impossible version  rejected     it becomes a dead letter
              older than its rule allows              expired      it is dropped
     claim    done before                             duplicate    it is dropped, with the remembered result
-             done before, for this very message      processed    it runs once more, without a claim: a pipe sends
-                                                                  again what it could not pass on
+             done before, from this very message     processed    it runs once more, without a claim: its carrier,
+                                                                  such as a pipe, could not pass the result on
              a newer version was done before         stale        it is dropped
              its version is too far ahead            rejected     it becomes a dead letter
              another worker runs it                  busy         it comes back, after more turns if it may wait
@@ -34,6 +34,8 @@ outcomes, and whoever passed the events acts on them.
              the store does not answer               unknown      it comes back, or is processed if its rule says so
     settle   a copy of one that was processed        duplicate    it is dropped, with the same result
              a copy of one that ended otherwise      the same     with the same consequence
+
+The commits of a turn go out together. So when the commit of an effect fails, those behind it in its group have run.
 
 After an interrupt at any step, what has taken effect is committed, what has failed counts as an attempt, and all other
 claims are released as if they had never been made. The same goes for an error that is not about one event, such as a
@@ -56,7 +58,7 @@ from eventonce.engine.context import Context
 from eventonce.engine.drivers import Blocking, Flow, Pause, StoreCall
 from eventonce.engine.handler import Handler
 from eventonce.engine.hooks import Hooks
-from eventonce.engine.jobs import Chain, Decision, Deferred, Effect, Ended, Failure, Job, Refused, Runnable, Turn
+from eventonce.engine.jobs import Chain, Decision, Deferred, Effect, Ended, Failure, Job, RefusedEvent, Runnable, Turn
 from eventonce.engine.keeper import Keeper, OpenClaim, OpenClaims
 from eventonce.engine.limits import RunLimits
 from eventonce.engine.order import Order
@@ -105,9 +107,9 @@ class Batch:
         items: Sequence[object],
         first: int = 0,
         *,
-        arrived: Sequence[Job | Refused] = (),
+        arrived: Sequence[Job | RefusedEvent] = (),
         token: Token | None = None,
-    ) -> Flow[list[Ended | Refused]]:
+    ) -> Flow[list[Ended | RefusedEvent]]:
         """Run each event once, and return how each ended.
 
         This yields what takes time. Whoever drives it sends back the answer, or throws the error. `first` is the
@@ -143,11 +145,11 @@ class Batch:
 
     # --- read: which events are these? ---
 
-    def _read(self, items: Sequence[object], first: int) -> Flow[Sequence[Job | Refused]]:
+    def _read(self, items: Sequence[object], first: int) -> Flow[Sequence[Job | RefusedEvent]]:
         """Read each event, and find its rule and key."""
         reader = self._engine.reader
         if self._handler.is_async and are_large(items):  # on a thread: the loop has others to serve
-            jobs: list[Job | Refused] = yield Blocking(reader.read_all, items, first)
+            jobs: list[Job | RefusedEvent] = yield Blocking(reader.read_all, items, first)
             return jobs
         return reader.read_all(items, first)
 
@@ -361,7 +363,7 @@ def _in_order(decisions: list[Decision]) -> list[Decision]:
     return sorted(decisions, key=lambda decision: decision.job.position)
 
 
-def _details(item: object, event: Ended | Refused) -> OutcomeDetails:
+def _details(item: object, event: Ended | RefusedEvent) -> OutcomeDetails:
     return OutcomeDetails(event.event, event.outcome, item.origin if isinstance(item, Delivery) else {})
 
 

@@ -1,17 +1,12 @@
 """Sources, opened by URL."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import ConfigError
-from eventonce.ports import Store
+from eventonce.ports import Source, Store
 from eventonce.sources.file import FileSource
 from eventonce.sources.requests import Requests
-
-if TYPE_CHECKING:
-    from eventonce.sources.shard_source import ShardSource
-    from eventonce.sources.sqs import SqsSource
 
 __all__ = ["FileSource", "Requests", "check_source", "open_source"]
 
@@ -21,7 +16,7 @@ _STREAMS = ("kinesis://", "dynamodbstreams://")
 
 def open_source(
     url: str, clock: Clock | None = None, *, store: Callable[[], Store] | None = None, consumer: str = "default"
-) -> "FileSource | SqsSource | ShardSource | Requests":
+) -> Source:
     """Open a source: a file of JSON lines, `-` for standard input, a queue, a stream, or an address for requests.
 
     The workers of a consumer share a stream through the store. The stream opens its own connection to it.
@@ -52,7 +47,7 @@ def check_source(url: str) -> None:
         raise ConfigError(f"source: {url.partition('://')[0]}:// is not supported; use {_FORMS}")
 
 
-def _open_stream(url: str, clock: Clock, store: Callable[[], Store] | None, consumer: str) -> "ShardSource":
+def _open_stream(url: str, clock: Clock, store: Callable[[], Store] | None, consumer: str) -> Source:
     from eventonce.sources.aws_stream import read_url
     from eventonce.sources.dynamodb_streams import DynamoDBStream
     from eventonce.sources.kinesis import KinesisStream

@@ -116,7 +116,7 @@ def advise_on(sample: Sample, latest: str | None = None) -> list[Advice]:
 def study(kind: TypeSample) -> Study:
     """Return the evidence about one kind."""
     table = Table()
-    records: list[SampleRow] = []
+    rows: list[SampleRow] = []
     ids = times = True
     for event in kind:
         if table.full:
@@ -124,9 +124,9 @@ def study(kind: TypeSample) -> Study:
         table.add(event)
         # An id in plain data may be that of what the event is about.
         doubtful_id = event.form == "plain" and isinstance(event.data, dict) and "id" in event.data
-        records.append(SampleRow("" if doubtful_id else event.id, time_ms(event)))
+        rows.append(SampleRow("" if doubtful_id else event.id, time_ms(event)))
         ids, times = ids and bool(event.id), times and event.time is not None
-    copies = find(table, records)
+    copies = find(table, rows)
     return Study(kind, table, copies, _fields(table, copies), ids, times)
 
 

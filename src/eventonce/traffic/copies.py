@@ -97,14 +97,14 @@ class Copies:
         self.labels = [new_labels.get(label, label) for label in self.labels]
 
 
-def find(table: Table, records: Sequence[SampleRow]) -> Copies:
+def find(table: Table, sample: Sequence[SampleRow]) -> Copies:
     """Find the copies among the rows of a table."""
-    copies = Copies(list(range(len(records))))
-    by_id = [group for group in grouped(range(len(records)), lambda row: records[row].id or row) if len(group) > 1]
+    copies = Copies(list(range(len(sample))))
+    by_id = [group for group in grouped(range(len(sample)), lambda row: sample[row].id or row) if len(group) > 1]
     repeated = {row for group in by_id for row in group[1:]}
-    firsts = [row for row in range(len(records)) if row not in repeated]
-    times = [record.time for record in records if record.time is not None]
-    timed = len(times) == len(records) and 2 * len(set(times)) > len(firsts)
+    firsts = [row for row in range(len(sample)) if row not in repeated]
+    times = [each.time for each in sample if each.time is not None]
+    timed = len(times) == len(sample) and 2 * len(set(times)) > len(firsts)
     table.settle(firsts, [times[row] / 1000 for row in firsts] if timed else None)
     _join_same_id(table, by_id, copies)
     _Search(table, _firsts(copies.labels), times if timed else None, copies).run()

@@ -14,7 +14,9 @@ from eventonce.traffic.archive import time_ms
 from eventonce.traffic.drivers import need
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from pyarrow import Array, ChunkedArray, Table
+else:
+    Array = ChunkedArray = Table = Any  # so that type hints can be read without Arrow
 
 Rules = Rulebook | str | Path  # a rulebook, or the pipeline file that has the rules
 
@@ -24,7 +26,7 @@ def rulebook_of(rules: Rules) -> Rulebook:
     return rules if isinstance(rules, Rulebook) else rulebook(load(rules))
 
 
-def keys_arrow(lines: "pa.Array | pa.ChunkedArray | list[Any]", rules: Rules) -> "pa.Table":
+def keys_arrow(lines: "Array | ChunkedArray | list[Any]", rules: Rules) -> "Table":
     """Return the keys of events, a row for each. A line with several events, as a queue's batch, has several rows.
 
     `line` counts the lines from 0. `key` has 16 bytes, `rule` is the rule's name, `version` is null without one, and
@@ -72,7 +74,7 @@ class _Columns:
         self._times.append(time)
         self._reasons.append(reason)
 
-    def table(self) -> "pa.Table":
+    def table(self) -> "Table":
         pa = need("pyarrow", "duckdb")
         reasons = pa.array([_encodable(reason) for reason in self._reasons], pa.string())
         names = pa.array([rule.name for rule in self._rulebook.all], pa.string())

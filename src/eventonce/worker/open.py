@@ -11,6 +11,8 @@ from eventonce.worker.worker import Watcher, Worker
 
 if TYPE_CHECKING:
     from eventonce.worker.request_server import RequestServer
+else:
+    RequestServer = Any  # so that type hints can be read without uvicorn
 
 _FILE_BATCH = 100  # also of requests
 _QUEUE_BATCH = 10  # one poll: a handler that hangs holds up as many

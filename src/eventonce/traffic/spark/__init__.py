@@ -7,7 +7,7 @@ For folders that all workers see, `eventonce audit` and `eventonce dedupe` with 
 deduplication of a DataFrame shuffles its rows.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -27,6 +27,8 @@ from eventonce.traffic.spark.rows import ADDED, FACTS, INDEX, KEYED, PLACE, RULE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+else:
+    DataFrame = Any  # so that type hints can be read without Spark
 
 
 def with_key(frame: "DataFrame", rules: Rules, column: str = "value") -> "DataFrame":

@@ -27,6 +27,8 @@ from eventonce.traffic.spark.rows import ADDED, KEYED, add_distinct_values
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+else:
+    DataFrame = StreamingQuery = Any  # so that type hints can be read without Spark
 
 _ARRIVED, _OWN = "_arrived", "_own"
 _POLL_SECONDS = 1  # between two looks at a query
