@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from copy import copy
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eventonce.engine.context import HandlerFunction, idempotency_key, is_async, wants_context
 from eventonce.engine.drivers import Each, Step
-from eventonce.engine.hooks import Hooks
 from eventonce.engine.jobs import Chain, Runnable
 from eventonce.engine.keeper import OpenClaim
 from eventonce.engine.results import Results
@@ -16,11 +14,14 @@ from eventonce.errors import ConfigError, LeaseLost, SinkError
 from eventonce.event.groups import GroupQueue
 from eventonce.ports import AttemptDetails, Sink
 
+if TYPE_CHECKING:
+    from eventonce.engine.hooks import Hooks
+
 
 class Handler:
     """A handler or a sink, ready to run. It holds nothing of a run, so threads may share it."""
 
-    def __init__(self, handler: HandlerFunction | Sink, concurrency: int, hooks: Hooks | None = None) -> None:
+    def __init__(self, handler: HandlerFunction | Sink, concurrency: int, hooks: "Hooks | None" = None) -> None:
         self._sink = handler if isinstance(handler, Sink) and not callable(handler) else None
         self.function: Any = getattr(handler, "eventonce_handler", handler)  # a decorated one must not claim twice
         self._context = "no"
@@ -37,7 +38,8 @@ class Handler:
 
     def played_back(self, function: HandlerFunction) -> "Handler":
         """Return the same handler with a function that only repeats how the real one ended."""
-        other = copy(self)
+        other = Handler.__new__(Handler)
+        other.__dict__.update(self.__dict__)
         other.function, other._has_run = function, function is not self.function
         return other
 

@@ -1,6 +1,7 @@
 """All hooks of an engine or a relay as one, which never disturbs it."""
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ParamSpec, TypeVar
@@ -23,10 +24,20 @@ class Hooks:
         self._hooks = tuple(hooks)
         self._failed: set[int] = set()
 
-    def after_store_call(self, call: StoreCallDetails) -> None:
-        """Report a call of the store."""
+    def observe_call(self, verb: str, keys: int, call: Callable[P, Result], *args: P.args, **named: P.kwargs) -> Result:
+        """Call the store, and report how long that took and how it ended."""
+        started_at = time.perf_counter()
+        try:
+            answer = call(*args, **named)
+        except Exception as error:
+            self._after_store_call(StoreCallDetails(verb, keys, time.perf_counter() - started_at, error))
+            raise
+        self._after_store_call(StoreCallDetails(verb, keys, time.perf_counter() - started_at, None))
+        return answer
+
+    def _after_store_call(self, details: StoreCallDetails) -> None:
         for hook in self._hooks:
-            self._try(hook, hook.after_store_call, call)
+            self._try(hook, hook.after_store_call, details)
 
     def after_settle(self, details: Sequence[OutcomeDetails]) -> None:
         """Report the outcomes of a batch."""

@@ -17,11 +17,9 @@ from eventonce.engine import endings
 from eventonce.engine.context import AsyncHandlerFunction, HandlerFunction
 from eventonce.engine.drivers import Flow, StoreCalls, drive, drive_async
 from eventonce.engine.handler import Handler
-from eventonce.engine.hooks import Hooks
 from eventonce.engine.jobs import Job, RefusedEvent
 from eventonce.engine.keeper import Keeper
 from eventonce.engine.limits import RunLimits
-from eventonce.engine.observed_store import ObservedStore
 from eventonce.engine.plain import run_one
 from eventonce.engine.reading import Reader
 from eventonce.engine.steps import Batch, Engine, strongest
@@ -37,6 +35,8 @@ from eventonce.stores import open_store
 
 if TYPE_CHECKING:
     from asyncio import Runner
+
+    from eventonce.engine.hooks import Hooks
 
 
 BATCH = 500  # events that are claimed together
@@ -84,8 +84,7 @@ class Once:
             raise ConfigError(f"store: {store!r} is neither a URL nor a store; use sqlite:///FILE or memory:")
         self._owns_store = isinstance(store, str)
         self._store = open_store(store, self._clock) if isinstance(store, str) else store
-        observers = Hooks(hooks) if hooks else None
-        self._observed_store = self._store if observers is None else ObservedStore(self._store, observers)
+        observers, self._observed_store = _observed(self._store, hooks)
         self._store_calls = StoreCalls(self._observed_store)
         self._engine = Engine(
             reader=Reader(self._rules, self._clock, max_bytes),
@@ -262,6 +261,17 @@ class Once:
         if answer.attempt > self._limits.max_attempts:
             return endings.used_up(job, answer, self._limits.max_attempts).outcome
         return Outcome(kind=OutcomeKind.PROCESSED, key=job.key, rule=job.rule.name, attempt=answer.attempt)
+
+
+def _observed(store: Store, hooks: Sequence[Hook]) -> "tuple[Hooks | None, Store]":
+    """Return the hooks as one, and the store that reports its calls to them."""
+    if not hooks:
+        return None, store
+    from eventonce.engine.hooks import Hooks  # which an engine without hooks does not import
+    from eventonce.engine.observed_store import ObservedStore
+
+    observers = Hooks(hooks)
+    return observers, ObservedStore(store, observers)
 
 
 def _many(events: Iterable[object]) -> list[object]:

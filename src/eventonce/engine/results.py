@@ -3,16 +3,17 @@
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Generator, Iterable, Sequence
 from types import CoroutineType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eventonce.claims import memo
 from eventonce.claims.protocol import Commit
-from eventonce.engine.hooks import Hooks
 from eventonce.engine.jobs import Chain, Effect, Failure, Job, Runnable
 from eventonce.engine.keeper import OpenClaim, OpenClaims
-from eventonce.engine.observed_store import call_observed
 from eventonce.errors import ConfigError, EventOnceError, StoreError
 from eventonce.ports import Transaction
+
+if TYPE_CHECKING:
+    from eventonce.engine.hooks import Hooks
 
 _CAUSES = 10  # how many causes of an error to follow
 _NOT_RUN = (Awaitable, AsyncGenerator, Generator, map, filter, zip, enumerate)  # created, and not run yet
@@ -23,7 +24,7 @@ _log = logging.getLogger("eventonce")
 class Results:
     """The effects and failures of one turn so far."""
 
-    def __init__(self, claims: OpenClaims, max_result: int, hooks: Hooks | None) -> None:
+    def __init__(self, claims: OpenClaims, max_result: int, hooks: "Hooks | None") -> None:
         self.effects: list[Effect] = []
         self.failures: list[Failure] = []
         self.memos: dict[Job, bytes | None] = {}
@@ -140,7 +141,7 @@ class Results:
         assert type(claim) is OpenClaim  # without a claim no transaction begins
         finish = Commit(job.keys[-1], claim.token, job.rule.window, job.version, self._memo(effect))
         commit = transaction.commit
-        committed = commit(finish) if self._hooks is None else call_observed(self._hooks, "commit", 1, commit, finish)
+        committed = commit(finish) if self._hooks is None else self._hooks.observe_call("commit", 1, commit, finish)
         self.in_transaction[job] = committed
         self.effects.append(effect)  # only now has it happened
         self._claims.drop([finish.key])

@@ -48,6 +48,7 @@ Which events go when is decided in `order.py`. What is known in each phase is in
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -57,7 +58,6 @@ from eventonce.engine import endings
 from eventonce.engine.context import Context
 from eventonce.engine.drivers import Blocking, Flow, Pause, StoreCall
 from eventonce.engine.handler import Handler
-from eventonce.engine.hooks import Hooks
 from eventonce.engine.jobs import Chain, Decision, Deferred, Effect, Ended, Failure, Job, RefusedEvent, Runnable, Turn
 from eventonce.engine.keeper import Keeper, OpenClaim, OpenClaims
 from eventonce.engine.limits import RunLimits
@@ -69,6 +69,9 @@ from eventonce.event import Delivery
 from eventonce.event.groups import Stops
 from eventonce.event.keys import Key
 from eventonce.ports import OutcomeDetails, Store
+
+if TYPE_CHECKING:
+    from eventonce.engine.hooks import Hooks
 
 _COMMIT_PAUSES = (20, 100, 400, None)  # milliseconds after each call that failed; the last one is not repeated
 _NEW = Won(1)
@@ -85,7 +88,7 @@ class Engine(msgspec.Struct, eq=False):
     clock: Clock
     max_result: int
     checks_counts: bool  # whether a rule bounds how far a version may count beyond the last one
-    hooks: Hooks | None = None
+    hooks: "Hooks | None" = None
 
 
 class Batch:
