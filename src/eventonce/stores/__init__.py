@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from importlib import import_module
 
-from eventonce.clients.drivers import from_extra
 from eventonce.clock import Clock
 from eventonce.errors import ConfigError
 from eventonce.ports import Store
@@ -30,6 +29,8 @@ def open_store(url: str, clock: Clock | None = None, *, create: bool = True) -> 
     check_url(url)
     scheme = url.partition(":")[0]
     module, extra = _MODULES[scheme]
+    from eventonce.clients.drivers import from_extra
+
     with from_extra(extra, f"store: {scheme}"):
         opener: Callable[[str, Clock | None, bool], Store] = import_module(f"eventonce.stores.{module}").open_url
     return opener(url, clock, create)
