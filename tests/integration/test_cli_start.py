@@ -11,6 +11,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
@@ -144,6 +145,28 @@ def test_a_queue_that_is_away(start: Start, queue: tuple[Any, str], ministack: M
         place = source(url, f"http://127.0.0.1:{proxy.port}")
         worker = start("run", "--store", "memory:", "--source", place, "--sink", "python:handlers:handle")
         runs_after_an_absence(worker, proxy, tmp_path)
+
+
+def test_something_else_at_the_endpoint_of_a_queue(start: Start) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        queue = source("http://localhost/000000000000/orders", f"http://127.0.0.1:{server.server_port}")
+        worker = start("run", "--store", "memory:", "--source", queue, "--sink", "python:handlers:handle")
+        worker.wait_for(lambda: worker.says("the answer has no QueueUrl; is something else at this endpoint?"))
+        worker.send_signal(signal.SIGTERM)
+        assert worker.ended() == 0, worker.lines
+        server.shutdown()
+        thread.join()
 
 
 def test_a_stream_that_is_away(start: Start, ministack: Ministack, tmp_path: Path) -> None:

@@ -186,7 +186,9 @@ class SqsSource:
     def _find_url(self) -> str:
         account, _, name = self._address.name.rpartition("/")
         owner = {"QueueOwnerAWSAccountId": account} if account else {}
-        url: str = self._first_call(self._calls.get_queue_url, QueueName=name, **owner)["QueueUrl"]
+        url = self._first_call(self._calls.get_queue_url, QueueName=name, **owner).get("QueueUrl")
+        if not isinstance(url, str):  # a proxy that answers for everything
+            raise QueueAway(f"{self._name}: the answer has no QueueUrl; is something else at this endpoint?")
         return url
 
     def _build_arn(self) -> str:
