@@ -9,8 +9,7 @@ from eventonce import Event, EventRejected, OutcomeKind, Rule
 from eventonce.claims.protocol import Busy, Done, Record
 from eventonce.engine import endings
 from eventonce.engine.jobs import Deferred, Effect, Ended, Failure, Job, RefusedEvent, Runnable, Turn
-from eventonce.engine.limits import RunLimits
-from eventonce.engine.order import Order
+from eventonce.engine.order import Order, RunLimits
 from eventonce.event.groups import GroupQueue, Stops, chains
 from eventonce.event.keys import Key
 from eventonce.rules import CompiledRule

@@ -3,8 +3,7 @@
 import functools
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import structs
 
@@ -13,14 +12,14 @@ from eventonce.claims.lease import read_lease
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.claims.protocol import ClaimRequest, Record, Won
 from eventonce.clock import LONGEST, Clock, SystemClock, duration
+from eventonce.closing import Closing
 from eventonce.engine import endings
 from eventonce.engine.context import AsyncHandlerFunction, HandlerFunction
 from eventonce.engine.drivers import Flow, StoreCalls, drive, drive_async
 from eventonce.engine.handler import Handler
 from eventonce.engine.jobs import Job, RefusedEvent
 from eventonce.engine.keeper import Keeper
-from eventonce.engine.limits import RunLimits
-from eventonce.engine.plain import run_one
+from eventonce.engine.order import RunLimits
 from eventonce.engine.reading import Reader
 from eventonce.engine.steps import Batch, Engine, strongest
 from eventonce.errors import ConfigError
@@ -45,7 +44,7 @@ CONCURRENCY = 16  # async handlers at a time
 Returned = TypeVar("Returned")
 
 
-class Once:
+class Once(Closing):
     """The front door: makes every event take effect once.
 
     `store` is a URL or a store. `rules` is a rule, several rules, or the path of a TOML file with rules. An event that
@@ -103,6 +102,8 @@ class Once:
 
     def __call__(self, handler: Callable[..., Returned]) -> Callable[[object], Returned]:
         """Decorate a handler. Called with one event, it returns its result or the remembered one, or raises."""
+        from eventonce.engine.plain import run_one  # only here: batches go without it
+
         prepared = self.prepare(handler)
         self._refuse_second(handler)
 
@@ -206,14 +207,6 @@ class Once:
             self._loop.close()
         if self._owns_store:
             self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _in_loop(self, coroutine: Coroutine[Any, Any, Returned]) -> Returned:
         """Run in the one loop of all invocations, so that the handlers' own connections live on."""

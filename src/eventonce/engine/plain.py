@@ -14,7 +14,7 @@ from eventonce.engine.drivers import StoreCalls, drive
 from eventonce.engine.handler import Handler
 from eventonce.engine.jobs import Effect, Ended, Job, RefusedEvent, Runnable
 from eventonce.engine.keeper import OpenClaims
-from eventonce.engine.limits import RunLimits
+from eventonce.engine.order import RunLimits
 from eventonce.engine.results import unrun_kind
 from eventonce.engine.steps import Batch, Engine
 from eventonce.event.groups import Stops

@@ -60,8 +60,7 @@ from eventonce.engine.drivers import Blocking, Flow, Pause, StoreCall
 from eventonce.engine.handler import Handler
 from eventonce.engine.jobs import Chain, Decision, Deferred, Effect, Ended, Failure, Job, RefusedEvent, Runnable, Turn
 from eventonce.engine.keeper import Keeper, OpenClaim, OpenClaims
-from eventonce.engine.limits import RunLimits
-from eventonce.engine.order import Order
+from eventonce.engine.order import Order, RunLimits
 from eventonce.engine.reading import Reader, are_large
 from eventonce.engine.results import Results
 from eventonce.errors import StoreBusy, StoreError, StorePartly
