@@ -65,7 +65,7 @@ def test_the_picture_of_the_house_shows_every_room() -> None:
     rooms = {
         name for line in re.findall(r"^        (\w+(?: ~~~ \w+)*)$", page, re.MULTILINE) for name in line.split(" ~~~ ")
     }
-    assert rooms | {"testing", "__main__"} == set(FLOOR)  # what is shipped for tests stands beside the house
+    assert rooms | {"testing", "__main__"} == set(FLOOR)  # what is shipped for tests is beside the house
 
 
 def test_imports_only_go_down() -> None:
