@@ -466,7 +466,7 @@ def test_a_full_disk_under_the_store_is_reported_and_nothing_is_lost(
     assert done.returncode == 2
     assert "eventonce.db" in sentence(done)
     assert "free" in sentence(done)
-    assert "run again, nothing is lost" in sentence(done)
+    assert "run again (no event was lost)" in sentence(done)
 
     # and when there is room again, the rest comes
     again = cli("run", "pipeline.toml", "--json", stdin=INPUT)
