@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from linecache import getline
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Self
@@ -43,12 +44,17 @@ class Interrupt:
     def _trace(self, frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
         if not self._is_traced(frame.f_code):
             return None
-        if event == "line" and self.armed and not self.raised:
+        if event == "line" and self.armed and not self.raised and not _is_lock(frame):
             self._remaining -= 1
             if not self._remaining:
                 self.raised = True
                 raise self._error
         return self._trace
+
+
+def _is_lock(frame: FrameType) -> bool:
+    """Return whether this line takes or releases a lock. A tracer can come between the two ends, and no signal can."""
+    return getline(frame.f_code.co_filename, frame.f_lineno).strip() == "with self._lock:"
 
 
 def interrupt_before_the_commit(

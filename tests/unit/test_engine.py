@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from types import CodeType, MappingProxyType
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -54,7 +54,7 @@ from eventonce.stores import open_store
 from eventonce.stores.memory import MemoryStore
 from eventonce.stores.sqlite import SQLiteStore
 from eventonce.testing import ManualClock
-from tests.interrupts import Interrupt, in_the_engine
+from tests.interrupts import Interrupt
 from tests.until import until
 
 from .conftest import Bench, Faulty
@@ -417,13 +417,10 @@ def test_an_interrupt_anywhere_behind_an_async_handler_strands_nothing(bench: Be
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, GeneratorExit])
 def test_an_interrupt_anywhere_behind_a_plain_handler_strands_nothing(bench: Bench, stop: type[BaseException]) -> None:
-    def where(code: CodeType) -> bool:
-        return in_the_engine(code) and not code.co_filename.endswith("keeper.py")  # it holds locks that others need
-
     nth, raised = 0, True
     while raised:
         nth += 1
-        interrupt, event, once = Interrupt(nth, stop, where), {"id": str(nth)}, bench.once()
+        interrupt, event, once = Interrupt(nth, stop), {"id": str(nth)}, bench.once()
 
         def handle(event: Event, interrupt: Interrupt = interrupt) -> None:
             interrupt.armed = True
@@ -454,13 +451,10 @@ def test_what_a_sink_has_sent_is_committed_wherever_an_interrupt_comes(
 
         def close(self) -> None: ...
 
-    def where(code: CodeType) -> bool:
-        return in_the_engine(code) and not code.co_filename.endswith("keeper.py")  # it holds locks that others need
-
     nth, raised = 0, True
     while raised:
         nth += 1
-        interrupt, once = Interrupt(nth, stop, where), bench.once(hooks=hooks)
+        interrupt, once = Interrupt(nth, stop), bench.once(hooks=hooks)
         events = [{"id": f"{number}-{nth}"} for number in range(3)]
         with interrupt, suppress(stop):
             once.run(events, Bin(interrupt))
