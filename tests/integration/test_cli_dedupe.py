@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import pty
+import re
 import shlex
 import shutil
 import signal
@@ -166,10 +167,22 @@ def test_a_pipe_is_read_in_memory_only(eventonce: Command) -> None:
     assert "duckdb cannot read a pipe; write it to a file first" in done.stderr
 
 
+# A bar knows the remaining time after a second. By this clock that is a millisecond.
+WITH_A_QUICK_CLOCK = """
+import time
+from types import SimpleNamespace
+import click._termui_impl as bar
+start = time.time()
+bar.time = SimpleNamespace(time=lambda: start + 1000 * (time.time() - start))
+from eventonce.cli.main import main
+main()
+"""
+
+
 def test_a_bar_with_the_remaining_time_on_a_terminal(recorded: Path, tmp_path: Path) -> None:
     (recorded / "more.gz").write_bytes(gzip.compress(lines(*range(10_000, 30_000))))
     ours, theirs = pty.openpty()
-    command = [*EVENTONCE, "dedupe", "in", "out"]
+    command = [sys.executable, "-c", WITH_A_QUICK_CLOCK, "dedupe", "in", "out"]
     done = subprocess.run(command, check=False, cwd=tmp_path, stdout=subprocess.PIPE, stderr=theirs, timeout=120)
     os.close(theirs)
     drawn = os.read(ours, 100_000).decode()
@@ -177,7 +190,7 @@ def test_a_bar_with_the_remaining_time_on_a_terminal(recorded: Path, tmp_path: P
 
     assert done.returncode == 0
     assert "100%" in drawn
-    assert "00:0" in drawn
+    assert re.search(r"\d\d:\d\d:\d\d", drawn)
 
 
 def test_help_has_an_example(eventonce: Command) -> None:

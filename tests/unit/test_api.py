@@ -1,6 +1,7 @@
 """What is public is listed, and the list is true."""
 
 import importlib
+import importlib.util
 import inspect
 import re
 import typing
@@ -48,3 +49,13 @@ def test_what_the_docs_import_is_public() -> None:
         for module, names in re.findall(r"^ *from (eventonce[\w.]*) import ([\w, ]+)$", page.read_text(), re.MULTILINE):
             for name in names.split(", "):
                 assert f"{module}.{name.partition(' as ')[0]}" in listed, f"{page.name}: {module}.{name}"
+
+
+def test_every_name_in_the_docs_exists() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for path in re.findall(r"(?<!logger )`(eventonce(?:\.\w+)+)", page.read_text()):
+            module, _, name = path.rpartition(".")
+            try:
+                assert importlib.util.find_spec(path) or hasattr(importlib.import_module(module), name)
+            except ModuleNotFoundError:
+                assert hasattr(importlib.import_module(module), name), f"{page.name}: {path}"

@@ -38,7 +38,7 @@ class AwsUrl:
         return ConfigError(f"{self.label}: {self.scheme}://{self.name}: {reason}")
 
     def client(self, service: str, *, connections: int = 10, extra_timeout: int = 0, tries: int = 3) -> Any:
-        """Return a client of a service. `longer` is added to the timeout for an answer, in milliseconds."""
+        """Return a client of a service. `extra_timeout` is added to the timeout for an answer, in milliseconds."""
         return client(
             service,
             region=self.options.get("region"),
