@@ -36,9 +36,11 @@ class Refusals:
 
     messages: ClassVar[dict[str, str]]  # the expected messages
 
+    @pytest.mark.long
     def test_a_full_server_loses_nothing(self, url: str, full: While) -> None:
         self._loses_nothing(url, full, self.messages["full"])
 
+    @pytest.mark.long
     def test_a_server_that_fills_up_while_we_work_loses_nothing(self, url: str, full: While) -> None:
         self._is_retried(url, full)
 

@@ -108,6 +108,7 @@ def until(so: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_a_queue_with_copies_and_a_poison_message(account: Account) -> None:
     _, dead = account.queue(f"{account.name}-dead")
     redrive = json.dumps({"deadLetterTargetArn": dead, "maxReceiveCount": 2})

@@ -240,6 +240,7 @@ def test_a_partial_answer_reaches_lambda(runtime: Runtime, tmp_path: Path) -> No
     assert [(each["processed"], each["failed"]) for each in records] == [(2, 1)]
 
 
+@pytest.mark.long
 def test_what_a_time_out_killed_runs_again_soon(runtime: Runtime, effects: Effects) -> None:
     batch = sqs(bridge("1"), bridge("2", hangs=True), bridge("3"))
     assert runtime.invoke(bridge("0")) is not None  # a cold start takes none of its time

@@ -225,6 +225,7 @@ def test_a_master_that_hangs_delays_only_its_own_keys(
         each.close()
 
 
+@pytest.mark.long
 def test_a_claim_on_a_living_master_is_kept_while_another_hangs(
     redis_cluster: RedisCluster, one_hangs: tuple[list[Key], list[Key]]
 ) -> None:
@@ -689,6 +690,7 @@ def test_a_server_that_is_not_a_sentinel_is_refused(server: Redis) -> None:
     store.close()
 
 
+@pytest.mark.long
 def test_missing_sentinels_are_reported_in_one_sentence() -> None:
     store = open_store(f"redis://:hunter2@127.0.0.1:{free_port()}?sentinel=main")
     with pytest.raises(StoreError, match="No master found for 'main'; check the names and ports") as caught:

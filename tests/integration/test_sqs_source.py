@@ -445,6 +445,7 @@ def test_a_slow_handler_keeps_its_message_to_itself(ministack: Ministack, gatewa
     assert queue.counts() == (0, 0)
 
 
+@pytest.mark.long
 def test_a_thousand_messages_in_progress_are_all_kept(ministack: Ministack, gateway: Gateway, run: Run) -> None:
     queue = Queue(ministack, visibility=12)
     queue.send(*events(*range(1000)))
@@ -547,6 +548,7 @@ def test_what_cannot_be_deleted_is_redelivered_as_a_duplicate(
 @pytest.mark.parametrize(
     "code", ["RequestThrottled", "ExpiredToken", "AccessDenied", "InternalFailure", "QueueDoesNotExist"]
 )
+@pytest.mark.long
 def test_a_queue_that_does_not_answer_is_reported_once_and_retried_until_it_does(
     queue: Queue, gateway: Gateway, run: Run, caplog: pytest.LogCaptureFixture, code: str
 ) -> None:
@@ -618,6 +620,7 @@ def test_connections_that_are_cut_are_an_outage_too(
     assert running.ran == ["a", "b"]
 
 
+@pytest.mark.long
 def test_a_store_that_is_out_holds_the_messages_in_the_queue(
     queue: Queue, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -768,6 +771,7 @@ def test_what_a_sink_refuses_is_a_dead_letter_with_its_answer(
     assert queue.counts() == (0, 0)
 
 
+@pytest.mark.long
 def test_a_bus_that_takes_only_some_of_a_call_gets_every_event_once(
     ministack: Ministack, gateway: Gateway, run: Run
 ) -> None:
@@ -1033,6 +1037,7 @@ def test_a_letter_that_is_too_large_for_its_queue_ends_no_worker(cli: Cli, minis
     assert "Traceback" not in output
 
 
+@pytest.mark.long
 def test_kills_in_the_middle_of_sending_lose_nothing_and_keep_the_key(cli: Cli, receiver: Slow) -> None:
     cli.lasts = "2s"
     cli.queue.send(*events(*range(60)))
@@ -1053,6 +1058,7 @@ def test_kills_in_the_middle_of_sending_lose_nothing_and_keep_the_key(cli: Cli, 
     assert len(posted(receiver)) == 60  # a receiver that honours the key has each once
 
 
+@pytest.mark.long
 def test_kills_lose_nothing_and_ack_nothing_too_early(cli: Cli) -> None:
     cli.lasts = "2s"
     names = {str(number) for number in range(600)}
@@ -1072,6 +1078,7 @@ def test_kills_lose_nothing_and_ack_nothing_too_early(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("lease", ["2s", "60s"], ids=["longer than a lease", "shorter than a lease"])
+@pytest.mark.long
 def test_a_store_that_is_killed_is_waited_for_and_that_is_reported_once(
     cli: Cli, redis_server: Redis, lease: str
 ) -> None:
