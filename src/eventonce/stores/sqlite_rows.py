@@ -10,8 +10,8 @@ The fast path is a second implementation of `claims/protocol.py`, and covers two
 - `commit` of distinct keys: if every token still owns its claim, all are committed by `_COMMIT_OWNED`.
 
 All else goes through `change`, which reads the records, calls the protocol and writes what that changed.
-`test_the_fast_path_equals_the_protocol` in `tests/integration/test_sqlite_store.py` holds both paths equal to the
-protocol on random histories, answer by answer and record by record.
+`test_the_fast_path_equals_the_protocol` in `tests/integration/stores/test_sqlite_store.py` holds both paths equal to
+the protocol on random histories, answer by answer and record by record.
 
 Values are bound as types that Python passes to SQLite at once. For all others, `None` and `bytes` included, it first
 looks for an adapter, which takes time. So NULL is bound as NaN, which SQLite stores as NULL.

@@ -19,9 +19,8 @@ import pytest
 from eventonce.clients.aws import client
 from eventonce.outbox import Outbox, Publisher, Relay
 from eventonce.testing.proxy import FaultProxy
+from tests.integration.outboxes import PATIENCE, event, sqlite_database
 from tests.servers import Ministack
-
-from .outboxes import PATIENCE, event, sqlite_database
 
 
 def command(folder: Path, *options: str) -> list[str]:

@@ -24,7 +24,7 @@ from eventonce.outbox import Outbox
 from eventonce.stores.dynamodb.store import DynamoDBStore
 from eventonce.testing import FaultProxy
 from eventonce.testing.proxy import free_port
-from tests.integration.test_sqs_source import Gateway, wrong
+from tests.integration.sources.test_sqs_source import Gateway, wrong
 from tests.servers import Dynoxide, Ministack, Postgres, Redis
 
 AWAY = "what is needed to start does not answer, trying again until it does: "

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = [sys.executable, str(ROOT / "tools" / "install.py")]
 CLOSED = {
     "PIP_CONFIG_FILE": os.devnull,

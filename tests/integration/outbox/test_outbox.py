@@ -25,10 +25,9 @@ from eventonce.outbox.rows import make_row
 from eventonce.outbox.table_feed import TableFeed
 from eventonce.testing.clock import ManualClock
 from eventonce.testing.proxy import FaultProxy
+from tests.integration.outboxes import PATIENCE, Database, Receiver, event, postgres_database, running, sqlite_database
 from tests.servers import Postgres
 from tests.until import until
-
-from .outboxes import PATIENCE, Database, Receiver, event, postgres_database, running, sqlite_database
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

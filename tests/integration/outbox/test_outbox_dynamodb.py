@@ -21,9 +21,8 @@ from eventonce.outbox import decision as verdict
 from eventonce.sources import shard_source
 from eventonce.stores.dynamodb.transaction import TransactionRefused
 from eventonce.testing.proxy import FaultProxy
+from tests.integration.outboxes import PATIENCE, Receiver, event, running
 from tests.servers import Dynoxide, Ministack
-
-from .outboxes import PATIENCE, Receiver, event, running
 
 
 @pytest.fixture(autouse=True)

@@ -38,7 +38,7 @@ from eventonce.stores.memory import MemoryStore
 from eventonce.testing import FaultProxy, ManualClock
 from eventonce.worker import WorkerPool
 from tests.servers import Ministack, Redis
-from tests.unit.test_sinks_http import Answer, Receiver, Request
+from tests.unit.sinks.test_sinks_http import Answer, Receiver, Request
 
 GRACE = 60_000
 _TARGET = "X-Amz-Target"

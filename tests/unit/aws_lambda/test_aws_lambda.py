@@ -20,9 +20,9 @@ from eventonce.event.formats import read_event
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
 from eventonce.webhook import Webhook
-from tests.unit import test_webhook_sns
 from tests.unit.conftest import Faulty
-from tests.unit.test_webhook_app import ask
+from tests.unit.webhook import test_webhook_sns
+from tests.unit.webhook.test_webhook_app import ask
 
 
 class Function:

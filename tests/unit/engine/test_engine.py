@@ -55,9 +55,8 @@ from eventonce.stores.memory import MemoryStore
 from eventonce.stores.sqlite import SQLiteStore
 from eventonce.testing import ManualClock
 from tests.interrupts import Interrupt
+from tests.unit.conftest import Bench, Faulty
 from tests.until import until
-
-from .conftest import Bench, Faulty
 
 A = {"id": "a", "source": "s", "detail-type": "t", "detail": {"n": 1}}
 A2 = {**A, "id": "a2", "time": "2026-01-01T00:00:00Z"}

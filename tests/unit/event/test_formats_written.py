@@ -11,7 +11,7 @@ from eventonce import Event, EventRejected, Rule
 from eventonce.event.formats import read_event, read_events
 from eventonce.event.formats.eventbridge import read_written
 from eventonce.rules import Rulebook, identity
-from tests.unit.test_formats import EVENTBRIDGE
+from tests.unit.event.test_formats import EVENTBRIDGE
 
 WRITTEN: dict[str, Any] = {
     **{name: value for name, value in EVENTBRIDGE.items() if name != "replay-name"},

@@ -19,7 +19,7 @@ from eventonce import Once
 from eventonce.errors import StoreUnusable
 from eventonce.settings import load
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "rides"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "rides"
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import pytest
 
 from tools import api_page
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def public() -> list[tuple[str, Any]]:

@@ -68,6 +68,13 @@ def test_the_picture_of_the_house_shows_every_room() -> None:
     assert rooms | {"testing", "__main__"} == set(FLOOR)  # what is shipped for tests is beside the house
 
 
+def test_tests_stand_in_rooms_of_the_same_names() -> None:
+    beside = {"house", "examples", "lab"}  # what tests the repository as a whole, or what is not in the package
+    for kind in ("unit", "integration"):
+        rooms = {file.parent.name for file in (SRC.parents[1] / "tests" / kind).rglob("test_*.py")}
+        assert rooms <= set(FLOOR) | beside, kind
+
+
 def test_imports_only_go_down() -> None:
     upward = [
         f"{file.relative_to(SRC)} imports {other}"

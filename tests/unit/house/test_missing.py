@@ -7,11 +7,11 @@ import pytest
 
 from tests.missing import missing, need
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 ALLOWED = {  # where tests may be skipped in CI as well, and why nothing is lost by it
-    "integration/test_cli_bad_input.py": "only Linux lets root drop the capabilities that a file's rights do not stop",
-    "unit/test_benchmarks.py": "only Linux counts in /proc what a process has computed",
-    "unit/test_samples_beside.py": "tests/data has samples for the same",
+    "integration/cli/test_cli_bad_input.py": "only Linux lets root drop what a file's rights do not stop",
+    "unit/house/test_benchmarks.py": "only Linux counts in /proc what a process has computed",
+    "unit/house/test_samples_beside.py": "tests/data has samples for the same",
 }
 
 

@@ -26,12 +26,12 @@ from eventonce.rules import Rulebook
 from eventonce.rules.pattern import Pattern
 from eventonce.rules.preset import preset_names, rules_of
 from eventonce.webhook import Webhook
-from tests.unit.test_formats_written import by_both
-from tests.unit.test_pattern import BROAD
-from tests.unit.test_presets import again
-from tests.unit.test_webhook_app import send_event
+from tests.unit.event.test_formats_written import by_both
+from tests.unit.rules.test_pattern import BROAD
+from tests.unit.rules.test_presets import again
+from tests.unit.webhook.test_webhook_app import send_event
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 
 
 def files(folder: str) -> dict[str, Path]:

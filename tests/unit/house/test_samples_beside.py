@@ -13,11 +13,11 @@ from eventonce import Event, EventRejected, Once
 from eventonce.event.formats import read_events
 from eventonce.event.formats.eventbridge import read_written
 from eventonce.rules.pattern import Pattern
-from tests.unit.test_formats_written import by_both
-from tests.unit.test_pattern import BROAD
-from tests.unit.test_presets import BY_ID, again, key, rule_of
+from tests.unit.event.test_formats_written import by_both
+from tests.unit.rules.test_pattern import BROAD
+from tests.unit.rules.test_presets import BY_ID, again, key, rule_of
 
-FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "events"
+FOLDER = Path(__file__).resolve().parents[3].parent / "shared" / "events"
 FILES = sorted(FOLDER.rglob("*.json"))
 NAMES = [f"{file.parent.name}/{file.name}" for file in FILES]
 WITHOUT_A_BODY = {"http/ptpy__lambdaFunctionUrlEvent.json", "sqs/ptjava__sqs_event_no_body.json"}

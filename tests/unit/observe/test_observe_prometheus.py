@@ -15,7 +15,7 @@ from eventonce.observe.prometheus import DYNAMODB_WRITE, PrometheusHook
 from eventonce.testing import ManualClock
 from tests.unit.conftest import Bench, Faulty
 
-DASHBOARD = Path(__file__).parents[2] / "examples" / "grafana-dashboard.json"
+DASHBOARD = Path(__file__).parents[3] / "examples" / "grafana-dashboard.json"
 
 
 class Metrics:

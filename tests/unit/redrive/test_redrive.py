@@ -18,8 +18,7 @@ from eventonce.settings import load
 from eventonce.sources import open_source
 from eventonce.wire import open_once
 from eventonce.worker import Worker
-
-from .conftest import Faulty
+from tests.unit.conftest import Faulty
 
 Handler = Callable[[Event], Any]
 
@@ -379,7 +378,7 @@ def test_a_worker_that_has_the_file_open_goes_on_writing_to_it(in_file: Morgue) 
     in_file.die(*events("a"))
     letters = open_dead_letters(in_file.dead_letter)  # opens it
     in_file.redrive()
-    from .test_dead_letters import NOW, dead
+    from tests.unit.dead_letters.test_dead_letters import NOW, dead
 
     letters.write([dead()], NOW)
     letters.close()

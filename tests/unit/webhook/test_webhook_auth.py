@@ -20,7 +20,7 @@ from eventonce.requests.refusal import RequestRefused
 from eventonce.testing import ManualClock
 from eventonce.webhook import Auth, Bearer, Hmac, Stripe, Webhook, github, shopify
 from eventonce.webhook.address import read_url
-from tests.unit.test_webhook_app import Reply, ask
+from tests.unit.webhook.test_webhook_app import Reply, ask
 
 BODY = b'{"n": 1}'
 NOW = 1_800_000_000

@@ -23,7 +23,7 @@ from eventonce.errors import ConfigError
 from eventonce.event.formats import text
 from eventonce.requests.refusal import RequestRefused
 from eventonce.webhook import Sns, Webhook
-from tests.unit.test_webhook_app import ask
+from tests.unit.webhook.test_webhook_app import ask
 
 NOW = datetime.now(UTC)
 TOPIC = "arn:aws:sns:us-east-1:123456789012:orders"
