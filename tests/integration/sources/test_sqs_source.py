@@ -640,6 +640,7 @@ def test_a_store_that_is_out_holds_the_messages_in_the_queue(
     ]
 
 
+@pytest.mark.long
 def test_credentials_that_expire_are_looked_up_anew(
     queue: Queue, gateway: Gateway, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
