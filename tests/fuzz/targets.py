@@ -195,7 +195,7 @@ def notice(data: bytes) -> None:
 def letter(data: bytes) -> None:
     """A damaged letter says so, and any other can be run."""
     dead_letter = read_letter(data)
-    events = [] if dead_letter.trouble else letter_deliveries(dead_letter)
+    events = [] if dead_letter.unreadable else letter_deliveries(dead_letter)
     with Once("memory:") as once:
         assert len(once.run(events, lambda event: None)) == len(events)
 

@@ -128,8 +128,8 @@ def _list(letters: Sequence[DeadLetter]) -> None:
             "rule": letter.rule,
             "key": letter.key,
             "time": None if letter.time is None else letter.time.isoformat(),
-            "place": letter.place,
-            "trouble": letter.trouble,
+            "place": letter.location,
+            "unreadable": letter.unreadable,
         }
         click.echo(json.dumps({name: value for name, value in fields.items() if value is not None}))
 
@@ -143,8 +143,8 @@ def _show(box: DeadLetterBox, selection: RedrivePlan, *, on_stderr: bool) -> Non
     grouped = groups(selection.chosen)
     for group in grouped[:_MAX_GROUPS]:
         lines.append(f"{group.size:>8,}  {group.rule or '-'}  {group.outcome}: {one_line(group.reason)}")
-        if group.trouble is not None:
-            lines.append(f"{'':>8}  cannot be redriven: {one_line(group.trouble)}")
+        if group.unreadable is not None:
+            lines.append(f"{'':>8}  cannot be redriven: {one_line(group.unreadable)}")
     if len(grouped) > _MAX_GROUPS:
         lines.append(f"{'':>8}  and {len(grouped) - _MAX_GROUPS:,} more reasons")
     click.echo("\n".join(lines), err=on_stderr)
@@ -192,7 +192,7 @@ class _Watcher:
         self._kinds[outcome.kind] += 1
         self.progress.step()
         if self._as_json:
-            fields = {"letter": letter.id, "place": letter.place, "outcome": outcome.kind, "rule": outcome.rule}
+            fields = {"letter": letter.id, "place": letter.location, "outcome": outcome.kind, "rule": outcome.rule}
             self.progress.say(
                 json.dumps(fields | ({} if outcome.error is None else {"reason": describe(outcome.error)}))
             )
@@ -213,6 +213,6 @@ class _Watcher:
     def _warn(self, letter: DeadLetter, outcome: Outcome) -> None:
         self._warnings += 1
         if self._warnings <= _MAX_WARNINGS:
-            self.progress.say(f"{letter.place}: {outcome.kind}: {one_line(describe(outcome.error))}")
+            self.progress.say(f"{letter.location}: {outcome.kind}: {one_line(describe(outcome.error))}")
         elif self._warnings == _MAX_WARNINGS + 1:
             self.progress.say("further failures are not shown (all of them are in the remaining letters)")
