@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from eventonce.clock import duration, format_duration
+from eventonce.environment import with_password
 from eventonce.errors import ConfigError, EventRejected, StoreError
 from eventonce.event import Event
 from eventonce.event.keys import canonical
@@ -21,8 +22,9 @@ from eventonce.rules import CompiledRule, Rulebook, identity
 from eventonce.rules.files import explain, toml_text, unknown
 from eventonce.rules.line_index import LineIndex
 from eventonce.rules.preset import rules_of
+from eventonce.rules.references import References
 from eventonce.rules.rule import DEFAULT_WINDOW, Rule
-from eventonce.settings import Settings
+from eventonce.settings import Settings, with_numbers
 from eventonce.sinks import open_sink
 from eventonce.sources import check_source
 from eventonce.stores import check_url, has_server, open_store
@@ -69,9 +71,10 @@ class Lint:
         self.table: Mapping[str, Any] = {}
         self._defaults: dict[str, Any] = {}  # what rules inherit, as far as it can be read
         self._lines = LineIndex("")
+        self._references = References({})
         text = toml_text(file)
         try:
-            self.table = tomllib.loads(text)
+            written = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             self._error(_toml_line(error), f"is not TOML: {error}")
             return
@@ -79,6 +82,9 @@ class Lint:
             self._error(1, "is nested too deep")
             return
         self._lines = LineIndex(text)
+        self._references = References(written)
+        self.table = with_numbers(self._references.table, written)
+        self._missing()
         self._settings()
         self._own_rules()
         self._presets()
@@ -139,7 +145,8 @@ class Lint:
         url, line = self.table.get("store"), self._lines.find(entry="store")
         if not isinstance(url, str) or not has_server(url):
             return
-        store = self._try(line, partial(open_store, create=False), url)
+        url = self._try(line, with_password, url, self.table.get("store_password"))
+        store = None if url is None else self._try(line, partial(open_store, create=False), url)
         if not isinstance(store, Checkable):
             return
         try:
@@ -165,6 +172,15 @@ class Lint:
                 yield Case(line, name, entries[0] == "same", events)
 
     # --- settings ---
+
+    def _missing(self) -> None:
+        """Report values that are neither in the environment nor in a file."""
+        for missing in self._references.missing:
+            first, *rest = missing.position
+            number = rest[0] if rest and isinstance(rest[0], int) else 1
+            entry = next((part for part in rest if isinstance(part, str)), "")
+            line = self._lines.find(str(first), number, entry) if entry else self._lines.find(entry=str(first))
+            self._error(line, str(missing))
 
     def _settings(self) -> None:
         for name, value in self.table.items():
@@ -323,12 +339,12 @@ class Lint:
         return None
 
     def _error(self, line: int, text: str) -> None:
-        finding = Finding(line, "error", text)
+        finding = Finding(line, "error", self._references.hide(text))
         if finding not in self.findings:  # a table that is checked for several reasons is reported once
             self.findings.append(finding)
 
     def _warn(self, line: int, text: str) -> None:
-        self.findings.append(Finding(line, "warning", text))
+        self.findings.append(Finding(line, "warning", self._references.hide(text)))
 
 
 def _toml_line(error: Exception) -> int:

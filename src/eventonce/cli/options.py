@@ -14,7 +14,7 @@ from eventonce.event.keys import KEY_BYTES, Key
 from eventonce.event.reading import split_events
 from eventonce.ports import Checkable, Store
 from eventonce.rules.rule import Rule
-from eventonce.settings import Settings, load, remembered
+from eventonce.settings import Settings, load_for_command, remembered
 from eventonce.sources import open_source
 from eventonce.stores import open_store
 from eventonce.wire import open_once
@@ -27,9 +27,13 @@ def pipeline_options(command: Command) -> Command:
     """Add the options for the store and the rules: a pipeline file, or options in its place."""
     for option in (
         click.option("--key", type=click.Choice(["id", "content"]), help="Key for events when no rules are given."),
-        click.option("--consumer", help="Scope of claims: two consumers both get every event."),
         click.option(
-            "--store", help="A store's URL, such as sqlite:///FILE or redis://HOST.  [default: sqlite:///eventonce.db]"
+            "--consumer", help="Scope of claims: two consumers both get every event.  [env: EVENTONCE_CONSUMER]"
+        ),
+        click.option(
+            "--store",
+            help="A store's URL, such as sqlite:///FILE or redis://HOST.  [env: EVENTONCE_STORE, and its password "
+            "EVENTONCE_STORE_PASSWORD; default: sqlite:///eventonce.db]",
         ),
         click.option("-c", "--config", type=click.Path(dir_okay=False), help="A pipeline file (TOML)."),
     ):
@@ -39,7 +43,7 @@ def pipeline_options(command: Command) -> Command:
 
 def read_settings(config: str | None, key: str | None = None, **options: Any) -> Settings:
     """Return the settings of a pipeline file and of options. Options override the file."""
-    settings = load(config, **options)
+    settings = load_for_command(config, **options)
     if key is None:
         return settings
     if settings.rule:

@@ -38,9 +38,15 @@ _GRACE = "25s"  # within the 30 s that containers have
 
 @click.command()
 @click.argument("pipeline", required=False, type=click.Path(dir_okay=False))
-@click.option("--source", help="A file of events, - for stdin, sqs://QUEUE or another URL.  [default: -]")
-@click.option("--sink", help="- for stdout, a file, python:package.module:function or a URL.  [default: -]")
-@click.option("--dead-letter", help="Where to write dead letters.  [default: eventonce-dead.jsonl]")
+@click.option(
+    "--source", help="A file of events, - for stdin, sqs://QUEUE or another URL.  [env: EVENTONCE_SOURCE; default: -]"
+)
+@click.option(
+    "--sink", help="- for stdout, a file, python:package.module:function or a URL.  [env: EVENTONCE_SINK; default: -]"
+)
+@click.option(
+    "--dead-letter", help="Where to write dead letters.  [env: EVENTONCE_DEAD_LETTER; default: eventonce-dead.jsonl]"
+)
 @click.option(
     "--batch", type=click.IntRange(1, 10_000), help="Number of events claimed together.  [default: 100, 10 of a queue]"
 )
@@ -74,8 +80,9 @@ def run(
 ) -> None:
     """Run events through a handler or into a sink, each once.
 
-    PIPELINE is a TOML file, and options override it. Events are JSON lines or concatenated JSON documents, also as
-    gzip. A run of a file ends with its input: exit 0 if every event was processed or a duplicate, 1 if any was
+    PIPELINE is a TOML file, and options override it. What neither sets may come from environment variables, such as
+    EVENTONCE_STORE and EVENTONCE_LEASE. Events are JSON lines or concatenated JSON documents, also as gzip. A run of a
+    file ends with its input: exit 0 if every event was processed or a duplicate, 1 if any was
     dead-lettered, failed or unknown.
 
     On a queue, a stream or for requests it runs until SIGTERM or Ctrl-C. It then starts nothing new, and exits 0 if all

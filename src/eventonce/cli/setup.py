@@ -7,7 +7,7 @@ import click
 from eventonce.aws_setup.account import Account
 from eventonce.aws_setup.apply import SetupStep, look
 from eventonce.aws_setup.plan import make_plan
-from eventonce.settings import load
+from eventonce.settings import load_for_command
 
 _DONE = {"create": "created", "change": "changed"}
 
@@ -30,7 +30,7 @@ def setup(pipeline: str, *, dry_run: bool, yes: bool) -> None:
       eventonce setup pipeline.toml
       AWS_ENDPOINT_URL=http://localhost:4566 eventonce setup pipeline.toml --yes
     """
-    plan, account = make_plan(load(pipeline)), Account()
+    plan, account = make_plan(load_for_command(pipeline)), Account()
     try:
         steps = list(look(plan, account))
         for step in steps:

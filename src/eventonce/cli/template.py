@@ -6,7 +6,7 @@ from eventonce.aws_setup.cloudformation import cloudformation, sam
 from eventonce.aws_setup.plan import SetupPlan, make_plan
 from eventonce.aws_setup.terraform import terraform
 from eventonce.errors import ConfigError
-from eventonce.settings import load
+from eventonce.settings import load_for_command
 
 
 @click.command()
@@ -35,7 +35,7 @@ def template(pipeline: str, language: str, *, function: bool) -> None:
       eventonce template pipeline.toml --format terraform --lambda > eventonce.tf.json
     """
     function = function or language == "sam"
-    plan = make_plan(load(pipeline), function=function)
+    plan = make_plan(load_for_command(pipeline), function=function)
     _check(pipeline, plan)
     if language == "sam":
         _check_feed(pipeline, plan)

@@ -1,8 +1,10 @@
 """`Once`, the front door. What happens behind it is in `steps.py`."""
 
 import functools
+import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import structs
@@ -22,6 +24,7 @@ from eventonce.engine.keeper import Keeper
 from eventonce.engine.order import RunLimits
 from eventonce.engine.reading import Reader
 from eventonce.engine.steps import Batch, Engine, strongest
+from eventonce.environment import is_disabled, variable, with_password
 from eventonce.errors import ConfigError
 from eventonce.event import Delivery, Event
 from eventonce.event.formats import MAX_BYTES, read_event
@@ -30,7 +33,7 @@ from eventonce.event.keys import Key
 from eventonce.ports import Auth, Checkable, Hook, Sink, Store
 from eventonce.rules import Rulebook, identity, resolve_rules
 from eventonce.rules.rule import DEFAULT_WINDOW, OnStoreError, Remember, Rule
-from eventonce.stores import open_store
+from eventonce.stores import check_url, open_store
 
 if TYPE_CHECKING:
     from asyncio import Runner
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 
 BATCH = 500  # events that are claimed together
 CONCURRENCY = 16  # async handlers at a time
+_log = logging.getLogger("eventonce")
 
 Returned = TypeVar("Returned")
 
@@ -49,14 +53,15 @@ class Once(Closing):
 
     `store` is a URL or a store. `rules` is a rule, several rules, or the path of a TOML file with rules. An event that
     no rule matches is keyed by its own id, with `window`, `on_store_error` and `remember`. A duration is a string like
-    "60s" or a number of seconds.
+    "60s" or a number of seconds. Without `store` and `consumer`, they come from `EVENTONCE_STORE` and
+    `EVENTONCE_CONSUMER`. `store_password` is for a URL without one.
     """
 
     def __init__(
         self,
-        store: str | Store,
+        store: str | Store | None = None,
         *,
-        consumer: str = "default",
+        consumer: str | None = None,
         rules: Rule | Sequence[Rule] | str | os.PathLike[str] = (),
         window: str | float = DEFAULT_WINDOW,
         on_store_error: OnStoreError = "retry",
@@ -64,12 +69,14 @@ class Once(Closing):
         lease: str | float = "60s",
         busy_wait: str | float = 0,
         max_attempts: int = 5,
+        store_password: str | None = None,
         max_result: int = memo.MAX_RESULT,
         max_bytes: int = MAX_BYTES,
         concurrency: int = CONCURRENCY,
         hooks: Sequence[Hook] = (),
         clock: Clock | None = None,
     ) -> None:
+        consumer = (variable("consumer") or "default") if consumer is None else consumer
         if not consumer or not isinstance(consumer, str):
             raise ConfigError(f"consumer: {consumer!r} is not a non-empty string")
         self._limits = RunLimits(
@@ -79,10 +86,8 @@ class Once(Closing):
         self._max_bytes = max_bytes
         self._clock = clock or SystemClock()
         self._rules = Rulebook(consumer, resolve_rules(rules), identity(window, on_store_error, remember))
-        if not isinstance(store, str) and not hasattr(store, "claim"):
-            raise ConfigError(f"store: {store!r} is neither a URL nor a store; use sqlite:///FILE or memory:")
-        self._owns_store = isinstance(store, str)
-        self._store = open_store(store, self._clock) if isinstance(store, str) else store
+        self._batch = 1 if is_disabled() else BATCH  # copies in a batch would still end with their first
+        self._store, self._owns_store = _open(store, store_password, self._clock)
         observers, self._observed_store = _observed(self._store, hooks)
         self._store_calls = StoreCalls(self._observed_store)
         self._engine = Engine(
@@ -237,9 +242,9 @@ class Once(Closing):
     def _flow(self, items: Sequence[object], handler: Handler, limits: RunLimits) -> Flow[list[Outcome]]:
         stops = Stops()
         outcomes: list[Outcome] = []
-        for first in range(0, len(items), BATCH):
+        for first in range(0, len(items), self._batch):
             batch = self.batch_type(self._engine, handler, limits, stops)
-            ended = yield from batch.steps(items[first : first + BATCH], first)
+            ended = yield from batch.steps(items[first : first + self._batch], first)
             outcomes += [event.outcome for event in ended]
         return outcomes
 
@@ -254,6 +259,29 @@ class Once(Closing):
         if answer.attempt > self._limits.max_attempts:
             return endings.used_up(job, answer, self._limits.max_attempts).outcome
         return Outcome(kind=OutcomeKind.PROCESSED, key=job.key, rule=job.rule.name, attempt=answer.attempt)
+
+
+def _open(store: str | Store | None, password: str | None, clock: Clock) -> tuple[Store, bool]:
+    """Return the store, and whether it is ours to close. Without one, its URL comes from `EVENTONCE_STORE`."""
+    store = variable("store") if store is None else store
+    if store is None:
+        raise ConfigError('store: name one, as Once("sqlite:///orders.db"), or set EVENTONCE_STORE to its URL')
+    if isinstance(store, str):
+        check_url(store)
+        url = with_password(store, password)
+        return (_disabled(partial(open_store, url, clock)) if is_disabled() else open_store(url, clock)), True
+    if not hasattr(store, "claim"):
+        raise ConfigError(f"store: {store!r} is neither a URL nor a store; use sqlite:///FILE or memory:")
+    if password is not None:
+        raise ConfigError("store_password: is for the URL of a store, and this store is open already; leave it out")
+    return (_disabled(lambda: store) if is_disabled() else store), False
+
+
+def _disabled(opened: Callable[[], Store]) -> Store:
+    from eventonce.stores.disabled import DisabledStore
+
+    _log.warning("EVENTONCE_DISABLED is set: handlers run for every copy, and nothing is remembered")
+    return DisabledStore(opened)
 
 
 def _observed(store: Store, hooks: Sequence[Hook]) -> "tuple[Hooks | None, Store]":
