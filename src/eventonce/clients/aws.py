@@ -58,8 +58,12 @@ def client(
     connections: int = 10,
     tries: int = 3,
     validate: bool = True,
+    session: Any = None,
 ) -> Any:
-    """Return a client of an AWS service. It reads `AWS_ENDPOINT_URL`, `AWS_PROFILE` and the like."""
+    """Return a client of an AWS service. It reads `AWS_ENDPOINT_URL`, `AWS_PROFILE` and the like.
+
+    `session` is one of boto3, in place of a new one.
+    """
     try:
         import boto3
         from botocore.config import Config
@@ -77,8 +81,8 @@ def client(
         user_agent=f"eventonce boto3/{boto3.__version__}",  # botocore composes its own again for every call
     )
     try:
-        session: Any = boto3.session.Session(region_name=region or os.environ.get("AWS_REGION"))  # boto3 ignores it
-        return session.client(service, endpoint_url=endpoint, config=config)
+        session = session or boto3.session.Session(region_name=os.environ.get("AWS_REGION"))  # boto3 ignores it
+        return session.client(service, region_name=region, endpoint_url=endpoint, config=config)
     except Exception as error:  # no region, no such profile, or an invalid URL
         raise ConfigError(f"{service}: {error}") from error
 

@@ -51,15 +51,19 @@ Returned = TypeVar("Returned")
 class Once(Closing):
     """The front door: makes every event take effect once.
 
-    `store` is a URL or a store. `rules` is a rule, several rules, or the path of a TOML file with rules. An event that
-    no rule matches is keyed by its own id, with `window`, `on_store_error` and `remember`. A duration is a string like
-    "60s" or a number of seconds. Without `store` and `consumer`, they come from `EVENTONCE_STORE` and
-    `EVENTONCE_CONSUMER`. `store_password` is for a URL without one.
+    `store` is a URL or a store. It may also be a client of yours, of redis-py, or a `ConnectionPool` of psycopg_pool. A
+    session or client of boto3 goes beside `dynamodb://TABLE`, as `client`. Clients of yours are never closed.
+    `store_password` is for a URL without one. Without `store` and `consumer`, they come from `EVENTONCE_STORE`
+    and `EVENTONCE_CONSUMER`.
+
+    `rules` is a rule, several rules, or the path of a TOML file with rules. An event that no rule matches is keyed by
+    its own id, with `window`, `on_store_error` and `remember`. A duration is a string like "60s" or a number of
+    seconds.
     """
 
     def __init__(
         self,
-        store: str | Store | None = None,
+        store: object = None,
         *,
         consumer: str | None = None,
         rules: Rule | Sequence[Rule] | str | os.PathLike[str] = (),
@@ -70,6 +74,7 @@ class Once(Closing):
         busy_wait: str | float = 0,
         max_attempts: int = 5,
         store_password: str | None = None,
+        client: Any = None,
         max_result: int = memo.MAX_RESULT,
         max_bytes: int = MAX_BYTES,
         concurrency: int = CONCURRENCY,
@@ -87,7 +92,7 @@ class Once(Closing):
         self._clock = clock or SystemClock()
         self._rules = Rulebook(consumer, resolve_rules(rules), identity(window, on_store_error, remember))
         self._batch = 1 if is_disabled() else BATCH  # copies in a batch would still end with their first
-        self._store, self._owns_store = _open(store, store_password, self._clock)
+        self._store, self._owns_store = _open(store, store_password, client, self._clock)
         observers, self._observed_store = _observed(self._store, hooks)
         self._store_calls = StoreCalls(self._observed_store)
         self._engine = Engine(
@@ -261,20 +266,31 @@ class Once(Closing):
         return Outcome(kind=OutcomeKind.PROCESSED, key=job.key, rule=job.rule.name, attempt=answer.attempt)
 
 
-def _open(store: str | Store | None, password: str | None, clock: Clock) -> tuple[Store, bool]:
+def _open(store: object, password: str | None, client: Any, clock: Clock) -> tuple[Store, bool]:
     """Return the store, and whether it is ours to close. Without one, its URL comes from `EVENTONCE_STORE`."""
     store = variable("store") if store is None else store
     if store is None:
         raise ConfigError('store: name one, as Once("sqlite:///orders.db"), or set EVENTONCE_STORE to its URL')
+    opener, owned = _opener(store, password, client, clock)
+    return (_disabled(opener) if is_disabled() else opener()), owned
+
+
+def _opener(store: object, password: str | None, client: Any, clock: Clock) -> tuple[Callable[[], Store], bool]:
     if isinstance(store, str):
         check_url(store)
-        url = with_password(store, password)
-        return (_disabled(partial(open_store, url, clock)) if is_disabled() else open_store(url, clock)), True
-    if not hasattr(store, "claim"):
-        raise ConfigError(f"store: {store!r} is neither a URL nor a store; use sqlite:///FILE or memory:")
-    if password is not None:
-        raise ConfigError("store_password: is for the URL of a store, and this store is open already; leave it out")
-    return (_disabled(lambda: store) if is_disabled() else store), False
+        if client is None:
+            return partial(open_store, with_password(store, password), clock), True
+        from eventonce.stores.adopted import store_with
+
+        return partial(store_with, store, client, clock), True
+    if password is not None or client is not None:
+        raise ConfigError("store_password and client go with the URL of a store; leave them out")
+    if hasattr(store, "claim"):
+        opened: Any = store
+        return lambda: opened, False
+    from eventonce.stores.adopted import store_of
+
+    return partial(store_of, store, clock), True
 
 
 def _disabled(opened: Callable[[], Store]) -> Store:

@@ -87,6 +87,7 @@ class DynamoDBClient:
         in_flight: int,
         clock: Clock,
         remedy: str,
+        foreign: Any = None,
     ) -> None:
         self.table = table
         self.clock = clock
@@ -97,6 +98,7 @@ class DynamoDBClient:
         self._timeout = timeout
         self._in_flight = in_flight
         self._remedy = remedy  # how to create the table
+        self._foreign = foreign  # a session or a client of the application's own
         self._client: Any = None
         self._lock = threading.Lock()
         self._warned_at: int | None = None
@@ -211,6 +213,9 @@ class DynamoDBClient:
             return self._client
 
     def _connect(self) -> Any:
+        if self._foreign is not None and not hasattr(self._foreign, "client"):  # it is a client and not a session
+            self._region = self._foreign.meta.region_name
+            return self._foreign
         # botocore's adaptive mode would slow down all calls because of one hot key, so the store waits itself.
         try:
             client = aws.client(
@@ -219,6 +224,7 @@ class DynamoDBClient:
                 endpoint=self._endpoint,
                 timeout=self._timeout,
                 connections=max(_CONNECTIONS, self._in_flight),
+                session=self._foreign,
                 validate=False,  # which takes a fifth of the client's time; DynamoDB itself refuses invalid requests
             )
         except ConfigError as error:
@@ -232,7 +238,7 @@ class DynamoDBClient:
     def close(self) -> None:
         with self._lock:
             client, self._client = self._client, None
-        if client is not None:
+        if client is not None and client is not self._foreign:
             client.close()
 
     def before_fork(self) -> None:
