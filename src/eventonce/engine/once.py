@@ -1,6 +1,7 @@
 """`Once`, the front door. What happens behind it is in `steps.py`."""
 
 import functools
+import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from eventonce.engine.hooks import Hooks
 
 
+_log = logging.getLogger("eventonce")
+
 BATCH = 500  # events that are claimed together
 CONCURRENCY = 16  # async handlers at a time
 
@@ -47,9 +50,10 @@ Returned = TypeVar("Returned")
 class Once(Closing):
     """The front door: makes every event take effect once.
 
-    `store` is a URL or a store. `rules` is a rule, several rules, or the path of a TOML file with rules. An event that
-    no rule matches is keyed by its own id, with `window`, `on_store_error` and `remember`. A duration is a string like
-    "60s" or a number of seconds.
+    `store` is a URL or a store. `rules` is a rule, several rules, or the path of a TOML file with rules. `key`,
+    `ignore` and `version` are one rule for all events, in place of `rules`. An event that no rule matches is keyed by
+    its own id. `window`, `on_store_error` and `remember` are for such events, and for the rule in place of `rules`.
+    A duration is a string like "60s" or a number of seconds.
     """
 
     def __init__(
@@ -58,6 +62,9 @@ class Once(Closing):
         *,
         consumer: str = "default",
         rules: Rule | Sequence[Rule] | str | os.PathLike[str] = (),
+        key: str | Sequence[str] | None = None,
+        ignore: Sequence[str] = (),
+        version: str | None = None,
         window: str | float = DEFAULT_WINDOW,
         on_store_error: OnStoreError = "retry",
         remember: Remember = "seen",
@@ -78,7 +85,10 @@ class Once(Closing):
         self._concurrency = _at_least_one("concurrency", concurrency)
         self._max_bytes = max_bytes
         self._clock = clock or SystemClock()
-        self._rules = Rulebook(consumer, resolve_rules(rules), identity(window, on_store_error, remember))
+        unmatched = identity(window, on_store_error, remember)
+        rule = {"key": key, "ignore": ignore or None, "version": version}
+        self._rules = Rulebook(consumer, _one_rule(rule, rules, unmatched) or resolve_rules(rules), unmatched)
+        self._rules.watch_ignored(_log.warning)
         if not isinstance(store, str) and not hasattr(store, "claim"):
             raise ConfigError(f"store: {store!r} is neither a URL nor a store; use sqlite:///FILE or memory:")
         self._owns_store = isinstance(store, str)
@@ -181,7 +191,11 @@ class Once(Closing):
 
     def key(self, event: object) -> Key:
         """Return the key of an event, or raise `EventRejected`."""
-        return self._rules.key(read_event(event, self._max_bytes)).key
+        return self.keys(event)[0]
+
+    def keys(self, event: object) -> tuple[Key, ...]:
+        """Return the key of an event, and its key under the rule that its rule replaces."""
+        return self._rules.key(read_event(event, self._max_bytes)).keys
 
     def preview(self, event: object) -> Outcome:
         """Return the outcome an event would have if it came now and its handler returned. Nothing is changed."""
@@ -254,6 +268,14 @@ class Once(Closing):
         if answer.attempt > self._limits.max_attempts:
             return endings.used_up(job, answer, self._limits.max_attempts).outcome
         return Outcome(kind=OutcomeKind.PROCESSED, key=job.key, rule=job.rule.name, attempt=answer.attempt)
+
+
+def _one_rule(fields: Mapping[str, Any], rules: object, unmatched: Rule) -> list[Rule]:
+    """Return the rule that these fields of `Once` make, if any is set."""
+    fields = {name: value for name, value in fields.items() if value is not None}
+    if fields and rules != ():
+        raise ConfigError(f"{next(iter(fields))}: the rules= of this Once define the keys; put it into a Rule there")
+    return [structs.replace(unmatched, **{"name": "", **fields})] if fields else []
 
 
 def _observed(store: Store, hooks: Sequence[Hook]) -> "tuple[Hooks | None, Store]":
