@@ -22,7 +22,7 @@ from pathlib import Path
 RULES = {
     "id": "",
     "field": '[[rule]]\nname = "r"\nkey = ["detail.orderId"]\n',
-    "content": '[[rule]]\nname = "r"\nkey = "content"\nignore = ["at", "meta.id"]\n',
+    "content": '[[rule]]\nname = "r"\nkey = "content"\nignore = ["detail.at", "detail.meta.id"]\n',
 }
 KEYING = """
 import sys

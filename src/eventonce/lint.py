@@ -16,14 +16,15 @@ from eventonce.environment import with_password
 from eventonce.errors import ConfigError, EventRejected, StoreError
 from eventonce.event import Event
 from eventonce.event.keys import canonical
-from eventonce.event.paths import Ignored, constant, ignored_path
+from eventonce.event.paths import ENVELOPE, Wildcard, constant, ignored_path, plain, quoted, roots
 from eventonce.ports import Checkable
 from eventonce.rules import CompiledRule, Rulebook, identity
 from eventonce.rules.files import explain, toml_text, unknown
+from eventonce.rules.ignored import IgnoredFields
 from eventonce.rules.line_index import LineIndex
 from eventonce.rules.preset import rules_of
 from eventonce.rules.references import References
-from eventonce.rules.rule import DEFAULT_WINDOW, Rule
+from eventonce.rules.rule import DEFAULT_WINDOW, Rule, default_name
 from eventonce.settings import Settings, with_numbers
 from eventonce.sinks import open_sink
 from eventonce.sources import check_source
@@ -34,7 +35,7 @@ _CROSS = ("name", "key", "otherwise", "version")  # other fields of a rule depen
 # Fields and those that they depend on: if the key is wrong, they would only repeat its error.
 _NEEDS = {**dict.fromkeys(("otherwise", "ignore", "digest", "replaces"), _CROSS[:3]), "version_ahead": ("version",)}
 _DAY = 86_400_000  # milliseconds
-_ENVELOPE = ("source", "detail-type", "detail")
+_TYPICAL = ("source", "detail-type", "detail")  # a match with one of them is for events with an envelope
 
 
 class Finding(NamedTuple):
@@ -109,8 +110,7 @@ class Lint:
         for event in samples:
             by_rule.setdefault(rulebook.find(event).name, []).append(event)
         for number, rule in enumerate(self._tables("rule"), 1):
-            name = str(rule.get("name"))
-            self._check_ignored(number, rule, by_rule.get(name, []), len(samples))
+            self._check_ignored(number, rule, by_rule.get(_name(rule), []), len(samples))
         for line, _, compiled in self.rules:
             self._check_keys(line, compiled, by_rule.get(compiled.name, []))
 
@@ -118,10 +118,10 @@ class Lint:
         line, ignored = self._lines.find("rule", number, "ignore"), list(_strings(rule.get("ignore")))
         if ignored and not events:
             text = f"it matches none of {samples} samples, so its ignored paths were not checked"
-            self._warn(line, f"rule {rule.get('name')!r}: {text}")
+            self._warn(line, f"rule {_name(rule)!r}: {text}")
         for text in ignored:
             if events and not any(_occurs(text, event) for event in events):
-                self._warn(line, f"rule {rule.get('name')!r}: ignore: {text} is in none of {len(events)} samples")
+                self._warn(line, f"rule {_name(rule)!r}: ignore: {text} is in none of {len(events)} samples")
 
     def _check_keys(self, line: int, rule: CompiledRule, events: Sequence[Event]) -> None:
         reasons = [reason for event in events if (reason := _rejection(rule, event))]
@@ -252,8 +252,8 @@ class Lint:
         if not isinstance(rule.key, str) and all(map(constant, rule.key)):
             warnings["key"] = "it is equal for all events, so all but the first are dropped; name a field of the event"
         for name in rule.match or ():
-            near = get_close_matches(name, _ENVELOPE, n=1, cutoff=0.8)
-            if near and name not in _ENVELOPE:
+            near = get_close_matches(name, _TYPICAL, n=1, cutoff=0.8)
+            if near and name not in ENVELOPE:
                 warnings["match"] = f"unknown envelope field {name!r}; did you mean {near[0]!r}?"
         if rule.max_age is not None and not duration(rule.max_age):
             warnings["max_age"] = "0 drops every event as too old; leave it out, or write it like 15m"
@@ -261,12 +261,12 @@ class Lint:
             warnings["replaces"] = (
                 "it names the rule itself as it is now; use the old name or the old key, or leave it out"
             )
-        for entry, text in warnings.items():
+        for entry, text in [*warnings.items(), *_misplaced(rule)]:
             self._warn(self._lines.find("rule", number, entry), f"rule {rule.name!r}: {entry}: {text}")
 
     def _fields(self, number: int, table: Mapping[str, Any]) -> None:
         """Check each field by itself, so that a mistake has its own line and does not hide others."""
-        valid: dict[str, Any] = {"name": "?"}  # the valid ones among the fields that others depend on
+        valid: dict[str, Any] = {"name": _name(table)}  # the valid ones among the fields that others depend on
         for name in sorted(table, key=_rank):
             line, value = self._lines.find("rule", number, name), table[name]
             if name not in Rule.__struct_fields__:
@@ -325,7 +325,7 @@ class Lint:
                 line = self._lines.find("rule", number, "replay")
                 window = table.get("window", self.table.get("window", DEFAULT_WINDOW))
                 text = f"an archive replays events of any age, and those done longer than {window} ago run again"
-                self._warn(line, f"rule {table.get('name')!r}: replay: {text}")
+                self._warn(line, f"rule {_name(table)!r}: replay: {text}")
 
     # --- findings ---
 
@@ -367,6 +367,10 @@ def _sink(url: str) -> None:
 _URLS: dict[str, Callable[[str], Any]] = {"store": check_url, "source": check_source, "sink": _sink}
 
 
+def _name(table: Mapping[str, Any]) -> str:
+    return str(table.get("name") or default_name(table.get("key", "id")))
+
+
 def _strings(value: Any) -> Iterator[str]:
     return (text for text in value if isinstance(text, str)) if isinstance(value, list) else iter(())
 
@@ -380,7 +384,43 @@ def _rejection(rule: CompiledRule, event: Event) -> str | None:
 
 
 def _occurs(text: str, event: Event) -> bool:
-    return bool(Ignored([ignored_path(text)]).strip(event.data) != event.data)
+    return bool(IgnoredFields([text]).strip(event) != event.data)
+
+
+# --- paths that start at the wrong place ---
+
+
+def _misplaced(rule: Rule) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the paths of a rule for events with an envelope, each with its setting.
+
+    A rule is for them if its match names `source`, `detail-type` or `detail`, and no field that envelopes lack.
+    """
+    names = _names(rule.match or {})
+    if names.isdisjoint(_TYPICAL) or not names <= ENVELOPE:
+        return
+    paths = [("key", text) for text in (() if isinstance(rule.key, str) else rule.key)]
+    for entry, text in [*paths, *([("version", rule.version)] if rule.version else [])]:
+        for name in sorted(roots(text) - ENVELOPE):
+            path = text if plain(text) else quoted(name)
+            yield entry, f"{text}: an envelope has no field {name!r}; write detail.{path} for one of the data"
+    for text in rule.ignore:
+        name = ignored_path(text)[0]
+        if not isinstance(name, Wildcard) and name not in ENVELOPE:
+            yield "ignore", f"{text}: an envelope has no field {name!r}; write detail.{text} for one of the data"
+        elif name in ENVELOPE - {"detail", "data"}:
+            yield (
+                "ignore",
+                f"{text}: only the data counts as content; write detail.{text} for a field of it, or leave this out",
+            )
+
+
+def _names(match: Mapping[str, Any]) -> set[str]:
+    """Return the fields of the event that a pattern names."""
+    branches = match.get("$or")
+    inside = (
+        [_names(branch) for branch in branches if isinstance(branch, Mapping)] if isinstance(branches, list) else []
+    )
+    return (match.keys() - {"$or"}).union(*inside)
 
 
 # --- rules that hide later ones ---
@@ -433,7 +473,7 @@ def horizon(rule: Rule, *, queued: bool = False) -> Horizon | None:
     sources = canonical(rule.match.get("source", [])).decode()
     if "genesys.com" in sources:
         return _GENESYS
-    return _EVENTBRIDGE if "source" in rule.match or "detail-type" in rule.match else None
+    return _EVENTBRIDGE if rule.match.keys() & {"source", "detail-type", "type"} else None
 
 
 def shortfall(compiled: CompiledRule, latest: Horizon | None) -> str | None:

@@ -30,7 +30,7 @@ RULES = Rulebook(
     "c",
     [
         Rule(name="v", match={"source": ["s1", "s2"]}, key=["detail.order"], version="detail.version", window="2d"),
-        Rule(name="c", key="content", ignore=["word"], refresh=True, window="1d"),
+        Rule(name="c", key="content", ignore=["detail.word"], refresh=True, window="1d"),
     ],
     identity("3d", "retry"),
 )
@@ -88,7 +88,7 @@ def pipeline(tmp_path: Path) -> str:
     file.write_text(
         'consumer = "c"\nwindow = "3d"\n'
         '[[rule]]\nname = "v"\nmatch = { source = ["s1", "s2"] }\nkey = ["detail.order"]\nversion = "detail.version"\n'
-        '[[rule]]\nname = "c"\nkey = "content"\nignore = ["word"]\nrefresh = true\nwindow = "1d"\n'
+        '[[rule]]\nname = "c"\nkey = "content"\nignore = ["detail.word"]\nrefresh = true\nwindow = "1d"\n'
     )
     return str(file)
 

@@ -116,7 +116,7 @@ def _explain_key(key: Key, record: Record | None, options: str) -> dict[str, Any
     remembered = describe_record(key, record)
     now, because = _NEXT[remembered["state"]]
     fields = {"key": key.hex(), "remembered": remembered, "now": now, "because": because}
-    return {**fields, **_remedies(key, record, now, options)}
+    return {**fields, **_remedies([(key, record)], now, options)}
 
 
 def _explain_event(once: Once, rulebook: Rulebook, event: Event | EventRejected, options: str) -> dict[str, Any]:
@@ -127,12 +127,13 @@ def _explain_event(once: Once, rulebook: Rulebook, event: Event | EventRejected,
     fields["why"] = _why(rulebook, event)
     if rejected is not None:
         return {**fields, "now": OutcomeKind.REJECTED, "because": rejected}
-    key, record = _remembered(once, rulebook, event)
+    records = _remembered(once, event)
+    key, record = records[0]
     outcome = once.preview(event)
     fields |= {"remembered": describe_record(key, record), "now": outcome.kind, "because": _because(outcome, record)}
     if outcome.first is not None and outcome.first.differs is not None:
         fields["differs"] = outcome.first.differs
-    return {**fields, **_remedies(key, record, outcome.kind, options)}
+    return {**fields, **_remedies(records, outcome.kind, options)}
 
 
 def _why(rulebook: Rulebook, event: Event) -> str:
@@ -143,12 +144,11 @@ def _why(rulebook: Rulebook, event: Event) -> str:
     return f"the first that matches, number {rule.number + 1} of {len(rulebook.all) - 1}; {match}"
 
 
-def _remembered(once: Once, rulebook: Rulebook, event: Event) -> tuple[Key, Record | None]:
-    """Return the key with a record: the event's own, or the one under the rule that its rule replaces."""
-    keyed = rulebook.key(event)
-    records = zip(keyed.keys, once.peek(keyed.keys), strict=True)
-    existing = [(key, record) for key, record in records if record is not None]
-    return existing[0] if existing else (keyed.key, None)
+def _remembered(once: Once, event: Event) -> list[tuple[Key, Record | None]]:
+    """Return the keys of an event that have a record: its own, and the one under the rule that its rule replaces."""
+    keys = once.keys(event)
+    records = list(zip(keys, once.peek(keys), strict=True))
+    return [(key, record) for key, record in records if record is not None] or records[:1]
 
 
 def _because(outcome: Outcome, record: Record | None) -> str:
@@ -164,8 +164,9 @@ def _because(outcome: Outcome, record: Record | None) -> str:
     return f"it is not done yet, and this would be attempt {outcome.attempt}"
 
 
-def _remedies(key: Key, record: Record | None, now: OutcomeKind, options: str) -> dict[str, str]:
-    forget, state = f"eventonce forget{options} {key.hex()}: ", describe_record(key, record)["state"]
+def _remedies(records: list[tuple[Key, Record | None]], now: OutcomeKind, options: str) -> dict[str, str]:
+    (key, record), keys = records[0], " ".join(key.hex() for key, _ in records)
+    forget, state = f"eventonce forget{options} {keys}: ", describe_record(key, record)["state"]
     return {
         "forget": f"{'' if record is None else forget}{_FORGET[state]}",
         "redrive": f"eventonce redrive{options} --with-key {key.hex()}: {_REDRIVE[now]}",
@@ -188,14 +189,17 @@ def _rows(fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if fields.get("ignored"):
         yield "ignored", ", ".join(map(one_line, fields["ignored"]))
     yield from ((name, str(fields[name])) for name in ("version", "key") if name in fields)
+    if "old_key" in fields:
+        yield "old key", f"{fields['old_key']} of the rule that this one replaces"
     if "remembered" in fields:
-        yield from _memory(fields["remembered"])
+        yield from _memory(fields["remembered"], by_old=fields["remembered"]["key"] == fields.get("old_key"))
     yield "now", f"{fields['now']}: {one_line(fields['because'])}"
     yield from ((name, fields[name]) for name in ("forget", "redrive") if name in fields)
 
 
-def _memory(remembered: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    details = [f"{name.replace('_', ' ')} {value}" for name, value in remembered.items() if name not in _SEPARATE]
+def _memory(remembered: dict[str, Any], *, by_old: bool) -> Iterator[tuple[str, str]]:
+    details = ["under the old key"] if by_old else []
+    details += [f"{name.replace('_', ' ')} {value}" for name, value in remembered.items() if name not in _SEPARATE]
     yield "remembered", ", ".join([remembered["state"], *map(one_line, details)])
     note = remembered.get("note") or {}
     first_copy = [f"{name} {one_line(str(note[name]))}" for name in ("id", "time", "fingerprint") if name in note]

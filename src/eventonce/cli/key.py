@@ -93,7 +93,7 @@ def _replay(rule: CompiledRule, event: Event) -> str | None:
 
 
 def _ignored(stripped: Any, event: Event) -> list[str]:
-    return sorted(differences(event.data, stripped))
+    return sorted(differences(event.data, stripped, "detail"))
 
 
 def _compare(rulebook: Rulebook, left: Event, right: Event) -> int:
@@ -128,11 +128,11 @@ def _differs(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
 
 
 def _of_part(name: str, left: dict[str, Any], right: dict[str, Any]) -> Iterator[str]:
-    """Yield the paths at which two events differ in a part. Those in the content are without the name of the part."""
+    """Yield the paths at which two events differ in a part. Paths in the content start at the event, as all do."""
     if name not in left["parts"] or name not in right["parts"]:
         return iter((name,))
     one, other = left["parts"][name], right["parts"][name]
-    return differences(one, other, "" if name == "content" and isinstance(one, dict) else name)
+    return differences(one, other, "detail" if name == "content" else name)
 
 
 def _one_event(name: str) -> Event:

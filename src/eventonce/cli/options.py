@@ -93,7 +93,7 @@ def _keys(once: Once, delivery: Delivery) -> Iterator[Key]:
         try:
             if part.unreadable is not None:
                 raise EventRejected(part.unreadable)
-            yield once.key(part.event or part.body)
+            yield from once.keys(part.event or part.body)
         except EventRejected as error:
             raise ConfigError(f"{part.location}: {error}") from None
 

@@ -56,9 +56,10 @@ class Once(Closing):
     `store_password` is for a URL without one. Without `store` and `consumer`, they come from `EVENTONCE_STORE`
     and `EVENTONCE_CONSUMER`.
 
-    `rules` is a rule, several rules, or the path of a TOML file with rules. An event that no rule matches is keyed by
-    its own id, with `window`, `on_store_error` and `remember`. A duration is a string like "60s" or a number of
-    seconds.
+    `rules` is a rule, several rules, or the path of a TOML file with rules. `key`, `ignore` and `version` are one rule
+    for all events, in place of `rules`. An event that no rule matches is keyed by its own id. `window`,
+    `on_store_error` and `remember` are for such events, and for the rule in place of `rules`. A duration is a string
+    like "60s" or a number of seconds.
     """
 
     def __init__(
@@ -67,6 +68,9 @@ class Once(Closing):
         *,
         consumer: str | None = None,
         rules: Rule | Sequence[Rule] | str | os.PathLike[str] = (),
+        key: str | Sequence[str] | None = None,
+        ignore: Sequence[str] = (),
+        version: str | None = None,
         window: str | float = DEFAULT_WINDOW,
         on_store_error: OnStoreError = "retry",
         remember: Remember = "seen",
@@ -90,7 +94,10 @@ class Once(Closing):
         self._concurrency = _at_least_one("concurrency", concurrency)
         self._max_bytes = max_bytes
         self._clock = clock or SystemClock()
-        self._rules = Rulebook(consumer, resolve_rules(rules), identity(window, on_store_error, remember))
+        unmatched = identity(window, on_store_error, remember)
+        rule = {"key": key, "ignore": ignore or None, "version": version}
+        self._rules = Rulebook(consumer, _one_rule(rule, rules, unmatched) or resolve_rules(rules), unmatched)
+        self._rules.watch_ignored(_log.warning)
         self._batch = 1 if is_disabled() else BATCH  # copies in a batch would still end with their first
         self._store, self._owns_store = _open(store, store_password, client, self._clock)
         observers, self._observed_store = _observed(self._store, hooks)
@@ -191,7 +198,11 @@ class Once(Closing):
 
     def key(self, event: object) -> Key:
         """Return the key of an event, or raise `EventRejected`."""
-        return self._rules.key(read_event(event, self._max_bytes)).key
+        return self.keys(event)[0]
+
+    def keys(self, event: object) -> tuple[Key, ...]:
+        """Return the key of an event, and its key under the rule that its rule replaces."""
+        return self._rules.key(read_event(event, self._max_bytes)).keys
 
     def preview(self, event: object) -> Outcome:
         """Return the outcome an event would have if it came now and its handler returned. Nothing is changed."""
@@ -298,6 +309,14 @@ def _disabled(opened: Callable[[], Store]) -> Store:
 
     _log.warning("EVENTONCE_DISABLED is set: handlers run for every copy, and nothing is remembered")
     return DisabledStore(opened)
+
+
+def _one_rule(fields: Mapping[str, Any], rules: object, unmatched: Rule) -> list[Rule]:
+    """Return the rule that these fields of `Once` make, if any is set."""
+    fields = {name: value for name, value in fields.items() if value is not None}
+    if fields and rules != ():
+        raise ConfigError(f"{next(iter(fields))}: the rules= of this Once define the keys; put it into a Rule there")
+    return [structs.replace(unmatched, **{"name": "", **fields})] if fields else []
 
 
 def _observed(store: Store, hooks: Sequence[Hook]) -> "tuple[Hooks | None, Store]":

@@ -45,8 +45,6 @@ _MISMATCH = r"Expected `(.+?)`, got `(.+?)`(?: - at `\$\.(.+)`)?"
 def explain(error: msgspec.ValidationError) -> str:
     """Return what is wrong with a value, and its valid values if they are few."""
     text = " ".join(str(error).split())
-    if text == "Object missing required field `name`":
-        return "a rule has no name; give each rule a name of its own"
     if mismatch := re.fullmatch(_MISMATCH, text):
         wanted = " or ".join(filter(None, (_TYPES.get(name, name) for name in mismatch[1].split(" | "))))
         return f"{mismatch[3] or 'it'}: must be {wanted}, not {_TYPES.get(mismatch[2], mismatch[2])}"

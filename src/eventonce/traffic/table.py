@@ -27,7 +27,7 @@ import msgspec
 from eventonce.event import Event
 from eventonce.event.keys import canonical
 from eventonce.event.paths import ITEM, quoted, read_time
-from eventonce.rules.rulebook import VOLATILE
+from eventonce.rules.ignored import VOLATILE
 
 Steps = tuple[str, ...]
 Cells = dict[int, bytes]

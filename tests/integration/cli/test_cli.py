@@ -365,7 +365,7 @@ dead_letter = "dead.jsonl"
 name = "orders"
 match = { source = ["shop"] }
 key = "content"
-ignore = ["timestamp", "metadata.requestId"]
+ignore = ["detail.timestamp", "detail.metadata.requestId"]
 """
 
 

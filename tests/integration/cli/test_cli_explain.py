@@ -234,6 +234,47 @@ def test_what_an_event_says_does_not_reach_the_terminal_raw(explain: Callable[..
     ]
 
 
+def test_a_rule_that_replaces_another_has_two_keys(folder: Path, explain: Callable[..., Finished]) -> None:
+    process(folder, event("shop", order=7))
+    old = 'key = ["detail.order"]'
+    new = f'key = ["detail.order", "id"]\nreplaces = {{ name = "orders", {old} }}'
+    (folder / "pipeline.toml").write_text(PIPELINE.replace(old, new))
+
+    before = explain(stdin=event("shop", order=7)).stdout.splitlines()
+    row = dict(line.split(maxsplit=1) for line in before[1:-1])
+    fields = printed(explain("--json", stdin=event("shop", order=7)))
+    assert row["key"] == fields["key"]
+    assert row["old"] == f"key     {fields['old_key']} of the rule that this one replaces"
+    assert row["remembered"].startswith("done, under the old key, attempts 1")
+    assert row["forget"] == f"eventonce forget -c pipeline.toml {fields['old_key']}: the next copy runs again"
+
+    # Another copy runs and is recorded under both, so both are to be forgotten.
+    command = [sys.executable, "-m", "eventonce", "forget", "-c", "pipeline.toml", fields["old_key"]]
+    subprocess.run(command, check=True, cwd=folder, capture_output=True, timeout=120)
+    process(folder, event("shop", order=7))
+    assert (
+        f" {fields['key']} {fields['old_key']}: " in printed(explain("--json", stdin=event("shop", order=7)))["forget"]
+    )
+
+
+def test_an_event_is_forgotten_under_both_keys(folder: Path, explain: Callable[..., Finished]) -> None:
+    process(folder, event("shop", order=7))
+    (folder / "pipeline.toml").write_text(PIPELINE.replace('name = "orders"', 'name = "new"\nreplaces = "orders"'))
+    assert printed(explain("--json", stdin=event("shop", order=7)))["now"] == "duplicate"
+
+    done = subprocess.run(
+        [sys.executable, "-m", "eventonce", "forget", "-c", "pipeline.toml"],
+        check=True,
+        cwd=folder,
+        input=json.dumps(event("shop", order=7)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert [json.loads(line)["forgotten"] for line in done.stdout.splitlines()] == [False, True]
+    assert printed(explain("--json", stdin=event("shop", order=7)))["now"] == "processed"
+
+
 def test_it_makes_no_store(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "eventonce", "explain", "--store", "sqlite:///none.db", "00" * 16],

@@ -17,7 +17,7 @@ consumer = "billing"
 name   = "orders"
 match  = { source = ["shop"] }
 key    = "content"
-ignore = ["sentAt"]
+ignore = ["detail.sentAt"]
 
 [[rule]]
 name    = "rides"
@@ -63,7 +63,7 @@ def test_key_shows_rule_parts_ignored_and_key(folder: Path) -> None:
     done = run(folder, "key", "-c", "pipeline.toml", stdin=json.dumps(ORDER) + json.dumps(ride) + '{"id": "x"}')
     order, printed, plain = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0
-    assert (order["rule"], order["ignored"], len(order["key"])) == ("orders", ["sentAt"], 32)
+    assert (order["rule"], order["ignored"], len(order["key"])) == ("orders", ["detail.sentAt"], 32)
     assert order["parts"] == {"source": "shop", "type": "t", "content": {"n": 1, "lines": [{"sku": "a"}]}}
     assert (printed["parts"], printed["version"]) == ({"detail.rideId": "r"}, 3)
     assert (plain["rule"], plain["parts"]["id"]) == ("id", "x")
@@ -89,7 +89,7 @@ def test_compare_says_same_or_which_fields_differ(folder: Path) -> None:
     done = run(folder, "key", "-c", "pipeline.toml", "--compare", a, b)
     assert (done.returncode, json.loads(done.stdout)["same"]) == (0, True)
     done = run(folder, "key", "-c", "pipeline.toml", "--compare", a, c)
-    assert (done.returncode, json.loads(done.stdout)["differs"]) == (1, ["lines[0].sku", "n"])
+    assert (done.returncode, json.loads(done.stdout)["differs"]) == (1, ["detail.lines[0].sku", "detail.n"])
     elsewhere = write(folder, "d.json", {**ORDER, "source": "elsewhere"})
     done = run(folder, "key", "-c", "pipeline.toml", "--compare", a, elsewhere)
     assert (done.returncode, json.loads(done.stdout)["rules"]) == (1, ["orders", "id"])
@@ -180,7 +180,7 @@ def test_check_of_a_good_file(folder: Path) -> None:
 
 
 def test_check_of_a_wrong_file(folder: Path) -> None:
-    (folder / "wrong.toml").write_text(PIPELINE.replace('ignore = ["sentAt"]', 'ignroe = ["sentAt"]'))
+    (folder / "wrong.toml").write_text(PIPELINE.replace('ignore = ["detail.sentAt"]', 'ignroe = ["detail.sentAt"]'))
     done = run(folder, "check", "wrong.toml")
     assert done.returncode == 2
     assert done.stdout == "wrong.toml:7: error: rule 1: unknown setting 'ignroe'; did you mean 'ignore'?\n"
@@ -197,7 +197,7 @@ def test_check_names_what_is_missing(folder: Path) -> None:
 
 
 def test_check_runs_the_tests_in_the_file(folder: Path) -> None:
-    (folder / "failing.toml").write_text(PIPELINE.replace('ignore = ["sentAt"]', ""))
+    (folder / "failing.toml").write_text(PIPELINE.replace('ignore = ["detail.sentAt"]', ""))
     done = run(folder, "check", "failing.toml", "--json")
     (finding,) = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 1
@@ -210,7 +210,7 @@ def test_check_against_samples(folder: Path) -> None:
     write(folder / "samples", "one.json", {**ORDER, "detail": {"n": 1}})
     done = run(folder, "check", "pipeline.toml", "--samples", "samples")
     assert done.returncode == 0
-    assert done.stdout == "pipeline.toml:7: warning: rule 'orders': ignore: sentAt is in none of 1 samples\n"
+    assert done.stdout == "pipeline.toml:7: warning: rule 'orders': ignore: detail.sentAt is in none of 1 samples\n"
 
 
 @pytest.mark.parametrize(

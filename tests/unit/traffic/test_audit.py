@@ -46,7 +46,7 @@ from eventonce.traffic.report_text import printable, text
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ORDERS = Rule(name="orders", key=["detail.order"], window="1d")
-CONTENT = Rule(name="content", key="content", ignore=["sent"])
+CONTENT = Rule(name="content", key="content", ignore=["detail.sent"])
 
 
 def event(number: int = 1, at: float | None = 0, /, **fields: Any) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def test_ten_thousand_events_with_known_answers(file: Path) -> None:
     "rules",
     [
         [],
-        [Rule(name="content", key="content", ignore=["sent"])],
+        [Rule(name="content", key="content", ignore=["detail.sent"])],
         [Rule(name="a", match={"source": ["shop"]}, key=["detail.order"], otherwise="content"), CONTENT],
         [Rule(name="versions", key=["detail.order"], version="detail.sum")],
         [Rule(name="replays", key="id", replay="reprocess")],

@@ -72,7 +72,7 @@ def test_the_first_copy_is_kept_where_it_was(folder: Path, tmp_path: Path) -> No
 def test_the_figures_are_those_of_the_audit(archive: Path, tmp_path: Path, small_parts: None) -> None:
     rules = [
         Rule(name="v", match={"source": ["s1", "s2"]}, key=["detail.order"], version="detail.version", window="2d"),
-        Rule(name="c", key="content", ignore=["word"], refresh=True, window="1d"),
+        Rule(name="c", key="content", ignore=["detail.word"], refresh=True, window="1d"),
     ]
     rulebook = Rulebook("c", rules, identity("3d", "retry"))
     totals = audit(Archive([str(archive)]), rulebook).totals
