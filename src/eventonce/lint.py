@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from eventonce.clients.aws import NoRegion, has_region
 from eventonce.clock import duration, format_duration
 from eventonce.errors import ConfigError, EventRejected, StoreError
 from eventonce.event import Event
@@ -31,6 +32,7 @@ _DEFAULTS = ("window", "on_store_error", "remember")  # rules inherit these from
 _CROSS = ("name", "key", "otherwise", "version")  # other fields of a rule depend on these
 # Fields and those that they depend on: if the key is wrong, they would only repeat its error.
 _NEEDS = {**dict.fromkeys(("otherwise", "ignore", "digest", "replaces"), _CROSS[:3]), "version_ahead": ("version",)}
+_AWS = ("sqs://", "sns://", "events://", "kinesis://", "dynamodbstreams://")
 _DAY = 86_400_000  # milliseconds
 _ENVELOPE = ("source", "detail-type", "detail")
 
@@ -149,6 +151,13 @@ class Lint:
             self._warn(line, f"store: {'cannot be checked: ' if error.retryable else ''}{error}")
         finally:
             store.close()
+
+    def check_regions(self) -> None:
+        """Warn of an AWS URL without a region. Workers may run with other settings than this process."""
+        for name in ("source", "sink", "dead_letter"):
+            url = str(self.table.get(name, ""))
+            if url.startswith(_AWS) and not has_region(url):
+                self._warn(self._lines.find(entry=name), str(NoRegion(f"{name}: {url.partition('?')[0]}")))
 
     def cases(self) -> Iterator[Case]:
         """Yield the `[[test]]` tables. A mistake in them becomes a finding."""

@@ -215,15 +215,18 @@ class DynamoDBClient:
         try:
             client = aws.client(
                 "dynamodb",
+                label=self.address(),
                 region=self._region,
                 endpoint=self._endpoint,
                 timeout=self._timeout,
                 connections=max(_CONNECTIONS, self._in_flight),
                 validate=False,  # which takes a fifth of the client's time; DynamoDB itself refuses invalid requests
             )
+        except aws.NoRegion as error:
+            raise StoreUnusable(str(error)) from error
         except ConfigError as error:
             raise StoreUnusable(
-                f"{self.address()}: {error}; check region= and endpoint= in the URL, AWS_REGION and AWS_PROFILE"
+                f"{error}; check region= and endpoint= in the URL, AWS_REGION and AWS_PROFILE"
             ) from error
         client.meta.events.register("needs-retry.dynamodb", self._on_attempt)
         self._region = client.meta.region_name
