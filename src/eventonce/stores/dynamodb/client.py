@@ -148,6 +148,11 @@ class DynamoDBClient:
 
     def _learn(self, response: Any, sent_at: int) -> None:
         headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        if str(headers.get("server")).endswith("amazon.com"):  # moto, in its server and in this process; not AWS
+            raise StoreUnusable(
+                f"{self.address()} is moto, which lets two claims of a key win and loses writes; use ministack or "
+                "dynoxide in its place, or the store memory: in unit tests"
+            )
         self.time.learn(headers.get("date"), self.clock.steady() - sent_at)
 
     # --- throttling ---
