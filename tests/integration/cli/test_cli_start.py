@@ -310,9 +310,7 @@ def test_a_worker_whose_file_of_keys_is_deleted_ends(
 
 
 @pytest.mark.parametrize("url", ["sqs://orders", "kinesis://orders", "dynamodbstreams://orders"])
-def test_a_missing_region_ends_the_run_with_its_remedy(
-    start: Start, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_region_ends_the_run_with_its_remedy(start: Start, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
     worker = start("run", "--store", "memory:", "--source", url)

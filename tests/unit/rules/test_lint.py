@@ -46,9 +46,7 @@ dead_letter = "sqs://dead{}"
 
 
 @pytest.mark.parametrize("source", ["sqs://orders{}", "kinesis://orders{}", "dynamodbstreams://orders{}"])
-def test_an_aws_url_without_a_region_is_warned_of(
-    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_aws_url_without_a_region_is_warned_of(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def warnings(option: str) -> list[int]:
         pipeline = lint(tmp_path, REGIONS.format(source.format(option), option, option))
         pipeline.check_regions()
