@@ -43,13 +43,14 @@ def actions(service: str, operation: str, arguments: dict[str, Any]) -> set[str]
 def called(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Return a set that collects the actions of all calls."""
     called: set[str] = set()
-    send = BaseClient._make_api_call
+    base: Any = BaseClient
+    send = base._make_api_call
 
     def record(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
         called.update(actions(client.meta.service_model.service_name, operation, arguments))
         return send(client, operation, arguments)
 
-    monkeypatch.setattr(BaseClient, "_make_api_call", record)
+    monkeypatch.setattr(base, "_make_api_call", record)
     return called
 
 

@@ -277,7 +277,7 @@ def test_moto_in_this_process_is_refused(operation: Callable[[DynamoDBStore], An
     def answer(request: Any, **_: Any) -> AWSResponse:
         body = io.BytesIO(b'{"Responses": {}, "UnprocessedKeys": {}}')
         body.stream = lambda **_: iter([body.read()])  # type: ignore[attr-defined]
-        return AWSResponse(request.url, status, HeadersDict({"server": "amazon.com"}), body)
+        return AWSResponse(request.url, status, cast(Any, HeadersDict({"server": "amazon.com"})), body)
 
     store = cast(DynamoDBStore, open_store("dynamodb://claims?region=eu-west-1"))
     store._client.client().meta.events.register("before-send.dynamodb.*", answer)
