@@ -23,6 +23,7 @@ from eventonce.rules.files import explain, toml_text, unknown
 from eventonce.rules.line_index import LineIndex
 from eventonce.rules.preset import rules_of
 from eventonce.rules.rule import DEFAULT_WINDOW, Rule
+from eventonce.rules.rulebook import shared_keys
 from eventonce.settings import Settings
 from eventonce.sinks import open_sink
 from eventonce.sources import check_source
@@ -85,6 +86,7 @@ class Lint:
         self._own_rules()
         self._presets()
         self._names_twice()
+        self._shared_keys()
         self._unreachable()
         self._windows()
 
@@ -294,6 +296,14 @@ class Lint:
             if compiled.name in names:
                 self._error(line, f"rule {compiled.name!r} exists twice; give each rule a name of its own")
             names.add(compiled.name)
+
+    def _shared_keys(self) -> None:
+        rules: list[Rule] = []
+        for line, _, compiled in self.rules:
+            rules.append(compiled.rule)
+            if problem := shared_keys(rules):
+                self._error(line, problem)
+                return
 
     def _unreachable(self) -> None:
         for index, (line, _, later) in enumerate(self.rules):

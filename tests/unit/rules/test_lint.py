@@ -92,6 +92,12 @@ def test_an_aws_url_without_a_region_is_warned_of(source: str, tmp_path: Path, m
         (1, f"a = {'[' * 5000}", "is nested too deep"),
         (1, "[rule]\nname = 'x'", "write each one as [[rule]], with two brackets"),
         (3, "[[rule]]\nname = 'x'\n[[rule]]\nname = 'x'", "rule 'x' exists twice"),
+        (
+            7,
+            "[[rule]]\nname = 'x'\nkey = ['a']\ndigest = 'powertools'\n[[rule]]\nname = 'z'\n"
+            + "[[rule]]\nname = 'y'\nkey = ['b']\ndigest = 'powertools'",
+            "rules 'x' and 'y' both have keys of Powertools",
+        ),
         (1, 'use = ["genesis"]', "genesis"),
         (1, 'use = "genesys"', "write the names of presets in a list"),
         (1, 'use = [["genesys"]]', "write the names of presets in a list"),
