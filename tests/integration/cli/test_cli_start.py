@@ -290,7 +290,7 @@ def test_a_file_is_not_waited_for_with(start: Start, tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text('{"id": "a"}\n')
     worker = start("run", "--store", f"redis://127.0.0.1:{free_port()}", "--source", "events.jsonl")
     assert worker.ended() == 1
-    assert worker.says("Connection refused")
+    assert worker.says("cannot be reached (Connection refused); check that it runs and is at this address")
 
 
 def test_a_worker_whose_file_of_keys_is_deleted_ends(

@@ -93,9 +93,8 @@ def test_an_aws_url_without_a_region_is_warned_of(source: str, tmp_path: Path, m
         (1, "[rule]\nname = 'x'", "write each one as [[rule]], with two brackets"),
         (3, "[[rule]]\nname = 'x'\n[[rule]]\nname = 'x'", "rule 'x' exists twice"),
         (
-            7,
-            "[[rule]]\nname = 'x'\nkey = ['a']\ndigest = 'powertools'\n[[rule]]\nname = 'z'\n"
-            + "[[rule]]\nname = 'y'\nkey = ['b']\ndigest = 'powertools'",
+            5,
+            "".join(f"[[rule]]\nname = '{name}'\nkey = ['a']\ndigest = 'powertools'\n" for name in "xy"),
             "rules 'x' and 'y' both have keys of Powertools",
         ),
         (1, 'use = ["genesis"]', "genesis"),
