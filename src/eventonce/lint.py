@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from eventonce.clients.aws import NoRegion, has_region
 from eventonce.clock import duration, format_duration
 from eventonce.environment import with_password
 from eventonce.errors import ConfigError, EventRejected, StoreError
@@ -25,6 +26,7 @@ from eventonce.rules.line_index import LineIndex
 from eventonce.rules.preset import rules_of
 from eventonce.rules.references import References
 from eventonce.rules.rule import DEFAULT_WINDOW, Rule, default_name
+from eventonce.rules.rulebook import shared_keys
 from eventonce.settings import Settings, with_numbers
 from eventonce.sinks import open_sink
 from eventonce.sources import check_source
@@ -34,6 +36,7 @@ _DEFAULTS = ("window", "on_store_error", "remember")  # rules inherit these from
 _CROSS = ("name", "key", "otherwise", "version")  # other fields of a rule depend on these
 # Fields and those that they depend on: if the key is wrong, they would only repeat its error.
 _NEEDS = {**dict.fromkeys(("otherwise", "ignore", "digest", "replaces"), _CROSS[:3]), "version_ahead": ("version",)}
+_AWS = ("sqs://", "sns://", "events://", "kinesis://", "dynamodbstreams://")
 _DAY = 86_400_000  # milliseconds
 _TYPICAL = ("source", "detail-type", "detail")  # a match with one of them is for events with an envelope
 
@@ -90,6 +93,7 @@ class Lint:
         self._own_rules()
         self._presets()
         self._names_twice()
+        self._shared_keys()
         self._unreachable()
         self._windows()
 
@@ -156,6 +160,13 @@ class Lint:
             self._warn(line, f"store: {'cannot be checked: ' if error.retryable else ''}{error}")
         finally:
             store.close()
+
+    def check_regions(self) -> None:
+        """Warn of an AWS URL without a region. Workers may run with other settings than this process."""
+        for name in ("source", "sink", "dead_letter"):
+            url = str(self.table.get(name, ""))
+            if url.startswith(_AWS) and not has_region(url):
+                self._warn(self._lines.find(entry=name), str(NoRegion(f"{name}: {url.partition('?')[0]}")))
 
     def cases(self) -> Iterator[Case]:
         """Yield the `[[test]]` tables. A mistake in them becomes a finding."""
@@ -301,6 +312,14 @@ class Lint:
             if compiled.name in names:
                 self._error(line, f"rule {compiled.name!r} exists twice; give each rule a name of its own")
             names.add(compiled.name)
+
+    def _shared_keys(self) -> None:
+        rules: list[Rule] = []
+        for line, _, compiled in self.rules:
+            rules.append(compiled.rule)
+            if problem := shared_keys(rules):
+                self._error(line, problem)
+                return
 
     def _unreachable(self) -> None:
         for index, (line, _, later) in enumerate(self.rules):

@@ -42,6 +42,7 @@ def check(pipeline: str, samples: tuple[str, ...], *, as_json: bool) -> None:
     failures: list[Finding] = []
     lint.read_source("http://", read_url, lambda address, rules: cautions(address.auth, rules))
     lint.check_store()
+    lint.check_regions()
     if not lint.errors:
         failures = _failures(lint.rulebook(), tests)
         if samples:

@@ -25,9 +25,9 @@ from eventonce.settings import load_for_command
 def template(pipeline: str, language: str, *, function: bool) -> None:
     """Print the AWS resources of a pipeline as a template: those that `eventonce setup` creates, and a role.
 
-    The role allows the calls of a worker, on this queue, this table and this sink only. With --lambda it also allows
-    the log of the function. The SAM template also has the function, fed by the queue, with ReportBatchItemFailures.
-    Resources that the pipeline names by an ARN are used and not created.
+    The role allows the calls of a worker, on this queue, this table and this sink only. With --lambda it allows those
+    of a function and of Lambda for it, and its log. The SAM template also has the function, fed by the queue, with
+    ReportBatchItemFailures. Resources that the pipeline names by an ARN are used and not created.
 
     \b
       eventonce template pipeline.toml > stack.json

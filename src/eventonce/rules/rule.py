@@ -37,7 +37,7 @@ OnStoreError = Literal[
 ]
 Digest = Literal[
     "eventonce",  # over consumer, rule and typed parts
-    "powertools",  # as Powertools for AWS Lambda makes it, so that both meet in one table
+    "powertools",  # as Powertools for AWS Lambda (Python) makes it, so that both meet in one table
 ]
 
 

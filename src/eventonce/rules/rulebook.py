@@ -292,6 +292,8 @@ class Rulebook:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(f"rule {name!r} exists twice; give each rule a name of its own")
+        if problem := shared_keys(rules):
+            raise ConfigError(problem)
         self.definition = (consumer, tuple(rules), identity)  # from which another process makes the same rulebook
         self._rules = [CompiledRule(consumer, rule) for rule in rules]
         self._identity = CompiledRule(consumer, identity)
@@ -333,6 +335,21 @@ class Rulebook:
         if len(source) + len(kind) <= _LONGEST_CACHED:
             self._candidates[source, kind] = candidates
         return candidates
+
+
+def shared_keys(rules: Sequence[Rule]) -> str | None:
+    """Return why two of these rules would share keys, or None. The keys of Powertools do not contain a rule's name."""
+    names = [
+        rule.name
+        for rule in rules
+        if any(each is not None and each.digest == "powertools" for each in (rule, rule.replaced()))
+    ]
+    if len(names) < 2:
+        return None
+    return (
+        f"rules {names[0]!r} and {names[1]!r} both have keys of Powertools, which name no rule, so that equal values "
+        "of two kinds would be one event; give each a consumer and a function= of its own"
+    )
 
 
 def _could_match(pattern: "Pattern | None", source: str, kind: str) -> bool:

@@ -373,7 +373,7 @@ def test_streams_must_exist_and_are_kept(cli: Command, tmp_path: Path, aws: Call
 @pytest.mark.parametrize(
     ("env", "code", "words"),
     [
-        ({"AWS_DEFAULT_REGION": ""}, 2, "no region is set; set AWS_DEFAULT_REGION"),
+        ({"AWS_DEFAULT_REGION": ""}, 2, "no AWS region is set; add ?region=REGION to the URL"),
         ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, 2, "no AWS credentials were found; set AWS_PROFILE"),
         ({"AWS_PROFILE": "nobody"}, 2, "nobody"),
         ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, 1, "did not answer"),

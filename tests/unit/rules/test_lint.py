@@ -38,6 +38,32 @@ def test_a_good_pipeline_has_no_findings(tmp_path: Path) -> None:
     assert findings(tmp_path, GOOD) == []
 
 
+REGIONS = """\
+source      = "{}"
+sink        = "events://orders{}"
+dead_letter = "sqs://dead{}"
+"""
+
+
+@pytest.mark.parametrize("source", ["sqs://orders{}", "kinesis://orders{}", "dynamodbstreams://orders{}"])
+def test_an_aws_url_without_a_region_is_warned_of(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def warnings(option: str) -> list[int]:
+        pipeline = lint(tmp_path, REGIONS.format(source.format(option), option, option))
+        pipeline.check_regions()
+        assert all("no AWS region is set; add ?region=REGION" in text for _, _, text in pipeline.findings)
+        return [line for line, _, _ in pipeline.findings]
+
+    assert warnings("") == []
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    assert warnings("") == [1, 2, 3]
+    assert warnings("?region=eu-west-1") == []
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    assert warnings("") == [1, 2, 3]
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert warnings("") == []
+
+
 @pytest.mark.parametrize(
     ("line", "text", "message"),
     [
@@ -65,6 +91,11 @@ def test_a_good_pipeline_has_no_findings(tmp_path: Path) -> None:
         (1, f"a = {'[' * 5000}", "is nested too deep"),
         (1, "[rule]\nname = 'x'", "write each one as [[rule]], with two brackets"),
         (3, "[[rule]]\nname = 'x'\n[[rule]]\nname = 'x'", "rule 'x' exists twice"),
+        (
+            5,
+            "".join(f"[[rule]]\nname = '{name}'\nkey = ['a']\ndigest = 'powertools'\n" for name in "xy"),
+            "rules 'x' and 'y' both have keys of Powertools",
+        ),
         (1, 'use = ["genesis"]', "genesis"),
         (1, 'use = "genesys"', "write the names of presets in a list"),
         (1, 'use = [["genesys"]]', "write the names of presets in a list"),

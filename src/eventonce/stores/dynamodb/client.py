@@ -150,6 +150,11 @@ class DynamoDBClient:
 
     def _learn(self, response: Any, sent_at: int) -> None:
         headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        if str(headers.get("server")).endswith("amazon.com"):  # moto, in its server and in this process; not AWS
+            raise StoreUnusable(
+                f"{self.address()} is moto, which lets two claims of a key win and loses writes; use ministack or "
+                "dynoxide in its place, or the store memory: in unit tests"
+            )
         self.time.learn(headers.get("date"), self.clock.steady() - sent_at)
 
     # --- throttling ---
@@ -220,6 +225,7 @@ class DynamoDBClient:
         try:
             client = aws.client(
                 "dynamodb",
+                label=self.address(),
                 region=self._region,
                 endpoint=self._endpoint,
                 timeout=self._timeout,
@@ -227,9 +233,11 @@ class DynamoDBClient:
                 session=self._foreign,
                 validate=False,  # which takes a fifth of the client's time; DynamoDB itself refuses invalid requests
             )
+        except aws.NoRegion as error:
+            raise StoreUnusable(str(error)) from error
         except ConfigError as error:
             raise StoreUnusable(
-                f"{self.address()}: {error}; check region= and endpoint= in the URL, AWS_REGION and AWS_PROFILE"
+                f"{error}; check region= and endpoint= in the URL, AWS_REGION and AWS_PROFILE"
             ) from error
         client.meta.events.register("needs-retry.dynamodb", self._on_attempt)
         self._region = client.meta.region_name

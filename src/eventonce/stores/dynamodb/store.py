@@ -76,7 +76,11 @@ def _layout(url: str, query: dict[str, str]) -> Layout:
         reject(url, f"layout={kind!r} is neither eventonce nor powertools")
     powertools = kind == "powertools"
     if powertools != bool(function):
-        reject(url, "layout=powertools and function= belong together; function is what Powertools writes before the #")
+        reject(
+            url,
+            "layout=powertools and function= belong together; function is what Powertools for Python writes before "
+            "the #",
+        )
     if bool(query.get("partition")) != (powertools and "sort" in query):
         reject(url, "partition= is for layout=powertools with a sort key, which needs it: its static_pk_value")
     layout = Layout(

@@ -22,6 +22,7 @@ from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 from redis.retry import Retry
 
 from eventonce.claims.protocol import Answer, Claim, ClaimRequest, Commit, Record, Release, Token
+from eventonce.clients.passwords import refuse_blank_password
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import StoreError, StorePartly
 from eventonce.event.keys import Key
@@ -70,6 +71,7 @@ def script(verb: str) -> Script:
 
 def open_url(url: str, clock: Clock | None, create: bool) -> "RedisStore":
     """Open `redis://`, `rediss://` or `unix://`, with `?cluster=true` or `?sentinel=NAME`, `timeout=` and `wait=`."""
+    refuse_blank_password(url, f"store: {redact_url(url)}")
     query = {name: value for name, value in _all_options(url).items() if name in _OWN}
     _check_address(url, query)
     timeout = parse_timeout(query.get("timeout", "5s"), f"store: {redact_url(url)}")
