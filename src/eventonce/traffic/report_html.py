@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from eventonce.errors import counted
 from eventonce.traffic.report import AuditReport, Bar, Between, Counts, Reason, Suspicious, TypeReport
 from eventonce.traffic.report_text import (
     COLUMNS,
     SHARES,
     caught,
-    counted,
     delays,
     end_of,
     has_details,

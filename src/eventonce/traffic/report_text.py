@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from textwrap import fill
 
+from eventonce.errors import counted
 from eventonce.traffic.report import AuditReport, Bar, Between, Counts, Reason, Suspicious, TypeReport
 
 # The counts in their order, with their heads and meanings. A count that is 0 everywhere has no column.
@@ -36,11 +37,6 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun, such as `1 file` or `2,000 files`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def names(type_report: TypeReport) -> tuple[str, str]:

@@ -277,9 +277,7 @@ def test_what_is_ignored_but_never_there(tmp_path: Path) -> None:
     checked = lint(tmp_path, GOOD + 'ignore = ["at", "**.trace", "gone.away"]\n')
     events = [{"id": "1", "source": "shop", "detail-type": "t", "detail": {"at": 1, "deep": [{"trace": 2}]}}]
     checked.check_samples([read_event(event) for event in events])
-    assert [finding.text for finding in checked.findings] == [
-        "rule 'orders': ignore: gone.away is in none of 1 samples"
-    ]
+    assert [finding.text for finding in checked.findings] == ["rule 'orders': ignore: gone.away is in 0 of 1 sample"]
     assert checked.findings[0].line == 8
 
 
@@ -289,7 +287,7 @@ def test_samples_that_no_rule_looks_at_and_samples_without_a_key(tmp_path: Path)
     details: list[Any] = [{"n": 1}, {"m": 1}, {}]
     checked.check_samples([read_event({"source": "b", "detail-type": "t", "detail": detail}) for detail in details])
     assert checked.findings == [
-        (5, "warning", "rule 'a': it matches none of 3 samples, so its ignored paths were not checked"),
+        (5, "warning", "rule 'a': it matches 0 of 3 samples, so its ignored paths were not checked"),
         (
             6,
             "warning",
