@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from eventonce.cli.archive_options import choose_engine, engine_options
-from eventonce.cli.options import read_settings
+from eventonce.cli.options import complete_files, read_settings, takes_pipeline, traffic_paths
 from eventonce.cli.progress import Progress
 from eventonce.errors import ConfigError
 from eventonce.rules import Rulebook
@@ -23,8 +23,8 @@ from eventonce.traffic.report_text import text
 
 
 @click.command()
-@click.argument("traffic", nargs=-1)
-@click.option("-c", "--config", type=click.Path(dir_okay=False), help="A pipeline file (TOML).")
+@takes_pipeline("traffic")
+@click.argument("traffic", nargs=-1, shell_complete=complete_files)
 @click.option("--key", type=click.Choice(["id", "content"]), help="Key for events when no rules are given.")
 @engine_options
 @click.option(
@@ -36,7 +36,7 @@ from eventonce.traffic.report_text import text
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document in place of the table.")
 def audit(
     traffic: tuple[str, ...],
-    config: str | None,
+    pipeline: str | None,
     key: str | None,
     engine: str | None,
     column: str | None,
@@ -59,11 +59,11 @@ def audit(
     engine. All engines give the same result. Parquet files are read if pyarrow is installed.
 
     \b
-      eventonce audit -c pipeline.toml traffic.jsonl
-      eventonce audit -c pipeline.toml archive/ --html audit.html
+      eventonce audit pipeline.toml traffic.jsonl
+      eventonce audit pipeline.toml archive/ --html audit.html
       zcat traffic.gz | eventonce audit --key content --json
     """
-    rules = rulebook(read_settings(config, key=key))
+    rules = rulebook(read_settings(pipeline, key=key))
     archive = Archive(_paths(traffic), column)
     if page is not None:
         _check_page(page, traffic)
@@ -89,9 +89,7 @@ def _audit(archive: Archive, rules: Rulebook, progress: Progress, engine: str | 
 
 
 def _paths(traffic: Sequence[str]) -> Sequence[str]:
-    paths = traffic or ("-",)
-    if "-" in paths and (sys.stdin is None or (not traffic and sys.stdin.isatty())):
-        raise click.UsageError("name files or folders of traffic, or give it on stdin")
+    paths = traffic_paths(traffic)
     if not any(path == "-" or os.path.lexists(path) for path in paths):
         raise click.UsageError(f"{', '.join(paths)}: no such file or folder; name files or folders of traffic")
     return paths

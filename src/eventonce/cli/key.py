@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from eventonce.cli.options import pipeline_options, read_settings
+from eventonce.cli.options import complete_files, pipeline_options, read_settings, takes_pipeline
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
 from eventonce.event.difference import differences
@@ -19,10 +19,11 @@ from eventonce.sources import FileSource
 
 
 @click.command()
-@click.argument("files", nargs=-1)
+@takes_pipeline("files")
+@click.argument("files", nargs=-1, shell_complete=complete_files)
 @click.option("--compare", is_flag=True, help="Compare two events: exit 0 if they are the same, 1 if not.")
 @pipeline_options
-def key(files: tuple[str, ...], config: str | None, *, compare: bool, **options: Any) -> None:
+def key(files: tuple[str, ...], pipeline: str | None, *, compare: bool, **options: Any) -> None:
     """Show the key of events, one JSON line each: the rule, the parts with their values, the ignored fields, the key.
 
     FILES are files of events in any carrier's shape. Without files or with -, events are read from stdin. With
@@ -30,10 +31,10 @@ def key(files: tuple[str, ...], config: str | None, *, compare: bool, **options:
     thing are different events.
 
     \b
-      eventonce key -c pipeline.toml < event.json
-      eventonce key -c pipeline.toml --compare a.json b.json
+      eventonce key pipeline.toml < event.json
+      eventonce key pipeline.toml --compare a.json b.json
     """
-    rules = rulebook(read_settings(config, **options))
+    rules = rulebook(read_settings(pipeline, **options))
     if compare:
         if len(files) != 2:
             raise click.UsageError("--compare takes two files, of one event each")

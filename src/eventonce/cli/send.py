@@ -11,6 +11,7 @@ from typing import NamedTuple
 import click
 import msgspec
 
+from eventonce.cli.options import complete_files, traffic_paths
 from eventonce.cli.progress import Progress
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, describe
@@ -26,18 +27,22 @@ _NAP = 0.1  # seconds: the bar moves and signals are handled in between
 
 
 @click.command()
-@click.argument("events", default="-")
+@click.argument("events", nargs=-1, shell_complete=complete_files)
 @click.option(
-    "--to", "url", required=True, help="Destination: events://BUS, sqs://QUEUE, sns://TOPIC, https://..., a file or -."
+    "--to",
+    "url",
+    required=True,
+    shell_complete=complete_files,
+    help="Destination: events://BUS, sqs://QUEUE, sns://TOPIC, https://..., a file or -.",
 )
 @click.option("--copies", type=click.IntRange(0, 1000), default=0, help="Number of copies of each event.")
 @click.option("--spread", metavar="DURATION", default="0s", help="Time within which the copies are sent.")
 @click.option("--new-ids", is_flag=True, help="Give each copy its own id, as if the producer had sent it again.")
 @click.option("--seed", type=int, help="Random seed: it fixes the times and the new ids.")
-def send(events: str, url: str, copies: int, spread: str, seed: int | None, *, new_ids: bool) -> None:
+def send(events: tuple[str, ...], url: str, copies: int, spread: str, seed: int | None, *, new_ids: bool) -> None:
     """Send test events, each with copies: the same bytes again, or under new ids.
 
-    EVENTS is a file or folder, or - for stdin: JSON lines or JSON documents in any carrier's shape. All events are sent
+    EVENTS is files, folders or - for stdin: JSON lines or JSON documents in any carrier's shape. All events are sent
     at once, and their copies within the time of --spread. Each sending has its own idempotency key, so that no queue or
     receiver drops a copy. EventBridge itself gives every event a new id. Exit 1 if an event was refused.
 
@@ -68,10 +73,8 @@ def _open(url: str) -> Sink:
     return sink
 
 
-def _read(events: str) -> list[Event]:
-    if events == "-" and (sys.stdin is None or sys.stdin.isatty()):
-        raise click.UsageError("name a file of events, or pass them on stdin")
-    recorded, read = Archive([events], parquet=False), []
+def _read(paths: Sequence[str]) -> list[Event]:
+    recorded, read = Archive(traffic_paths(paths), parquet=False), []
     for item in recorded:
         if not isinstance(item.event, Event):
             raise ConfigError(f"{item.location}: {describe(item.event)}")
