@@ -11,6 +11,7 @@ import msgspec
 from eventonce.cli.archive_options import choose_engine, engine_options
 from eventonce.cli.options import complete_files, read_settings, takes_pipeline, traffic_paths
 from eventonce.cli.progress import Progress
+from eventonce.clock import SystemClock, to_datetime
 from eventonce.errors import ConfigError
 from eventonce.rules import Rulebook
 from eventonce.settings import rulebook
@@ -71,7 +72,7 @@ def audit(
         report = _audit(archive, rules, progress, engine, work)
     click.echo(msgspec.json.encode(report) if as_json else text(report).rstrip("\n"))
     if page is not None:
-        _write(page, report)
+        _write(page, html(report, pipeline or f"none, the key is the {key or 'id'}", to_datetime(SystemClock().utc())))
     sys.exit(0 if report.complete else 1)
 
 
@@ -104,8 +105,8 @@ def _check_page(page: str, traffic: Sequence[str]) -> None:
         raise ConfigError(f"--html: {page} is the traffic itself; name another file")
 
 
-def _write(page: str, report: AuditReport) -> None:
+def _write(page: str, text: str) -> None:
     try:
-        Path(page).write_text(html(report), encoding="utf-8")
+        Path(page).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--html: {page}: cannot be written: {error.strerror}") from None

@@ -96,7 +96,8 @@ def test_html_is_written_beside_the_table(audit: Command, recorded: Path) -> Non
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("6 events")
     assert page.startswith("<!doctype html>")
-    assert page.count("<svg") == 2
+    assert page.count("role=img") == 2
+    assert "Rules: <code>pipeline.toml</code>. Made at 20" in page
 
 
 @pytest.mark.parametrize("args", [[], ["-"]])
