@@ -79,6 +79,8 @@ class Lint:
             self._error(1, "is nested too deep")
             return
         self._lines = LineIndex(text)
+        if not self.table:
+            self._warn(1, "sets nothing, so every setting has its default; name the file of the pipeline")
         self._settings()
         self._own_rules()
         self._presets()

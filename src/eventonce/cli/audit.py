@@ -100,7 +100,7 @@ def _check_page(page: str, traffic: Sequence[str]) -> None:
     """Raise `ConfigError` before hours of reading, not after."""
     folder = Path(page).parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigError(f"--html: {page}: cannot write to {folder}")
+        raise ConfigError(f"--html: {page}: cannot write to {folder}; name a folder that you may write to")
     if any(Path(path).exists() and Path(page).exists() and Path(page).samefile(path) for path in traffic):
         raise ConfigError(f"--html: {page} is the traffic itself; name another file")
 

@@ -88,7 +88,7 @@ def _check(archive: tuple[str, ...]) -> None:
     if "-" in archive:
         raise click.UsageError("-: files are read twice, and stdin cannot be; name files or folders")
     if missing := [path for path in archive if not os.path.lexists(path)]:
-        raise click.UsageError(f"{', '.join(missing)}: no such file or folder")
+        raise click.UsageError(f"{', '.join(missing)}: no such file or folder; check the name")
 
 
 def _text(result: DedupeResult, out: str) -> str:

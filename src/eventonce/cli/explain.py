@@ -4,6 +4,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import click
@@ -17,12 +18,13 @@ from eventonce.cli.options import (
     keys_of,
     open_existing,
     pipeline_options,
+    read_file,
     read_settings,
     takes_pipeline,
 )
 from eventonce.cli.peek import describe_record
 from eventonce.engine import Once
-from eventonce.errors import ConfigError, EventRejected, describe
+from eventonce.errors import EventRejected, describe
 from eventonce.event import Delivery, Event
 from eventonce.event.formats import read_event
 from eventonce.event.keys import Key
@@ -30,7 +32,6 @@ from eventonce.event.reading import split_events
 from eventonce.observe.text import one_line
 from eventonce.rules import Rulebook
 from eventonce.settings import rulebook
-from eventonce.sources import FileSource
 
 _MAX_PART = 160  # characters
 _DROPPED_AGAIN = "a dead letter of it would be dropped as well, but --reprocess runs it once more"
@@ -97,19 +98,9 @@ def _explanations(
         for key, record in zip(batch, once.peek(batch), strict=True):
             yield _explain_key(key, record, options)
     if events is not None:
-        for delivery in _read(events):
-            yield {"place": delivery.location, **_explain_event(once, rulebook, _decode(delivery), options)}
-
-
-def _read(events: str) -> Iterator[Delivery]:
-    if "://" in events:
-        raise ConfigError(f"--events: {events}: is not a file; read events from a file or stdin")
-    source = FileSource(events)
-    try:
-        while deliveries := source.receive(100):
-            yield from (part for delivery in deliveries for part in split_events(delivery))
-    finally:
-        source.close()
+        for delivery in chain.from_iterable(read_file(events)):
+            for part in split_events(delivery):
+                yield {"place": part.location, **_explain_event(once, rulebook, _decode(part), options)}
 
 
 def _decode(delivery: Delivery) -> Event | EventRejected:

@@ -42,6 +42,8 @@ def takes_pipeline(rest: str | None = None, *, required: bool = False) -> Callab
         def with_pipeline(*, first: str | None, pipeline: str | None, **values: Any) -> Any:
             if first is not None and rest is not None and not first.endswith(".toml"):
                 values[rest], first = (first, *values[rest]), None
+            if misplaced := [value for value in values[rest] if value.endswith(".toml")] if rest else []:
+                raise click.UsageError(f"{misplaced[0]}: name one pipeline, before the other arguments")
             if first and pipeline:
                 raise click.UsageError("name the pipeline once, as PIPELINE or with --pipeline")
             if required and not (first or pipeline):
@@ -103,17 +105,32 @@ def existing_store(settings: Settings) -> Store:
 def keys_of(once: Once, keys: tuple[str, ...], events: str | None) -> Iterator[list[Key]]:
     """Yield batches of keys: those in hex, then those of the events in a file or on stdin."""
     if keys:
-        yield [parse_key(text) for text in keys]
-    if events is None:
-        return
-    if "://" in events:
-        raise ConfigError(f"--events: {events}: is not a file; read events from a file or stdin")
-    source = open_source(events)
+        yield [_argument_key(text) for text in keys]
+    if events is not None:
+        for deliveries in read_file(events):
+            yield [key for delivery in deliveries for key in _keys(once, delivery)]
+
+
+def read_file(name: str) -> Iterator[Sequence[Delivery]]:
+    """Yield batches of what is in a file or on stdin. Raise `ConfigError` if there is nothing."""
+    if "://" in name:
+        raise ConfigError(f"{name}: is not a file; read events from a file or stdin")
+    source, empty = open_source(name), True
     try:
         while deliveries := source.receive(_BATCH):
-            yield [key for delivery in deliveries for key in _keys(once, delivery)]
+            empty = False
+            yield deliveries
     finally:
         source.close()
+    if empty:
+        raise ConfigError(f"{'stdin' if name == '-' else name}: has no event; name a file with events, or pipe them in")
+
+
+def _argument_key(text: str) -> Key:
+    try:
+        return parse_key(text)
+    except ConfigError as error:
+        raise ConfigError(f"{error} (a pipeline ends in .toml, and events are read with --events)") from None
 
 
 def _keys(once: Once, delivery: Delivery) -> Iterator[Key]:
@@ -150,8 +167,5 @@ def parse_key(text: str) -> Key:
     except ValueError:
         key = b""
     if len(key) != KEY_BYTES:
-        raise ConfigError(
-            f"{text!r} is not a key; use {2 * KEY_BYTES} hexadecimal digits (a pipeline ends in .toml, and events are "
-            "read with --events)"
-        )
+        raise ConfigError(f"{text!r} is not a key; use {2 * KEY_BYTES} hexadecimal digits")
     return Key(key)

@@ -38,7 +38,7 @@ def setup(pipeline: str, *, dry_run: bool, yes: bool) -> None:
             click.echo(f"{step.verb:6}  {step.description}")
         pending = [step for step in steps if step.apply is not None]
         if not pending:
-            click.echo("nothing to do")
+            click.echo("nothing to do" if plan.addresses else f"nothing to do: {pipeline} names no AWS resource")
         elif not dry_run:
             _confirm(yes=yes)
             _apply(pending)

@@ -114,7 +114,7 @@ def test_compare_reads_stdin_and_any_file_of_one_event(folder: Path) -> None:
     done = run(folder, "key", "--compare", "-", "a.json.gz", stdin="")
     assert (done.returncode, done.stderr) == (
         2,
-        "eventonce: -: holds no event; --compare takes files of one event each\n",
+        "eventonce: stdin: has no event; name a file with events, or pipe them in\n",
     )
 
 

@@ -132,6 +132,62 @@ def test_a_count_with_its_noun(count: int, text: str) -> None:
     assert counted(count, "copy", "copies") == text
 
 
+@pytest.mark.parametrize("name", ["key", "explain", "audit", "publish"])
+@pytest.mark.usefixtures("folder")
+def test_a_pipeline_behind_other_arguments_is_not_read_as_events(name: str) -> None:
+    done = command(name, "event.json", "pipeline.toml", *(["--to", "events://b"] if name == "publish" else []))
+
+    assert done.exit_code == 2
+    assert "pipeline.toml: name one pipeline, before the other arguments" in done.output
+
+
+@pytest.mark.parametrize("name", ["explain", "peek", "forget", "key"])
+@pytest.mark.usefixtures("folder")
+def test_a_file_without_events_is_not_answered_with_silence(name: str) -> None:
+    command("run", "pipeline.toml", "--source", "event.json", "--sink", "out.jsonl")  # makes the store
+    Path("empty.jsonl").touch()
+    done = command(name, "pipeline.toml", *(["empty.jsonl"] if name == "key" else ["--events", "empty.jsonl"]))
+
+    assert str(done.exception) == "empty.jsonl: has no event; name a file with events, or pipe them in"
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.usefixtures("folder")
+def test_a_pipeline_that_cannot_be_read_names_the_remedy(name: str) -> None:
+    others = {"dedupe": ["event.json", "out"], "publish": ["event.json", "--to", "events://b"]}.get(name, [])
+    Path("folder").mkdir()
+    Path("binary.toml").write_bytes(b"\xff\xfe\x00")
+    reasons = [str(command(name, "-p", file, *others).exception) for file in ("none.toml", "folder", "binary.toml")]
+
+    assert reasons[0] == "none.toml: cannot be read: No such file or directory; name a pipeline file (TOML)"
+    assert reasons[1] == "folder: cannot be read: Is a directory; name a pipeline file (TOML)"
+    assert reasons[2].endswith("save it as UTF-8")
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_empty_pipeline_is_warned_of() -> None:
+    Path("empty.toml").touch()
+
+    assert "empty.toml:1: warning: sets nothing" in command("check", "empty.toml").output
+    assert command("setup", "empty.toml").output == "nothing to do: empty.toml names no AWS resource\n"
+
+
+@pytest.mark.parametrize("option", ["source", "sink", "dead-letter"])
+@pytest.mark.usefixtures("folder")
+def test_an_empty_name_is_named(option: str) -> None:
+    done = command("run", "pipeline.toml", f"--{option}", "")
+
+    name = option.replace("-", "_")
+    assert str(done.exception) == f"pipeline.toml: {name}: is empty; name a file or URL, or leave it out"
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_function_that_is_misspelt() -> None:
+    done = command("run", "pipeline.toml", "--source", "event.json", "--sink", "python:json:dmps")
+
+    assert str(done.exception).endswith("module 'json' has no function 'dmps'; did you mean 'dumps'?")
+
+
 # --- completion ---
 
 FILES = [
