@@ -14,7 +14,7 @@ import msgspec
 from eventonce.clients.aws import NoRegion, has_region
 from eventonce.clock import duration, format_duration
 from eventonce.environment import with_password
-from eventonce.errors import ConfigError, EventRejected, StoreError
+from eventonce.errors import ConfigError, EventRejected, StoreError, counted
 from eventonce.event import Event
 from eventonce.event.keys import canonical
 from eventonce.event.paths import ENVELOPE, Wildcard, constant, ignored_path, plain, quoted, roots
@@ -89,6 +89,8 @@ class Lint:
         self._references = References(written)
         self.table = with_numbers(self._references.table, written)
         self._missing()
+        if not written:
+            self._warn(1, "sets nothing, so every setting has its default; name the file of the pipeline")
         self._settings()
         self._own_rules()
         self._presets()
@@ -121,16 +123,17 @@ class Lint:
     def _check_ignored(self, number: int, rule: Mapping[str, Any], events: Sequence[Event], samples: int) -> None:
         line, ignored = self._lines.find("rule", number, "ignore"), list(_strings(rule.get("ignore")))
         if ignored and not events:
-            text = f"it matches none of {samples} samples, so its ignored paths were not checked"
+            text = f"it matches 0 of {counted(samples, 'sample')}, so its ignored paths were not checked"
             self._warn(line, f"rule {_name(rule)!r}: {text}")
         for text in ignored:
             if events and not any(_occurs(text, event) for event in events):
-                self._warn(line, f"rule {_name(rule)!r}: ignore: {text} is in none of {len(events)} samples")
+                reason = f"{text} is in 0 of {counted(len(events), 'sample')}"
+                self._warn(line, f"rule {_name(rule)!r}: ignore: {reason}")
 
     def _check_keys(self, line: int, rule: CompiledRule, events: Sequence[Event]) -> None:
         reasons = [reason for event in events if (reason := _rejection(rule, event))]
         if reasons:
-            text = f"{len(reasons)} of {len(events)} samples would be rejected; the first {reasons[0]}"
+            text = f"{len(reasons)} of {counted(len(events), 'sample')} would be rejected; the first {reasons[0]}"
             self._warn(line, f"rule {rule.name!r}: {text}")
 
     def read_source(

@@ -91,6 +91,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_urls(self) -> None:
         for name in ("store", "source", "sink", "dead_letter"):
+            if not getattr(self, name) and name != "store":
+                raise ConfigError(f"{name}: is empty; name a file or URL, or leave it out")
             if "\0" in getattr(self, name):
                 raise ConfigError(f"{name}: holds a NUL character; remove it")
 

@@ -217,9 +217,9 @@ def command(data: bytes) -> None:
         traffic.write_bytes(events)
         commands = (
             ["check", str(pipeline_file), "--samples", str(traffic)],
-            ["key", "-c", str(pipeline_file), str(traffic)],
+            ["key", "-p", str(pipeline_file), str(traffic)],
             ["key", "--compare", str(traffic), str(pipeline_file)],
-            ["audit", "-c", str(pipeline_file), "--json", str(traffic)],
+            ["audit", "-p", str(pipeline_file), "--json", str(traffic)],
             ["advise", str(traffic)],
         )
         with contextlib.suppress(EventOnceError):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from eventonce.errors import EventRejected
+from eventonce.errors import EventRejected, counted
 from eventonce.event.formats import Carried, gateway, unpack
 
 Document = Mapping[str, Any]
@@ -199,7 +199,11 @@ def _describe(event: Any) -> str:
         names = ", ".join(repr(str(name)[:40]) for name in list(event)[:8])
         return f"an object with {names}{', ...' if len(event) > 8 else ''}" if event else "an empty object"
     if isinstance(event, list):
-        return f"a list of {len(event)} items, the first of them {_describe(event[0])}" if event else "an empty list"
+        return (
+            f"a list of {counted(len(event), 'item')}, the first of them {_describe(event[0])}"
+            if event
+            else "an empty list"
+        )
     return {str: "a string", bool: "true or false", int: "a number", type(None): "nothing"}.get(
         type(event), f"a {type(event).__name__}"
     )

@@ -7,13 +7,14 @@ import click
 from eventonce.aws_setup.account import Account
 from eventonce.aws_setup.apply import SetupStep, look
 from eventonce.aws_setup.plan import make_plan
+from eventonce.cli.options import takes_pipeline
 from eventonce.settings import load_for_command
 
 _DONE = {"create": "created", "change": "changed"}
 
 
 @click.command()
-@click.argument("pipeline", type=click.Path(dir_okay=False))
+@takes_pipeline(required=True)
 @click.option("--dry-run", is_flag=True, help="Show the plan, and change nothing.")
 @click.option("--yes", is_flag=True, help="Apply the plan without asking.")
 def setup(pipeline: str, *, dry_run: bool, yes: bool) -> None:
@@ -37,7 +38,7 @@ def setup(pipeline: str, *, dry_run: bool, yes: bool) -> None:
             click.echo(f"{step.verb:6}  {step.description}")
         pending = [step for step in steps if step.apply is not None]
         if not pending:
-            click.echo("nothing to do")
+            click.echo("nothing to do" if plan.addresses else f"nothing to do: {pipeline} names no AWS resource")
         elif not dry_run:
             _confirm(yes=yes)
             _apply(pending)

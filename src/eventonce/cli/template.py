@@ -5,12 +5,13 @@ import click
 from eventonce.aws_setup.cloudformation import cloudformation, sam
 from eventonce.aws_setup.plan import SetupPlan, make_plan
 from eventonce.aws_setup.terraform import terraform
+from eventonce.cli.options import takes_pipeline
 from eventonce.errors import ConfigError
 from eventonce.settings import load_for_command
 
 
 @click.command()
-@click.argument("pipeline", type=click.Path(dir_okay=False))
+@takes_pipeline(required=True)
 @click.option(
     "--format",
     "language",

@@ -182,7 +182,7 @@ def test_filters(cli: Command, tmp_path: Path) -> None:
         (["--since", "soon"], "--since: 'soon' is not a duration"),
         (["--with-key", "xyz"], "'xyz' is not a key"),
         (["--limit", "0"], "0 is not in the range"),
-        (["-c", "p.toml"], "name the pipeline once"),
+        (["-p", "p.toml"], "name the pipeline once"),
     ],
 )
 def test_wrong_usage(cli: Command, tmp_path: Path, args: list[str], message: str) -> None:

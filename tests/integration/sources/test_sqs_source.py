@@ -986,7 +986,7 @@ def test_a_handler_that_hangs_is_left_after_the_grace_time(cli: Cli) -> None:
     worker.send_signal(signal.SIGTERM)
     _, output = worker.communicate(timeout=60)
     assert worker.returncode == 1
-    assert "not finished in time, and will be redelivered: 1 events" in output
+    assert "not finished in time, and will be redelivered: 1 event" in output
     assert "Traceback" not in output
     assert sum(cli.queue.counts()) == 1
 

@@ -401,7 +401,7 @@ def test_a_message_that_cannot_be_read_comes_back_and_the_others_are_done(functi
     assert summary(running(CARRIERS["sqs/without-body"]), Reply.MESSAGES) == [MESSAGE.format(44)]
     assert len(running.ran) == 1
     assert summary(running(CARRIERS["http/without-body"]), Reply.RESPONSE) == ["400"]
-    with pytest.raises(EventRejected, match="a list of 1 items, the first of them a number"):
+    with pytest.raises(EventRejected, match="a list of 1 item, the first of them a number"):
         running(CARRIERS["none/no-event"])
 
 

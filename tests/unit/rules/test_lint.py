@@ -371,7 +371,7 @@ def test_what_is_ignored_but_never_there(tmp_path: Path) -> None:
     events = [{"id": "1", "source": "shop", "detail-type": "t", "detail": {"at": 1, "deep": [{"trace": 2}]}}]
     checked.check_samples([read_event(event) for event in events])
     assert [finding.text for finding in checked.findings] == [
-        "rule 'orders': ignore: data.gone.away is in none of 1 samples"
+        "rule 'orders': ignore: data.gone.away is in 0 of 1 sample"
     ]
     assert checked.findings[0].line == 8
 
@@ -382,7 +382,7 @@ def test_samples_that_no_rule_looks_at_and_samples_without_a_key(tmp_path: Path)
     details: list[Any] = [{"n": 1}, {"m": 1}, {}]
     checked.check_samples([read_event({"source": "b", "detail-type": "t", "detail": detail}) for detail in details])
     assert checked.findings == [
-        (5, "warning", "rule 'a': it matches none of 3 samples, so its ignored paths were not checked"),
+        (5, "warning", "rule 'a': it matches 0 of 3 samples, so its ignored paths were not checked"),
         (
             6,
             "warning",

@@ -21,7 +21,7 @@ from botocore.validate import validate_parameters
 
 from eventonce.clients import aws
 from eventonce.clock import Clock
-from eventonce.errors import ConfigError, StoreError, StoreUnusable
+from eventonce.errors import ConfigError, StoreError, StoreUnusable, counted
 from eventonce.forks import register_for_forks
 from eventonce.stores.dynamodb.time import ServerTime
 
@@ -167,7 +167,9 @@ class DynamoDBClient:
             if self._warned_at is not None and now - self._warned_at < _WARN_EVERY:
                 return
             self._warned_at = now
-        _log.warning("%s throttles (%d times so far); raise its capacity if that continues", self.address(), throttled)
+        _log.warning(
+            "%s throttles (%s so far); raise its capacity if that continues", self.address(), counted(throttled, "time")
+        )
 
     def _on_attempt(self, response: Any = None, **_: Any) -> None:
         """Count a throttled attempt. botocore also reports those that it repeats by itself."""
