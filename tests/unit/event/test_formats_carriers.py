@@ -461,7 +461,7 @@ def test_lines_of_logs_cost_no_more_than_a_document() -> None:
         results = read_message(Carried(body, "kinesis", "s:1"), 2_000_000, 2_000_000)
         refused = [str(each) for each in results if isinstance(each, EventRejected)]
         assert 0 < len(refused) < 600
-        assert "all gzip of its message holds more than 250,000 values" in refused[0]
+        assert "its message holds more than 250,000 values" in refused[0]
     (bomb,) = read_events({"awslogs": {"data": zipped(logs("x" * 3_000_000))}}, 2_000_000)
     assert str(bomb) == "in the CloudWatch Logs record: unpacks to more than the limit of 2,000,000 bytes"
     (many,) = read_message(unpack({"awslogs": {"data": zipped(logs(*["x"] * 10_001))}})[0])

@@ -238,7 +238,7 @@ class _Reader:
         """Refuse too many tiny values: many documents of them, each within its limit, are one large one."""
         self._values += tiny_values(raw)
         if self._values > (limit := max_values(self._max_unpacked)):
-            raise EventRejected(f"all gzip of its message holds more than {limit:,} values")
+            raise EventRejected(f"its message holds more than {limit:,} values")
 
     def _aggregate(self, raw: bytes, layer: int) -> Iterator[Event | EventRejected]:
         records = kpl.read(raw)
