@@ -185,6 +185,32 @@ def test_an_event_of_eventbridge(function: Function) -> None:
     assert function.ran == ["1"]
 
 
+CLOUDEVENT = {
+    "specversion": "1.0",
+    "id": "c-1",
+    "source": "/shop",
+    "type": "order",
+    "subject": "o-1",
+    "data": {"n": "1"},
+}
+
+
+@pytest.mark.parametrize(
+    "document", [bridge(1), {"id": "1", "n": 1}, CLOUDEVENT], ids=["bridge", "plain", "cloudevent"]
+)
+def test_a_handler_can_pass_on_the_whole_event_of_a_direct_invocation(function: Function, document: Any) -> None:
+    seen: list[Event] = []
+    function.returns = seen.append
+    function.handler(document, None)
+    function.handler(sqs(json.dumps({**document, "id": "2"})), None)
+    direct, queued = seen
+    assert (direct.raw, queued.raw) == (b"", json.dumps({**document, "id": "2"}).encode())
+    assert json.loads(direct.line()) == document
+    assert queued.line() == queued.raw
+    assert direct.document()["detail"] == (document.get("detail") or document.get("data") or document)
+    assert {**queued.document(), "id": document["id"]}.keys() == direct.document().keys()
+
+
 def test_a_remembered_result_is_the_answer_to_a_duplicate() -> None:
     function = Function(remember="result")
     function.returns = {"charged": 1}
