@@ -361,10 +361,6 @@ def _logs(document: Document) -> Carried:
     return _packed("logs", "", document, document["awslogs"], "data")
 
 
-def _log_event(document: Document) -> Carried:
-    return Carried(document, "logs")
-
-
 def _entry(entry: Document) -> Carried:
     return Carried(eventbridge.from_entry(entry), "eventbridge")
 
@@ -437,7 +433,6 @@ _SHAPES: tuple[tuple[Callable[[Document], bool], _Reader], ...] = (
     (_is_entry, _entry),
     (gateway.recognises, _request),
     (_is_logs, _logs),
-    (logs.recognises, _log_event),
 )
 
 

@@ -22,7 +22,9 @@ def recognises_batch(body: dict[str, Any]) -> bool:
 
 def recognises(body: dict[str, Any]) -> bool:
     """Return whether this is a document with one log event, which is read as that event."""
-    return recognises_batch(body) and len(body[_EVENTS]) == 1 and isinstance(body[_EVENTS][0], dict)
+    if _EVENTS not in body or not recognises_batch(body):
+        return False
+    return len(body[_EVENTS]) == 1 and isinstance(body[_EVENTS][0], dict)
 
 
 def split(body: dict[str, Any]) -> list[Any]:

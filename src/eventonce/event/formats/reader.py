@@ -266,7 +266,7 @@ class _Reader:
     def _read(self, body: dict[str, Any], raw: bytes) -> Event | EventRejected:
         try:
             check_size(raw, self._max_bytes)
-            if logs.recognises(body):
+            if "logEvents" in body and logs.recognises(body):
                 self._count_values(logs.message(body))  # a string to its document, and an object to its reader
             return flag_plain_numbers(_read(body, raw, self._max_bytes), self._watch)
         except EventRejected as error:
