@@ -29,7 +29,7 @@ Remember = Literal[
 ]
 Replay = Literal[
     "dedupe",  # a replayed event is a copy like any other
-    "reprocess",  # each named replay may run each event once more
+    "reprocess",  # each named replay may run each event once more, where `Event.replay` is the name
 ]
 OnStoreError = Literal[
     "retry",  # try again later

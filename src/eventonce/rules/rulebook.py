@@ -8,6 +8,7 @@ import msgspec
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
+from eventonce.event.formats.records import without_id
 from eventonce.event.keys import Digester, Key, Part, canonical, canonical_parsed, carrier_part, part, powertools_key
 from eventonce.event.paths import ALIASES, Getter, getter, plain, unread_times, value_at, with_aliases
 from eventonce.event.stamp import identity_of
@@ -244,7 +245,7 @@ def _identity(event: Event, remedy: str) -> tuple[Part, ...]:
         identity = {"source": event.source, "type": event.type, "id": stamp_id}
         return tuple(part(identity[name]) for name in _IDENTITY[_PUBLISHED[event.form]])
     if not event.id:
-        raise EventRejected(f"has no id; {remedy}")
+        raise EventRejected(without_id(event, remedy))
     if event.named_by:
         return part(event.source), part(event.type), carrier_part(event.named_by, event.id)
     if event.form == "eventbridge":
