@@ -15,7 +15,6 @@ from eventonce.cli.options import parse_key, pipeline_options, read_settings
 from eventonce.cli.progress import Progress
 from eventonce.clock import SystemClock, duration, to_datetime
 from eventonce.errors import describe
-from eventonce.observe.text import one_line
 from eventonce.ports import Sink
 from eventonce.redrive import (
     DONE,
@@ -31,6 +30,7 @@ from eventonce.redrive import (
 )
 from eventonce.settings import Settings, dead_letter_url
 from eventonce.sinks import open_sink
+from eventonce.text import one_line
 from eventonce.wire import open_once
 
 _MAX_GROUPS = 20

@@ -10,7 +10,7 @@ import msgspec
 from eventonce.claims.outcome import OutcomeKind
 from eventonce.errors import ConfigError, SourceError
 from eventonce.observe.status import Snapshot
-from eventonce.observe.text import one_line
+from eventonce.text import one_line
 
 _EVERY = 1.0  # seconds
 _PATIENCE = 5.0

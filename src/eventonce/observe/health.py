@@ -14,7 +14,7 @@ import msgspec
 from eventonce.closing import Closing
 from eventonce.errors import ConfigError, describe
 from eventonce.observe.status import Status
-from eventonce.observe.text import one_line
+from eventonce.text import one_line
 
 LOOPBACK = "127.0.0.1"
 _RECENT = 10_000  # milliseconds

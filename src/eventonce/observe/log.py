@@ -11,8 +11,8 @@ import msgspec
 from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.clock import Clock, SystemClock, to_datetime
 from eventonce.errors import describe
-from eventonce.observe.text import one_line
 from eventonce.ports import Hook, OutcomeDetails, StoreCallDetails
+from eventonce.text import one_line
 
 _log = logging.getLogger("eventonce.events")
 _LEVELS = {

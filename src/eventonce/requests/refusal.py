@@ -3,6 +3,7 @@
 import logging
 
 from eventonce.clock import Clock
+from eventonce.text import one_line
 
 RETRY_AFTER = "5"  # seconds
 _EVERY = 60_000  # milliseconds
@@ -37,4 +38,4 @@ class Refusals:
         self._logged_at[status] = now
         unlogged = self._unlogged.pop(status, 0)
         suffix = f" (and {unlogged:,} earlier ones)" if unlogged else ""
-        _log.warning("http: a request was refused with %d: %s%s", status, refusal, suffix)
+        _log.warning("http: a request was refused with %d: %s%s", status, one_line(str(refusal)), suffix)

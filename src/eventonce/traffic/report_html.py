@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from eventonce.text import printable
 from eventonce.traffic.report import AuditReport, Bar, Between, Counts, Reason, Suspicious, TypeReport
 from eventonce.traffic.report_text import (
     COLUMNS,
@@ -13,7 +14,6 @@ from eventonce.traffic.report_text import (
     end_of,
     has_details,
     names,
-    printable,
     shown_columns,
     summary,
     windows,

@@ -14,7 +14,7 @@ import eventonce
 SRC = Path(eventonce.__file__).parent
 # From the ground up. A room may import rooms below it, and inside itself; rooms of one floor do not know each other.
 FLOORS = [
-    {"errors", "forks", "backoff", "closing"},
+    {"errors", "forks", "backoff", "closing", "text"},
     {"clock", "files"},
     {"event", "clients"},
     {"rules"},
