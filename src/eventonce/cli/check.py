@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from eventonce.auth import cautions
+from eventonce.cli import stderr
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
 from eventonce.event.formats import read_event
@@ -61,7 +62,7 @@ def _events(samples: tuple[str, ...]) -> list[Event]:
         if isinstance(sample.event, Event):
             events.append(sample.event)
         else:
-            click.echo(f"eventonce: --samples: {sample.location}: {sample.event}", err=True)
+            stderr.warn(f"--samples: {sample.location}: {sample.event}")
     for path, reason in recorded.unreadable.items():
         raise ConfigError(f"--samples: {path}: {reason}")
     if not events:
@@ -81,7 +82,7 @@ def _close(lint: Lint, tests: int, failures: int) -> None:
     summary = (
         f"{len(lint.rules)} rules, {tests} tests: {lint.errors} errors, {warnings} warnings, {failures} tests failed"
     )
-    click.echo(summary, err=True)
+    stderr.result({}, summary)
 
 
 def _failures(rulebook: Rulebook, tests: list[Case]) -> list[Finding]:

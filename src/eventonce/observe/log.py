@@ -4,15 +4,14 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from json import dumps
 from typing import Any
-
-import msgspec
 
 from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.clock import Clock, SystemClock, to_datetime
 from eventonce.errors import describe
 from eventonce.ports import Hook, OutcomeDetails, StoreCallDetails
-from eventonce.text import one_line
+from eventonce.text import one_line, printable, safe_json
 
 _log = logging.getLogger("eventonce.events")
 _LEVELS = {
@@ -31,12 +30,25 @@ _MINUTE = 60_000
 _CALM = 5000  # milliseconds without a failure that end an outage
 
 
-def setup(level: str = "warning", *, json: bool = False) -> None:
+def setup(level: str = "warning", *, json: bool = False, handler: logging.Handler | None = None) -> None:
     """Log to stderr. Below warning only eventonce is logged: other packages would log requests and their headers."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if json else logging.Formatter("eventonce: %(message)s"))
+    handler = handler or logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if json else TextLines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("eventonce").setLevel(level.upper())
+
+
+class TextLines(logging.Formatter):
+    """Formats a log record for people: time, level, package and message. A traceback follows, indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = f"{self.head(record)}{printable(record.getMessage())}"
+        trace = self.formatException(record.exc_info).splitlines() if record.exc_info else []
+        return "\n    ".join([line, *map(printable, trace)])  # indented, so that no part of it passes for a log line
+
+    def head(self, record: logging.LogRecord) -> str:
+        """Return what is in front of the message."""
+        return f"{_time(record).replace('+00:00', 'Z')} {record.levelname} {record.name.partition('.')[0]}: "
 
 
 class JsonLines(logging.Formatter):
@@ -44,7 +56,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {
-            "time": to_datetime(int(record.created * 1000)).isoformat(timespec="milliseconds"),
+            "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -52,7 +64,11 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(fields).decode()
+        return safe_json(dumps(fields, ensure_ascii=False, separators=(",", ":")))
+
+
+def _time(record: logging.LogRecord) -> str:
+    return to_datetime(int(record.created * 1000)).isoformat(timespec="milliseconds")
 
 
 class LogHook(Hook):
