@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from io import StringIO
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -82,6 +82,14 @@ class Verbs(click.Group):
         name, command, remaining = super().resolve_command(ctx, args)
         self.verb = name or ""
         return name, command, remaining
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # click would write an empty line, also among lines of JSON
+            if stderr.on_terminal():
+                click.echo(err=True)
+            raise click.Abort from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, group in VERBS.items():

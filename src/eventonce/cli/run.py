@@ -184,9 +184,9 @@ def _run(worker: Worker) -> bool:
 
 
 def _serve(worker: "WorkerPool | RequestServer", grace: int) -> bool:
-    if not isinstance(worker, WorkerPool):
-        stderr.say(f"listening on {worker.address}")
     with stopping(worker.stop):
+        if not isinstance(worker, WorkerPool):
+            stderr.say(f"listening on {worker.address}")
         unfinished = worker.run(grace)
     if unfinished:
         stderr.warn(f"not finished in time, and will be redelivered: {unfinished} events")

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 import eventonce
-from eventonce.observe import log
+from eventonce.observe import lines
 from eventonce.text import printable, safe_json
 
 _CLEAR = "\r\033[K"  # go to the beginning of the line, and clear it
@@ -50,7 +50,7 @@ class _Stderr(logging.Handler):
             self.release()
 
 
-class _Sentences(log.TextLines):
+class _Sentences(lines.TextLines):
     """Formats a record for a command that ends by itself: without a time."""
 
     def head(self, record: logging.LogRecord) -> str:
@@ -83,7 +83,7 @@ def start(arguments: Sequence[str]) -> None:
 
 def setup(level: str = "warning", *, json: bool = False, timed: bool = False) -> None:
     """Log to stderr from this level on. `timed` gives lines for people a time and a level."""
-    log.setup(level, json=json, handler=_stderr)
+    lines.setup(level, json=json, handler=_stderr)
     _stderr.in_json = json
     if not json and not timed:
         _stderr.setFormatter(_Sentences())
@@ -126,12 +126,12 @@ def line(text: str, level: int = logging.WARNING) -> None:
     _log.log(level, "%s", text, extra={"bare": True})
 
 
-def result(fields: Mapping[str, Any], *lines: str) -> None:
+def result(fields: Mapping[str, Any], *text: str) -> None:
     """Write a result: the fields as JSON, or lines for people."""
     if _stderr.in_json:
         _stderr.write(safe_json(dumps(fields, ensure_ascii=False)))
         return
-    for each in lines:
+    for each in text:
         _stderr.write(printable(each))
 
 

@@ -1,17 +1,18 @@
 """Logs, for people or as JSON lines: failures, and a sample of the duplicates. They hold no payload."""
 
 import logging
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from json import dumps
 from typing import Any
 
 from eventonce.claims.outcome import Action, Outcome, OutcomeKind
-from eventonce.clock import Clock, SystemClock, to_datetime
+from eventonce.clock import Clock, SystemClock
 from eventonce.errors import describe
+from eventonce.observe.lines import setup
 from eventonce.ports import Hook, OutcomeDetails, StoreCallDetails
-from eventonce.text import one_line, printable, safe_json
+from eventonce.text import one_line
+
+__all__ = ["LogHook", "setup"]
 
 _log = logging.getLogger("eventonce.events")
 _LEVELS = {
@@ -28,47 +29,6 @@ _POSITION = ("source", "line", "message", "record")
 _SAMPLE_FIRST, _SAMPLE_EVERY = 10, 100  # of each minute
 _MINUTE = 60_000
 _CALM = 5000  # milliseconds without a failure that end an outage
-
-
-def setup(level: str = "warning", *, json: bool = False, handler: logging.Handler | None = None) -> None:
-    """Log to stderr. Below warning only eventonce is logged: other packages would log requests and their headers."""
-    handler = handler or logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if json else TextLines())
-    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-    logging.getLogger("eventonce").setLevel(level.upper())
-
-
-class TextLines(logging.Formatter):
-    """Formats a log record for people: time, level, package and message. A traceback follows, indented."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = f"{self.head(record)}{printable(record.getMessage())}"
-        trace = self.formatException(record.exc_info).splitlines() if record.exc_info else []
-        return "\n    ".join([line, *map(printable, trace)])  # indented, so that no part of it passes for a log line
-
-    def head(self, record: logging.LogRecord) -> str:
-        """Return what is in front of the message."""
-        return f"{_time(record).replace('+00:00', 'Z')} {record.levelname} {record.name.partition('.')[0]}: "
-
-
-class JsonLines(logging.Formatter):
-    """Formats a log record as one line of JSON."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields = {
-            "time": _time(record),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **getattr(record, "seen", {}),
-        }
-        if record.exc_info:
-            fields["traceback"] = self.formatException(record.exc_info)
-        return safe_json(dumps(fields, ensure_ascii=False, separators=(",", ":")))
-
-
-def _time(record: logging.LogRecord) -> str:
-    return to_datetime(int(record.created * 1000)).isoformat(timespec="milliseconds")
 
 
 class LogHook(Hook):

@@ -24,9 +24,9 @@ _W3C = TraceContextTextMapPropagator()
 class OpenTelemetryHook(Hook):
     """A span for each run of a handler, and a short one for each event that was not processed.
 
-    A span is a child of the one that is open here, or begins a trace. It links to the span that the event names. That
-    span is no parent, because whoever may send an event writes its `traceparent`: as a parent it would decide whether
-    the run is sampled, and put the run into any trace. So the sampler of this process decides.
+    A span is a child of the one that is open here, or begins a trace. It links to the span that the event names. A
+    sender writes any `traceparent`: as a parent it would decide whether the run is sampled, and put the run into any
+    trace. So the sampler of this process decides.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:

@@ -55,6 +55,13 @@ def test_a_run_remembers_in_its_server(cli: Command, server: Redis) -> None:
     assert (second.returncode, counts(second)) == (0, {"events": 3, "duplicate": 3})
 
 
+@pytest.mark.parametrize("verb", ["peek", "explain", "forget", "sweep"])
+def test_only_workers_warn_that_a_server_may_forget(cli: Command, server: Redis, verb: str) -> None:
+    assert "warning" in cli("run", "--store", server.url()).stderr  # the test's server has no append-only file
+
+    assert cli(verb, "--store", server.url()).stderr == ""
+
+
 def test_peek_forget_and_sweep(cli: Command, server: Redis) -> None:
     cli("run", "--store", server.url())
     seen = [json.loads(line) for line in cli("peek", "--store", server.url()).stdout.splitlines()]
