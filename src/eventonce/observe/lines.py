@@ -2,9 +2,9 @@
 
 import logging
 import sys
+import time
 from json import dumps
 
-from eventonce.clock import to_datetime
 from eventonce.text import printable, safe_json
 
 
@@ -26,7 +26,7 @@ class TextLines(logging.Formatter):
 
     def head(self, record: logging.LogRecord) -> str:
         """Return what is in front of the message."""
-        return f"{_time(record).replace('+00:00', 'Z')} {record.levelname} {record.name.partition('.')[0]}: "
+        return f"{_utc(record)}Z {record.levelname} {record.name.partition('.')[0]}: "
 
 
 class JsonLines(logging.Formatter):
@@ -34,7 +34,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {
-            "time": _time(record),
+            "time": f"{_utc(record)}+00:00",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -45,5 +45,5 @@ class JsonLines(logging.Formatter):
         return safe_json(dumps(fields, ensure_ascii=False, separators=(",", ":")))
 
 
-def _time(record: logging.LogRecord) -> str:
-    return to_datetime(int(record.created * 1000)).isoformat(timespec="milliseconds")
+def _utc(record: logging.LogRecord) -> str:
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.created * 1000) % 1000:03}"

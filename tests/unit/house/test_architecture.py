@@ -178,8 +178,8 @@ def test_the_core_imports_without_any_driver_and_pulls_in_none() -> None:
 def test_the_help_of_the_command_line_loads_no_verb_and_no_engine() -> None:
     loaded = "import eventonce.cli, sys; print(sorted(name for name in sys.modules if name.startswith('eventonce')))"
     assert run(loaded).split("'")[1::2] == [
-        "eventonce", "eventonce.cli", "eventonce.cli.main", "eventonce.cli.stderr", "eventonce.clock",
-        "eventonce.errors", "eventonce.observe", "eventonce.observe.lines", "eventonce.text",
+        "eventonce", "eventonce.cli", "eventonce.cli.main", "eventonce.cli.stderr", "eventonce.errors",
+        "eventonce.observe", "eventonce.observe.lines", "eventonce.text",
     ]  # fmt: skip
 
 
