@@ -47,7 +47,7 @@ def advise(traffic: tuple[str, ...], horizon: str | None, *, as_json: bool) -> N
         sampler = _Sampler(progress)
         sampler.read(archive)
     for path, reason in archive.unreadable.items():
-        stderr.warn(f"{path}: {reason}")
+        stderr.fail(f"{path}: {reason}")
     advices = advise_on(sampler.sample, horizon)
     if not advices:
         stderr.fail("there is no event to learn from")

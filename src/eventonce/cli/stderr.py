@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from json import dumps
 from typing import Any
 
@@ -72,8 +73,8 @@ _log.setLevel(logging.INFO)
 
 def start(arguments: Sequence[str]) -> None:
     """Begin a process. With `--json` or `--log-format json` each line is JSON, also if the arguments are wrong."""
-    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
-    in_json = "--json" in arguments or "--log-format=json" in arguments or ("--log-format", "json") in pairs
+    wanted = "--json" in arguments or "--log-format=json" in arguments
+    in_json = wanted or ("--log-format", "json") in pairwise(arguments)
     setup(json=in_json)
     threading.excepthook = _report_thread
     if in_json:
