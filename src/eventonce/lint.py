@@ -14,7 +14,7 @@ import msgspec
 from eventonce.clients.aws import NoRegion, has_region
 from eventonce.clock import duration, format_duration
 from eventonce.environment import with_password
-from eventonce.errors import ConfigError, EventRejected, StoreError, counted
+from eventonce.errors import ConfigError, EventRejected, StoreError
 from eventonce.event import Event
 from eventonce.event.keys import canonical
 from eventonce.event.paths import ENVELOPE, Wildcard, constant, ignored_path, plain, quoted, roots
@@ -31,6 +31,7 @@ from eventonce.settings import Settings, with_numbers
 from eventonce.sinks import open_sink
 from eventonce.sources import check_source
 from eventonce.stores import check_url, has_server, open_store
+from eventonce.text import counted
 
 _DEFAULTS = ("window", "on_store_error", "remember")  # rules inherit these from the settings above them
 _CROSS = ("name", "key", "otherwise", "version")  # other fields of a rule depend on these

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from eventonce.errors import EventRejected, counted
+from eventonce.errors import EventRejected
 from eventonce.event.formats import Carried, gateway, unpack
+from eventonce.text import counted
 
 Document = Mapping[str, Any]
 EXPECTED = (

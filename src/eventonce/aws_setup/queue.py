@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from eventonce.aws_setup.plan import RETENTION, EventRule, QueueResource, compact
-from eventonce.errors import counted
+from eventonce.text import counted
 
 Attributes = dict[str, str]
 

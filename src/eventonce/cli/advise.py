@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import click
 
+from eventonce.cli import stderr
 from eventonce.cli.options import complete_files, traffic_paths
 from eventonce.cli.progress import Progress
 from eventonce.clock import duration
@@ -47,10 +48,10 @@ def advise(traffic: tuple[str, ...], horizon: str | None, *, as_json: bool) -> N
         sampler = _Sampler(progress)
         sampler.read(archive)
     for path, reason in archive.unreadable.items():
-        click.echo(f"eventonce: {path}: {reason}", err=True)
+        stderr.fail(f"{path}: {reason}")
     advices = advise_on(sampler.sample, horizon)
     if not advices:
-        click.echo("eventonce: there is no event to learn from", err=True)
+        stderr.fail("there is no event to learn from")
         sys.exit(1)
     totals = Totals(sampler.events, sampler.rejected, sampler.sample.unsampled)
     click.echo(json.dumps(to_json(advices, totals)) if as_json else toml(advices, totals), nl=as_json)
@@ -86,6 +87,6 @@ class _Sampler:
 
     def _complain(self, line: str) -> None:
         if self.rejected <= _MOST_COMPLAINTS:
-            self._progress.say(line)
+            stderr.line(line)
         elif self.rejected == _MOST_COMPLAINTS + 1:
-            self._progress.say("more of these are not shown")
+            stderr.line("more of these are not shown")

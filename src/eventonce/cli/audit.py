@@ -15,6 +15,7 @@ from eventonce.clock import SystemClock, to_datetime
 from eventonce.errors import ConfigError
 from eventonce.rules import Rulebook
 from eventonce.settings import rulebook
+from eventonce.text import safe_json
 from eventonce.traffic.archive import Archive
 from eventonce.traffic.audit import audit as audit_traffic
 from eventonce.traffic.database_audit import audit as audit_on_duckdb
@@ -70,7 +71,7 @@ def audit(
         _check_page(page, traffic)
     with Progress(archive) as progress:
         report = _audit(archive, rules, progress, engine, work)
-    click.echo(msgspec.json.encode(report) if as_json else text(report).rstrip("\n"))
+    click.echo(safe_json(msgspec.json.encode(report).decode()) if as_json else text(report).rstrip("\n"))
     if page is not None:
         _write(page, html(report, pipeline or f"none, the key is the {key or 'id'}", to_datetime(SystemClock().utc())))
     sys.exit(0 if report.complete else 1)

@@ -9,13 +9,15 @@ from typing import Any
 import click
 
 from eventonce.auth import cautions
+from eventonce.cli import stderr
 from eventonce.cli.options import complete_files, takes_pipeline
-from eventonce.errors import ConfigError, EventRejected, counted
+from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
 from eventonce.event.formats import read_event
 from eventonce.event.formats.text import kind_of
 from eventonce.lint import Case, Finding, Lint
 from eventonce.rules import Keyed, Rulebook
+from eventonce.text import counted
 from eventonce.traffic.archive import Archive
 from eventonce.webhook.address import read_url
 
@@ -68,7 +70,7 @@ def _events(samples: tuple[str, ...]) -> list[Event]:
         if isinstance(sample.event, Event):
             events.append(sample.event)
         else:
-            click.echo(f"eventonce: --samples: {sample.location}: {sample.event}", err=True)
+            stderr.warn(f"--samples: {sample.location}: {sample.event}")
     for path, reason in recorded.unreadable.items():
         raise ConfigError(f"--samples: {path}: {reason}")
     if not events:

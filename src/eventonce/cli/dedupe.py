@@ -12,8 +12,8 @@ import msgspec
 from eventonce.cli.archive_options import engine_options
 from eventonce.cli.options import complete_files, read_settings, takes_pipeline
 from eventonce.cli.progress import Progress
-from eventonce.errors import counted
 from eventonce.settings import rulebook
+from eventonce.text import counted, printable, safe_json
 from eventonce.traffic.archive import Archive
 from eventonce.traffic.dedupe import Dedupe, DedupeEngine, DedupeResult, OneMachine
 from eventonce.traffic.dedupe_plan import DedupePlan, Format
@@ -64,7 +64,7 @@ def dedupe(
         running = Dedupe(plan, chosen)
         with Progress(running) as progress:
             result = running.run(progress.step)
-    click.echo(msgspec.json.encode(result) if as_json else _text(result, out))
+    click.echo(safe_json(msgspec.json.encode(result).decode()) if as_json else _text(result, out))
     sys.exit(0 if result.complete else 1)
 
 
@@ -98,6 +98,6 @@ def _text(result: DedupeResult, out: str) -> str:
     lines = [f"{read}: {result.kept:,} kept, {dropped:,} dropped, {result.rejected:,} rejected."]
     if result.rejected:
         lines.append(f"what was rejected, and why: {os.path.join(out, 'rejected')}")  # noqa: PTH118  # as it was given
-    lines += [f"empty: {path}" for path in result.empty]
-    lines += [f"not read: {file.path}: {file.reason}" for file in result.unreadable]
+    lines += [f"empty: {printable(path)}" for path in result.empty]
+    lines += [f"not read: {printable(file.path)}: {printable(file.reason)}" for file in result.unreadable]
     return "\n".join(lines)

@@ -29,9 +29,9 @@ from eventonce.event import Delivery, Event
 from eventonce.event.formats import read_event
 from eventonce.event.keys import Key
 from eventonce.event.reading import split_events
-from eventonce.observe.text import one_line
 from eventonce.rules import Rulebook
 from eventonce.settings import rulebook
+from eventonce.text import one_line
 
 _MAX_PART = 160  # characters
 _DROPPED_AGAIN = "a dead letter of it would be dropped as well, but --reprocess runs it once more"

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -19,6 +20,7 @@ from eventonce.rules.rule import Rule
 from eventonce.settings import Settings, load_for_command, remembered
 from eventonce.sources import open_source
 from eventonce.stores import open_store
+from eventonce.stores.url import redact_url
 from eventonce.wire import open_once
 
 Command = Callable[..., Any]
@@ -76,6 +78,19 @@ def pipeline_options(command: Command) -> Command:
     return command
 
 
+def allow_host_option(command: Command) -> Command:
+    """Add the option for names under which `--listen` may be reached."""
+    text = "A further name by which clients may reach --listen. Repeatable."
+    return click.option("--allow-host", multiple=True, metavar="NAME", help=text)(command)
+
+
+def display_url(url: str) -> str:
+    """Return the URL of a source, a sink or a store without what may be secret in it."""
+    if url == "-":
+        return url
+    return redact_url(url).partition("#")[0] if url.startswith(("http://", "https://")) else redact_url(url)
+
+
 def read_settings(pipeline: str | None, key: str | None = None, **options: Any) -> Settings:
     """Return the settings of a pipeline file and of options. Options override the file."""
     settings = load_for_command(pipeline, **options)
@@ -88,10 +103,18 @@ def read_settings(pipeline: str | None, key: str | None = None, **options: Any) 
     return msgspec.structs.replace(settings, rule=[rule])
 
 
-def open_existing(settings: Settings) -> Once:
-    """Return the engine of a pipeline. Its store must exist."""
-    existing_store(settings).close()
-    return open_once(settings)
+@contextmanager
+def open_existing(settings: Settings) -> Iterator[Once]:
+    """Open the engine of a pipeline. Its store must exist.
+
+    What the store's check warns of concerns workers, and is left to them and to `eventonce check`.
+    """
+    store = existing_store(settings)
+    try:
+        with open_once(settings, store=store) as once:
+            yield once
+    finally:
+        store.close()
 
 
 def existing_store(settings: Settings) -> Store:

@@ -9,6 +9,7 @@ from itertools import islice
 import click
 import msgspec
 
+from eventonce.cli import stderr
 from eventonce.cli.options import complete_files, takes_pipeline, traffic_paths
 from eventonce.cli.progress import Progress
 from eventonce.errors import ConfigError, describe
@@ -16,6 +17,7 @@ from eventonce.event import Event
 from eventonce.outbox import Publisher, PublishKind, PublishResult
 from eventonce.outbox.publisher import MAX_ATTEMPTS
 from eventonce.settings import load
+from eventonce.text import safe_json
 from eventonce.traffic.archive import Archive, RecordedEvent
 
 _BATCH = 500
@@ -65,7 +67,7 @@ def publish(
             for event, result in zip(batch, publisher.send(map(_publishable, batch)), strict=True):
                 counts[result.kind] += 1
                 progress.step()
-                _report(result, event, counts, progress, as_json=as_json)
+                _report(result, event, counts, as_json=as_json)
     for location, reason in recorded.unreadable.items():
         raise ConfigError(f"{location}: {reason}")
     sys.exit(1 if _unsent(counts) else 0)
@@ -81,17 +83,16 @@ def _publishable(recorded: RecordedEvent) -> Event | bytes:
     return recorded.event if isinstance(recorded.event, Event) else recorded.delivery.body
 
 
-def _report(
-    result: PublishResult, recorded: RecordedEvent, counts: Counter[PublishKind], progress: Progress, *, as_json: bool
-) -> None:
+def _report(result: PublishResult, recorded: RecordedEvent, counts: Counter[PublishKind], *, as_json: bool) -> None:
     error = None if result.error is None else describe(result.error)
     if as_json:
         fields = {name: getattr(result, name) for name in ("kind", "identity", "id", "attempts", "code")}
-        click.echo(msgspec.json.encode({**fields, "error": error, "place": recorded.location}))
+        encoded = msgspec.json.encode({**fields, "error": error, "place": recorded.location})
+        click.echo(safe_json(encoded.decode()))
     elif not result.ok and _unsent(counts) <= _MAX_WARNINGS:
-        progress.say(f"{recorded.location}: {result.kind}: {describe(result.error)}")
+        stderr.line(f"{recorded.location}: {result.kind}: {describe(result.error)}")
     elif not result.ok and _unsent(counts) == _MAX_WARNINGS + 1:
-        progress.say("more of these are not shown")
+        stderr.line("more of these are not shown")
 
 
 def _unsent(counts: Counter[PublishKind]) -> int:
@@ -100,4 +101,4 @@ def _unsent(counts: Counter[PublishKind]) -> int:
 
 def _close(counts: Counter[PublishKind]) -> None:
     summary = [f"{counts[kind]:,} {kind}" for kind in PublishKind if counts[kind] or kind is PublishKind.PUBLISHED]
-    click.echo(", ".join(summary), err=True)
+    stderr.result({kind.value: counts[kind] for kind in PublishKind}, ", ".join(summary))

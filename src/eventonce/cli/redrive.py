@@ -1,7 +1,6 @@
 """`eventonce redrive`: show a plan, and run dead letters through the pipeline again."""
 
 import json
-import logging
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -11,11 +10,11 @@ from typing import Any
 import click
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
+from eventonce.cli import stderr
 from eventonce.cli.options import complete_files, parse_key, pipeline_options, read_settings, takes_pipeline
 from eventonce.cli.progress import Progress
 from eventonce.clock import SystemClock, duration, to_datetime
-from eventonce.errors import counted, describe
-from eventonce.observe.text import one_line
+from eventonce.errors import describe
 from eventonce.ports import Sink
 from eventonce.redrive import (
     DONE,
@@ -31,6 +30,7 @@ from eventonce.redrive import (
 )
 from eventonce.settings import Settings, dead_letter_url
 from eventonce.sinks import open_sink
+from eventonce.text import counted, one_line, printable
 from eventonce.wire import open_once
 
 _MAX_GROUPS = 20
@@ -79,7 +79,7 @@ def redrive(
       eventonce redrive pipeline.toml --rule orders --since 2h --reason "no route to host"
       eventonce redrive pipeline.toml --from sqs://billing-undelivered --yes
     """
-    logging.basicConfig(format="eventonce: %(message)s", level=logging.ERROR if as_json else logging.WARNING)
+    stderr.setup("error" if as_json else "warning", json=as_json)
     letter_filter = _letter_filter(options)
     settings = read_settings(pipeline, **options)
     with ExitStack() as stack:
@@ -90,7 +90,7 @@ def redrive(
             _list(selection.chosen)
         elif not as_json:
             _show(box, selection, on_stderr=not dry_run)
-        if dry_run or not selection.letters or not (yes or _confirmed(len(selection.letters))):
+        if dry_run or not selection.letters or not (yes or _confirmed(len(selection.letters), as_json=as_json)):
             return
         settings = redrive_settings(settings, reprocess=reprocess)
         succeeded = _redrive(stack, settings, box, selection.letters, reprocess=reprocess, as_json=as_json)
@@ -107,7 +107,9 @@ def _letter_filter(options: dict[str, Any]) -> LetterFilter:
     )
 
 
-def _confirmed(count: int) -> bool:
+def _confirmed(count: int, *, as_json: bool) -> bool:
+    if as_json:
+        raise click.UsageError("cannot ask with --json; add --yes to redrive, or --dry-run to look")
     if sys.stdin is None or not sys.stdin.isatty():
         raise click.UsageError("cannot ask without a terminal; add --yes to redrive, or --dry-run to look")
     return click.confirm(f"redrive {count:,}?", err=True)
@@ -145,7 +147,7 @@ def _show(box: DeadLetterBox, selection: RedrivePlan, *, on_stderr: bool) -> Non
             lines.append(f"{'':>8}  cannot be redriven: {one_line(group.unreadable)}")
     if len(grouped) > _MAX_GROUPS:
         lines.append(f"{'':>8}  and {counted(len(grouped) - _MAX_GROUPS, 'more reason')}")
-    click.echo("\n".join(lines), err=on_stderr)
+    click.echo("\n".join(map(printable, lines)), err=on_stderr)
 
 
 # --- the redrive ---
@@ -191,26 +193,22 @@ class _Watcher:
         self.progress.step()
         if self._as_json:
             fields = {"letter": letter.id, "place": letter.location, "outcome": outcome.kind, "rule": outcome.rule}
-            self.progress.say(
-                json.dumps(fields | ({} if outcome.error is None else {"reason": describe(outcome.error)}))
-            )
+            stderr.result(fields | ({} if outcome.error is None else {"reason": describe(outcome.error)}))
         elif outcome.kind not in (OutcomeKind.PROCESSED, OutcomeKind.DUPLICATE):
             self._warn(letter, outcome)
 
     def close(self) -> None:
         """Print the count of each outcome."""
-        if self._as_json:
-            counts = {kind.value: self._kinds[kind] for kind in OutcomeKind}
-            click.echo(json.dumps({"letters": self.position, **counts}), err=True)
-            return
+        counts = {kind.value: self._kinds[kind] for kind in OutcomeKind}
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in self._kinds.items())
         remaining = self.size - sum(self._kinds[kind] for kind in DONE)
         suffix = f"; {counted(remaining, 'letter remains', 'letters remain')}" if remaining else ""
-        click.echo(f"{self.position:,} of {self.size:,} tried{': ' if kinds else ''}{kinds}{suffix}", err=True)
+        tried = f"{self.position:,} of {self.size:,} tried{': ' if kinds else ''}{kinds}{suffix}"
+        stderr.result({"letters": self.position, **counts}, tried)
 
     def _warn(self, letter: DeadLetter, outcome: Outcome) -> None:
         self._warnings += 1
         if self._warnings <= _MAX_WARNINGS:
-            self.progress.say(f"{letter.location}: {outcome.kind}: {one_line(describe(outcome.error))}")
+            stderr.line(f"{letter.location}: {outcome.kind}: {one_line(describe(outcome.error))}")
         elif self._warnings == _MAX_WARNINGS + 1:
-            self.progress.say("further failures are not shown (all of them are in the remaining letters)")
+            stderr.line("further failures are not shown (all of them are in the remaining letters)")

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import click
 import msgspec
 
+from eventonce.cli import stderr
 from eventonce.cli.options import complete_files, traffic_paths
 from eventonce.cli.progress import Progress
 from eventonce.clock import duration
@@ -134,7 +135,7 @@ class _Sending:
             for error in results:
                 progress.step()
                 if error is not None:
-                    self._report(error, progress)
+                    self._report(error)
 
     def _batches(self) -> Iterator[list[_Due]]:
         started_at = time.monotonic()
@@ -146,14 +147,14 @@ class _Sending:
             else:
                 time.sleep(min(_NAP, self._schedule[self.position].after - now))
 
-    def _report(self, error: Exception, progress: Progress) -> None:
+    def _report(self, error: Exception) -> None:
         self.refused += 1
         if self.refused <= _MAX_WARNINGS:
-            progress.say(f"refused: {describe(error)}")
+            stderr.line(f"refused: {describe(error)}")
         elif self.refused == _MAX_WARNINGS + 1:
-            progress.say("more of these are not shown")
+            stderr.line("more of these are not shown")
 
 
 def _close(sending: _Sending) -> None:
     summary = f"{sending.position - sending.refused:,} of {sending.size:,} sent"
-    click.echo(summary + (f", {sending.refused:,} refused" if sending.refused else ""), err=True)
+    stderr.result({}, summary + (f", {sending.refused:,} refused" if sending.refused else ""))

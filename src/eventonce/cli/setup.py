@@ -7,6 +7,7 @@ import click
 from eventonce.aws_setup.account import Account
 from eventonce.aws_setup.apply import SetupStep, look
 from eventonce.aws_setup.plan import make_plan
+from eventonce.cli import stderr
 from eventonce.cli.options import takes_pipeline
 from eventonce.settings import load_for_command
 
@@ -52,7 +53,7 @@ def _confirm(*, yes: bool) -> None:
     if sys.stdin is None or not sys.stdin.isatty():
         raise click.UsageError("nothing was done, cannot ask without a terminal; add --yes, or --dry-run to look")
     if not click.confirm("Apply this plan?", err=True):
-        click.echo("nothing was done", err=True)
+        stderr.result({}, "nothing was done")
         sys.exit(1)
 
 

@@ -17,6 +17,7 @@ from eventonce.event import Delivery, Event
 from eventonce.event.paths import read_time
 from eventonce.event.reading import split_events
 from eventonce.ports import DeadLetter, DeadLetterSink
+from eventonce.text import one_line
 
 OUTCOME, RULE = "eventonce-outcome", "eventonce-rule"  # message attributes that tell letters apart unread
 MAX_LETTERS = 10_000  # per redrive: they are held in memory, and a queue hides them from others
@@ -40,7 +41,7 @@ def write_dead_letters(sink: DeadLetterSink, dead: DeadEvents, now: int) -> Dead
     try:
         sink.write(dead, now)
     except LettersNotKept as error:
-        _log.error("%s", describe(error))
+        _log.error("%s", one_line(describe(error)))
         return [dead[number] for number in error.numbers]
     return ()
 

@@ -16,11 +16,11 @@ from eventonce.errors import (
     SinkDown,
     StoreError,
     TooManyAttempts,
-    counted,
     describe,
 )
 from eventonce.event.keys import Key
 from eventonce.rules import CompiledRule
+from eventonce.text import counted
 
 _LONGEST_ERROR = 500
 _BLAMELESS = (StoreError, LeaseLost, SinkDown)  # not caused by the event, so not an attempt of it

@@ -7,12 +7,13 @@ from typing import NamedTuple
 from eventonce.backoff import backoff
 from eventonce.claims.outcome import Outcome
 from eventonce.claims.outcome import OutcomeKind as Ending
-from eventonce.errors import EventOnceError, EventRejected, SinkDown, TooManyAttempts, counted, describe
+from eventonce.errors import EventOnceError, EventRejected, SinkDown, TooManyAttempts, describe
 from eventonce.event import Delivery
 from eventonce.event.stamp import add_stamp
 from eventonce.outbox.feed import ReleasedRow
 from eventonce.outbox.message import PublishKind, PublishResult
 from eventonce.outbox.rows import PendingRow
+from eventonce.text import counted
 
 FIRST_REST, LONGEST_REST = 500, 300_000  # milliseconds that a group rests after a failure
 PublishedRows = Sequence[tuple[PendingRow, PublishResult]]

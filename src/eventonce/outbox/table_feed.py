@@ -6,9 +6,9 @@ import uuid
 from collections.abc import Sequence
 from typing import Protocol
 
-from eventonce.errors import counted
 from eventonce.outbox.feed import SWEEP_LIMIT, Backlog, ReleasedRow
 from eventonce.outbox.rows import PendingRow
+from eventonce.text import counted
 
 _log = logging.getLogger("eventonce")
 

@@ -3,7 +3,7 @@
 import logging
 
 from eventonce.clock import Clock
-from eventonce.errors import counted
+from eventonce.text import counted, one_line
 
 RETRY_AFTER = "5"  # seconds
 _EVERY = 60_000  # milliseconds
@@ -38,4 +38,4 @@ class Refusals:
         self._logged_at[status] = now
         unlogged = self._unlogged.pop(status, 0)
         suffix = f" (and {counted(unlogged, 'earlier one')})" if unlogged else ""
-        _log.warning("http: a request was refused with %d: %s%s", status, refusal, suffix)
+        _log.warning("http: a request was refused with %d: %s%s", status, one_line(str(refusal)), suffix)

@@ -8,10 +8,11 @@ from urllib.parse import urlsplit
 
 from eventonce.clients.aws import AwsUrl, code, is_away
 from eventonce.clock import Clock, SystemClock, duration, to_datetime
-from eventonce.errors import SourceError, counted
+from eventonce.errors import SourceError
 from eventonce.event import Delivery
 from eventonce.observe.outage import Outage
 from eventonce.sources.visibility import BATCH, MAX_VISIBILITY, Visibility, VisibilityChange
+from eventonce.text import counted
 
 _MAX_WAIT = "20s"  # of a poll
 _DELETE_ATTEMPTS = 3

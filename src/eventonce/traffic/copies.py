@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from eventonce.clock import format_duration
-from eventonce.errors import counted
+from eventonce.text import counted
 from eventonce.traffic.gap_histogram import DAY, MINUTE, SECOND
 from eventonce.traffic.table import MOST, Column, Table
 

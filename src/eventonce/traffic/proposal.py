@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from eventonce.errors import counted
+from eventonce.text import counted, spaced
 from eventonce.traffic.advise import ENOUGH, Advice, ignorable
 from eventonce.traffic.copies import Likeness
 from eventonce.traffic.table import MAX_COLUMNS, Column
@@ -205,14 +205,9 @@ def _alternative(alternative: dict[str, Any]) -> str:
 
 def _comment(sentences: Sequence[str] | Iterator[str]) -> Iterator[str]:
     for sentence in sentences:
-        first, *more = wrap(_harmless(sentence), _WIDTH, break_long_words=False, break_on_hyphens=False) or [""]
+        first, *more = wrap(spaced(sentence), _WIDTH, break_long_words=False, break_on_hyphens=False) or [""]
         yield f"# {first}"
         yield from (f"#   {line}" for line in more)
-
-
-def _harmless(text: str) -> str:
-    """Replace characters that a comment may not have, or that a terminal would obey."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _value(value: Any) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from html import escape
 
-from eventonce.errors import counted
+from eventonce.text import counted, printable
 from eventonce.traffic.report import AuditReport, Bar, Between, Counts, Reason, Suspicious, TypeReport
 from eventonce.traffic.report_text import (
     COLUMNS,
@@ -15,7 +15,6 @@ from eventonce.traffic.report_text import (
     end_of,
     has_details,
     names,
-    printable,
     shown_columns,
     summary,
     windows,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from textwrap import fill
 
-from eventonce.errors import counted
+from eventonce.text import counted, printable
 from eventonce.traffic.report import AuditReport, Bar, Between, Counts, Reason, Suspicious, TypeReport
 
 # The counts in their order, with their heads and meanings. A count that is 0 everywhere has no column.
@@ -34,13 +34,6 @@ _BAR, _WIDTH = 40, 100  # characters
 def text(report: AuditReport) -> str:
     """Return the whole report as text."""
     return "\n".join(_lines(report)) + "\n"
-
-
-def printable(text: str) -> str:
-    """Return words of the traffic without characters that move a cursor or hide a letter."""
-    if text.isprintable():
-        return text
-    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
 def names(type_report: TypeReport) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
-from eventonce.errors import counted
+from eventonce.text import counted
 
 _GOOD = (OutcomeKind.PROCESSED, OutcomeKind.DUPLICATE, OutcomeKind.STALE, OutcomeKind.EXPIRED)
 

@@ -256,7 +256,7 @@ def test_samples_without_events_are_reported(folder: Path) -> None:
     (folder / "samples.jsonl").write_text(f"{json.dumps(ORDER)}\nbroken\n")
     done = run(folder, "check", "pipeline.toml", "--samples", "samples.jsonl")
     assert done.returncode == 0
-    assert "eventonce: --samples: samples.jsonl:2: is not JSON" in done.stderr
+    assert "eventonce: warning: --samples: samples.jsonl:2: is not JSON" in done.stderr
     (folder / "samples.jsonl").write_text("broken\n")
     done = run(folder, "check", "pipeline.toml", "--samples", "samples.jsonl")
     assert (done.returncode, "--samples: no event was found" in done.stderr) == (2, True)
@@ -296,7 +296,11 @@ def test_a_full_stdout_is_reported_in_one_sentence(folder: Path, words: list[str
             check=False,
         )
     assert done.returncode == 2
-    assert done.stderr == "eventonce: stdout: No space left on device; fix this and run again\n"
+    sentence = "stdout: No space left on device; fix this and run again"
+    if "--json" in words:
+        assert json.loads(done.stderr)["message"] == sentence
+    else:
+        assert done.stderr == f"eventonce: {sentence}\n"
 
 
 def test_check_warns_of_headers_that_the_signature_does_not_cover(

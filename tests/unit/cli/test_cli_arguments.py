@@ -10,7 +10,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from eventonce.cli.main import VERBS, cli
-from eventonce.errors import counted
+from eventonce.text import counted
 
 NAMES = [name for group in VERBS.values() for name in group]
 PIPELINES = [

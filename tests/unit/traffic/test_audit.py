@@ -24,6 +24,7 @@ from eventonce.event.keys import canonical
 from eventonce.event.stamp import add_stamp
 from eventonce.rules import Rulebook
 from eventonce.rules.rule import Rule
+from eventonce.text import printable
 from eventonce.traffic import file_ranges, fingerprint
 from eventonce.traffic.archive import Archive, RecordedEvent, time_ms
 from eventonce.traffic.audit import audit
@@ -42,7 +43,7 @@ from eventonce.traffic.ledger import (
 )
 from eventonce.traffic.report import AuditReport, Counts, TypeReport
 from eventonce.traffic.report_html import html as page_of
-from eventonce.traffic.report_text import printable, text
+from eventonce.traffic.report_text import text
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ORDERS = Rule(name="orders", key=["detail.order"], window="1d")

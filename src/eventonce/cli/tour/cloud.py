@@ -11,7 +11,8 @@ from typing import Any
 from eventonce.cli.tour.tour import Charges
 from eventonce.cli.tour.traffic import DemoTraffic
 from eventonce.clients.aws import client
-from eventonce.errors import EventOnceError, counted
+from eventonce.errors import EventOnceError
+from eventonce.text import counted
 
 _PIPELINE = """\
 consumer    = "billing"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eventonce.cli.tour.traffic import DemoTraffic
-from eventonce.errors import counted
+from eventonce.text import counted
 
 _PIPELINE = """\
 consumer    = "billing"

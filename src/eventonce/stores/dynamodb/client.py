@@ -21,9 +21,10 @@ from botocore.validate import validate_parameters
 
 from eventonce.clients import aws
 from eventonce.clock import Clock
-from eventonce.errors import ConfigError, StoreError, StoreUnusable, counted
+from eventonce.errors import ConfigError, StoreError, StoreUnusable
 from eventonce.forks import register_for_forks
 from eventonce.stores.dynamodb.time import ServerTime
+from eventonce.text import counted
 
 _WARN_EVERY = 60_000
 _CONNECTIONS = 50  # that may stay open, for all threads that share the store

@@ -32,7 +32,7 @@ from eventonce.claims.protocol import (
 from eventonce.clients import libpq
 from eventonce.clients.libpq import TIMEOUT
 from eventonce.clock import LONGEST, Clock, SystemClock
-from eventonce.errors import ConfigError, StoreBusy, StoreError, StoreUnusable, counted
+from eventonce.errors import ConfigError, StoreBusy, StoreError, StoreUnusable
 from eventonce.event.keys import Key
 from eventonce.forks import register_for_forks
 from eventonce.ports import Swept
@@ -43,6 +43,7 @@ from eventonce.stores.postgres.schema import create_tables, statement
 from eventonce.stores.postgres.transaction import PostgresTransaction
 from eventonce.stores.retry import RELEASE_TIMEOUT, call_with_retries
 from eventonce.stores.url import parse_timeout
+from eventonce.text import counted
 
 _CONNECTIONS = 8  # for the verbs of one process; each holds one for one statement
 _TRANSACTIONS = 64  # handlers inside ctx.tx at a time

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from eventonce.clock import duration, format_duration
-from eventonce.errors import ConfigError, EventOnceError, counted
+from eventonce.errors import ConfigError, EventOnceError
 from eventonce.rules import Rulebook
+from eventonce.text import counted
 from eventonce.traffic.drivers import need
 from eventonce.traffic.keys import Rules, rulebook_of
 from eventonce.traffic.recipe import Recipe
