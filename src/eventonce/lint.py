@@ -202,8 +202,7 @@ class Lint:
                 self._warn(self._lines.find(entry=name), text)
 
     def _identity(self) -> Rule:
-        window = self.table.get("window", "14d")
-        return identity(window if isinstance(window, str | int | float) else "14d", "retry")
+        return identity(self._defaults.get("window", DEFAULT_WINDOW), "retry")
 
     # --- rules ---
 

@@ -11,7 +11,7 @@ from eventonce.claims import memo, protocol
 from eventonce.claims.lease import read_lease
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.claims.protocol import ClaimRequest, Record, Won
-from eventonce.clock import LONGEST, Clock, SystemClock, duration
+from eventonce.clock import LONGEST, Clock, Duration, SystemClock, duration
 from eventonce.closing import Closing
 from eventonce.engine import endings
 from eventonce.engine.context import AsyncHandlerFunction, HandlerFunction
@@ -49,7 +49,7 @@ class Once(Closing):
 
     `store` is a URL or a store. `rules` is a rule, several rules, or the path of a TOML file with rules. An event that
     no rule matches is keyed by its own id, with `window`, `on_store_error` and `remember`. A duration is a string like
-    "60s" or a number of seconds.
+    "60s", or a timedelta.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class Once(Closing):
         *,
         consumer: str = "default",
         rules: Rule | Sequence[Rule] | str | os.PathLike[str] = (),
-        window: str | float = DEFAULT_WINDOW,
+        window: Duration = DEFAULT_WINDOW,
         on_store_error: OnStoreError = "retry",
         remember: Remember = "seen",
-        lease: str | float = "60s",
-        busy_wait: str | float = 0,
+        lease: Duration = "60s",
+        busy_wait: Duration = "0s",
         max_attempts: int = 5,
         max_result: int = memo.MAX_RESULT,
         max_bytes: int = MAX_BYTES,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from eventonce.clock import duration
+from eventonce.clock import Duration, duration
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
 from eventonce.event.keys import Digester, Key, Part, canonical, canonical_parsed, carrier_part, part, powertools_key
@@ -22,7 +22,7 @@ _MAX_CACHED = 4096  # pairs of source and type
 _LONGEST_CACHED = 1000  # characters of a pair
 
 
-def identity(window: str | float, on_store_error: OnStoreError, remember: Remember = "seen") -> Rule:
+def identity(window: Duration, on_store_error: OnStoreError, remember: Remember = "seen") -> Rule:
     """Return the rule of an event that no other rule matches. Its key is its own id."""
     return Rule(name="id", window=window, on_store_error=on_store_error, remember=remember)
 
@@ -60,8 +60,8 @@ class CompiledRule:
         self.max_age = None if rule.max_age is None else duration(rule.max_age)
         self.pattern = _pattern(rule)
         ahead = rule.version_ahead
-        self.ahead_of_clock = duration(ahead) if isinstance(ahead, str) else CLOCKS_DIFFER  # milliseconds
         self.ahead_of_last = ahead if isinstance(ahead, int) else None
+        self.ahead_of_clock = CLOCKS_DIFFER if ahead is None or isinstance(ahead, int) else duration(ahead)
         self._reprocess = rule.replay == "reprocess"
         self._version = None if rule.version is None else getter(rule.version)
         self._ignored = Ignored([(name,) for name in VOLATILE] + [ignored_path(text) for text in rule.ignore])

@@ -80,7 +80,9 @@ def test_a_good_pipeline_has_no_findings(tmp_path: Path) -> None:
             '[[rule]]\nname = "x"\nreplaces = { name = "old", key = "ids" }',
             "rule 'x': replaces: rule 'old': key: unknown key 'ids'",
         ),
-        (1, "window = 0", "window: 0 remembers nothing"),
+        (1, "window = '0s'", "window: 0 remembers nothing"),
+        (1, "window = 14", 'window: 14 has no unit; write "14s" for seconds or "14d" for days'),
+        (3, '[[rule]]\nname = "x"\nwindow = 14', "window: 14 has no unit"),
         (2, "a = 1\nb = = 2", "is not TOML"),
     ],
 )
