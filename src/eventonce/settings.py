@@ -131,7 +131,7 @@ def dead_letter_url(settings: Settings) -> str:
     """Return the URL of the dead letters. `store` means a table beside the claims."""
     if settings.dead_letter != "store":
         return settings.dead_letter
-    if not settings.store.startswith(("sqlite:", "postgresql:")):
+    if not settings.store.startswith(("sqlite:", "postgresql:", "postgres:")):
         raise ConfigError(
             f"dead_letter: {settings.store.partition(':')[0]}: has no table of dead letters, only SQLite and "
             "PostgreSQL have one; use a file or sqs://QUEUE"

@@ -11,10 +11,17 @@ import click
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.claims.protocol import Record
 from eventonce.cli.key import describe_event
-from eventonce.cli.options import events_or_keys, keys_of, open_existing, pipeline_options, read_settings
+from eventonce.cli.options import (
+    events_or_keys,
+    keys_of,
+    open_events,
+    open_existing,
+    pipeline_options,
+    read_settings,
+)
 from eventonce.cli.peek import describe_record
 from eventonce.engine import Once
-from eventonce.errors import ConfigError, EventRejected, describe
+from eventonce.errors import EventRejected, describe
 from eventonce.event import Delivery, Event
 from eventonce.event.formats import read_event
 from eventonce.event.keys import Key
@@ -22,7 +29,6 @@ from eventonce.event.reading import split_events
 from eventonce.observe.text import one_line
 from eventonce.rules import Rulebook
 from eventonce.settings import rulebook
-from eventonce.sources import FileSource
 
 _MAX_PART = 160  # characters
 _DROPPED_AGAIN = "a dead letter of it would be dropped as well, but --reprocess runs it once more"
@@ -93,9 +99,7 @@ def _explanations(
 
 
 def _read(events: str) -> Iterator[Delivery]:
-    if "://" in events:
-        raise ConfigError(f"--events: {events}: is not a file; read events from a file or stdin")
-    source = FileSource(events)
+    source = open_events(events, "--events: ")
     try:
         while deliveries := source.receive(100):
             yield from (part for delivery in deliveries for part in split_events(delivery))

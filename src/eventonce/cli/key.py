@@ -8,14 +8,13 @@ from typing import Any
 
 import click
 
-from eventonce.cli.options import pipeline_options, read_settings
+from eventonce.cli.options import open_events, pipeline_options, read_settings
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
 from eventonce.event.difference import differences
 from eventonce.event.formats import MAX_BYTES, read_events
 from eventonce.rules import CompiledRule, Rulebook
 from eventonce.settings import rulebook
-from eventonce.sources import FileSource
 
 
 @click.command()
@@ -56,9 +55,7 @@ def _show(rulebook: Rulebook, name: str) -> bool:
 
 def _events(name: str) -> Iterator[tuple[str, Event | EventRejected]]:
     """Yield the events of a file, each with its position."""
-    if "://" in name:
-        raise ConfigError(f"{name}: is not a file; read events from a file or stdin")
-    source = FileSource(name)
+    source = open_events(name)
     try:
         while deliveries := source.receive(100):
             for delivery in deliveries:

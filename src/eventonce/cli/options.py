@@ -15,8 +15,9 @@ from eventonce.event.reading import split_events
 from eventonce.ports import Checkable, Store
 from eventonce.rules.rule import Rule
 from eventonce.settings import Settings, load, remembered
-from eventonce.sources import open_source
+from eventonce.sources import FileSource
 from eventonce.stores import open_store
+from eventonce.urls import file_name
 from eventonce.wire import open_once
 
 Command = Callable[..., Any]
@@ -73,14 +74,20 @@ def keys_of(once: Once, keys: tuple[str, ...], events: str | None) -> Iterator[l
         yield [parse_key(text) for text in keys]
     if events is None:
         return
-    if "://" in events:
-        raise ConfigError(f"--events: {events}: is not a file; read events from a file or stdin")
-    source = open_source(events)
+    source = open_events(events, "--events: ")
     try:
         while deliveries := source.receive(_BATCH):
             yield [key for delivery in deliveries for key in _keys(once, delivery)]
     finally:
         source.close()
+
+
+def open_events(url: str, label: str = "") -> FileSource:
+    """Open a file of events, or stdin as `-`."""
+    name = file_name(url)
+    if name is None:
+        raise ConfigError(f"{label}{url}: is not a file; read events from a file or stdin (a colon needs file:NAME)")
+    return FileSource(name)
 
 
 def _keys(once: Once, delivery: Delivery) -> Iterator[Key]:

@@ -23,6 +23,7 @@ from eventonce.observe.monitoring import Monitoring
 from eventonce.observe.outage import awaited
 from eventonce.ports import Hook
 from eventonce.settings import Settings
+from eventonce.urls import file_name
 from eventonce.wire import Pipeline
 from eventonce.worker import OutcomeCounts, Worker, WorkerPool, open_worker
 from eventonce.worker.pool import THREADS
@@ -145,7 +146,7 @@ def _open(settings: Settings, hooks: Sequence[Hook], say: Say) -> Pipeline | Non
     try:
         return Pipeline(settings, hooks)
     except EventOnceError as error:
-        if not error.retryable or "://" not in settings.source:
+        if not error.retryable or file_name(settings.source) is not None:
             raise
         failed = error
     stop = threading.Event()

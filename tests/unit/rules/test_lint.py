@@ -46,7 +46,7 @@ def test_a_good_pipeline_has_no_findings(tmp_path: Path) -> None:
         (1, "max_attempts = 'x'", "max_attempts: must be a whole number, not a string"),
         (1, "consumer = 5", "consumer: must be a string, not a whole number"),
         (3, "[[rule]]\nname = 'x'\nrefresh = 'yes'", "refresh: must be true or false, not a string"),
-        (1, 'store = "redys://x"', "is not a store URL"),
+        (1, 'store = "redys://x"', "redys:// is not supported; did you mean redis://HOST"),
         (1, 'source = "ftp://x"', "ftp:// is not supported"),
         (1, 'sink = "python:nothing_here:f"', "module 'nothing_here' cannot be imported"),
         (2, '[[rule]]\nnam = "x"', "unknown setting 'nam'; did you mean 'name'?"),
