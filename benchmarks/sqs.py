@@ -195,7 +195,7 @@ def _in_progress(server: Ministack, folder: str, *, computes: bool) -> bool:
 
     hook, BeatingSource.beats = BeatingClaims(), Heartbeats()
     source = BeatingSource(f"sqs://{name}?region=us-east-1&endpoint={server.endpoint()}&wait=1s")
-    with Once("memory:", lease=VISIBILITY, hooks=[hook]) as once:
+    with Once("memory:", lease=f"{VISIBILITY}s", hooks=[hook]) as once:
         pool = WorkerPool(once, source, handle, DeadFile(f"{folder}/dead.jsonl"), batch=IN_PROGRESS // 10, threads=10)
         thread = threading.Thread(target=pool.run, args=(60_000,))
         thread.start()

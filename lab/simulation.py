@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from eventonce.claims.protocol import Claim, ClaimRequest
+from eventonce.clock import duration, format_duration
 from eventonce.dead_letters.letter import DeadEvents
 from eventonce.engine import Once
 from eventonce.engine.context import Context
@@ -36,7 +37,7 @@ _SKEW = 900  # of the clock of a process, either way
 _TICK = LEASE // 6
 _MAX_FAULTS = 7
 _HANDLER_FAULT = 6  # percent
-_LONG, _SHORT = 1_209_600, 8  # seconds of a window; the short one can expire in a run
+_LONG, _SHORT = "14d", "8s"  # windows; the short one can expire in a run
 _LATE = 6000  # milliseconds after which a copy may come, once or twice
 
 
@@ -208,7 +209,7 @@ class Simulation:
                 token = f"dead {event.id}".encode()
                 wants = [
                     ClaimRequest(
-                        self._scene.keys[event.id][0][0], _LONG * 1000, self._scene.version(event), shared=True
+                        self._scene.keys[event.id][0][0], duration(_LONG), self._scene.version(event), shared=True
                     )
                 ]
                 answers = self._store.claim(wants, token, lease)
@@ -245,8 +246,8 @@ class Simulation:
             link,
             consumer=CONSUMER,
             rules=self._scene.rules[rule],
-            lease=LEASE / 1000,
-            busy_wait=self._busy_wait / 1000,
+            lease=format_duration(LEASE),
+            busy_wait=format_duration(self._busy_wait),
             max_attempts=ATTEMPTS,
             clock=clock,
         )

@@ -74,7 +74,7 @@ def main(folder: Path) -> None:
         time.sleep(random.random() * _WORK)
 
     store = recorded(open_store(config["store"], clock), history)
-    once = Once(store, consumer=CONSUMER, lease=config["lease"], max_attempts=ATTEMPTS, clock=clock)
+    once = Once(store, consumer=CONSUMER, lease=f"{config['lease']}s", max_attempts=ATTEMPTS, clock=clock)
     source = _RecordedSource(open_source(config["queue"]), history)
     pool = WorkerPool(
         once, source, handle, open_dead_letters(str(folder / "dead.jsonl")), batch=10, threads=2, clock=clock

@@ -5,7 +5,7 @@ Times are whole milliseconds since 1970 in UTC, durations are whole milliseconds
 
 import re
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from eventonce.errors import ConfigError
@@ -14,6 +14,7 @@ from eventonce.errors import ConfigError
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 LONGEST = 100 * 365 * 86_400_000  # far beyond any window, near enough to fit every store's integers
 
 
@@ -39,12 +40,20 @@ class SystemClock:
         time.sleep(duration / 1000)
 
 
-def duration(value: str | float, setting: str = "duration") -> int:
-    """Read `"14d"`, `"1h30m"`, `"250ms"` or a number of seconds as milliseconds."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ConfigError(f"{setting}: {value!r} is not a duration; write it like 500ms, 60s, 15m, 24h or 14d")
-    millis = _parse(value) if isinstance(value, str) else value * 1000
+Duration = str | timedelta  # as a user writes it
+
+
+def duration(value: Duration, setting: str = "duration") -> int:
+    """Read `"14d"`, `"1h30m"`, `"250ms"` or a timedelta as milliseconds. A bare number is refused: it has no unit."""
+    if isinstance(value, timedelta):
+        millis: float | None = value / timedelta(milliseconds=1)
+    else:
+        millis = _parse(value) if isinstance(value, str) else None
     if millis is None or not 0 <= millis <= LONGEST:
+        number = str(value).strip()
+        if _NUMBER.fullmatch(number):
+            remedy = f'write "{number}s" for seconds or "{number}d" for days (in Python also a timedelta)'
+            raise ConfigError(f"{setting}: {value!r} has no unit; {remedy}")
         raise ConfigError(f"{setting}: {value!r} is not a duration; write it like 500ms, 60s, 15m, 24h or 14d")
     return round(millis)
 

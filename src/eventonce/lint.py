@@ -13,6 +13,7 @@ import msgspec
 
 from eventonce.clients.aws import NoRegion, has_region
 from eventonce.clock import duration, format_duration
+from eventonce.dead_letters import check_dead_letters
 from eventonce.environment import with_password
 from eventonce.errors import ConfigError, EventRejected, StoreError
 from eventonce.event import Event
@@ -28,10 +29,11 @@ from eventonce.rules.references import References
 from eventonce.rules.rule import DEFAULT_WINDOW, Rule, default_name
 from eventonce.rules.rulebook import shared_keys
 from eventonce.settings import Settings, with_numbers
-from eventonce.sinks import open_sink
+from eventonce.sinks import check_sink, open_sink
 from eventonce.sources import check_source
 from eventonce.stores import check_url, has_server, open_store
 from eventonce.text import counted
+from eventonce.urls import file_name
 
 _DEFAULTS = ("window", "on_store_error", "remember")  # rules inherit these from the settings above them
 _CROSS = ("name", "key", "otherwise", "version")  # other fields of a rule depend on these
@@ -223,8 +225,12 @@ class Lint:
     def _files(self) -> None:
         """Warn of missing files. They may belong to another folder or machine, or be created later."""
         for name in ("source", "sink", "dead_letter"):
-            file = self.table.get(name)
-            if not isinstance(file, str) or file == "-" or ":" in file:
+            url = self.table.get(name)
+            try:
+                file = file_name(url) if isinstance(url, str) else None
+            except ConfigError:  # which the check of the URL reports
+                continue
+            if file in (None, "-") or url == "store":
                 continue
             path = Path(file) if name == "source" else Path(file).parent
             kind = "file" if name == "source" else "folder"
@@ -233,8 +239,7 @@ class Lint:
                 self._warn(self._lines.find(entry=name), text)
 
     def _identity(self) -> Rule:
-        window = self.table.get("window", "14d")
-        return identity(window if isinstance(window, str | int | float) else "14d", "retry")
+        return identity(self._defaults.get("window", DEFAULT_WINDOW), "retry")
 
     # --- rules ---
 
@@ -383,11 +388,21 @@ def _rank(name: str) -> int:
 
 
 def _sink(url: str) -> None:
-    if url.startswith("python:") or "://" in url:
+    if check_sink(url):
         open_sink(url)
 
 
-_URLS: dict[str, Callable[[str], Any]] = {"store": check_url, "source": check_source, "sink": _sink}
+def _dead_letter(url: str) -> None:
+    if url != "store":
+        check_dead_letters(url)
+
+
+_URLS: dict[str, Callable[[str], Any]] = {
+    "store": check_url,
+    "source": check_source,
+    "sink": _sink,
+    "dead_letter": _dead_letter,
+}
 
 
 def _name(table: Mapping[str, Any]) -> str:

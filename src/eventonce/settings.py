@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,6 +15,11 @@ from eventonce.rules import Rulebook, identity, read_all
 from eventonce.rules.files import check_names, explain, read_toml
 from eventonce.rules.references import References
 from eventonce.rules.rule import DEFAULT_WINDOW, OnStoreError, Remember, Rule
+
+if TYPE_CHECKING:
+    from eventonce.clock import Duration
+else:
+    Duration = Any  # msgspec has no union of a string and a timedelta; `duration` checks the value
 
 _BUS = re.compile(r"[/.\-_A-Za-z0-9]{1,256}")
 _RULE = re.compile(r"[.\-_A-Za-z0-9]{1,64}")
@@ -60,9 +65,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     source: str = "-"
     sink: str = "-"
     dead_letter: str = "eventonce-dead.jsonl"
-    window: str | float = DEFAULT_WINDOW
-    lease: str | float = "60s"
-    busy_wait: str | float = 0
+    window: Duration = DEFAULT_WINDOW
+    lease: Duration = "60s"
+    busy_wait: Duration = "0s"
     max_attempts: int = 5
     on_store_error: OnStoreError = "retry"
     remember: Remember | None = None  # by default `seen`, or `note` for requests that no rule matches
@@ -163,7 +168,7 @@ def dead_letter_url(settings: Settings) -> str:
     """Return the URL of the dead letters. `store` means a table beside the claims."""
     if settings.dead_letter != "store":
         return settings.dead_letter
-    if not settings.store.startswith(("sqlite:", "postgresql:")):
+    if not settings.store.startswith(("sqlite:", "postgresql:", "postgres:")):
         raise ConfigError(
             f"dead_letter: {settings.store.partition(':')[0]}: has no table of dead letters, only SQLite and "
             "PostgreSQL have one; use a file or sqs://QUEUE"

@@ -13,6 +13,7 @@ from eventonce.settings import Settings, dead_letter_url, remembered
 from eventonce.sinks import open_sink
 from eventonce.sources import open_source
 from eventonce.stores import open_store, store_file
+from eventonce.urls import file_name
 
 _log = logging.getLogger("eventonce")
 
@@ -39,7 +40,8 @@ def check_places(settings: Settings) -> None:
         raise ConfigError("sink and dead_letter are both stdout; send one of them to a file")
     urls = {"store": store_file(settings.store) or "-"}
     urls |= {"source": settings.source, "sink": settings.sink, "dead_letter": dead_letter_url(settings)}
-    files = [(name, Path(url).resolve()) for name, url in urls.items() if url != "-" and ":" not in url]
+    names = {name: file_name(url) for name, url in urls.items()}
+    files = [(name, Path(file).resolve()) for name, file in names.items() if file not in (None, "-")]
     for index, (name, file) in enumerate(files):
         for other, other_file in files[:index]:
             if file == other_file and not file.is_char_device():

@@ -63,7 +63,7 @@ class Refusals:
     def _loses_nothing(self, url: str, fault: While, reason: str) -> None:
         ran: list[str] = []
         events = [{"id": each} for each in "123"]
-        with Once(url, lease=LEASE / 1000, clock=ManualClock()) as once:  # on which retries end after a fixed number
+        with Once(url, lease=f"{LEASE}ms", clock=ManualClock()) as once:  # on which retries end after a fixed number
             once.run([{"id": "0"}], lambda event: None)
             with fault():
                 outcomes = once.run(events, lambda event: ran.append(event.id))
@@ -78,7 +78,7 @@ class Refusals:
 
     def _is_retried(self, url: str, fault: While) -> None:
         ran: list[int] = []
-        with Once(url, lease=LEASE / 1000, clock=ManualClock()) as once, ExitStack() as faults:
+        with Once(url, lease=f"{LEASE}ms", clock=ManualClock()) as once, ExitStack() as faults:
 
             def handle(event: Event, ctx: Any) -> None:
                 ran.append(ctx.attempt)

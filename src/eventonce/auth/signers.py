@@ -10,7 +10,7 @@ from binascii import Error as Base64Error
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from eventonce.clock import Clock, SystemClock, duration
+from eventonce.clock import Clock, Duration, SystemClock, duration
 from eventonce.errors import ConfigError
 from eventonce.event.formats.cloudevents import recognises_headers
 from eventonce.event.formats.headers import NAMING, READABLE
@@ -54,7 +54,7 @@ class Hmac(Signer):
         encoding: Literal["hex", "base64"] = "hex",
         prefix: str = "",
         timestamp: str | None = None,
-        tolerance: str | float = TOLERANCE,
+        tolerance: Duration = TOLERANCE,
         trust_headers: Sequence[str] = (),
         clock: Clock | None = None,
     ) -> None:
@@ -173,7 +173,7 @@ def shopify(*secrets: str, trust_headers: Sequence[str] = ()) -> Hmac:
 class Stripe(Signer):
     """Stripe's signer: `Stripe-Signature: t=TIME,v1=...`, over the time and the body."""
 
-    def __init__(self, *secrets: str, tolerance: str | float = TOLERANCE, clock: Clock | None = None) -> None:
+    def __init__(self, *secrets: str, tolerance: Duration = TOLERANCE, clock: Clock | None = None) -> None:
         self._secrets = _checked(secrets, "Stripe")
         self._freshness = Freshness(tolerance, clock)
 
@@ -206,7 +206,7 @@ class Bearer(Signer):
 class Freshness:
     """A check that a signed time is near enough to now."""
 
-    def __init__(self, tolerance: str | float, clock: Clock | None) -> None:
+    def __init__(self, tolerance: Duration, clock: Clock | None) -> None:
         self._tolerance = duration(tolerance, "auth: tolerance")
         self._clock = clock or SystemClock()
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from eventonce.auth.signers import unauthorized
-from eventonce.clock import Clock, SystemClock, duration
+from eventonce.clock import Clock, Duration, SystemClock, duration
 from eventonce.errors import ConfigError, MissingDriver, describe
 from eventonce.event.formats.text import from_base64
 from eventonce.event.paths import read_time
@@ -99,7 +99,7 @@ class Sns:
         self,
         *topics: str,
         fetch: Fetch | None = None,
-        tolerance: str | float = SNS_TOLERANCE,
+        tolerance: Duration = SNS_TOLERANCE,
         clock: Clock | None = None,
     ) -> None:
         if not topics:

@@ -11,10 +11,13 @@ import msgspec
 
 from eventonce.clients.aws import AwsUrl
 from eventonce.clock import duration
+from eventonce.dead_letters import check_dead_letters
 from eventonce.errors import ConfigError
 from eventonce.event.paths import ALIASES
 from eventonce.rules.rule import Rule
-from eventonce.settings import AwsSettings, Settings
+from eventonce.settings import AwsSettings, Settings, dead_letter_url
+from eventonce.sinks import check_sink
+from eventonce.sources import check_source
 from eventonce.stores import check_url
 from eventonce.stores.dynamodb.layout import Layout
 
@@ -156,6 +159,10 @@ def foreign(resource: Sink) -> bool:
 
 def make_plan(settings: Settings, *, function: bool = False) -> SetupPlan:
     """Return the resources of a pipeline, for a worker or for a Lambda function."""
+    check_url(settings.store)
+    check_source(settings.source)
+    check_sink(settings.sink)
+    check_dead_letters(dead_letter_url(settings))
     letters, sink = _letters(settings), _sink(settings)
     source = _source(settings, letters, function=function)
     rule = None if settings.aws is None else _rule(settings, settings.aws, source)
@@ -300,7 +307,6 @@ def _table(settings: Settings) -> TableResource | None:
     url = settings.store
     if not url.startswith("dynamodb://"):
         return None
-    check_url(url)
     default, query = Layout(), dict(parse_qsl(urlsplit(url).query))
     return TableResource(
         _address(url, "store"),

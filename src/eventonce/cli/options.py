@@ -18,9 +18,10 @@ from eventonce.event.reading import split_events
 from eventonce.ports import Checkable, Store
 from eventonce.rules.rule import Rule
 from eventonce.settings import Settings, load_for_command, remembered
-from eventonce.sources import open_source
+from eventonce.sources import FileSource
 from eventonce.stores import open_store
 from eventonce.stores.url import redact_url
+from eventonce.urls import file_name
 from eventonce.wire import open_once
 
 Command = Callable[..., Any]
@@ -140,9 +141,7 @@ def keys_of(once: Once, keys: tuple[str, ...], events: str | None) -> Iterator[l
 
 def read_file(name: str) -> Iterator[Sequence[Delivery]]:
     """Yield batches of what is in a file or on stdin. Raise `ConfigError` if there is nothing."""
-    if "://" in name:
-        raise ConfigError(f"{name}: is not a file; read events from a file or stdin")
-    source, empty = open_source(name), True
+    source, empty = open_events(name), True
     try:
         while deliveries := source.receive(_BATCH):
             empty = False
@@ -158,6 +157,14 @@ def _argument_key(text: str) -> Key:
         return parse_key(text)
     except ConfigError as error:
         raise ConfigError(f"{error} (a pipeline ends in .toml, and events are read with --events)") from None
+
+
+def open_events(url: str, label: str = "") -> FileSource:
+    """Open a file of events, or stdin as `-`."""
+    name = file_name(url)
+    if name is None:
+        raise ConfigError(f"{label}{url}: is not a file; read events from a file or stdin (a colon needs file:NAME)")
+    return FileSource(name)
 
 
 def _keys(once: Once, delivery: Delivery) -> Iterator[Key]:

@@ -29,6 +29,8 @@ from eventonce.observe.monitoring import Monitoring
 from eventonce.observe.outage import awaited
 from eventonce.ports import Hook
 from eventonce.settings import Settings, dead_letter_url
+from eventonce.text import counted
+from eventonce.urls import file_name
 from eventonce.wire import Pipeline
 from eventonce.worker import OutcomeCounts, Worker, WorkerPool, open_worker
 from eventonce.worker.pool import THREADS
@@ -122,7 +124,6 @@ def run(
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("eventonce.patience").addFilter(Repeats())  # each thread has its own
     with ExitStack() as stack:
-        settings = read_settings(pipeline, **options)
         listening = listen is not None
         log_events = log_as_json or (level in _EVENT_LEVELS and not as_json)
         monitoring = Monitoring(
@@ -176,7 +177,7 @@ def _open(settings: Settings, hooks: Sequence[Hook]) -> Pipeline | None:
     try:
         return Pipeline(settings, hooks)
     except EventOnceError as error:
-        if not error.retryable or "://" not in settings.source:
+        if not error.retryable or file_name(settings.source) is not None:
             raise
         failed = error
     stop = threading.Event()

@@ -8,38 +8,41 @@ from eventonce.dead_letters.file import DeadFile, FileBox
 from eventonce.dead_letters.letter import write_dead_letters
 from eventonce.errors import ConfigError
 from eventonce.ports import DeadLetterBox, DeadLetterSink
+from eventonce.urls import file_name, read_scheme
 
-__all__ = ["open_box", "open_dead_letters", "write_dead_letters"]
+__all__ = ["check_dead_letters", "open_box", "open_dead_letters", "write_dead_letters"]
 
 # By scheme: the module with its `open_url(url)` and `open_box(url)`, and the extra that installs its driver.
 _MODULES = {
     "sqs": ("queue", "aws"),
     "sqlite": ("table", ""),
     "postgresql": ("table", "postgres"),
+    "postgres": ("table", "postgres"),
 }
-_FORMS = "a file, - for stdout, sqs://QUEUE, sqlite:///FILE, postgresql://HOST/DATABASE, or store for a table of it"
-_BOX_FORMS = "a file, sqs://QUEUE, sqlite:///FILE or postgresql://HOST/DATABASE"
+_POSTGRES = "postgresql://HOST/DATABASE"
+_FORMS = {"sqs": "sqs://QUEUE", "sqlite": "sqlite:///FILE", "postgresql": _POSTGRES, "postgres": _POSTGRES}
 
 
 def open_dead_letters(url: str) -> DeadLetterSink:
     """Open a sink for dead letters: a file, `-` for standard output, a queue or a database table."""
-    scheme, separator, _ = url.partition("://")
-    if not separator:
-        return DeadFile(url)
-    if scheme not in _MODULES:
-        raise ConfigError(f"dead_letter: {scheme}:// is not supported; use {_FORMS}")
+    check_dead_letters(url)
+    if (name := file_name(url)) is not None:
+        return DeadFile(name)
     return cast(DeadLetterSink, _open("open_url", url, "dead_letter"))
+
+
+def check_dead_letters(url: str, setting: str = "dead_letter") -> None:
+    """Raise `ConfigError` if a URL names no place for dead letters. Open nothing."""
+    read_scheme(url, _FORMS, setting)
 
 
 def open_box(url: str) -> DeadLetterBox:
     """Open a box for reading: what a pipeline names as `dead_letter`, or a queue with dead letters of AWS."""
     if url == "-":
         raise ConfigError("dead_letter: stdout cannot be read back; name the file they went to with --from FILE")
-    scheme, separator, _ = url.partition("://")
-    if not separator:
-        return FileBox(url)
-    if scheme not in _MODULES:
-        raise ConfigError(f"--from: {scheme}:// is not supported; use {_BOX_FORMS}")
+    check_dead_letters(url, "--from")
+    if (name := file_name(url)) is not None:
+        return FileBox(name)
     return cast(DeadLetterBox, _open("open_box", url, "--from"))
 
 

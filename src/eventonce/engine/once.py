@@ -13,7 +13,7 @@ from eventonce.claims import memo, protocol
 from eventonce.claims.lease import read_lease
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.claims.protocol import ClaimRequest, Record, Won
-from eventonce.clock import LONGEST, Clock, SystemClock, duration
+from eventonce.clock import LONGEST, Clock, Duration, SystemClock, duration
 from eventonce.closing import Closing
 from eventonce.engine import endings
 from eventonce.engine.context import AsyncHandlerFunction, HandlerFunction
@@ -59,7 +59,7 @@ class Once(Closing):
     `rules` is a rule, several rules, or the path of a TOML file with rules. `key`, `ignore` and `version` are one rule
     for all events, in place of `rules`. An event that no rule matches is keyed by its own id. `window`,
     `on_store_error` and `remember` are for such events, and for the rule in place of `rules`. A duration is a string
-    like "60s" or a number of seconds.
+    like "60s", or a timedelta.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class Once(Closing):
         key: str | Sequence[str] | None = None,
         ignore: Sequence[str] = (),
         version: str | None = None,
-        window: str | float = DEFAULT_WINDOW,
+        window: Duration = DEFAULT_WINDOW,
         on_store_error: OnStoreError = "retry",
         remember: Remember = "seen",
-        lease: str | float = "60s",
-        busy_wait: str | float = 0,
+        lease: Duration = "60s",
+        busy_wait: Duration = "0s",
         max_attempts: int = 5,
         store_password: str | None = None,
         client: Any = None,

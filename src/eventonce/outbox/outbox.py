@@ -15,14 +15,20 @@ from eventonce.outbox.identity import Identities
 from eventonce.outbox.rows import make_row
 from eventonce.rules import resolve_rules
 from eventonce.rules.rule import Rule
-from eventonce.stores.url import redact_url
+from eventonce.urls import read_scheme
 
 _TABLES = {
     "postgresql": ("postgres", "PostgresTable", "postgres"),
+    "postgres": ("postgres", "PostgresTable", "postgres"),
     "sqlite": ("sqlite", "SQLiteTable", ""),
     "dynamodb": ("dynamodb", "DynamoDBTable", "dynamodb"),
 }
-_FORMS = "postgresql://HOST/DATABASE, sqlite:///FILE or dynamodb://TABLE"
+_FORMS = {
+    "postgresql": "postgresql://HOST/DATABASE",
+    "postgres": "postgresql://HOST/DATABASE",
+    "sqlite": "sqlite:///FILE",
+    "dynamodb": "dynamodb://TABLE",
+}
 
 
 class Outbox(Closing):
@@ -87,9 +93,7 @@ class Outbox(Closing):
 
 
 def _open(url: str, clock: Clock) -> Any:
-    scheme, separator, _ = url.partition("://")
-    if not separator or scheme not in _TABLES:
-        raise ConfigError(f"outbox: {redact_url(url)!r} is not the URL of an outbox; use {_FORMS}")
+    scheme = read_scheme(url, _FORMS, "outbox", files=False)
     module, name, extra = _TABLES[scheme]
     with from_extra(extra, f"outbox: {scheme}"):
         return getattr(import_module(f"eventonce.outbox.{module}"), name)(url, clock)

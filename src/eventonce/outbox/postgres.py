@@ -43,7 +43,7 @@ class PostgresTable:
 
     def __init__(self, url: str, clock: Clock) -> None:
         settings, own_options = libpq.read(url, "outbox", "timeout", "notify")
-        self._timeout = parse_timeout(own_options.get("timeout", libpq.TIMEOUT / 1000), "outbox")
+        self._timeout = parse_timeout(own_options.get("timeout", f"{libpq.TIMEOUT}ms"), "outbox")
         if own_options.get("notify", "true") not in ("true", "false"):
             raise ConfigError(f"outbox: notify={own_options['notify']!r} is not valid; use true or false")
         defaults = {"connect_timeout": -(-self._timeout // 1000), "application_name": "eventonce"}

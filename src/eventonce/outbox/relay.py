@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from eventonce.clock import Clock, SystemClock, duration
+from eventonce.clock import Clock, Duration, SystemClock, duration
 from eventonce.dead_letters import open_dead_letters
 from eventonce.engine.hooks import Hooks
 from eventonce.errors import ConfigError
@@ -44,9 +44,9 @@ class Relay:
         dead_letter: str | DeadLetterSink = "eventonce-dead.jsonl",
         batch: int = BATCH,
         threads: int = THREADS,
-        lease: str | float = "30s",
-        keep: str | float = 0,
-        poll: str | float = "5s",
+        lease: Duration = "30s",
+        keep: Duration = "0s",
+        poll: Duration = "5s",
         max_attempts: int = 10,
         store: str = "memory:",
         hooks: Sequence[Hook] = (),
@@ -152,7 +152,7 @@ def _run_all(work: Callable[[Loop], None], loops: Sequence[Loop]) -> None:
             future.result()
 
 
-def _above_0(value: str | float, setting: str) -> int:
+def _above_0(value: Duration, setting: str) -> int:
     milliseconds = duration(value, f"relay: {setting}")
     if not milliseconds:
         raise ConfigError(f"relay: {setting}: 0 is too short")

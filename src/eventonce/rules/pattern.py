@@ -7,8 +7,9 @@ Where the user guide is silent, AWS event-ruler decides, as EventBridge runs on 
 
 * `$or` is multiplied out. A pattern becomes a list of rules, each a plain "all of these fields". An event matches if
   one rule does.
-* A field has one of three results. Arrays need "absent" and "found" apart: an element of an array is chosen by a value
-  in it, never by a value that it lacks.
+* A field is its path: `{"a": {"b": ...}}`, `{"a.b": ...}` and an event's `{"a.b": 1}` mean the same field.
+* Fields of one array must match in the same element. Fields are tried in the order of their paths, and the first one
+  that any element has chooses the element. Until then, `exists: false` is a question to the whole array.
 
 It uses the standard library alone and nothing from the rest of the package, so the file can be lifted out.
 """
@@ -27,9 +28,10 @@ __all__ = ["Pattern", "PatternError"]
 
 _MAX_DEPTH: Final = 100
 _MAX_RULES: Final = 1000
-_MAX_NUMBER: Final = 5e9
+_MAX_BEGINNINGS: Final = 10  # of wildcards, that one value can match; EventBridge refuses more
+_MAX_STATES: Final = 5_000  # of a check of wildcards
+_STAR, _END, _OTHER = -1, -2, -3  # in place of a byte
 
-_NO, _ABSENT, _FOUND = 0, 1, 2  # in rising order: an object has the result of its best field, unless one is _NO
 _MISSING: Final = object()
 _ARRAY: Final = (list, tuple)
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
@@ -50,9 +52,12 @@ _KINDS: Final[tuple[tuple[Any, str], ...]] = (
 _WILDCARD_TOKEN: Final = re.compile(r"\*+|\\[*\\]|\\|[^*\\]+")
 
 _Test = Callable[[Any], bool]  # of one scalar of the event
-_Matcher = Callable[[Any], int]  # of whatever the event holds under a name
+# Of whatever the event holds under a name. The result is the number of the first field that is present, in the order
+# of their paths, or the number of all fields if none is. Its complement (~) says the same of what does not match.
+_Matcher = Callable[[Any], int]
 _Keys = frozenset[tuple[bool, Any]]
 _Path = tuple[str, ...]
+_Wildcards = tuple[bool, tuple[str, ...]]  # the texts of one operator, and whether it is negated
 _Rule = dict[_Path, "_Leaf"]
 
 
@@ -67,11 +72,12 @@ class Pattern:
 
     def __init__(self, pattern: Mapping[str, Any]) -> None:
         self._rules = _expand([{}], pattern, (), _Position())
-        self._matchers = [_all_of(rule) for rule in self._rules]
+        _refuse_complex_wildcards(self._rules)
+        self._matchers = [_all_of(_in_order(rule)) for rule in self._rules]
 
     def matches(self, event: Mapping[str, Any]) -> bool:
         """Return whether the event matches. It never raises on parsed JSON, however unusual."""
-        return isinstance(event, Mapping) and any(match(event) for match in self._matchers)
+        return isinstance(event, Mapping) and any(match(event) >= 0 for match in self._matchers)
 
     @property
     def fields(self) -> frozenset[str]:
@@ -123,8 +129,9 @@ def _expand(rules: list[_Rule], node: Any, path: _Path, position: _Position) -> 
             rules = _expand(rules, value, (*path, name), here)
         else:
             leaf = _leaf(value, here)
+            steps = tuple(".".join((*path, name)).split("."))
             for rule in rules:
-                rule[(*path, name)] = leaf
+                rule[steps] = leaf
     return rules
 
 
@@ -157,15 +164,17 @@ def _fields(node: Any, position: _Position) -> Iterator[tuple[str, Any]]:
 
 def _leaf(choices: Any, position: _Position) -> _Leaf:
     literals, tests = [], []
+    wildcards: list[_Wildcards] = []
     for here, choice in _items(choices, position, "list the accepted values, even a single one: [value]"):
         if isinstance(choice, Mapping):
             name, operand = _only_entry(choice, here, _OPERATORS)
             tests.append(_OPERATORS[name](operand, here.name(name)))
+            wildcards += _wildcards(name, operand)
         elif choice is None or isinstance(choice, str | bool) or _is_number(choice):
             literals.append(choice)
         else:
             raise here.error(f"cannot be {_kind(choice)}", "use a string, number, true, false, null or operator")
-    return _Leaf(_keys(literals), tuple(tests))
+    return _Leaf(_keys(literals), tuple(tests), tuple(wildcards))
 
 
 def _items(value: Any, position: _Position, remedy: str) -> list[tuple[_Position, Any]]:
@@ -198,9 +207,18 @@ def _text(value: Any, position: _Position) -> str:
 def _number(value: Any, position: _Position) -> float:
     if not _is_number(value):
         raise position.error(f"must be a number, not {_kind(value)}", "write it without quotes")
-    if abs(value) > _MAX_NUMBER:
-        raise position.error("is out of range", "stay between -5e9 and 5e9")
-    return float(value)
+    number = _double(value)
+    if number is None:
+        raise position.error("is out of range", "stay within the range of a double")
+    return number
+
+
+def _double(value: Any) -> float | None:
+    """Return a number as event-ruler compares it, or None for what is not a number or beyond all doubles."""
+    try:
+        return float(value) if _is_number(value) else None
+    except OverflowError:
+        return None
 
 
 def _is_number(value: Any) -> bool:
@@ -263,6 +281,74 @@ def _segments(text: str, position: _Position) -> list[str]:
     return pieces
 
 
+def _wildcards(name: str, operand: Any) -> tuple[_Wildcards, ...]:
+    """Return the wildcards of an operator, with whether it is negated."""
+    negated = name == "anything-but" and isinstance(operand, Mapping)
+    if negated:
+        name, operand = next(iter(operand.items()))
+    if name != "wildcard":
+        return ()
+    return ((negated, (operand,) if isinstance(operand, str) else tuple(operand)),)
+
+
+def _refuse_complex_wildcards(rules: Iterable[_Rule]) -> None:
+    """Raise `PatternError` if one value could match too many beginnings of the wildcards of a field.
+
+    Branches of `$or` count together at a field if they agree about all fields before it.
+    """
+    fields: dict[Any, set[_Wildcards]] = {}
+    for rule in rules:
+        before: tuple[Any, ...] = ()
+        for path in sorted(rule, key=".".join):
+            if rule[path].wildcards:
+                fields.setdefault((before, path), set()).update(rule[path].wildcards)
+            before = (*before, path, id(rule[path]))
+    for (_, path), wildcards in fields.items():
+        if _are_complex(wildcards):
+            raise _Position(".".join(path)).error("has wildcards that AWS refuses as too complex", "use fewer of them")
+
+
+def _are_complex(wildcards: Iterable[_Wildcards]) -> bool:
+    """Read every possible value at once, byte by byte, and count the beginnings that match together.
+
+    event-ruler counts so (MachineComplexityEvaluator). The limit is that of EventBridge, as far as it is known.
+    """
+    awaited: list[int] = []  # by state, which is a beginning: the byte that leads to the next one
+    names: list[Any] = []  # by state; event-ruler has what comes before the second star once for each operator
+    starts: list[int] = []
+    for term in wildcards:
+        for text in term[1]:
+            starts.append(len(names))
+            tokens = _tokens(text)
+            for end, token in enumerate((*tokens, _END)):
+                beginning = (_END,) if token == _END else tokens[:end]
+                names.append((term, beginning if _STAR not in beginning[:-1] else len(names)))
+                awaited.append(token)
+    bytes_ = {_OTHER, *awaited} - {_STAR, _END}
+    state = frozenset(starts)
+    seen, waiting = {state}, [state]
+    while waiting:
+        state = waiting.pop()
+        for byte in bytes_:
+            after = {each for each in state if each and awaited[each - 1] == _STAR}
+            after |= {each + 1 for each in state if awaited[each] == byte}
+            after |= {each + 1 for each in after if awaited[each] == _STAR}  # which may stand for nothing
+            if len({names[each] for each in after}) > _MAX_BEGINNINGS or len(seen) > _MAX_STATES:
+                return True
+            if after and after not in seen:
+                seen.add(frozenset(after))
+                waiting.append(frozenset(after))
+    return False
+
+
+def _tokens(text: str) -> tuple[int, ...]:
+    """Return a wildcard as event-ruler reads it: its bytes in quotes, and its stars."""
+    tokens: list[int] = []
+    for piece in _segments(f'"{text}"', _Position()):
+        tokens += (_STAR, *piece.encode("utf-8", "surrogatepass"))
+    return tuple(tokens[1:])
+
+
 def _fits(value: str, first: str, middle: list[str], last: str) -> bool:
     # The pieces are literal, so the leftmost hit is always a safe choice and nothing is tried twice.
     start, end = len(first), len(value) - len(last)
@@ -281,13 +367,17 @@ def _numeric(operand: Any, position: _Position) -> _Test:
     names = "".join(name[0] for name, _ in terms)  # > and >= are equal here, and so are < and <=
     if names not in ("=", ">", "<", "><"):
         raise position.error("cannot combine these comparisons", "write [lower op, n, upper op, n]")
-    # AWS does not see numbers beyond its limit, so an open end stops there.
-    low, bottom = terms[0] if names != "<" else (">=", -_MAX_NUMBER)
-    high, top = terms[-1] if names != ">" else ("<=", _MAX_NUMBER)
+    low, bottom = terms[0] if names != "<" else (">=", -math.inf)
+    high, top = terms[-1] if names != ">" else ("<=", math.inf)
     if names != "=" and bottom >= top:
         raise position.error(f"no number lies between {bottom:g} and {top:g}", "put the smaller number first")
     above, below = _COMPARE[low], _COMPARE[high]
-    return lambda value: _is_number(value) and above(value, bottom) and below(value, top)
+
+    def test(value: Any) -> bool:
+        number = _double(value)
+        return number is not None and above(number, bottom) and below(number, top)
+
+    return test
 
 
 def _terms(operand: Any, position: _Position) -> list[tuple[str, float]]:
@@ -398,6 +488,7 @@ class _Leaf:
 
     literals: _Keys
     tests: tuple[_Test, ...]
+    wildcards: tuple[_Wildcards, ...]
 
     def strings(self) -> frozenset[str] | None:
         values = frozenset(value for _, value in self.literals)
@@ -408,36 +499,92 @@ class _Leaf:
             return True
         return any(test(scalar) for test in self.tests) if self.tests else False
 
+    @property
+    def accepts_absence(self) -> bool:
+        return _is_absent in self.tests
+
     def match(self, value: Any) -> int:
         if isinstance(value, str):  # by far the most common, so it skips the loop
-            return _FOUND if self.accepts(value) else _NO
+            return 0 if self.accepts(value) else ~0
         scalars = list(_scalars(value))
         if any(map(self.accepts, scalars)):
-            return _FOUND
-        return _NO if scalars or _is_absent not in self.tests else _ABSENT
+            return 0
+        return ~0 if scalars else 1 if self.accepts_absence else ~1
+
+
+def _in_order(rule: _Rule) -> _Rule:
+    """Return the fields in the order in which they choose elements. If none may be absent, any order does."""
+    paths = list(rule)
+    if any(leaf.accepts_absence for leaf in rule.values()):
+        paths.sort(key=lambda path: ".".join(path).encode("utf-16-be", "surrogatepass"))  # as Java sorts strings
+    else:
+        paths.sort(key=len)  # cheap fields first
+    return {path: rule[path] for path in paths}
 
 
 def _all_of(rule: Mapping[_Path, _Leaf]) -> _Matcher:
-    """Return the matcher of an object in which every field has to agree. Cheap fields are tried first."""
-    fields: list[tuple[str, _Matcher]] = []
-    deeper: dict[str, dict[_Path, _Leaf]] = {}
+    """Return the matcher of an object in which every field has to agree."""
+    groups: dict[tuple[str, bool], dict[_Path, _Leaf]] = {}
     for path, leaf in rule.items():
-        if len(path) == 1:
-            fields.append((path[0], leaf.match))
-        else:
-            deeper.setdefault(path[0], {})[path[1:]] = leaf
-    fields += [(name, _inside(_all_of(subrule))) for name, subrule in deeper.items()]
+        groups.setdefault((path[0], len(path) > 1), {})[path[1:]] = leaf
+    fields: list[tuple[str, _Matcher, int, int]] = []
+    first = 0
+    for (name, deeper), group in groups.items():
+        fields.append((name, _inside(_all_of(group)) if deeper else group[()].match, first, first + len(group)))
+        first += len(group)
+    count = len(rule)
+    dotted = _dotted_names(rule)
 
     def match(node: Any) -> int:
-        best = _ABSENT
-        for name, match_field in fields:
+        if dotted and not dotted.isdisjoint(node):
+            node = _undotted(node, dotted)
+        present = count
+        for name, match_field, start, end in fields:
             result = match_field(node.get(name, _MISSING))
-            if not result:
-                return _NO
-            best = max(best, result)
-        return best
+            found = start + (result if result >= 0 else ~result)
+            if present == count and found < end:
+                present = found
+            if result < 0:
+                return ~present
+        return present
 
     return match
+
+
+def _dotted_names(rule: Iterable[_Path]) -> frozenset[str]:
+    """Return the names with dots by which an object may spell the beginnings of these paths."""
+    return frozenset(".".join(path[:end]) for path in rule for end in range(2, len(path) + 1))
+
+
+def _undotted(node: Mapping[str, Any], dotted: Iterable[str]) -> dict[str, Any]:
+    """Return an object in which what is under `a.b` is under `b` in `a`."""
+    plain = dict(node)
+    for name in dotted:
+        if name in node:
+            first, _, rest = name.partition(".")
+            inner = {rest: node[name]}
+            plain[first] = _both(plain[first], inner) if first in plain else inner
+    return plain
+
+
+class _Joined(tuple[Any, Any]):
+    """Two objects at one path. They count as one, and are put together when a pattern looks inside."""
+
+    __slots__ = ()
+
+
+def _both(one: Any, other: Any) -> Any:
+    """Return two values of one path as one value. If one is an array, the other counts as one more element."""
+    kinds = (Mapping, _Joined)
+    return _Joined((one, other)) if isinstance(one, kinds) and isinstance(other, kinds) else [one, other]
+
+
+def _join(value: Any) -> Mapping[str, Any]:
+    """Return two objects as one. Their common names have both values."""
+    if not isinstance(value, _Joined):
+        return value  # type: ignore[no-any-return]  # a Mapping
+    one, other = map(_join, value)
+    return {**one, **other, **{name: _both(one[name], other[name]) for name in one.keys() & other.keys()}}
 
 
 def _inside(match_object: _Matcher) -> _Matcher:
@@ -447,13 +594,18 @@ def _inside(match_object: _Matcher) -> _Matcher:
     def match(value: Any) -> int:
         if isinstance(value, Mapping):
             return match_object(value)
-        worst = without
+        if isinstance(value, _Joined):
+            return match_object(_join(value))
+        first, matches = (without, True) if without >= 0 else (~without, False)
         for element in _elements(value):
-            result = match_object(element) if isinstance(element, Mapping) else without
-            if result == _FOUND:
-                return _FOUND
-            worst = min(worst, result)
-        return worst
+            if isinstance(element, Mapping):
+                result = match_object(element)
+                present = result if result >= 0 else ~result
+                if present < first:
+                    first, matches = present, result >= 0
+                elif present == first:
+                    matches = matches or result >= 0
+        return first if matches else ~first
 
     return match
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import structs
@@ -12,6 +12,11 @@ from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event.paths import getter, read_time
 from eventonce.rules.ignored import check_ignored
+
+if TYPE_CHECKING:
+    from eventonce.clock import Duration
+else:
+    Duration = Any  # msgspec has no union of a string and a timedelta; `duration` checks the value
 
 DEFAULT_WINDOW = "14d"  # how long SQS can hold a message, dead-letter queue included
 MAX_VERSION = 2**63 - 1
@@ -46,10 +51,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     `name` is part of its keys, and shown wherever the rule is. A rule without one is called `id`, `content` or `paths`
     after its key. `key` is "id", "content" or a list of paths. `otherwise` is the key to use if one of the paths leads
-    nowhere. `window` and `max_age` are durations ("14d", or seconds). `version_ahead` bounds versions. "1d" means that
-    they are times, at most that far ahead of the clock. A whole number means that they are counts, at most that far
-    ahead of the last one done. `replaces` names the rule that this one replaces, or is a table of its name and what was
-    different about it, so that what it remembers still counts.
+    nowhere. `window` and `max_age` are durations ("14d", or a timedelta). `version_ahead` bounds versions. "1d" means
+    that they are times, at most that far ahead of the clock. A whole number means that they are counts, at most that
+    far ahead of the last one done. `replaces` names the rule that this one replaces, or is a table of its name and what
+    was different about it, so that what it remembers still counts.
     """
 
     name: str = ""
@@ -58,10 +63,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     otherwise: Literal["content", "id"] | None = None
     ignore: Sequence[str] = ()
     version: str | None = None
-    version_ahead: str | int | None = None
-    window: str | float = DEFAULT_WINDOW
+    version_ahead: Duration | int | None = None
+    window: Duration = DEFAULT_WINDOW
     refresh: bool = False
-    max_age: str | float | None = None
+    max_age: Duration | None = None
     replay: Replay = "dedupe"
     remember: Remember = "seen"
     on_store_error: OnStoreError = "retry"
@@ -131,7 +136,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         ahead = self.version_ahead
         if ahead is not None and self.version is None:
             raise ConfigError(f"{label}: version_ahead only means something with a version")
-        if isinstance(ahead, str):
+        if isinstance(ahead, str | timedelta):
             duration(ahead, f"{label}: version_ahead")
         elif ahead is not None and (type(ahead) is not int or not 0 < ahead <= MAX_VERSION):
             raise ConfigError(f'{label}: version_ahead: {ahead!r} is neither a duration like "1d" nor a count above 0')
@@ -166,10 +171,11 @@ class Version(NamedTuple):
     since: int | None  # None for a count
 
 
-def read_version(value: Any, path: str, ahead: str | int | None = None) -> Version:
+def read_version(value: Any, path: str, ahead: Duration | int | None = None) -> Version:
     """Read a version: an integer, digits, or a time in nanoseconds. `ahead` is the rule's `version_ahead`."""
+    is_time = ahead is not None and not isinstance(ahead, int)
     is_short = not isinstance(value, str) or len(value) <= _LONGEST
-    number = None if not is_short else _nanoseconds(value) if isinstance(ahead, str) else _whole(value)
+    number = None if not is_short else _nanoseconds(value) if is_time else _whole(value)
     time = read_time(value) if is_short and number is None else None
     if time is not None:  # nanoseconds end in 1677 and 2262
         number = max(-MAX_VERSION, min((time - _EPOCH) // timedelta(microseconds=1) * 1000, MAX_VERSION))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from eventonce.clock import duration
+from eventonce.clock import Duration, duration
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
 from eventonce.event.formats.records import without_id
@@ -22,7 +22,7 @@ _MAX_CACHED = 4096  # pairs of source and type
 _LONGEST_CACHED = 1000  # characters of a pair
 
 
-def identity(window: str | float, on_store_error: OnStoreError, remember: Remember = "seen") -> Rule:
+def identity(window: Duration, on_store_error: OnStoreError, remember: Remember = "seen") -> Rule:
     """Return the rule of an event that no other rule matches. Its key is its own id."""
     return Rule(name="id", window=window, on_store_error=on_store_error, remember=remember)
 
@@ -62,8 +62,8 @@ class CompiledRule:
         self.pattern = _pattern(rule)
         self.reads_aliases = _reads_aliases(rule.match)
         ahead = rule.version_ahead
-        self.ahead_of_clock = duration(ahead) if isinstance(ahead, str) else CLOCKS_DIFFER  # milliseconds
         self.ahead_of_last = ahead if isinstance(ahead, int) else None
+        self.ahead_of_clock = CLOCKS_DIFFER if ahead is None or isinstance(ahead, int) else duration(ahead)
         self._reprocess = rule.replay == "reprocess"
         self._version = None if rule.version is None else getter(rule.version)
         self._strip = IgnoredFields(rule.ignore, VOLATILE).strip

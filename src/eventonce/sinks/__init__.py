@@ -5,12 +5,12 @@ from importlib import import_module
 from typing import Any, cast
 
 from eventonce.clients.drivers import from_extra
-from eventonce.errors import ConfigError
 from eventonce.ports import Carrier, Sink
 from eventonce.sinks.file import FileSink
 from eventonce.sinks.function import load_function
+from eventonce.urls import file_name, read_scheme
 
-__all__ = ["open_carrier", "open_sink"]
+__all__ = ["check_sink", "open_carrier", "open_sink"]
 
 # By scheme: the module with its `open_url(url)`, and the extra that installs its driver.
 _MODULES = {
@@ -21,12 +21,13 @@ _MODULES = {
     "events": ("events", "aws"),
     "kinesis": ("kinesis", "aws"),
 }
-_FORMS = (
-    "a file, - for stdout, python:package.module:function, https://HOST, sqs://QUEUE, sns://TOPIC, events://BUS "
-    "or kinesis://STREAM"
-)
-_CARRIERS = ("events", "sns", "sqs", "kinesis")
-_CARRIER_FORMS = "events://BUS, sns://TOPIC, sqs://QUEUE or kinesis://STREAM"
+_CARRIERS = {"events": "events://BUS", "sns": "sns://TOPIC", "sqs": "sqs://QUEUE", "kinesis": "kinesis://STREAM"}
+_FORMS = {
+    "python": "python:package.module:function",
+    "https": "https://HOST",
+    "http": "http://HOST",
+    **_CARRIERS,
+}
 
 
 def open_sink(url: str) -> Sink | Callable[..., Any]:
@@ -34,21 +35,22 @@ def open_sink(url: str) -> Sink | Callable[..., Any]:
 
     No connection is made before the first event is sent.
     """
-    if url.startswith("python:"):
+    scheme = check_sink(url)
+    if scheme == "python":
         return load_function(url)
-    scheme, separator, _ = url.partition("://")
-    if not separator:
-        return FileSink(url)
-    if scheme not in _MODULES:
-        raise ConfigError(f"sink: {scheme}:// is not supported; use {_FORMS}")
+    if not scheme:
+        return FileSink(file_name(url) or url)
     return cast(Sink, _open_url(url, "sink", *_MODULES[scheme]))
+
+
+def check_sink(url: str) -> str:
+    """Return the scheme of a sink, or an empty string for a file. Raise `ConfigError` if it is neither."""
+    return read_scheme(url, _FORMS, "sink")
 
 
 def open_carrier(url: str) -> Carrier:
     """Open a carrier: a service that takes several events in a call, and makes each call once."""
-    scheme, separator, _ = url.partition("://")
-    if not separator or scheme not in _CARRIERS:
-        raise ConfigError(f"publisher: unsupported URL {url!r:.60}; use {_CARRIER_FORMS}")
+    scheme = read_scheme(url, _CARRIERS, "publisher", files=False)
     sink = cast(Any, _open_url(url, "publisher", *_MODULES[scheme]))
     sink.tries = 1
     carrier: Carrier = sink

@@ -7,10 +7,16 @@ from eventonce.errors import ConfigError
 from eventonce.ports import Source, Store
 from eventonce.sources.file import FileSource
 from eventonce.sources.requests import Requests
+from eventonce.urls import file_name, read_scheme
 
 __all__ = ["FileSource", "Requests", "check_source", "open_source"]
 
-_FORMS = "a file, - for stdin, sqs://QUEUE, kinesis://STREAM, dynamodbstreams://TABLE or http://HOST:PORT/PATH"
+_FORMS = {
+    "sqs": "sqs://QUEUE",
+    "kinesis": "kinesis://STREAM",
+    "dynamodbstreams": "dynamodbstreams://TABLE",
+    "http": "http://HOST:PORT/PATH",
+}
 _STREAMS = ("kinesis://", "dynamodbstreams://")
 
 
@@ -30,11 +36,12 @@ def open_source(
         from eventonce.sources.sqs import SqsSource
 
         return SqsSource(url, clock)
-    return FileSource(url, clock)
+    return FileSource(file_name(url) or url, clock)
 
 
 def check_source(url: str) -> None:
     """Raise `ConfigError` if a URL names no source. Nothing is opened."""
+    read_scheme(url, _FORMS, "source")
     if url.startswith("sqs://"):
         from eventonce.sources.sqs import read_url
 
@@ -43,8 +50,6 @@ def check_source(url: str) -> None:
         from eventonce.sources.aws_stream import read_url as read_stream_url
 
         read_stream_url(url)
-    elif "://" in url and not url.startswith("http://"):
-        raise ConfigError(f"source: {url.partition('://')[0]}:// is not supported; use {_FORMS}")
 
 
 def _open_stream(url: str, clock: Clock, store: Callable[[], Store] | None, consumer: str) -> Source:

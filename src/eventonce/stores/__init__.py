@@ -7,6 +7,7 @@ from eventonce.clock import Clock
 from eventonce.errors import ConfigError
 from eventonce.ports import Store
 from eventonce.stores.url import redact_url
+from eventonce.urls import read_scheme
 
 __all__ = ["check_url", "has_server", "open_store", "store_file"]
 
@@ -20,8 +21,19 @@ _MODULES = {
     "unix": ("redis.store", "redis"),
     "dynamodb": ("dynamodb.store", "dynamodb"),
     "postgresql": ("postgres.store", "postgres"),
+    "postgres": ("postgres.store", "postgres"),
 }
-_FORMS = "memory:, sqlite:///FILE, journal:///FILE, redis://HOST, dynamodb://TABLE, postgresql://HOST/DATABASE"
+_FORMS = {
+    "memory": "memory:",
+    "sqlite": "sqlite:///FILE",
+    "journal": "journal:///FILE",
+    "redis": "redis://HOST",
+    "rediss": "rediss://HOST",
+    "unix": "unix:///SOCKET",
+    "dynamodb": "dynamodb://TABLE",
+    "postgresql": "postgresql://HOST/DATABASE",
+    "postgres": "postgresql://HOST/DATABASE",
+}
 
 
 def open_store(url: str, clock: Clock | None = None, *, create: bool = True) -> Store:
@@ -38,9 +50,7 @@ def open_store(url: str, clock: Clock | None = None, *, create: bool = True) -> 
 
 def check_url(url: str) -> None:
     """Raise `ConfigError` if this is not the URL of a store. Open nothing."""
-    scheme, separator, _ = url.partition(":")
-    if not separator or scheme not in _MODULES:
-        raise ConfigError(f"store: {redact_url(url)!r} is not a store URL{_hint(scheme)}; use one of {_FORMS}")
+    read_scheme(url, _FORMS, "store", files=False)
     from urllib.parse import urlsplit
 
     try:
@@ -67,10 +77,3 @@ def store_file(url: str) -> str | None:
         scheme = parts.scheme
         raise ConfigError(f"store: {url!r} names no file; use {scheme}:///FILE, {scheme}:////ABSOLUTE/FILE or memory:")
     return file
-
-
-def _hint(scheme: str) -> str:
-    from difflib import get_close_matches
-
-    similar = get_close_matches(scheme, _MODULES, n=1)
-    return f" (did you mean {similar[0]}:?)" if similar and similar[0] != scheme else ""

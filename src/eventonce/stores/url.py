@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NoReturn
 
-from eventonce.clock import duration
+from eventonce.clock import Duration, duration
 from eventonce.errors import ConfigError
 
 
@@ -45,7 +45,7 @@ def count(url: str, query: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-def parse_timeout(text: str | float, label: str = "store") -> int:
+def parse_timeout(text: Duration, label: str = "store") -> int:
     """Return how long to wait for an answer, in milliseconds."""
     timeout = duration(text, f"{label}: timeout")
     if not timeout:

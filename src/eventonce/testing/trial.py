@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 from uuid import uuid4
@@ -34,7 +35,7 @@ from eventonce.stores import open_store
 Effects = Callable[[], Iterable[Hashable]]
 Rules = Rule | Sequence[Rule] | str | Path
 _LEASE = 0.3  # seconds: short, because trials wait for it
-_LONG_LEASE = 60  # for scenarios without a lost lease, on a machine that may pause
+_LONG_LEASE = 60.0  # for scenarios without a lost lease, on a machine that may pause
 _RACERS = 4
 _TIMEOUT = 10.0  # seconds after which a scenario goes on without the other worker
 _TAKEOVER_TIMEOUT = 4.0  # seconds after which the first worker goes on if the store allows no takeover
@@ -175,7 +176,11 @@ class Trial:
 
     def _once(self, store: Store | None = None, attempts: int = 5, lease: float = _LEASE) -> Once:
         return Once(
-            store or self._store, consumer=self._consumer, rules=self._rules, lease=lease, max_attempts=attempts
+            store or self._store,
+            consumer=self._consumer,
+            rules=self._rules,
+            lease=timedelta(seconds=lease),
+            max_attempts=attempts,
         )
 
     def _deliver(self, once: Once, event: Event | None = None) -> None:

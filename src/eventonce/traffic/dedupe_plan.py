@@ -21,6 +21,7 @@ from eventonce.errors import ConfigError
 from eventonce.rules import Rulebook
 from eventonce.traffic.archive import Archive, Part, absolute, display_name
 from eventonce.traffic.parquet import is_parquet
+from eventonce.urls import file_name
 
 Format = Literal["same", "jsonl", "gzip", "parquet"]
 _GZIP = b"\x1f\x8b"
@@ -130,6 +131,8 @@ class DedupePlan:
 
     def check(self, *, overwrite: bool) -> None:
         """Raise `ConfigError` if the output would destroy something, before anything is done."""
+        if file_name(str(self.out)) != str(self.out):
+            raise ConfigError(f"{self.out}: is a URL, and the output is a folder; write ./NAME if it is one")
         if self.out.exists() and not overwrite:
             raise ConfigError(f"{self.out}: already exists; choose another folder, or use --overwrite")
         if not self.out.parent.is_dir():

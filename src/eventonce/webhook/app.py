@@ -9,7 +9,7 @@ from typing import Any
 
 from eventonce.auth import Auth, cautions
 from eventonce.claims.outcome import Action, Outcome, OutcomeKind
-from eventonce.clock import SystemClock, duration
+from eventonce.clock import Duration, SystemClock, duration
 from eventonce.dead_letters import write_dead_letters
 from eventonce.engine import Once
 from eventonce.errors import ConfigError, SinkError, describe
@@ -59,8 +59,8 @@ class Webhook:
         path: str | None = None,
         max_body: int = MAX_BODY,
         max_waiting: int = MAX_WAITING,
-        deadline: str | float = DEADLINE,
-        patience: str | float = PATIENCE,
+        deadline: Duration = DEADLINE,
+        patience: Duration = PATIENCE,
         threads: int = THREADS,
         batch: int = BATCH,
         dead_letters: DeadLetterSink | None = None,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
+from eventonce.clock import Duration
 from eventonce.engine import Once
 from eventonce.errors import ConfigError, LeaseLost, ResultUnavailable
 from eventonce.event import Event
@@ -46,8 +47,8 @@ class IdempotencyMiddleware:
         store: str | Store,
         *,
         consumer: str = "http",
-        window: str | float = "24h",
-        lease: str | float = "60s",
+        window: Duration = "24h",
+        lease: Duration = "60s",
         methods: Sequence[str] = ("POST", "PATCH"),
         required: bool = False,
         caller: Callable[[Scope], str] | None = None,

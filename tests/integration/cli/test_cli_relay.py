@@ -92,7 +92,7 @@ def test_what_cannot_be_sent_stays_and_exit_1(shop: Path) -> None:
         (["--to", "mysql://x"], "is not supported"),
         (["--to", "-", "--lease", "soon"], "is not a duration"),
         (["--to", "-", "--lease", "0s"], "lease: 0 is too short"),
-        (["--to", "-", "--outbox", "redis://x"], "is not the URL of an outbox"),
+        (["--to", "-", "--outbox", "redis://x"], "outbox: redis:// is not supported; use postgresql://HOST/DATABASE"),
         (["--to", "-", "--listen", "here"], "is not an address"),
         (["--to", "-", "--batch", "0"], "--batch"),
         ([], "--to"),

@@ -597,7 +597,7 @@ def test_dead_letters_that_cannot_be_written_leave_the_event_where_it_is(databas
     assert database.rows("SELECT identity FROM eventonce_outbox") == [("e1",)]
 
 
-@pytest.mark.parametrize("settings", [{"batch": 0}, {"max_attempts": 0}, {"lease": 0}, {"poll": 0}, {"keep": "soon"}])
+@pytest.mark.parametrize("settings", [{"batch": 0}, {"max_attempts": 0}, {"lease": "0s"}, {"poll": "0s"}, {"keep": 60}])
 def test_wrong_settings_are_refused(database: Database, tmp_path: Path, settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="relay"):
         relay(database, Receiver(), tmp_path, **settings)

@@ -271,7 +271,7 @@ def test_what_is_refused_is_reported_and_kept(cloud: Cloud, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["orders.jsonl", "--to", "https://x"], "unsupported URL 'https://x'; use events://BUS"),
+        (["orders.jsonl", "--to", "https://x"], "https:// is not supported; use events://BUS"),
         (["missing.jsonl", "--to", "events://default"], "missing.jsonl: "),
         (["orders.jsonl", "--to", "events://default", "-p", "no.toml"], "no.toml"),
     ],

@@ -231,7 +231,7 @@ def test_a_claim_on_a_living_master_is_kept_while_another_hangs(
 ) -> None:
     """A handler runs for longer than a lease, with claims on both masters, and its effect is committed."""
     lease, ran = 6.0, []
-    with Once(f"{redis_cluster.url()}&timeout=200ms", lease=lease) as once:
+    with Once(f"{redis_cluster.url()}&timeout=200ms", lease=f"{lease}s") as once:
         last = redis_cluster.nodes[2].port
         client: Any = redis.RedisCluster.from_url(redis_cluster.url())
         events = [{"id": str(number)} for number in range(30)]

@@ -343,7 +343,7 @@ def _digits() -> list[str]:
 def test_wrong_urls_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^dead_letter: sqs://dead: unknown option 'colour'"):
         open_dead_letters("sqs://dead?colour=blue")
-    with pytest.raises(ConfigError, match=r"^--from: sns:// is not supported; use a file"):
+    with pytest.raises(ConfigError, match=r"^--from: sns:// is not supported; did you mean sqs://QUEUE"):
         open_box("sns://dead")
     with pytest.raises(ConfigError, match="stdout cannot be read back"):
         open_box("-")

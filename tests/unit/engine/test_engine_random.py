@@ -228,7 +228,7 @@ def history(seed: int, *, plainly: bool) -> History:
         refresh=rng.random() < 0.3,
         max_age="1h" if rng.random() < 0.1 else None,
     )
-    settings: dict[str, Any] = {"lease": rng.choice(["60s", "1s"]), "busy_wait": rng.choice([0, 0, "300ms"])}
+    settings: dict[str, Any] = {"lease": rng.choice(["60s", "1s"]), "busy_wait": rng.choice(["0s", "0s", "300ms"])}
     event = rng.choice(
         [{"id": "a"}, {"id": "a"}, b"[]", _body("a", 1, "a", 1), {"id": "a", "time": "2020-01-01T00:00:00Z"}]
     )

@@ -227,7 +227,7 @@ def test_what_is_to_run_alone_waits_for_a_failure_before_it() -> None:
         if event.id == "1":
             raise ValueError("not yet")
 
-    with Once(store, lease=1, clock=clock) as once:
+    with Once(store, lease="1s", clock=clock) as once:
         first, second = (Delivery(b"", event=Event(id=name, data={}), group="g") for name in ("1", "2"))
         store.claim(
             [ClaimRequest(once.key(second.event), 10_000, shared=True)], b"token--1", 1000

@@ -1,6 +1,7 @@
 """Durations and the clock."""
 
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,9 +18,9 @@ from eventonce.errors import ConfigError
         (" 1.5 s ", 1500),
         ("250ms", 250),
         ("2w", 14 * 86_400_000),
-        (60, 60_000),
-        (0.25, 250),
-        (0, 0),
+        ("0s", 0),
+        (timedelta(days=14), 14 * 86_400_000),
+        (timedelta(milliseconds=250), 250),
     ],
 )
 def test_durations_are_written_as_people_write_them(text: Any, millis: int) -> None:
@@ -27,11 +28,20 @@ def test_durations_are_written_as_people_write_them(text: Any, millis: int) -> N
 
 
 @pytest.mark.parametrize(
-    "bad", ["", "14", "d", "14 days", "-1s", "1s,2s", -1, True, None, [], "1e3s", float("nan"), "9999999w"]
+    "bad", ["", "d", "14 days", "-1s", "1s,2s", -1, True, None, [], "1e3s", float("nan"), "9999999w", timedelta(-1)]
 )
 def test_an_invalid_duration_is_refused_with_its_setting(bad: Any) -> None:
     with pytest.raises(ConfigError, match=r"window: .* is not a duration; write it like"):
         duration(bad, "window")
+
+
+@pytest.mark.parametrize("number", [14, "14", 0, "0", 0.25, " 60 ", 10**30])
+def test_a_number_is_refused_because_it_has_no_unit(number: Any) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        duration(number, "window")
+    text = str(number).strip()
+    remedy = f'write "{text}s" for seconds or "{text}d" for days (in Python also a timedelta)'
+    assert str(refusal.value) == f"window: {number!r} has no unit; {remedy}"
 
 
 def test_the_system_clock_is_utc_and_moves() -> None:

@@ -756,8 +756,8 @@ def test_any_sink_keeps_the_order_of_a_group(error: Exception | None, expected: 
 @pytest.mark.parametrize(
     ("url", "settings", "reason"),
     [
-        ("https://api.example.com", {}, "unsupported URL 'https://api.example.com'; use events://BUS"),
-        ("orders.jsonl", {}, "unsupported URL 'orders.jsonl'"),
+        ("https://api.example.com", {}, "publisher: https:// is not supported; use events://BUS"),
+        ("orders.jsonl", {}, "publisher: 'orders.jsonl' is not supported; use events://BUS"),
         ("events://", {}, "names nothing"),
         ("sqs://orders?group=a", {}, "which end in .fifo"),
         (BUS, {"max_attempts": 0}, "max_attempts: 0 is below 1"),

@@ -38,7 +38,7 @@ source = "events.jsonl"
 sink = "python:billing:charge"
 dead_letter = "dead.jsonl"
 window = "5d"
-lease = 30
+lease = "30s"
 busy_wait = "250ms"
 max_attempts = 3
 on_store_error = "process"
@@ -75,7 +75,7 @@ def test_without_a_file_everything_has_a_default() -> None:
         dead_letter="eventonce-dead.jsonl",
         window="14d",
         lease="60s",
-        busy_wait=0,
+        busy_wait="0s",
         max_attempts=5,
         on_store_error="retry",
         batch=None,
@@ -95,7 +95,7 @@ def test_a_file_says_everything(write: Callable[[str], str]) -> None:
         sink="python:billing:charge",
         dead_letter="dead.jsonl",
         window="5d",
-        lease=30,
+        lease="30s",
         busy_wait="250ms",
         max_attempts=3,
         on_store_error="process",
@@ -229,14 +229,22 @@ def test_a_bad_duration_is_reported_with_file_and_name(write: Callable[[str], st
     assert "is not a duration; write it like 500ms, 60s, 15m, 24h or 14d" in str(caught.value)
 
 
-@pytest.mark.parametrize(("line", "message"), [("max_attempts = 0", "max_attempts"), ("lease = 0", "lease")])
+@pytest.mark.parametrize(
+    "line", ["window = 14", "lease = 30", "busy_wait = 0.5", "[[rule]]\nname = 'r'\nmax_age = 900"]
+)
+def test_a_number_is_not_a_duration(write: Callable[[str], str], line: str) -> None:
+    with pytest.raises(ConfigError, match=r"pipeline.toml: .*: [\d.]+ has no unit; write "):
+        load(write(line))
+
+
+@pytest.mark.parametrize(("line", "message"), [("max_attempts = 0", "max_attempts"), ("lease = '0s'", "lease")])
 def test_a_number_that_is_too_low_is_refused(write: Callable[[str], str], line: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"{message}: .*0"):
         open_once(load(write(f"store = 'memory:'\n{line}"))).close()
 
 
 def test_a_lease_that_is_too_long_is_refused(write: Callable[[str], str]) -> None:
-    with pytest.raises(ConfigError, match=r"pipeline.toml: lease: 25h is longer than a day"):
+    with pytest.raises(ConfigError, match=r"pipeline.toml: lease: 1d1h is longer than a day"):
         load(write("lease = '25h'"))
 
 
@@ -290,7 +298,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ("key = 'content'\nignore = ['a..b']", "ignore: 'a..b' is not a path at character 3"),
         ("version = ''", "version: '' is not a path"),
         ("window = 'soon'", "window: 'soon' is not a duration"),
-        ("window = 0", "a window of 0 remembers nothing"),
+        ("window = '0s'", "a window of 0 remembers nothing"),
         ("max_age = 'old'", "max_age: 'old' is not a duration"),
     ],
 )

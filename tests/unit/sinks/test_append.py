@@ -13,16 +13,19 @@ from typing import Any
 import pytest
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
-from eventonce.dead_letters import open_dead_letters
+from eventonce.dead_letters import open_box, open_dead_letters
 from eventonce.dead_letters.file import DeadFile
 from eventonce.dead_letters.letter import letter_fields
 from eventonce.errors import ConfigError, EventRejected, SinkError
 from eventonce.event import Delivery, Event
 from eventonce.event.formats import read_event
 from eventonce.event.keys import Key
+from eventonce.outbox import Outbox
 from eventonce.sinks import open_sink
 from eventonce.sinks.append import AppendFile
 from eventonce.sinks.file import FileSink
+from eventonce.sources import open_source
+from eventonce.stores import open_store
 
 NOW = 1_767_225_600_000  # 2026-01-01
 
@@ -341,10 +344,32 @@ def test_a_plain_object_without_bytes_is_written_as_it_came(file: Path) -> None:
     assert json.loads(line) == {"id": "1", "n": 1}
 
 
+@pytest.mark.parametrize("url", ["pyton:billing:charge", "sqs:/orders", "sqs:orders", "orders"])
+def test_a_mistyped_url_is_not_a_file(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for open_url in (open_sink, open_dead_letters, open_source, open_box, Outbox, open_store):
+        with pytest.raises(ConfigError, match=r"; (did you mean|use) "):
+            open_url(url)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_may_be_named_with_its_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for url, name in (("file:sqs:orders", "sqs:orders"), ("file:orders", "orders"), ("./a:b", "a:b")):
+        sink = open_sink(url)
+        assert isinstance(sink, FileSink)
+        sink.send([read_event({"id": "1"})], ["key"])
+        sink.close()
+        source = open_source(url)
+        assert len(source.receive(10)) == 1
+        source.close()
+        assert (tmp_path / name).exists()
+
+
 def test_an_unsupported_url_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^sink: ftp:// is not supported; use a file"):
         open_sink("ftp://example.com")
-    with pytest.raises(ConfigError, match=r"^dead_letter: sns:// is not supported; use a file"):
+    with pytest.raises(ConfigError, match=r"^dead_letter: sns:// is not supported; did you mean sqs://QUEUE"):
         open_dead_letters("sns://dead")
 
 

@@ -663,7 +663,7 @@ def test_sinks_are_opened_by_url_and_connect_to_nothing(
         ("sns://orders?groop=a", "unknown option 'groop'"),
         ("events://default?group=a", "unknown option 'group'"),
         ("events://default?source=aws.me", "source=aws.me is reserved"),
-        ("kafka://stream", "kafka:// is not supported; use a file, -"),
+        ("kafka://stream", "kafka:// is not supported; use a file (file:NAME), -, python:"),
     ],
 )
 def test_a_wrong_url_is_refused(url: str, reason: str) -> None:

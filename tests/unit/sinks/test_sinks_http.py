@@ -441,7 +441,7 @@ def test_it_is_opened_by_url_and_connects_to_nothing() -> None:
         ("https://[1/in", "is not a URL"),
         ("https://me:pw@host/in?key=1#retries=3", "https://host/in: unknown option #retries; use timeout"),
         ("https://host/in#timeout=fast", "timeout: 'fast' is not a duration"),
-        ("https://host/in#timeout=0", "timeout: '0' is not a duration"),
+        ("https://host/in#timeout=0", "timeout: '0' has no unit"),
         ("https://host/in#timeout=0s", "timeout: 0 leaves no time"),
         ("https://host/in#header=x-api-key", "header= has no value; add token_env="),
         ("https://host/in#token_env=", "token_env= names no environment variable; write token_env=NAME"),

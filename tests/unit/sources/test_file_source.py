@@ -218,7 +218,7 @@ def test_utf_16_is_refused_with_the_remedy(open_file: Callable[..., FileSource],
 
 @pytest.mark.parametrize("url", ["sqs3://queue", "https://example.com/events", "kafka://stream"])
 def test_an_unsupported_url_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match=f"^source: {url.partition(':')[0]}:// is not supported; use a file"):
+    with pytest.raises(ConfigError, match=f"^source: {url.partition(':')[0]}:// is not supported; [ud]"):
         open_source(url)
 
 

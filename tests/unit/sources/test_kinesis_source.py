@@ -688,7 +688,7 @@ def test_a_checkpoint_never_goes_back(store: Troubled, clock: ManualClock) -> No
         ("kinesis://orders?wait=10ms", "wait is out of range; use 200ms"),
         ("kinesis://orders?lease=2h", "lease is out of range; use 1s to 1h"),
         ("kinesis://", "names nothing; write kinesis://NAME"),
-        ("kafka://orders", "kafka:// is not supported; use a file, - for stdin, sqs://QUEUE, kinesis://STREAM"),
+        ("kafka://orders", "kafka:// is not supported; use a file .file:NAME., -, sqs://QUEUE, kinesis://STREAM"),
     ],
 )
 def test_a_wrong_url_is_refused_with_the_reason(url: str, reason: str) -> None:

@@ -4,7 +4,11 @@ import pytest
 
 from eventonce import ConfigError, StoreError, open_store
 from eventonce.claims.protocol import ClaimRequest, Commit, Record
+from eventonce.dead_letters import check_dead_letters
 from eventonce.event.keys import Key
+from eventonce.outbox import Outbox
+from eventonce.settings import Settings, dead_letter_url
+from eventonce.stores import check_url
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
 
@@ -86,17 +90,28 @@ def test_a_full_store_says_so_and_forgets_nothing() -> None:
         ("memory://x", "has an address"),
         ("memory:?max_keys=none", "max_keys='none' is not a whole number above 0"),
         ("memory:?size=3", "unknown option 'size'; use max_keys"),
-        ("memry:", r"did you mean memory:\?"),
+        ("memry:", "memry: is not supported; did you mean memory:"),
         ("sqlite://", "names no file"),
         ("sqlite:///:memory:", "names no file"),
         ("sqlite:///a.db?shared=maybe", "neither true nor false"),
         ("sqlite:///a.db?wal=1", "unknown option 'wal'"),
-        ("nothing", "is not a store URL"),
+        ("nothing", "'nothing' is not supported; use memory:, sqlite:///FILE"),
+        ("sqlite:a.db", "sqlite: is not supported; did you mean sqlite:///FILE"),
+        ("postgresqll://host/db", "did you mean postgresql://HOST/DATABASE"),
     ],
 )
 def test_wrong_urls_are_refused_with_the_remedy(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         open_store(url)
+
+
+def test_postgres_is_another_spelling_of_postgresql() -> None:
+    settings = Settings(store="postgres://localhost:1/shop", dead_letter="store")
+    check_url(settings.store)
+    check_dead_letters(dead_letter_url(settings))
+    open_store(settings.store).close()
+    with Outbox(settings.store) as outbox:
+        assert outbox.table.name == "postgresql://localhost:1/shop"
 
 
 def test_a_password_in_a_url_is_never_shown() -> None:

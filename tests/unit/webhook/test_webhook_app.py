@@ -523,7 +523,7 @@ def test_a_run_outlives_its_deadline_and_is_a_duplicate_then(
 ) -> None:
     monkeypatch.setattr("eventonce.webhook.app._API_DESTINATION_DEADLINE", 10)
     slow = Slow()
-    app = hooks.make(slow, deadline=0.01 if sender == "somebody" else 60)
+    app = hooks.make(slow, deadline="10ms" if sender == "somebody" else "60s")
 
     async def late() -> tuple[Reply, Reply]:
         response = await ask(app, BRIDGE, user_agent=sender)
@@ -578,7 +578,7 @@ def test_what_waits_is_run_together(hooks: Hooks) -> None:
 
 def test_large_bodies_share_their_room_and_small_ones_need_none(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow()
-    app = hooks.make(slow, deadline=0.01)
+    app = hooks.make(slow, deadline="10ms")
     monkeypatch.setattr(app._bodies, "_room", 100_000)
     large = {**BRIDGE, "detail": "x" * 150_000}
 
@@ -596,7 +596,7 @@ def test_large_bodies_share_their_room_and_small_ones_need_none(hooks: Hooks, mo
 
 def test_gzip_needs_the_room_that_it_unpacks_to(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow()
-    app = hooks.make(slow, deadline=0.01)
+    app = hooks.make(slow, deadline="10ms")
     monkeypatch.setattr(app._bodies, "_room", 1_000_000)
     monkeypatch.setattr(app._bodies, "_max_room", 1_000_000)
     bombs = [gzip.compress(json.dumps({**BRIDGE, "id": n, "detail": "x" * 900_000}).encode()) for n in ("1", "2")]
@@ -621,7 +621,7 @@ def test_what_is_larger_than_all_the_room_passes_alone(hooks: Hooks, monkeypatch
 
 
 def test_a_client_that_is_slow_with_its_body_is_given_up(hooks: Hooks) -> None:
-    app, responses = hooks.make(patience=0.01), []
+    app, responses = hooks.make(patience="10ms"), []
 
     async def send(message: Message) -> None:
         responses.append(message)

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from eventonce.claims import protocol
 from eventonce.claims.protocol import Answer, Busy, Claim, ClaimRequest, Commit, Record, Release, Token
-from eventonce.clock import Clock, SystemClock
+from eventonce.clock import Clock, Duration, SystemClock
 from eventonce.errors import StoreError
 from eventonce.event.keys import Key
 from eventonce.ports import Swept
@@ -109,7 +109,7 @@ class DynamoDBStore:
         *,
         region: str | None = None,
         endpoint: str | None = None,
-        timeout: str | float = _TIMEOUT,
+        timeout: Duration = _TIMEOUT,
         in_flight: int = IN_FLIGHT,
         layout: Layout | None = None,
         client: Any = None,

@@ -70,7 +70,7 @@ Rows = list[tuple[Any, ...]]
 def open_url(url: str, clock: Clock | None, create: bool) -> PostgresStore:
     """Open `postgresql://...`. The options `timeout=5s` and `prepare=false` are ours, all others libpq's."""
     settings, query = libpq.read(url, "store", "timeout", "prepare")
-    timeout = parse_timeout(query.get("timeout", TIMEOUT / 1000))
+    timeout = parse_timeout(query.get("timeout", f"{TIMEOUT}ms"))
     if query.get("prepare", "true") not in ("true", "false"):
         raise ConfigError(f"store: prepare={query['prepare']!r} is neither true nor false")
     return PostgresStore(settings, timeout=timeout, prepare=query.get("prepare") != "false", create=create, clock=clock)
