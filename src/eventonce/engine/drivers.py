@@ -110,7 +110,10 @@ class Each(Generic[Item]):
         except BaseException:
             for runner in runners:
                 runner.cancel()
-            await asyncio.wait(runners)
+            ended, _ = await asyncio.wait(runners)
+            for runner in ended:  # an interrupt stands in one of them as well, and would be logged as never retrieved
+                if not runner.cancelled():
+                    runner.exception()
             raise
 
     async def _drain(self, queue: Iterator[Item]) -> None:
