@@ -35,6 +35,11 @@ def describe(error: BaseException | None) -> str:
         return f"(a {type(error).__name__} with no message)"
 
 
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """Return a count with its noun for a message, such as `1 file` or `2,000 files`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
 class EventOnceError(Exception):
     """Something went wrong in eventonce."""
 

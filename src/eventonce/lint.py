@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from eventonce.clients.aws import NoRegion, has_region
 from eventonce.clock import duration, format_duration
-from eventonce.errors import ConfigError, EventRejected, StoreError
+from eventonce.environment import with_password
+from eventonce.errors import ConfigError, EventRejected, StoreError, counted
 from eventonce.event import Event
 from eventonce.event.keys import canonical
 from eventonce.event.paths import ENVELOPE, Wildcard, constant, ignored_path, plain, quoted, roots
@@ -22,8 +24,10 @@ from eventonce.rules.files import explain, toml_text, unknown
 from eventonce.rules.ignored import IgnoredFields
 from eventonce.rules.line_index import LineIndex
 from eventonce.rules.preset import rules_of
+from eventonce.rules.references import References
 from eventonce.rules.rule import DEFAULT_WINDOW, Rule, default_name
-from eventonce.settings import Settings
+from eventonce.rules.rulebook import shared_keys
+from eventonce.settings import Settings, with_numbers
 from eventonce.sinks import open_sink
 from eventonce.sources import check_source
 from eventonce.stores import check_url, has_server, open_store
@@ -32,6 +36,7 @@ _DEFAULTS = ("window", "on_store_error", "remember")  # rules inherit these from
 _CROSS = ("name", "key", "otherwise", "version")  # other fields of a rule depend on these
 # Fields and those that they depend on: if the key is wrong, they would only repeat its error.
 _NEEDS = {**dict.fromkeys(("otherwise", "ignore", "digest", "replaces"), _CROSS[:3]), "version_ahead": ("version",)}
+_AWS = ("sqs://", "sns://", "events://", "kinesis://", "dynamodbstreams://")
 _DAY = 86_400_000  # milliseconds
 _TYPICAL = ("source", "detail-type", "detail")  # a match with one of them is for events with an envelope
 
@@ -70,9 +75,10 @@ class Lint:
         self.table: Mapping[str, Any] = {}
         self._defaults: dict[str, Any] = {}  # what rules inherit, as far as it can be read
         self._lines = LineIndex("")
+        self._references = References({})
         text = toml_text(file)
         try:
-            self.table = tomllib.loads(text)
+            written = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             self._error(_toml_line(error), f"is not TOML: {error}")
             return
@@ -80,10 +86,16 @@ class Lint:
             self._error(1, "is nested too deep")
             return
         self._lines = LineIndex(text)
+        self._references = References(written)
+        self.table = with_numbers(self._references.table, written)
+        self._missing()
+        if not written:
+            self._warn(1, "sets nothing, so every setting has its default; name the file of the pipeline")
         self._settings()
         self._own_rules()
         self._presets()
         self._names_twice()
+        self._shared_keys()
         self._unreachable()
         self._windows()
 
@@ -111,16 +123,17 @@ class Lint:
     def _check_ignored(self, number: int, rule: Mapping[str, Any], events: Sequence[Event], samples: int) -> None:
         line, ignored = self._lines.find("rule", number, "ignore"), list(_strings(rule.get("ignore")))
         if ignored and not events:
-            text = f"it matches none of {samples} samples, so its ignored paths were not checked"
+            text = f"it matches 0 of {counted(samples, 'sample')}, so its ignored paths were not checked"
             self._warn(line, f"rule {_name(rule)!r}: {text}")
         for text in ignored:
             if events and not any(_occurs(text, event) for event in events):
-                self._warn(line, f"rule {_name(rule)!r}: ignore: {text} is in none of {len(events)} samples")
+                reason = f"{text} is in 0 of {counted(len(events), 'sample')}"
+                self._warn(line, f"rule {_name(rule)!r}: ignore: {reason}")
 
     def _check_keys(self, line: int, rule: CompiledRule, events: Sequence[Event]) -> None:
         reasons = [reason for event in events if (reason := _rejection(rule, event))]
         if reasons:
-            text = f"{len(reasons)} of {len(events)} samples would be rejected; the first {reasons[0]}"
+            text = f"{len(reasons)} of {counted(len(events), 'sample')} would be rejected; the first {reasons[0]}"
             self._warn(line, f"rule {rule.name!r}: {text}")
 
     def read_source(
@@ -139,7 +152,8 @@ class Lint:
         url, line = self.table.get("store"), self._lines.find(entry="store")
         if not isinstance(url, str) or not has_server(url):
             return
-        store = self._try(line, partial(open_store, create=False), url)
+        url = self._try(line, with_password, url, self.table.get("store_password"))
+        store = None if url is None else self._try(line, partial(open_store, create=False), url)
         if not isinstance(store, Checkable):
             return
         try:
@@ -149,6 +163,13 @@ class Lint:
             self._warn(line, f"store: {'cannot be checked: ' if error.retryable else ''}{error}")
         finally:
             store.close()
+
+    def check_regions(self) -> None:
+        """Warn of an AWS URL without a region. Workers may run with other settings than this process."""
+        for name in ("source", "sink", "dead_letter"):
+            url = str(self.table.get(name, ""))
+            if url.startswith(_AWS) and not has_region(url):
+                self._warn(self._lines.find(entry=name), str(NoRegion(f"{name}: {url.partition('?')[0]}")))
 
     def cases(self) -> Iterator[Case]:
         """Yield the `[[test]]` tables. A mistake in them becomes a finding."""
@@ -165,6 +186,15 @@ class Lint:
                 yield Case(line, name, entries[0] == "same", events)
 
     # --- settings ---
+
+    def _missing(self) -> None:
+        """Report values that are neither in the environment nor in a file."""
+        for missing in self._references.missing:
+            first, *rest = missing.position
+            number = rest[0] if rest and isinstance(rest[0], int) else 1
+            entry = next((part for part in rest if isinstance(part, str)), "")
+            line = self._lines.find(str(first), number, entry) if entry else self._lines.find(entry=str(first))
+            self._error(line, str(missing))
 
     def _settings(self) -> None:
         for name, value in self.table.items():
@@ -286,6 +316,14 @@ class Lint:
                 self._error(line, f"rule {compiled.name!r} exists twice; give each rule a name of its own")
             names.add(compiled.name)
 
+    def _shared_keys(self) -> None:
+        rules: list[Rule] = []
+        for line, _, compiled in self.rules:
+            rules.append(compiled.rule)
+            if problem := shared_keys(rules):
+                self._error(line, problem)
+                return
+
     def _unreachable(self) -> None:
         for index, (line, _, later) in enumerate(self.rules):
             for _, _, earlier in self.rules[:index]:
@@ -323,12 +361,12 @@ class Lint:
         return None
 
     def _error(self, line: int, text: str) -> None:
-        finding = Finding(line, "error", text)
+        finding = Finding(line, "error", self._references.hide(text))
         if finding not in self.findings:  # a table that is checked for several reasons is reported once
             self.findings.append(finding)
 
     def _warn(self, line: int, text: str) -> None:
-        self.findings.append(Finding(line, "warning", text))
+        self.findings.append(Finding(line, "warning", self._references.hide(text)))
 
 
 def _toml_line(error: Exception) -> int:

@@ -94,8 +94,8 @@ def pipeline(tmp_path: Path) -> str:
 
 
 def test_the_output_is_the_same_to_the_byte(server: str, archive: Path, pipeline: str, tmp_path: Path) -> None:
-    here = eventonce("dedupe", "-c", pipeline, "--json", str(archive), str(tmp_path / "here"))
-    there = eventonce("dedupe", "-c", pipeline, "--json", "--engine", server, str(archive), str(tmp_path / "there"))
+    here = eventonce("dedupe", pipeline, "--json", str(archive), str(tmp_path / "here"))
+    there = eventonce("dedupe", pipeline, "--json", "--engine", server, str(archive), str(tmp_path / "there"))
 
     assert (here.returncode, there.returncode) == (1, 1), there.stderr  # some lines are rejected
     assert here.stdout == there.stdout
@@ -105,7 +105,7 @@ def test_the_output_is_the_same_to_the_byte(server: str, archive: Path, pipeline
 
 def test_an_audit_is_the_same(server: str, archive: Path, pipeline: str) -> None:
     here, there = (
-        eventonce("audit", "-c", pipeline, "--json", "--engine", engine, str(archive)) for engine in ("memory", server)
+        eventonce("audit", pipeline, "--json", "--engine", engine, str(archive)) for engine in ("memory", server)
     )
 
     assert json.loads(here.stdout)["totals"]["suspicious"] > 0

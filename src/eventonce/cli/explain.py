@@ -4,6 +4,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import click
@@ -11,10 +12,19 @@ import click
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.claims.protocol import Record
 from eventonce.cli.key import describe_event
-from eventonce.cli.options import events_or_keys, keys_of, open_existing, pipeline_options, read_settings
+from eventonce.cli.options import (
+    complete_files,
+    events_or_keys,
+    keys_of,
+    open_existing,
+    pipeline_options,
+    read_file,
+    read_settings,
+    takes_pipeline,
+)
 from eventonce.cli.peek import describe_record
 from eventonce.engine import Once
-from eventonce.errors import ConfigError, EventRejected, describe
+from eventonce.errors import EventRejected, describe
 from eventonce.event import Delivery, Event
 from eventonce.event.formats import read_event
 from eventonce.event.keys import Key
@@ -22,7 +32,6 @@ from eventonce.event.reading import split_events
 from eventonce.observe.text import one_line
 from eventonce.rules import Rulebook
 from eventonce.settings import rulebook
-from eventonce.sources import FileSource
 
 _MAX_PART = 160  # characters
 _DROPPED_AGAIN = "a dead letter of it would be dropped as well, but --reprocess runs it once more"
@@ -52,22 +61,23 @@ _NEXT = {
 
 
 @click.command()
+@takes_pipeline("keys")
 @click.argument("keys", nargs=-1)
-@click.option("--events", help="A file of events to explain, or - for stdin.")
+@click.option("--events", shell_complete=complete_files, help="A file of events to explain, or - for stdin.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line each.")
 @pipeline_options
-def explain(keys: tuple[str, ...], events: str | None, config: str | None, *, as_json: bool, **options: Any) -> None:
+def explain(keys: tuple[str, ...], events: str | None, pipeline: str | None, *, as_json: bool, **options: Any) -> None:
     """Explain why an event was dropped, or what its outcome would be: its rule, the parts of its key, its record.
 
     Nothing is claimed or changed. For a bare key only its record is shown. Exit 1 if an event can never be processed.
 
     \b
-      eventonce explain -c pipeline.toml < event.json
+      eventonce explain pipeline.toml < event.json
       eventonce explain --store sqlite:///billing.db 3f9c2b6c0d4f4b0f9d6a4c1f2e7a8b90
     """
     events = events_or_keys(keys, events)
-    settings = read_settings(config, **options)
-    acceptable, options_text = True, _store_options(config, options["store"])
+    settings = read_settings(pipeline, **options)
+    acceptable, options_text = True, _store_options(pipeline, options["store"])
     with open_existing(settings) as once:
         for fields in _explanations(once, rulebook(settings), keys, events, options_text):
             click.echo(json.dumps(fields) if as_json else _text(fields))
@@ -75,9 +85,9 @@ def explain(keys: tuple[str, ...], events: str | None, config: str | None, *, as
     sys.exit(0 if acceptable else 1)
 
 
-def _store_options(config: str | None, store: str | None) -> str:
+def _store_options(pipeline: str | None, store: str | None) -> str:
     """Return the options that make another command use the same store, without a password."""
-    named = {"-c": config, "--store": store if store is not None and "@" not in store else None}
+    named = {"-p": pipeline, "--store": store if store is not None and "@" not in store else None}
     return "".join(f" {name} {shlex.quote(value)}" for name, value in named.items() if value is not None)
 
 
@@ -88,19 +98,9 @@ def _explanations(
         for key, record in zip(batch, once.peek(batch), strict=True):
             yield _explain_key(key, record, options)
     if events is not None:
-        for delivery in _read(events):
-            yield {"place": delivery.location, **_explain_event(once, rulebook, _decode(delivery), options)}
-
-
-def _read(events: str) -> Iterator[Delivery]:
-    if "://" in events:
-        raise ConfigError(f"--events: {events}: is not a file; read events from a file or stdin")
-    source = FileSource(events)
-    try:
-        while deliveries := source.receive(100):
-            yield from (part for delivery in deliveries for part in split_events(delivery))
-    finally:
-        source.close()
+        for delivery in chain.from_iterable(read_file(events)):
+            for part in split_events(delivery):
+                yield {"place": part.location, **_explain_event(once, rulebook, _decode(part), options)}
 
 
 def _decode(delivery: Delivery) -> Event | EventRejected:

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import click
 
+from eventonce.errors import counted
 from eventonce.ports import Measured
 
 _DRAW_SECONDS = 0.1  # between two drawings
@@ -73,11 +74,13 @@ class Progress:
         """Print for a log how far it is, and how long it will take."""
         done = max(1, self._position)
         remaining = (time.monotonic() - self._started_at) * (size - done) / done
-        self.say(f"{100 * done // size} %, {self._events:,} events, about {max(1, round(remaining / 60))} min left")
+        self.say(
+            f"{100 * done // size} %, {counted(self._events, 'event')}, about {max(1, round(remaining / 60))} min left"
+        )
 
     def _draw(self) -> None:
         if self._bar is not None:
-            self._bar.label = f"{self._events:,} events"
+            self._bar.label = counted(self._events, "event")
             self._bar.update(self._position - self._bar.pos)
         else:
-            click.echo(f"\r\033[K{self._events:,} events", nl=False, err=True)
+            click.echo(f"\r\033[K{counted(self._events, 'event')}", nl=False, err=True)

@@ -9,6 +9,7 @@ from itertools import islice
 import click
 import msgspec
 
+from eventonce.cli.options import complete_files, takes_pipeline, traffic_paths
 from eventonce.cli.progress import Progress
 from eventonce.errors import ConfigError, describe
 from eventonce.event import Event
@@ -22,36 +23,41 @@ _MAX_WARNINGS = 5
 
 
 @click.command()
-@click.argument("events", default="-")
+@takes_pipeline("events")
+@click.argument("events", nargs=-1, shell_complete=complete_files)
 @click.option("--to", "url", required=True, help="Target: events://BUS, sns://TOPIC, sqs://QUEUE or kinesis://STREAM.")
-@click.option("-c", "--config", type=click.Path(dir_okay=False), help="A pipeline file (TOML), for its rules.")
-@click.option("--dead-letter", help="Where to write refused events.")
+@click.option("--dead-letter", shell_complete=complete_files, help="Where to write refused events.")
 @click.option(
     "--max-attempts", type=click.IntRange(1, 1000), default=MAX_ATTEMPTS, show_default=True, help="Attempts per event."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result of each event as a JSON line.")
 def publish(
-    events: str, url: str, config: str | None, dead_letter: str | None, max_attempts: int, *, as_json: bool
+    events: tuple[str, ...],
+    pipeline: str | None,
+    url: str,
+    dead_letter: str | None,
+    max_attempts: int,
+    *,
+    as_json: bool,
 ) -> None:
     """Publish events, each under its identity. A second run uses the same identities, so consumers recognise copies.
 
-    EVENTS is a file or folder, or - for stdin, with JSON lines or JSON documents in any carrier's shape. The rules of a
+    EVENTS is files, folders or - for stdin, with JSON lines or JSON documents in any carrier's shape. The rules of a
     pipeline make the identity. Without a pipeline it is the event's id, or its content if it has no id. To send copies
     on purpose, use `eventonce send`. Exit 1 if an event was refused or could not be sent.
 
     \b
       eventonce publish orders.jsonl --to events://orders
-      eventonce publish orders.jsonl --to 'sqs://orders.fifo?group=detail.customer' -c pipeline.toml
+      eventonce publish pipeline.toml orders.jsonl --to 'sqs://orders.fifo?group=detail.customer'
       eventonce publish orders.jsonl --to events://orders --json | jq -c 'select(.kind == "failed")'
     """
-    if events == "-" and (sys.stdin is None or sys.stdin.isatty()):
-        raise click.UsageError("name a file of events, or pass them on stdin")
-    rules = load(config).rule if config else None
+    paths = traffic_paths(events)
+    rules = load(pipeline).rule if pipeline else None
     counts: Counter[PublishKind] = Counter()
     with ExitStack() as stack:
         publisher = Publisher(url, rules=rules, dead_letter=dead_letter, max_attempts=max_attempts)
         stack.callback(publisher.close)
-        recorded = Archive([events], parquet=False)
+        recorded = Archive(paths, parquet=False)
         progress = stack.enter_context(Progress(recorded))
         stack.callback(_close, counts)
         stack.callback(progress.done)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eventonce.cli.log_filter import Repeats
+from eventonce.cli.options import complete_files
 from eventonce.cli.signals import stopping
 from eventonce.errors import ConfigError, MissingDriver
 from eventonce.observe import log
@@ -34,8 +35,20 @@ _MAX_ATTEMPTS = 3  # of the publisher; the relay itself retries later, and serve
 @click.option(
     "--outbox", "outbox_url", required=True, help="postgresql://HOST/DATABASE, sqlite:///FILE or dynamodb://TABLE."
 )
-@click.option("--to", "url", required=True, help="events://BUS, sns://TOPIC, sqs://QUEUE, https://..., a file or -.")
-@click.option("--dead-letter", default="eventonce-dead.jsonl", show_default=True, help="Where to write refused events.")
+@click.option(
+    "--to",
+    "url",
+    required=True,
+    shell_complete=complete_files,
+    help="events://BUS, sns://TOPIC, sqs://QUEUE, https://..., a file or -.",
+)
+@click.option(
+    "--dead-letter",
+    default="eventonce-dead.jsonl",
+    show_default=True,
+    shell_complete=complete_files,
+    help="Where to write refused events.",
+)
 @click.option("--create", is_flag=True, help="Create or upgrade the tables of the outbox first.")
 @click.option("--drain", is_flag=True, help="Publish what waits now, and end.")
 @click.option("--batch", type=click.IntRange(1, 10_000), default=BATCH, show_default=True, help="Events per batch.")

@@ -12,11 +12,11 @@ import click
 
 from eventonce.claims.outcome import Action, Outcome
 from eventonce.cli.log_filter import Repeats
-from eventonce.cli.options import pipeline_options, read_settings
+from eventonce.cli.options import complete_files, pipeline_options, read_settings, takes_pipeline
 from eventonce.cli.progress import Progress
 from eventonce.cli.signals import Say, print_line, stopping
 from eventonce.clock import duration
-from eventonce.errors import EventOnceError, describe
+from eventonce.errors import EventOnceError, counted, describe
 from eventonce.event import Delivery
 from eventonce.observe import log
 from eventonce.observe.monitoring import Monitoring
@@ -37,10 +37,22 @@ _GRACE = "25s"  # within the 30 s that containers have
 
 
 @click.command()
-@click.argument("pipeline", required=False, type=click.Path(dir_okay=False))
-@click.option("--source", help="A file of events, - for stdin, sqs://QUEUE or another URL.  [default: -]")
-@click.option("--sink", help="- for stdout, a file, python:package.module:function or a URL.  [default: -]")
-@click.option("--dead-letter", help="Where to write dead letters.  [default: eventonce-dead.jsonl]")
+@takes_pipeline()
+@click.option(
+    "--source",
+    shell_complete=complete_files,
+    help="A file of events, - for stdin, sqs://QUEUE or another URL.  [env: EVENTONCE_SOURCE; default: -]",
+)
+@click.option(
+    "--sink",
+    shell_complete=complete_files,
+    help="- for stdout, a file, python:package.module:function or a URL.  [env: EVENTONCE_SINK; default: -]",
+)
+@click.option(
+    "--dead-letter",
+    shell_complete=complete_files,
+    help="Where to write dead letters.  [env: EVENTONCE_DEAD_LETTER; default: eventonce-dead.jsonl]",
+)
 @click.option(
     "--batch", type=click.IntRange(1, 10_000), help="Number of events claimed together.  [default: 100, 10 of a queue]"
 )
@@ -64,7 +76,6 @@ _GRACE = "25s"  # within the 30 s that containers have
 @pipeline_options
 def run(
     pipeline: str | None,
-    config: str | None,
     *,
     as_json: bool,
     grace: str,
@@ -74,8 +85,9 @@ def run(
 ) -> None:
     """Run events through a handler or into a sink, each once.
 
-    PIPELINE is a TOML file, and options override it. Events are JSON lines or concatenated JSON documents, also as
-    gzip. A run of a file ends with its input: exit 0 if every event was processed or a duplicate, 1 if any was
+    PIPELINE is a TOML file, and options override it. What neither sets may come from environment variables, such as
+    EVENTONCE_STORE and EVENTONCE_LEASE. Events are JSON lines or concatenated JSON documents, also as gzip. A run of a
+    file ends with its input: exit 0 if every event was processed or a duplicate, 1 if any was
     dead-lettered, failed or unknown.
 
     On a queue, a stream or for requests it runs until SIGTERM or Ctrl-C. It then starts nothing new, and exits 0 if all
@@ -91,8 +103,6 @@ def run(
       opentelemetry-instrument eventonce run pipeline.toml --opentelemetry
       cat events.jsonl | eventonce run --sink python:billing:charge --store sqlite:///billing.db
     """
-    if pipeline and config:
-        raise click.UsageError("name the pipeline once, as PIPELINE or with --config")
     grace_time = duration(grace, "--grace")
     in_json, level = options.pop("log_format") == "json", options.pop("log_level")
     log.setup("error" if as_json else level, json=in_json)
@@ -101,7 +111,7 @@ def run(
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("eventonce.patience").addFilter(Repeats())  # each thread has its own
     with ExitStack() as stack:
-        settings = read_settings(pipeline or config, **options)
+        settings = read_settings(pipeline, **options)
         listening = listen is not None
         log_events = in_json or (level in _EVENT_LEVELS and not as_json)
         say = _log_line if in_json else print_line
@@ -180,7 +190,7 @@ def _serve(worker: "WorkerPool | RequestServer", grace: int, say: Say) -> bool:
     with stopping(worker.stop, say):
         unfinished = worker.run(grace)
     if unfinished:
-        say(f"not finished in time, and will be redelivered: {unfinished} events")
+        say(f"not finished in time, and will be redelivered: {counted(unfinished, 'event')}")
     return not unfinished
 
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from eventonce.backoff import backoff
 from eventonce.clock import Clock
-from eventonce.errors import EventOnceError, describe
+from eventonce.errors import EventOnceError, counted, describe
 
 Result = TypeVar("Result")
 _CALM = 5000  # milliseconds without a failure that end an outage: occasional failures belong to one
@@ -43,7 +43,7 @@ class Outage:
             if not self.lasts or now - self._failed_at < _CALM:
                 return
             self.lasts, seconds = False, (now - self._started_at) // 1000
-        _log.warning("%s answers again, after %d seconds", self._name, seconds)
+        _log.warning("%s answers again, after %s", self._name, counted(seconds, "second"))
 
 
 def awaited(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from eventonce.backoff import backoff
 from eventonce.claims.outcome import Outcome
 from eventonce.claims.outcome import OutcomeKind as Ending
-from eventonce.errors import EventOnceError, EventRejected, SinkDown, TooManyAttempts, describe
+from eventonce.errors import EventOnceError, EventRejected, SinkDown, TooManyAttempts, counted, describe
 from eventonce.event import Delivery
 from eventonce.event.stamp import add_stamp
 from eventonce.outbox.feed import ReleasedRow
@@ -58,7 +58,7 @@ class RelayDecision:
             return "failed"
         self.done.append(row)
         if result.kind is PublishKind.FAILED:
-            reason = f"could not be published {failures} times; the last time: {_reason(result)}"
+            reason = f"could not be published {counted(failures, 'time')}; the last time: {_reason(result)}"
             self.dead.append(RefusedRow(row, failures, TooManyAttempts(reason)))
             return "refused"
         if result.kind is PublishKind.REFUSED:

@@ -74,9 +74,9 @@ def toml_text(file: str | PathLike[str]) -> str:
         with open(file, encoding="utf-8-sig") as opened:
             return opened.read()
     except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}; name a pipeline file (TOML)") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: is not UTF-8: {error.reason} at byte {error.start}") from None
+        raise ConfigError(f"{file}: is not UTF-8: {error.reason} at byte {error.start}; save it as UTF-8") from None
 
 
 def check_names(table: Mapping[str, Any], valid_names: Sequence[str], label: str) -> None:

@@ -29,7 +29,7 @@ Remember = Literal[
 ]
 Replay = Literal[
     "dedupe",  # a replayed event is a copy like any other
-    "reprocess",  # each named replay may run each event once more
+    "reprocess",  # each named replay may run each event once more, where `Event.replay` is the name
 ]
 OnStoreError = Literal[
     "retry",  # try again later
@@ -37,7 +37,7 @@ OnStoreError = Literal[
 ]
 Digest = Literal[
     "eventonce",  # over consumer, rule and typed parts
-    "powertools",  # as Powertools for AWS Lambda makes it, so that both meet in one table
+    "powertools",  # as Powertools for AWS Lambda (Python) makes it, so that both meet in one table
 ]
 
 

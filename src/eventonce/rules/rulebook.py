@@ -8,6 +8,7 @@ import msgspec
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
+from eventonce.event.formats.records import without_id
 from eventonce.event.keys import Digester, Key, Part, canonical, canonical_parsed, carrier_part, part, powertools_key
 from eventonce.event.paths import ALIASES, Getter, getter, plain, unread_times, value_at, with_aliases
 from eventonce.event.stamp import identity_of
@@ -244,7 +245,7 @@ def _identity(event: Event, remedy: str) -> tuple[Part, ...]:
         identity = {"source": event.source, "type": event.type, "id": stamp_id}
         return tuple(part(identity[name]) for name in _IDENTITY[_PUBLISHED[event.form]])
     if not event.id:
-        raise EventRejected(f"has no id; {remedy}")
+        raise EventRejected(without_id(event, remedy))
     if event.named_by:
         return part(event.source), part(event.type), carrier_part(event.named_by, event.id)
     if event.form == "eventbridge":
@@ -292,6 +293,8 @@ class Rulebook:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(f"rule {name!r} exists twice; give each rule a name of its own")
+        if problem := shared_keys(rules):
+            raise ConfigError(problem)
         self.definition = (consumer, tuple(rules), identity)  # from which another process makes the same rulebook
         self._rules = [CompiledRule(consumer, rule) for rule in rules]
         self._identity = CompiledRule(consumer, identity)
@@ -333,6 +336,21 @@ class Rulebook:
         if len(source) + len(kind) <= _LONGEST_CACHED:
             self._candidates[source, kind] = candidates
         return candidates
+
+
+def shared_keys(rules: Sequence[Rule]) -> str | None:
+    """Return why two of these rules would share keys, or None. The keys of Powertools do not contain a rule's name."""
+    names = [
+        rule.name
+        for rule in rules
+        if any(each is not None and each.digest == "powertools" for each in (rule, rule.replaced()))
+    ]
+    if len(names) < 2:
+        return None
+    return (
+        f"rules {names[0]!r} and {names[1]!r} both have keys of Powertools, which name no rule, so that equal values "
+        "of two kinds would be one event; give each a consumer and a function= of its own"
+    )
 
 
 def _could_match(pattern: "Pattern | None", source: str, kind: str) -> bool:

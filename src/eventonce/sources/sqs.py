@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from eventonce.clients.aws import AwsUrl, code, is_away
 from eventonce.clock import Clock, SystemClock, duration, to_datetime
-from eventonce.errors import SourceError
+from eventonce.errors import SourceError, counted
 from eventonce.event import Delivery
 from eventonce.observe.outage import Outage
 from eventonce.sources.visibility import BATCH, MAX_VISIBILITY, Visibility, VisibilityChange
@@ -144,7 +144,7 @@ class SqsSource:
             if not handles:
                 return
             self._clock.sleep(_PAUSE)
-        self._outage.failed(QueueAway(f"{len(handles)} messages could not be deleted: {_codes(failed)}"))
+        self._outage.failed(QueueAway(f"{counted(len(handles), 'message')} could not be deleted: {_codes(failed)}"))
 
     def _change(self, changes: Sequence[VisibilityChange]) -> set[str]:
         entries = [

@@ -58,7 +58,7 @@ def folder(tmp_path: Path) -> Path:
 def explain(folder: Path) -> Callable[..., Finished]:
     def run(*args: str, stdin: object = None) -> Finished:
         return subprocess.run(
-            [sys.executable, "-m", "eventonce", "explain", "-c", "pipeline.toml", *args],
+            [sys.executable, "-m", "eventonce", "explain", "pipeline.toml", *args],
             check=False,
             cwd=folder,
             input=json.dumps(stdin) if stdin is not None else "",
@@ -104,9 +104,9 @@ def test_why_it_was_dropped(folder: Path, explain: Callable[..., Finished]) -> N
     assert rows["first"].startswith("copy  id a, time 2026-01-01T00:00:00+00:00, fingerprint ")
     assert rows["now"].startswith("duplicate: it was done at 20")
     assert rows["now"].endswith("the window has not expired, but the content of this copy differs")
-    assert rows["forget"] == f"eventonce forget -c pipeline.toml {rows['key']}: the next copy runs again"
+    assert rows["forget"] == f"eventonce forget -p pipeline.toml {rows['key']}: the next copy runs again"
     assert rows["redrive"].startswith(
-        f"eventonce redrive -c pipeline.toml --with-key {rows['key']}: a dead letter of it would be dropped"
+        f"eventonce redrive -p pipeline.toml --with-key {rows['key']}: a dead letter of it would be dropped"
     )
 
 
@@ -217,12 +217,12 @@ def test_its_advice_names_the_same_store_without_its_password(folder: Path, expl
     (folder / "my store.db").write_bytes((folder / "store.db").read_bytes())
     explanation = printed(explain(name, "--json", "--store", "sqlite:///my store.db"))
     assert (
-        f"eventonce redrive -c pipeline.toml --store 'sqlite:///my store.db' --with-key {name}: "
+        f"eventonce redrive -p pipeline.toml --store 'sqlite:///my store.db' --with-key {name}: "
         in explanation["redrive"]
     )
     (folder / "a@b.db").write_bytes((folder / "store.db").read_bytes())
     explanation = printed(explain(name, "--json", "--store", "sqlite:///a@b.db"))
-    assert f"eventonce redrive -c pipeline.toml --with-key {name}: " in explanation["redrive"]
+    assert f"eventonce redrive -p pipeline.toml --with-key {name}: " in explanation["redrive"]
 
 
 def test_what_an_event_says_does_not_reach_the_terminal_raw(explain: Callable[..., Finished]) -> None:

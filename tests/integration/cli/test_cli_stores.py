@@ -160,6 +160,7 @@ def test_check_shows_no_secret(cli: Command, tmp_path: Path, kind: str, server: 
     assert "hunter2" not in done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("password", ["hunter2", "hunter2%zz", "hunter2?", "a@hunter2", "hunter2#", "1/hunter2"])
 def test_dead_letters_hold_no_secret(cli: Command, password: str) -> None:
     place = f"postgresql://me:{password}@127.0.0.1:{free_port()}/db"

@@ -15,7 +15,7 @@ SRC = Path(eventonce.__file__).parent
 # From the ground up. A room may import rooms below it, and inside itself; rooms of one floor do not know each other.
 FLOORS = [
     {"errors", "forks", "backoff", "closing"},
-    {"clock", "files"},
+    {"clock", "environment", "files"},
     {"event", "clients"},
     {"rules"},
     {"claims"},

@@ -38,6 +38,32 @@ def test_a_good_pipeline_has_no_findings(tmp_path: Path) -> None:
     assert findings(tmp_path, GOOD) == []
 
 
+REGIONS = """\
+source      = "{}"
+sink        = "events://orders{}"
+dead_letter = "sqs://dead{}"
+"""
+
+
+@pytest.mark.parametrize("source", ["sqs://orders{}", "kinesis://orders{}", "dynamodbstreams://orders{}"])
+def test_an_aws_url_without_a_region_is_warned_of(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def warnings(option: str) -> list[int]:
+        pipeline = lint(tmp_path, REGIONS.format(source.format(option), option, option))
+        pipeline.check_regions()
+        assert all("no AWS region is set; add ?region=REGION" in text for _, _, text in pipeline.findings)
+        return [line for line, _, _ in pipeline.findings]
+
+    assert warnings("") == []
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    assert warnings("") == [1, 2, 3]
+    assert warnings("?region=eu-west-1") == []
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    assert warnings("") == [1, 2, 3]
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert warnings("") == []
+
+
 @pytest.mark.parametrize(
     ("line", "text", "message"),
     [
@@ -65,6 +91,11 @@ def test_a_good_pipeline_has_no_findings(tmp_path: Path) -> None:
         (1, f"a = {'[' * 5000}", "is nested too deep"),
         (1, "[rule]\nname = 'x'", "write each one as [[rule]], with two brackets"),
         (3, "[[rule]]\nname = 'x'\n[[rule]]\nname = 'x'", "rule 'x' exists twice"),
+        (
+            5,
+            "".join(f"[[rule]]\nname = '{name}'\nkey = ['a']\ndigest = 'powertools'\n" for name in "xy"),
+            "rules 'x' and 'y' both have keys of Powertools",
+        ),
         (1, 'use = ["genesis"]', "genesis"),
         (1, 'use = "genesys"', "write the names of presets in a list"),
         (1, 'use = [["genesys"]]', "write the names of presets in a list"),
@@ -340,7 +371,7 @@ def test_what_is_ignored_but_never_there(tmp_path: Path) -> None:
     events = [{"id": "1", "source": "shop", "detail-type": "t", "detail": {"at": 1, "deep": [{"trace": 2}]}}]
     checked.check_samples([read_event(event) for event in events])
     assert [finding.text for finding in checked.findings] == [
-        "rule 'orders': ignore: data.gone.away is in none of 1 samples"
+        "rule 'orders': ignore: data.gone.away is in 0 of 1 sample"
     ]
     assert checked.findings[0].line == 8
 
@@ -351,7 +382,7 @@ def test_samples_that_no_rule_looks_at_and_samples_without_a_key(tmp_path: Path)
     details: list[Any] = [{"n": 1}, {"m": 1}, {}]
     checked.check_samples([read_event({"source": "b", "detail-type": "t", "detail": detail}) for detail in details])
     assert checked.findings == [
-        (5, "warning", "rule 'a': it matches none of 3 samples, so its ignored paths were not checked"),
+        (5, "warning", "rule 'a': it matches 0 of 3 samples, so its ignored paths were not checked"),
         (
             6,
             "warning",

@@ -172,7 +172,7 @@ def test_an_unknown_name_gets_the_nearest_right_one(write: Callable[[str], str],
 
 
 def test_a_name_that_is_like_none_gets_all_of_them(write: Callable[[str], str]) -> None:
-    with refused("pipeline.toml: unknown setting 'xyzzy'; use consumer, store, source, sink, dead_letter,"):
+    with refused("pipeline.toml: unknown setting 'xyzzy'; use consumer, store, store_password, source, sink,"):
         load(write("xyzzy = 1"))
 
 

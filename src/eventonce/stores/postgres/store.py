@@ -32,7 +32,7 @@ from eventonce.claims.protocol import (
 from eventonce.clients import libpq
 from eventonce.clients.libpq import TIMEOUT
 from eventonce.clock import LONGEST, Clock, SystemClock
-from eventonce.errors import ConfigError, StoreBusy, StoreError, StoreUnusable
+from eventonce.errors import ConfigError, StoreBusy, StoreError, StoreUnusable, counted
 from eventonce.event.keys import Key
 from eventonce.forks import register_for_forks
 from eventonce.ports import Swept
@@ -177,7 +177,7 @@ class PostgresStore:
             extended |= {remaining[index - 1] for index, locked in rows if locked}
             remaining = [remaining[index - 1] for index, locked in rows if not locked]
         if remaining:
-            raise StoreError(f"{self._address}: another transaction holds {len(remaining)} rows of ours")
+            raise StoreError(f"{self._address}: another transaction holds {counted(len(remaining), 'row')} of ours")
         return [claim in extended for claim in claims]
 
     def commit(self, finishes: Sequence[Commit]) -> list[bool]:
