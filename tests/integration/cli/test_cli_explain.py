@@ -246,10 +246,10 @@ def test_a_rule_that_replaces_another_has_two_keys(folder: Path, explain: Callab
     assert row["key"] == fields["key"]
     assert row["old"] == f"key     {fields['old_key']} of the rule that this one replaces"
     assert row["remembered"].startswith("done, under the old key, attempts 1")
-    assert row["forget"] == f"eventonce forget -c pipeline.toml {fields['old_key']}: the next copy runs again"
+    assert row["forget"] == f"eventonce forget -p pipeline.toml {fields['old_key']}: the next copy runs again"
 
     # Another copy runs and is recorded under both, so both are to be forgotten.
-    command = [sys.executable, "-m", "eventonce", "forget", "-c", "pipeline.toml", fields["old_key"]]
+    command = [sys.executable, "-m", "eventonce", "forget", "-p", "pipeline.toml", fields["old_key"]]
     subprocess.run(command, check=True, cwd=folder, capture_output=True, timeout=120)
     process(folder, event("shop", order=7))
     assert (
@@ -263,7 +263,7 @@ def test_an_event_is_forgotten_under_both_keys(folder: Path, explain: Callable[.
     assert printed(explain("--json", stdin=event("shop", order=7)))["now"] == "duplicate"
 
     done = subprocess.run(
-        [sys.executable, "-m", "eventonce", "forget", "-c", "pipeline.toml"],
+        [sys.executable, "-m", "eventonce", "forget", "-p", "pipeline.toml"],
         check=True,
         cwd=folder,
         input=json.dumps(event("shop", order=7)),

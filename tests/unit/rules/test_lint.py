@@ -334,9 +334,7 @@ def test_a_rule_without_a_name_is_reported_by_the_name_it_gets(tmp_path: Path) -
     assert findings(tmp_path, "[[rule]]\nkey = ['a[']\n")[0][2].startswith("rule 'paths': key: ")
     checked = lint(tmp_path, "[[rule]]\nkey = 'content'\nignore = ['detail.gone']\n")
     checked.check_samples([read_event({"source": "shop", "detail-type": "t", "detail": {}})])
-    assert [finding.text for finding in checked.findings] == [
-        "rule 'content': ignore: detail.gone is in none of 1 samples"
-    ]
+    assert [finding.text for finding in checked.findings] == ["rule 'content': ignore: detail.gone is in 0 of 1 sample"]
 
 
 def test_a_pattern_that_cannot_be_read_is_reported_once(tmp_path: Path) -> None:
