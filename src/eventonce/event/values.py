@@ -41,6 +41,8 @@ def spell(value: Any, where: str = "", *, exact: bool = False) -> Any:
         return _spell(value, MAX_DEPTH, _EXACT if exact else _CANONICAL)
     except _NoSpellingError as error:
         raise EventRejected(error.sentence(where)) from None
+    except RecursionError:  # each level of a model takes several calls
+        raise EventRejected(_too_deep().sentence(where)) from None
 
 
 class _NoSpellingError(Exception):
@@ -67,15 +69,15 @@ def _spell(value: Any, depth: int, scalars: _Scalars) -> Any:
         return _dict(value, depth, scalars)
     if kind is list or kind is tuple:
         return _list(value, depth, scalars)
-    if kind in _PLAIN:
-        return value
     if kind is float:
         return _float(value)
+    if kind in _PLAIN:
+        return value
     return scalars[kind](value) if kind in scalars else _other(value, kind, depth, scalars)
 
 
 def _dict(value: dict[Any, Any], depth: int, scalars: _Scalars) -> dict[str, Any]:
-    if depth == 0:
+    if depth < 1:
         raise _too_deep()
     own = value.copy()
     name = None
@@ -94,7 +96,7 @@ def _dict(value: dict[Any, Any], depth: int, scalars: _Scalars) -> dict[str, Any
 
 
 def _list(value: Iterable[Any], depth: int, scalars: _Scalars) -> list[Any]:
-    if depth == 0:
+    if depth < 1:
         raise _too_deep()
     own = list(value)
     index = 0
@@ -110,7 +112,7 @@ def _list(value: Iterable[Any], depth: int, scalars: _Scalars) -> list[Any]:
 
 def _mapping(items: Iterable[tuple[Any, Any]], depth: int, scalars: _Scalars) -> dict[str, Any]:
     """Spell a mapping whose names may be anything with the spelling of a string or an integer."""
-    if depth == 0:
+    if depth < 1:
         raise _too_deep()
     own: dict[str, Any] = {}
     for name, item in items:
@@ -140,6 +142,8 @@ def _name(name: Any) -> str:
 def _other(value: Any, kind: type, depth: int, scalars: _Scalars) -> Any:
     if kind.__module__.partition(".")[0] in _REMEDIES:  # some of them are floats or datetimes with more digits
         raise _no_spelling(value)
+    if depth < 0:  # of enums and models that hold one value
+        raise _too_deep()
     for base, spell_as in _BASES:
         if isinstance(value, base):
             return spell_as(value, depth, scalars)
@@ -337,12 +341,15 @@ def restorer(annotation: Any, where: str, namespace: dict[str, Any] | None = Non
         annotation = _resolved(annotation, namespace or {})
     except SyntaxError:
         raise _cannot_come_back(annotation, where, "it is not a type") from None
-    return None if _needs_nothing(annotation) else _restorer(annotation, where)
+    return None if _needs_nothing(annotation) else _restorer(annotation, where, {})
 
 
-def _restorer(annotation: Any, where: str) -> Restore:
+_Made = dict[Any, Restore]  # the restorers of pydantic models, of which one may hold itself
+
+
+def _restorer(annotation: Any, where: str, made: _Made) -> Restore:
     try:
-        converters = _converters(annotation)
+        converters = _converters(annotation, made)
     except TypeError as error:
         raise _cannot_come_back(annotation, where, str(error)) from None
     for kind, converter in converters.items():
@@ -407,13 +414,13 @@ def _cannot_come_back(annotation: Any, where: str, reason: str) -> ConfigError:
     )
 
 
-def _converters(annotation: Any) -> dict[type, Restore | None]:
+def _converters(annotation: Any, made: _Made) -> dict[type, Restore | None]:
     """Return a converter for each class in a type that msgspec does not know. Raise `TypeError` if it refuses one."""
     from msgspec import inspect
 
     msgspec.json.Decoder(annotation)  # finds unions whose members JSON cannot distinguish
     customs = {node.cls for node in _nodes(inspect.type_info(annotation)) if isinstance(node, inspect.CustomType)}
-    return {kind: _converter(kind) for kind in customs}
+    return {kind: _converter(kind, made) for kind in customs}
 
 
 def _nodes(root: Any) -> Iterator[Any]:
@@ -429,26 +436,29 @@ def _nodes(root: Any) -> Iterator[Any]:
             stack += [getattr(node, name) for name in node.__struct_fields__]
 
 
-def _converter(kind: type) -> Restore | None:
+def _converter(kind: type, made: _Made) -> Restore | None:
     """Return a converter for a class that msgspec does not know, or None if there is none."""
     from inspect import isabstract
 
     if hasattr(kind, "__pydantic_validator__"):
-        return _pydantic(kind)
+        if kind not in made:
+            made[kind] = lambda value: made[kind](value)  # noqa: PLW0108  # for the model inside itself
+            made[kind] = _pydantic(kind, made)
+        return made[kind]
     if _is_path(kind):
         return kind
     # Whatever has the methods of an abstract class may be plain data.
     return (lambda value: value) if kind is object or isabstract(kind) or hasattr(kind, "_is_protocol") else None
 
 
-def _pydantic(model: Any) -> Restore:
+def _pydantic(model: Any, made: _Made) -> Restore:
     if not _holds_bytes(model):
         return lambda value: model.model_validate_json(msgspec.json.encode(value))
     parts: dict[str, Restore] = {}  # pydantic reads the text of bytes as UTF-8, so fields are made before it sees them
     for name, wire in model_fields(model) or ():
         annotation = model.model_fields[name].annotation
         try:
-            parts[wire] = _restorer(annotation, f"{model.__name__}.{name}")
+            parts[wire] = _restorer(annotation, f"{model.__name__}.{name}", made)
         except ConfigError:  # pydantic knows more types
             if _holds_bytes(annotation):
                 raise
@@ -457,9 +467,11 @@ def _pydantic(model: Any) -> Restore:
     )
 
 
-def _holds_bytes(annotation: Any, seen: frozenset[Any] = frozenset()) -> bool:
-    if annotation in (bytes, bytearray):
+def _holds_bytes(annotation: Any, around: tuple[Any, ...] = ()) -> bool:
+    """Return whether bytes are among the fields of a model, or in a type. `around` are the models that it is in."""
+    if annotation is bytes or annotation is bytearray:
         return True
-    fields = {} if annotation in seen else getattr(annotation, "__pydantic_fields__", {})
+    is_around = any(annotation is each for each in around)
+    fields = {} if is_around else getattr(annotation, "__pydantic_fields__", {})
     inner = [field.annotation for field in fields.values()]
-    return any(_holds_bytes(each, seen | {annotation}) for each in (*get_args(annotation), *inner))
+    return any(_holds_bytes(each, (*around, annotation)) for each in (*get_args(annotation), *inner))

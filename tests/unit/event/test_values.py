@@ -128,9 +128,15 @@ class Root(pydantic.RootModel[list[int]]):
     pass
 
 
+class Inner(pydantic.RootModel[Optional["Inner"]]):
+    pass
+
+
 class Nested(pydantic.BaseModel):
     model: Model
     either: Strict | None = None
+    small: list[Annotated[int, pydantic.Field(lt=9)]] = []
+    next: Optional["Nested"] = None
 
 
 @pydantic_dataclasses.dataclass
@@ -270,6 +276,15 @@ def test_depth_is_bounded_as_in_documents() -> None:
     assert spell(_deep(200)) == _deep(200)
     with pytest.raises(EventRejected, match="deeper"):
         spell(_deep(201))
+
+
+def test_models_in_models_are_refused_in_a_sentence_too() -> None:
+    node, root = Node(0), Inner(None)
+    for value in range(300):
+        node, root = Node(value, node), Inner.model_construct(root=root)
+    for deep in (node, root):
+        with pytest.raises(EventRejected, match="is nested deeper than 200 levels, or holds itself"):
+            spell(deep, "order")
 
 
 def test_a_time_zone_without_an_offset_is_none() -> None:
@@ -451,7 +466,10 @@ def test_a_model_is_a_model_again() -> None:
         (Mapping[UUID, Line], {SOME_ID: Line("a", Decimal(1))}),
         (dict[str, Any], {"a": [1]}),
         (list[Nested], [Nested(model=Model(orderId=1, raw=b"\xff", parts={"a": [b"\xfe"]}), either=None)]),
-        (Nested | None, Nested(model=Model(orderId=1), either=Strict(at=NAIVE))),
+        (
+            Nested | None,
+            Nested(model=Model(orderId=1), either=Strict(at=NAIVE), next=Nested(model=Model(orderId=2, raw=b"\xff"))),
+        ),
         (Root, Root([1, 2])),
         (Literal["a", "b"], "a"),
         (Path, Path("a/b")),
