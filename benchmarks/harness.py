@@ -252,7 +252,7 @@ def _template(size: int) -> bytes:
     return json.dumps(body).encode().replace(b"-000000000000", b"-0123456789ab")
 
 
-IGNORED = ("at", "meta.id")
+IGNORED = ("detail.at", "detail.meta.id")
 
 
 def keys(count: int) -> list[Any]:

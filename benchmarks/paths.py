@@ -42,7 +42,7 @@ def singly(once: Once) -> RunEvents:
 def keyer() -> Callable[[bytes], Key]:
     """Return a function that parses and keys, without rules or an event."""
     digest = Digester("bench", "orders", "content")
-    ignored = Ignored([ignored_path(text) for text in IGNORED])
+    ignored = Ignored([ignored_path(text)[1:] for text in IGNORED])  # of the data
 
     parse = eventbridge._decoder().decode
 

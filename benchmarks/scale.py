@@ -22,7 +22,7 @@ from pathlib import Path
 RULES = {
     "id": "",
     "field": '[[rule]]\nname = "r"\nkey = ["detail.orderId"]\n',
-    "content": '[[rule]]\nname = "r"\nkey = "content"\nignore = ["at", "meta.id"]\n',
+    "content": '[[rule]]\nname = "r"\nkey = "content"\nignore = ["detail.at", "detail.meta.id"]\n',
 }
 KEYING = """
 import sys
@@ -180,7 +180,7 @@ def _table(options: argparse.Namespace, work: Path, folder: Path) -> None:
     engines = {"duckdb": sys.executable} | ({"local[2]": options.spark} if options.spark else {})
     candidates = {"keys alone": [sys.executable, "-c", KEYING, str(rules), str(folder)]}
     for engine, python in engines.items():
-        command = [python, "-m", "eventonce", "{}", "-c", str(rules), "--engine", engine, str(folder)]
+        command = [python, "-m", "eventonce", "{}", "-p", str(rules), "--engine", engine, str(folder)]
         candidates[f"{engine} audit"] = [each.format("audit") for each in command]
         candidates[f"{engine} copy"] = [each.format("dedupe") for each in command] + [str(out)]
     alone = 0.0

@@ -11,7 +11,7 @@ BOOKS = {
     "by a field": [Rule(name="orders", key=["detail.order"], window="2d")],
     "by version and by content": [
         Rule(name="v", match={"source": ["s1", "s2"]}, key=["detail.order"], version="detail.version", window="2d"),
-        Rule(name="c", key="content", ignore=["word"], refresh=True, window="1d", replay="reprocess"),
+        Rule(name="c", key="content", ignore=["detail.word"], refresh=True, window="1d", replay="reprocess"),
     ],
 }
 COPIES = {
@@ -19,7 +19,7 @@ COPIES = {
     "with a short window": [Rule(name="short", key=["detail.order"], window="1h")],
     "with a window that slides": [Rule(name="slides", key=["detail.order"], window="1h", refresh=True)],
     "with a window beyond all times": [Rule(name="ever", key=["detail.order"], window="36500d")],
-    "by content": [Rule(name="content", key="content", ignore=["version"])],
+    "by content": [Rule(name="content", key="content", ignore=["detail.version"])],
 }
 
 

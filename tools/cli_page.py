@@ -32,6 +32,8 @@ def _verb(name: str, command: click.Command) -> str:
 
 
 def _argument(argument: click.Argument) -> str:
+    if argument.metavar:
+        return argument.metavar
     name = argument.human_readable_name
     text = "|".join(argument.type.choices) if isinstance(argument.type, click.Choice) else name
     text = f"{text}..." if argument.nargs == -1 else text

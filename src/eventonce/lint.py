@@ -11,28 +11,35 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from eventonce.clients.aws import NoRegion, has_region
 from eventonce.clock import duration, format_duration
+from eventonce.environment import with_password
 from eventonce.errors import ConfigError, EventRejected, StoreError
 from eventonce.event import Event
 from eventonce.event.keys import canonical
-from eventonce.event.paths import Ignored, constant, ignored_path
+from eventonce.event.paths import ENVELOPE, Wildcard, constant, ignored_path, plain, quoted, roots
 from eventonce.ports import Checkable
 from eventonce.rules import CompiledRule, Rulebook, identity
 from eventonce.rules.files import explain, toml_text, unknown
+from eventonce.rules.ignored import IgnoredFields
 from eventonce.rules.line_index import LineIndex
 from eventonce.rules.preset import rules_of
-from eventonce.rules.rule import DEFAULT_WINDOW, Rule
-from eventonce.settings import Settings
+from eventonce.rules.references import References
+from eventonce.rules.rule import DEFAULT_WINDOW, Rule, default_name
+from eventonce.rules.rulebook import shared_keys
+from eventonce.settings import Settings, with_numbers
 from eventonce.sinks import open_sink
 from eventonce.sources import check_source
 from eventonce.stores import check_url, has_server, open_store
+from eventonce.text import counted
 
 _DEFAULTS = ("window", "on_store_error", "remember")  # rules inherit these from the settings above them
 _CROSS = ("name", "key", "otherwise", "version")  # other fields of a rule depend on these
 # Fields and those that they depend on: if the key is wrong, they would only repeat its error.
 _NEEDS = {**dict.fromkeys(("otherwise", "ignore", "digest", "replaces"), _CROSS[:3]), "version_ahead": ("version",)}
+_AWS = ("sqs://", "sns://", "events://", "kinesis://", "dynamodbstreams://")
 _DAY = 86_400_000  # milliseconds
-_ENVELOPE = ("source", "detail-type", "detail")
+_TYPICAL = ("source", "detail-type", "detail")  # a match with one of them is for events with an envelope
 
 
 class Finding(NamedTuple):
@@ -69,9 +76,10 @@ class Lint:
         self.table: Mapping[str, Any] = {}
         self._defaults: dict[str, Any] = {}  # what rules inherit, as far as it can be read
         self._lines = LineIndex("")
+        self._references = References({})
         text = toml_text(file)
         try:
-            self.table = tomllib.loads(text)
+            written = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             self._error(_toml_line(error), f"is not TOML: {error}")
             return
@@ -79,10 +87,16 @@ class Lint:
             self._error(1, "is nested too deep")
             return
         self._lines = LineIndex(text)
+        self._references = References(written)
+        self.table = with_numbers(self._references.table, written)
+        self._missing()
+        if not written:
+            self._warn(1, "sets nothing, so every setting has its default; name the file of the pipeline")
         self._settings()
         self._own_rules()
         self._presets()
         self._names_twice()
+        self._shared_keys()
         self._unreachable()
         self._windows()
 
@@ -103,24 +117,24 @@ class Lint:
         for event in samples:
             by_rule.setdefault(rulebook.find(event).name, []).append(event)
         for number, rule in enumerate(self._tables("rule"), 1):
-            name = str(rule.get("name"))
-            self._check_ignored(number, rule, by_rule.get(name, []), len(samples))
+            self._check_ignored(number, rule, by_rule.get(_name(rule), []), len(samples))
         for line, _, compiled in self.rules:
             self._check_keys(line, compiled, by_rule.get(compiled.name, []))
 
     def _check_ignored(self, number: int, rule: Mapping[str, Any], events: Sequence[Event], samples: int) -> None:
         line, ignored = self._lines.find("rule", number, "ignore"), list(_strings(rule.get("ignore")))
         if ignored and not events:
-            text = f"it matches none of {samples} samples, so its ignored paths were not checked"
-            self._warn(line, f"rule {rule.get('name')!r}: {text}")
+            text = f"it matches 0 of {counted(samples, 'sample')}, so its ignored paths were not checked"
+            self._warn(line, f"rule {_name(rule)!r}: {text}")
         for text in ignored:
             if events and not any(_occurs(text, event) for event in events):
-                self._warn(line, f"rule {rule.get('name')!r}: ignore: {text} is in none of {len(events)} samples")
+                reason = f"{text} is in 0 of {counted(len(events), 'sample')}"
+                self._warn(line, f"rule {_name(rule)!r}: ignore: {reason}")
 
     def _check_keys(self, line: int, rule: CompiledRule, events: Sequence[Event]) -> None:
         reasons = [reason for event in events if (reason := _rejection(rule, event))]
         if reasons:
-            text = f"{len(reasons)} of {len(events)} samples would be rejected; the first {reasons[0]}"
+            text = f"{len(reasons)} of {counted(len(events), 'sample')} would be rejected; the first {reasons[0]}"
             self._warn(line, f"rule {rule.name!r}: {text}")
 
     def read_source(
@@ -139,7 +153,8 @@ class Lint:
         url, line = self.table.get("store"), self._lines.find(entry="store")
         if not isinstance(url, str) or not has_server(url):
             return
-        store = self._try(line, partial(open_store, create=False), url)
+        url = self._try(line, with_password, url, self.table.get("store_password"))
+        store = None if url is None else self._try(line, partial(open_store, create=False), url)
         if not isinstance(store, Checkable):
             return
         try:
@@ -149,6 +164,13 @@ class Lint:
             self._warn(line, f"store: {'cannot be checked: ' if error.retryable else ''}{error}")
         finally:
             store.close()
+
+    def check_regions(self) -> None:
+        """Warn of an AWS URL without a region. Workers may run with other settings than this process."""
+        for name in ("source", "sink", "dead_letter"):
+            url = str(self.table.get(name, ""))
+            if url.startswith(_AWS) and not has_region(url):
+                self._warn(self._lines.find(entry=name), str(NoRegion(f"{name}: {url.partition('?')[0]}")))
 
     def cases(self) -> Iterator[Case]:
         """Yield the `[[test]]` tables. A mistake in them becomes a finding."""
@@ -165,6 +187,15 @@ class Lint:
                 yield Case(line, name, entries[0] == "same", events)
 
     # --- settings ---
+
+    def _missing(self) -> None:
+        """Report values that are neither in the environment nor in a file."""
+        for missing in self._references.missing:
+            first, *rest = missing.position
+            number = rest[0] if rest and isinstance(rest[0], int) else 1
+            entry = next((part for part in rest if isinstance(part, str)), "")
+            line = self._lines.find(str(first), number, entry) if entry else self._lines.find(entry=str(first))
+            self._error(line, str(missing))
 
     def _settings(self) -> None:
         for name, value in self.table.items():
@@ -236,8 +267,8 @@ class Lint:
         if not isinstance(rule.key, str) and all(map(constant, rule.key)):
             warnings["key"] = "it is equal for all events, so all but the first are dropped; name a field of the event"
         for name in rule.match or ():
-            near = get_close_matches(name, _ENVELOPE, n=1, cutoff=0.8)
-            if near and name not in _ENVELOPE:
+            near = get_close_matches(name, _TYPICAL, n=1, cutoff=0.8)
+            if near and name not in ENVELOPE:
                 warnings["match"] = f"unknown envelope field {name!r}; did you mean {near[0]!r}?"
         if rule.max_age is not None and not duration(rule.max_age):
             warnings["max_age"] = "0 drops every event as too old; leave it out, or write it like 15m"
@@ -245,12 +276,12 @@ class Lint:
             warnings["replaces"] = (
                 "it names the rule itself as it is now; use the old name or the old key, or leave it out"
             )
-        for entry, text in warnings.items():
+        for entry, text in [*warnings.items(), *_misplaced(rule)]:
             self._warn(self._lines.find("rule", number, entry), f"rule {rule.name!r}: {entry}: {text}")
 
     def _fields(self, number: int, table: Mapping[str, Any]) -> None:
         """Check each field by itself, so that a mistake has its own line and does not hide others."""
-        valid: dict[str, Any] = {"name": "?"}  # the valid ones among the fields that others depend on
+        valid: dict[str, Any] = {"name": _name(table)}  # the valid ones among the fields that others depend on
         for name in sorted(table, key=_rank):
             line, value = self._lines.find("rule", number, name), table[name]
             if name not in Rule.__struct_fields__:
@@ -286,6 +317,14 @@ class Lint:
                 self._error(line, f"rule {compiled.name!r} exists twice; give each rule a name of its own")
             names.add(compiled.name)
 
+    def _shared_keys(self) -> None:
+        rules: list[Rule] = []
+        for line, _, compiled in self.rules:
+            rules.append(compiled.rule)
+            if problem := shared_keys(rules):
+                self._error(line, problem)
+                return
+
     def _unreachable(self) -> None:
         for index, (line, _, later) in enumerate(self.rules):
             for _, _, earlier in self.rules[:index]:
@@ -309,7 +348,7 @@ class Lint:
                 line = self._lines.find("rule", number, "replay")
                 window = table.get("window", self.table.get("window", DEFAULT_WINDOW))
                 text = f"an archive replays events of any age, and those done longer than {window} ago run again"
-                self._warn(line, f"rule {table.get('name')!r}: replay: {text}")
+                self._warn(line, f"rule {_name(table)!r}: replay: {text}")
 
     # --- findings ---
 
@@ -323,12 +362,12 @@ class Lint:
         return None
 
     def _error(self, line: int, text: str) -> None:
-        finding = Finding(line, "error", text)
+        finding = Finding(line, "error", self._references.hide(text))
         if finding not in self.findings:  # a table that is checked for several reasons is reported once
             self.findings.append(finding)
 
     def _warn(self, line: int, text: str) -> None:
-        self.findings.append(Finding(line, "warning", text))
+        self.findings.append(Finding(line, "warning", self._references.hide(text)))
 
 
 def _toml_line(error: Exception) -> int:
@@ -351,6 +390,10 @@ def _sink(url: str) -> None:
 _URLS: dict[str, Callable[[str], Any]] = {"store": check_url, "source": check_source, "sink": _sink}
 
 
+def _name(table: Mapping[str, Any]) -> str:
+    return str(table.get("name") or default_name(table.get("key", "id")))
+
+
 def _strings(value: Any) -> Iterator[str]:
     return (text for text in value if isinstance(text, str)) if isinstance(value, list) else iter(())
 
@@ -364,7 +407,43 @@ def _rejection(rule: CompiledRule, event: Event) -> str | None:
 
 
 def _occurs(text: str, event: Event) -> bool:
-    return bool(Ignored([ignored_path(text)]).strip(event.data) != event.data)
+    return bool(IgnoredFields([text]).strip(event) != event.data)
+
+
+# --- paths that start at the wrong place ---
+
+
+def _misplaced(rule: Rule) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the paths of a rule for events with an envelope, each with its setting.
+
+    A rule is for them if its match names `source`, `detail-type` or `detail`, and no field that envelopes lack.
+    """
+    names = _names(rule.match or {})
+    if names.isdisjoint(_TYPICAL) or not names <= ENVELOPE:
+        return
+    paths = [("key", text) for text in (() if isinstance(rule.key, str) else rule.key)]
+    for entry, text in [*paths, *([("version", rule.version)] if rule.version else [])]:
+        for name in sorted(roots(text) - ENVELOPE):
+            path = text if plain(text) else quoted(name)
+            yield entry, f"{text}: an envelope has no field {name!r}; write detail.{path} for one of the data"
+    for text in rule.ignore:
+        name = ignored_path(text)[0]
+        if not isinstance(name, Wildcard) and name not in ENVELOPE:
+            yield "ignore", f"{text}: an envelope has no field {name!r}; write detail.{text} for one of the data"
+        elif name in ENVELOPE - {"detail", "data"}:
+            yield (
+                "ignore",
+                f"{text}: only the data counts as content; write detail.{text} for a field of it, or leave this out",
+            )
+
+
+def _names(match: Mapping[str, Any]) -> set[str]:
+    """Return the fields of the event that a pattern names."""
+    branches = match.get("$or")
+    inside = (
+        [_names(branch) for branch in branches if isinstance(branch, Mapping)] if isinstance(branches, list) else []
+    )
+    return (match.keys() - {"$or"}).union(*inside)
 
 
 # --- rules that hide later ones ---
@@ -417,7 +496,7 @@ def horizon(rule: Rule, *, queued: bool = False) -> Horizon | None:
     sources = canonical(rule.match.get("source", [])).decode()
     if "genesys.com" in sources:
         return _GENESYS
-    return _EVENTBRIDGE if "source" in rule.match or "detail-type" in rule.match else None
+    return _EVENTBRIDGE if rule.match.keys() & {"source", "detail-type", "type"} else None
 
 
 def shortfall(compiled: CompiledRule, latest: Horizon | None) -> str | None:

@@ -131,7 +131,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """One dead letter as it is read back, whoever wrote it.
 
     `id` names it and stays the same however often it is redriven. `fields` is the letter as we wrote it, empty if
-    somebody else did. `trouble` is the reason if it cannot be redriven.
+    somebody else did. `unreadable` is the reason if it cannot be redriven.
     """
 
     id: str
@@ -142,11 +142,11 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     rule: str | None = None
     key: str | None = None
     time: datetime | None = None
-    where: Mapping[str, Any] = {}
+    origin: Mapping[str, Any] = {}
     event_id: str = ""
     named_by: tuple[str, ...] = ()
     fields: Mapping[str, Any] = {}
-    trouble: str | None = None
+    unreadable: str | None = None
     handle: Any = None  # by which its box finds it
 
     @property
@@ -155,9 +155,9 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
         return f"redrive:{self.id}"
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Return where the event was first found, in short."""
-        return Delivery(b"", self.where).location
+        return Delivery(b"", self.origin).location
 
 
 class DeadLetterBox(Protocol):

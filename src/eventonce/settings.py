@@ -9,13 +9,20 @@ import msgspec
 
 from eventonce.claims.lease import read_lease
 from eventonce.clock import duration
+from eventonce.environment import variables, with_password
 from eventonce.errors import ConfigError
 from eventonce.rules import Rulebook, identity, read_all
 from eventonce.rules.files import check_names, explain, read_toml
+from eventonce.rules.references import References
 from eventonce.rules.rule import DEFAULT_WINDOW, OnStoreError, Remember, Rule
 
 _BUS = re.compile(r"[/.\-_A-Za-z0-9]{1,256}")
 _RULE = re.compile(r"[.\-_A-Za-z0-9]{1,64}")
+_NUMBERS = ("batch", "threads", "max_attempts")
+FROM_ENVIRONMENT = (  # settings that a command also takes from variables, such as EVENTONCE_STORE
+    "consumer", "store", "store_password", "source", "sink", "dead_letter", "window", "lease", "busy_wait",
+    "max_attempts", "on_store_error", "remember", "batch", "threads",
+)  # fmt: skip
 
 
 class AwsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,6 +56,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     consumer: str = "default"
     store: str = "sqlite:///eventonce.db"
+    store_password: str | None = None  # if it is not in the URL of the store
     source: str = "-"
     sink: str = "-"
     dead_letter: str = "eventonce-dead.jsonl"
@@ -83,16 +91,41 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_urls(self) -> None:
         for name in ("store", "source", "sink", "dead_letter"):
+            if not getattr(self, name) and name != "store":
+                raise ConfigError(f"{name}: is empty; name a file or URL, or leave it out")
             if "\0" in getattr(self, name):
                 raise ConfigError(f"{name}: holds a NUL character; remove it")
 
 
 def load(file: str | Path | None = None, **options: Any) -> Settings:
     """Read a pipeline file. Options override it."""
-    label = "options" if file is None else str(file)
-    table: dict[str, Any] = {} if file is None else read_toml(file)
+    return _load(file, {}, options)
+
+
+def load_for_command(file: str | Path | None = None, **options: Any) -> Settings:
+    """Read a pipeline file for the command line: options override it, and it overrides environment variables."""
+    return _load(file, variables(FROM_ENVIRONMENT), options)
+
+
+def _load(file: str | Path | None, defaults: Mapping[str, str], options: Mapping[str, Any]) -> Settings:
+    written = {} if file is None else read_toml(file)
+    references = References(written)
+    references.check(str(file))
+    table = with_numbers({**defaults, **references.table}, written)
     table.update((name, value) for name, value in options.items() if value is not None)
-    return settings(table, label)
+    try:
+        return settings(table, "options" if file is None else str(file))
+    except ConfigError as error:
+        raise ConfigError(references.hide(str(error))) from None
+
+
+def with_numbers(table: dict[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
+    """Make numbers of digits that come from outside the file, which are always text there."""
+    for name in _NUMBERS:
+        value = table.get(name)
+        if isinstance(value, str) and value != written.get(name) and value.isdecimal():
+            table[name] = int(value)
+    return table
 
 
 def settings(table: Mapping[str, Any], label: str) -> Settings:
@@ -105,7 +138,11 @@ def settings(table: Mapping[str, Any], label: str) -> Settings:
         raise ConfigError(f"{label}: {explain(error)}") from None
     except ConfigError as error:
         raise ConfigError(f"{label}: {error}") from None
-    return msgspec.structs.replace(plain, rule=rules)
+    try:
+        store = with_password(plain.store, plain.store_password)
+    except ConfigError as error:
+        raise ConfigError(f"{label}: {error}") from None
+    return msgspec.structs.replace(plain, rule=rules, store=store, store_password=None)
 
 
 def rulebook(settings: Settings) -> Rulebook:

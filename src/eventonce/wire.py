@@ -8,7 +8,7 @@ from pathlib import Path
 from eventonce.dead_letters import open_dead_letters
 from eventonce.engine import Once
 from eventonce.errors import ConfigError, StoreError
-from eventonce.ports import Hook, Sink
+from eventonce.ports import Hook, Sink, Store
 from eventonce.settings import Settings, dead_letter_url, remembered
 from eventonce.sinks import open_sink
 from eventonce.sources import open_source
@@ -17,10 +17,10 @@ from eventonce.stores import open_store, store_file
 _log = logging.getLogger("eventonce")
 
 
-def open_once(settings: Settings, hooks: Sequence[Hook] = ()) -> Once:
-    """Open the engine of a pipeline."""
+def open_once(settings: Settings, hooks: Sequence[Hook] = (), store: Store | None = None) -> Once:
+    """Open the engine of a pipeline, with its own store or this one."""
     return Once(
-        settings.store,
+        store or settings.store,
         consumer=settings.consumer,
         rules=settings.rule,
         window=settings.window,

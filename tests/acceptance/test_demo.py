@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from eventonce.cli.tour import traffic as stream
 from tests.servers import Ministack
 
@@ -45,6 +47,7 @@ def test_the_stream_has_every_kind_of_copy() -> None:
     assert len(set(made.first) & set(made.second)) >= 100
 
 
+@pytest.mark.long
 def test_the_tour_on_aws(ministack: Ministack) -> None:
     # It starts a server of its own; the fixture sees to it that the program is here.
     done = demo("--aws", "--orders", "90")

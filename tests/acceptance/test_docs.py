@@ -77,7 +77,7 @@ def test_pipelines(code: str, expected: str | None, tmp_path: Path) -> None:
     (tmp_path / "pipeline.toml").write_text(code)
     (tmp_path / "billing.py").write_text("def charge(event): ...\n")
     if "charged.jsonl" not in code:  # it has a server, which is not here
-        run([sys.executable, "-m", "eventonce", "check", "pipeline.toml"], tmp_path)
+        run([sys.executable, "-m", "eventonce", "check", "pipeline.toml"], tmp_path, REDIS_PASSWORD="any")
         return
     order = '{"id": "%s", "source": "com.example.shop", "detail-type": "Order Placed", "detail": {"timestamp": %s}}\n'
     (tmp_path / "events.jsonl").write_text(order % ("a", 1) + order % ("b", 2))

@@ -50,6 +50,7 @@ def test_on_files(ridden: tuple[Path, str]) -> None:
     assert killed(printed) == {(name, "2") for name in ("api", "relay", "billing", "readmodel")}
 
 
+@pytest.mark.long
 def test_on_the_emulator(ministack: Ministack) -> None:
     # It starts a server of its own; the fixture sees to it that the program is here.
     code, printed = ride()

@@ -195,7 +195,7 @@ def notice(data: bytes) -> None:
 def letter(data: bytes) -> None:
     """A damaged letter says so, and any other can be run."""
     dead_letter = read_letter(data)
-    events = [] if dead_letter.trouble else letter_deliveries(dead_letter)
+    events = [] if dead_letter.unreadable else letter_deliveries(dead_letter)
     with Once("memory:") as once:
         assert len(once.run(events, lambda event: None)) == len(events)
 
@@ -217,9 +217,9 @@ def command(data: bytes) -> None:
         traffic.write_bytes(events)
         commands = (
             ["check", str(pipeline_file), "--samples", str(traffic)],
-            ["key", "-c", str(pipeline_file), str(traffic)],
+            ["key", "-p", str(pipeline_file), str(traffic)],
             ["key", "--compare", str(traffic), str(pipeline_file)],
-            ["audit", "-c", str(pipeline_file), "--json", str(traffic)],
+            ["audit", "-p", str(pipeline_file), "--json", str(traffic)],
             ["advise", str(traffic)],
         )
         with contextlib.suppress(EventOnceError):

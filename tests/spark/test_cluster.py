@@ -153,7 +153,7 @@ def test_an_audit_decides_on_all_copies_as_one_machine_does(tmp_path: Path) -> N
     )
     outputs = [
         subprocess.run(
-            [*EVENTONCE, "audit", "-c", "pipeline.toml", "--json", "--engine", engine, "a.jsonl", "b.jsonl", "c.jsonl"],
+            [*EVENTONCE, "audit", "pipeline.toml", "--json", "--engine", engine, "a.jsonl", "b.jsonl", "c.jsonl"],
             check=False, cwd=tmp_path, capture_output=True, env=environment(),
         )
         for engine in ("memory", "local[2]")

@@ -30,7 +30,7 @@ RULES = Rulebook(
     "c",
     [
         Rule(name="v", match={"source": ["s1", "s2"]}, key=["detail.order"], version="detail.version", window="2d"),
-        Rule(name="c", key="content", ignore=["word"], refresh=True, window="1d"),
+        Rule(name="c", key="content", ignore=["detail.word"], refresh=True, window="1d"),
     ],
     identity("3d", "retry"),
 )
@@ -88,14 +88,14 @@ def pipeline(tmp_path: Path) -> str:
     file.write_text(
         'consumer = "c"\nwindow = "3d"\n'
         '[[rule]]\nname = "v"\nmatch = { source = ["s1", "s2"] }\nkey = ["detail.order"]\nversion = "detail.version"\n'
-        '[[rule]]\nname = "c"\nkey = "content"\nignore = ["word"]\nrefresh = true\nwindow = "1d"\n'
+        '[[rule]]\nname = "c"\nkey = "content"\nignore = ["detail.word"]\nrefresh = true\nwindow = "1d"\n'
     )
     return str(file)
 
 
 def test_the_output_is_the_same_to_the_byte(server: str, archive: Path, pipeline: str, tmp_path: Path) -> None:
-    here = eventonce("dedupe", "-c", pipeline, "--json", str(archive), str(tmp_path / "here"))
-    there = eventonce("dedupe", "-c", pipeline, "--json", "--engine", server, str(archive), str(tmp_path / "there"))
+    here = eventonce("dedupe", pipeline, "--json", str(archive), str(tmp_path / "here"))
+    there = eventonce("dedupe", pipeline, "--json", "--engine", server, str(archive), str(tmp_path / "there"))
 
     assert (here.returncode, there.returncode) == (1, 1), there.stderr  # some lines are rejected
     assert here.stdout == there.stdout
@@ -105,7 +105,7 @@ def test_the_output_is_the_same_to_the_byte(server: str, archive: Path, pipeline
 
 def test_an_audit_is_the_same(server: str, archive: Path, pipeline: str) -> None:
     here, there = (
-        eventonce("audit", "-c", pipeline, "--json", "--engine", engine, str(archive)) for engine in ("memory", server)
+        eventonce("audit", pipeline, "--json", "--engine", engine, str(archive)) for engine in ("memory", server)
     )
 
     assert json.loads(here.stdout)["totals"]["suspicious"] > 0

@@ -92,7 +92,7 @@ def late_query(spark: SparkSession, folder: Path) -> Any:
 def test_late_rows_stop_the_stream(spark: SparkSession, tmp_path: Path) -> None:
     query = late_query(spark, tmp_path)
 
-    with pytest.raises(LateRows, match=r"dropped 1 rows of batch 2 as late, which may be unique"):
+    with pytest.raises(LateRows, match=r"dropped 1 row of batch 2 as late, which may be unique"):
         watch(query)
     assert not query.isActive
 

@@ -58,7 +58,7 @@ class Hmac(Signer):
         trust_headers: Sequence[str] = (),
         clock: Clock | None = None,
     ) -> None:
-        self._secrets = _checked(secrets)
+        self._secrets = _checked(secrets, "Hmac")
         self._header = header.lower()
         self._trusted = _trusted(trust_headers)
         if encoding not in ("hex", "base64"):
@@ -148,7 +148,7 @@ def github(*secrets: str, trust_headers: Sequence[str] = ()) -> Hmac:
     Its body identifies a delivery, unless `trust_headers` names `x-github-delivery`.
     """
     return _Provider(
-        *secrets,
+        *_checked(secrets, "github"),
         header="x-hub-signature-256",
         prefix="sha256=",
         name="x-github-delivery",
@@ -162,7 +162,7 @@ def shopify(*secrets: str, trust_headers: Sequence[str] = ()) -> Hmac:
     Its body identifies a delivery, unless `trust_headers` names `x-shopify-webhook-id`.
     """
     return _Provider(
-        *secrets,
+        *_checked(secrets, "shopify"),
         header="x-shopify-hmac-sha256",
         encoding="base64",
         name="x-shopify-webhook-id",
@@ -174,7 +174,7 @@ class Stripe(Signer):
     """Stripe's signer: `Stripe-Signature: t=TIME,v1=...`, over the time and the body."""
 
     def __init__(self, *secrets: str, tolerance: str | float = TOLERANCE, clock: Clock | None = None) -> None:
-        self._secrets = _checked(secrets)
+        self._secrets = _checked(secrets, "Stripe")
         self._freshness = Freshness(tolerance, clock)
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> Admitted:
@@ -192,7 +192,7 @@ class Bearer(Signer):
     """A token: `Authorization: Bearer ...`."""
 
     def __init__(self, *tokens: str) -> None:
-        self._tokens = [_digest(token.encode()) for token in _checked(tokens)]
+        self._tokens = [_digest(token.encode()) for token in _checked(tokens, "Bearer")]
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> Admitted:
         scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -234,9 +234,12 @@ def unauthorized(reason: str, scheme: str = "Signature") -> RequestRefused:
     return RequestRefused(401, reason, www_authenticate=scheme)
 
 
-def _checked(secrets: Sequence[str]) -> Sequence[str]:
-    if not secrets or not all(secret.strip() for secret in secrets):
-        raise ConfigError("auth: a secret is missing or blank; set one, or anybody could sign")
+def _checked(secrets: Sequence[Any], label: str) -> Sequence[str]:
+    for number, secret in enumerate(secrets or (None,), 1):
+        if secret is not None and not isinstance(secret, str):
+            raise ConfigError(f"auth: {label}: secret {number} is a {type(secret).__name__}; use a string")
+        if secret is None or not secret.strip():
+            raise ConfigError(f"auth: {label}: secret {number} is missing or blank; set it, or anybody could sign")
     return secrets
 
 

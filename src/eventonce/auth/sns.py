@@ -15,11 +15,12 @@ import msgspec
 
 from eventonce.auth.signers import unauthorized
 from eventonce.clock import Clock, SystemClock, duration
-from eventonce.errors import ConfigError, MissingDriver
+from eventonce.errors import ConfigError, MissingDriver, describe
 from eventonce.event.formats.text import from_base64
 from eventonce.event.paths import read_time
 from eventonce.ports import Admitted
 from eventonce.requests.refusal import RequestRefused
+from eventonce.text import one_line
 
 if TYPE_CHECKING:
     import asyncio
@@ -199,7 +200,7 @@ class Sns:
             async with asyncio.timeout(_TOTAL_TIMEOUT):
                 return await asyncio.shield(task)
         except (OSError, HTTPException) as error:  # URLError and TimeoutError are an OSError
-            _log.warning("SNS did not answer: %s", error)
+            _log.warning("SNS did not answer: %s", one_line(describe(error)))
             raise RequestRefused(503, "SNS did not answer") from None
 
 

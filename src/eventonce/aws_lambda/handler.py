@@ -19,6 +19,7 @@ from eventonce.observe import emf
 from eventonce.requests.reading import deliveries
 from eventonce.requests.refusal import RequestRefused
 from eventonce.requests.response import noted, refused
+from eventonce.text import one_line
 
 Runner = Callable[[Sequence[Delivery], int | None], list[Outcome]]
 _MARGIN = 1000  # milliseconds by which a claim outlives its function, which may end a little late
@@ -112,7 +113,12 @@ class LambdaHandler:
         for message, failure in failed[:_MAX_WARNINGS]:
             hint = "" if failure.action is Action.RETRY else "; it cannot succeed as it is"
             _log.warning(
-                "%s %s: %s: %s%s", invocation.carrier, message.name, failure.kind, describe(failure.error), hint
+                "%s %s: %s: %s%s",
+                invocation.carrier,
+                one_line(message.name),
+                failure.kind,
+                one_line(describe(failure.error)),
+                hint,
             )
         if len(failed) > _MAX_WARNINGS:
             _log.warning("%d more failed", len(failed) - _MAX_WARNINGS)

@@ -6,13 +6,17 @@ from typing import Any, NamedTuple
 
 from eventonce.errors import EventRejected
 from eventonce.event.formats import Carried, gateway, unpack
+from eventonce.text import counted
 
 Document = Mapping[str, Any]
 EXPECTED = (
     "an EventBridge event or a list of them, Records of SQS, SNS, Kinesis or DynamoDB Streams, records of Firehose or "
-    "Kafka, the list of a pipe, a request of API Gateway or of a function URL, or a JSON object that a rule can key"
+    "Kafka, messages of ActiveMQ or RabbitMQ, log events of CloudWatch Logs, the list of a pipe, a request of API "
+    "Gateway or of a function URL, or a JSON object that a rule can key"
 )
 
+# The field by which a document of a carrier is a whole batch.
+_BATCHES = {"activemq": "messages", "rabbitmq": "rmqMessagesByQueue", "logs": "awslogs", "docdb": "events"}
 _KAFKA = ("aws:kafka", "SelfManagedKafka")
 # A pipe from another source, such as Kafka, takes every response for success.
 _REPORTING_PIPES = ("pipes-sqs", "pipes-kinesis", "pipes-dynamodb")
@@ -73,8 +77,9 @@ def is_of_aws(invocation: Invocation) -> bool:
     """
     if isinstance(invocation.document, list):
         return all(message.carried.carrier.startswith(("pipes-", "eventbridge")) for message in invocation.messages)
-    batch = any(isinstance(invocation.document.get(name), list | dict) for name in ("Records", "records"))
-    return invocation.carrier in ("eventbridge", "logs") or (batch and invocation.carrier != "none")
+    names = ("Records", "records", _BATCHES.get(invocation.carrier, "Records"))
+    batch = any(isinstance(invocation.document.get(name), list | dict) for name in names)
+    return invocation.carrier == "eventbridge" or (batch and invocation.carrier != "none")
 
 
 def unknown(event: Any, problem: str) -> EventRejected:
@@ -85,7 +90,7 @@ def unknown(event: Any, problem: str) -> EventRejected:
 def _records(event: Document, records: list[Any]) -> Invocation:
     carried = unpack(event)
     carrier = carried[0].carrier
-    if len(carried) != len(records):
+    if len(carried) != len(records) or (carrier == "none" and carried[0].body is event):
         raise unknown(event, "has Records of an unknown service")
     if not all(isinstance(item, Mapping) for item in records):
         raise unknown(event, "has Records that are not all objects")
@@ -199,7 +204,11 @@ def _describe(event: Any) -> str:
         names = ", ".join(repr(str(name)[:40]) for name in list(event)[:8])
         return f"an object with {names}{', ...' if len(event) > 8 else ''}" if event else "an empty object"
     if isinstance(event, list):
-        return f"a list of {len(event)} items, the first of them {_describe(event[0])}" if event else "an empty list"
+        return (
+            f"a list of {counted(len(event), 'item')}, the first of them {_describe(event[0])}"
+            if event
+            else "an empty list"
+        )
     return {str: "a string", bool: "true or false", int: "a number", type(None): "nothing"}.get(
         type(event), f"a {type(event).__name__}"
     )

@@ -11,6 +11,7 @@ from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.errors import EventOnceError, EventRejected, describe
 from eventonce.event.formats.text import to_base64
 from eventonce.requests.response import Response, respond
+from eventonce.text import one_line
 
 _OF_CONNECTIONS = ("connection",)  # headers that only a server may send
 _log = logging.getLogger("eventonce")
@@ -90,7 +91,9 @@ def _record(settled: MessageOutcomes) -> dict[str, Any]:
     try:
         return {**record, "result": "Ok", "data": _encoded(settled.result)}
     except (TypeError, ValueError, OverflowError, RecursionError) as error:  # which must not fail the other records
-        _log.warning("firehose %s: its result cannot be written: %s", settled.message.name, error)
+        _log.warning(
+            "firehose %s: its result cannot be written: %s", one_line(settled.message.name), one_line(str(error))
+        )
         return {**record, "result": "ProcessingFailed"}
 
 

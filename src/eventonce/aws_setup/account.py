@@ -44,7 +44,7 @@ class Account:
     def _client(self, address: AwsUrl, service: str) -> Any:
         scope = (service, address.options.get("region"), address.options.get("endpoint"))
         if scope not in self._clients:
-            self._clients[scope] = _open_client(address, service)
+            self._clients[scope] = address.client(service)
         return self._clients[scope]
 
     def _try(self, address: AwsUrl, service: str, operation: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
@@ -68,21 +68,6 @@ class Account:
     def close(self) -> None:
         for client in self._clients.values():
             client.close()
-
-
-def _open_client(address: AwsUrl, service: str) -> Any:
-    no_region = ConfigError(
-        f"{address.label}: no region is set; set AWS_DEFAULT_REGION, or add ?region=REGION to its URL"
-    )
-    try:
-        client = address.client(service)
-    except ConfigError as error:
-        if type(error.__cause__).__name__ != "NoRegionError":
-            raise
-        raise no_region from error
-    if not client.meta.region_name:  # the variable is set and empty
-        raise no_region
-    return client
 
 
 def _service_error(action: str, code: str, message: str, subject: str) -> EventOnceError:

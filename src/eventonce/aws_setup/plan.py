@@ -12,6 +12,7 @@ import msgspec
 from eventonce.clients.aws import AwsUrl
 from eventonce.clock import duration
 from eventonce.errors import ConfigError
+from eventonce.event.paths import ALIASES
 from eventonce.rules.rule import Rule
 from eventonce.settings import AwsSettings, Settings
 from eventonce.stores import check_url
@@ -248,12 +249,20 @@ def _pattern(rules: list[Rule]) -> Mapping[str, Any]:
     for rule in rules:
         if rule.match is None:
             raise ConfigError(f"aws: rule {rule.name!r} matches every event; {remedy}")
-        if rule.match not in patterns:
-            patterns.append(rule.match)
+        match = _for_eventbridge(rule.match)
+        if match not in patterns:
+            patterns.append(match)
     pattern = patterns[0] if len(patterns) == 1 else {"$or": patterns}
     if len(text := compact(pattern)) > _MAX_PATTERN:
         raise ConfigError(f"aws: the rules' patterns take {len(text)} of {_MAX_PATTERN} characters together; {remedy}")
     return pattern
+
+
+def _for_eventbridge(match: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a rule's match with the names that EventBridge has for `type` and `data`."""
+    named = {ALIASES[name]: value for name, value in match.items() if name in ALIASES}
+    pattern = named | {name: value for name, value in match.items() if name not in ALIASES}
+    return pattern | {"$or": [_for_eventbridge(branch) for branch in match["$or"]]} if "$or" in match else pattern
 
 
 def compact(document: Any) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from eventonce.aws_setup.plan import RETENTION, EventRule, QueueResource, compact
+from eventonce.text import counted
 
 Attributes = dict[str, str]
 
@@ -74,7 +75,7 @@ def own_dead_letters(current: str | None, desired: str | None) -> str | None:
         return None
     own, ours = _name(old["deadLetterTargetArn"]), _name(new["deadLetterTargetArn"])
     return (
-        f"its own dead-letter queue {own} stays (after {old['maxReceiveCount']} receives); "
+        f"its own dead-letter queue {own} stays (after {counted(int(old['maxReceiveCount']), 'receive')}); "
         f"to use {ours}, remove its RedrivePolicy and run this again"
     )
 
@@ -111,7 +112,7 @@ def description(attributes: Attributes) -> str:
 
 def _describe_redrive(value: str) -> str:
     policy = json.loads(value)
-    return f"to {_name(policy['deadLetterTargetArn'])} after {policy['maxReceiveCount']} receives"
+    return f"to {_name(policy['deadLetterTargetArn'])} after {counted(int(policy['maxReceiveCount']), 'receive')}"
 
 
 def _describe_policy(value: str) -> str:

@@ -7,16 +7,25 @@ from eventonce.aws_setup.plan import Bus, QueueResource, SetupPlan, Sink, Stream
 
 Resource = Sink | TableResource
 
-_RECEIVE = [
-    "sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:GetQueueUrl",
-    "sqs:ReceiveMessage",
-]  # fmt: skip
-_READ = {
-    False: ["kinesis:DescribeStreamSummary", "kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards"],
-    True: ["dynamodb:DescribeStream", "dynamodb:DescribeTable", "dynamodb:GetRecords", "dynamodb:GetShardIterator"],
+# What a worker calls, and what Lambda calls to read for a function.
+_RECEIVE = {
+    "worker": [
+        "sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:GetQueueUrl",
+        "sqs:ReceiveMessage",
+    ],
+    "function": ["sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage"],
+}  # fmt: skip
+_READ_KINESIS = {
+    "worker": ["kinesis:DescribeStreamSummary", "kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards"],
+    "function": [
+        "kinesis:DescribeStream", "kinesis:DescribeStreamSummary", "kinesis:GetRecords", "kinesis:GetShardIterator",
+        "kinesis:ListShards",
+    ],
+}  # fmt: skip
+_READ_TABLE = {
+    "worker": ["dynamodb:DescribeStream", "dynamodb:DescribeTable", "dynamodb:GetRecords", "dynamodb:GetShardIterator"],
+    "function": ["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator", "dynamodb:ListStreams"],
 }
-# What Lambda also needs, to read a stream for a function.
-_READ_FOR_FUNCTION = {False: ["kinesis:DescribeStream"], True: ["dynamodb:ListStreams"]}
 _SEND = {
     QueueResource: ["sqs:GetQueueUrl", "sqs:SendMessage"],
     Topic: ["sns:Publish"],
@@ -24,10 +33,10 @@ _SEND = {
     StreamResource: ["kinesis:PutRecords"],
 }
 _REMEMBER = [
-    "dynamodb:BatchGetItem", "dynamodb:ConditionCheckItem", "dynamodb:DeleteItem", "dynamodb:DescribeTable",
-    "dynamodb:DescribeTimeToLive", "dynamodb:GetItem", "dynamodb:PartiQLDelete", "dynamodb:PartiQLInsert",
-    "dynamodb:PartiQLSelect", "dynamodb:PartiQLUpdate", "dynamodb:PutItem", "dynamodb:UpdateItem",
+    "dynamodb:BatchGetItem", "dynamodb:DeleteItem", "dynamodb:PartiQLInsert", "dynamodb:PartiQLUpdate",
+    "dynamodb:PutItem", "dynamodb:UpdateItem",
 ]  # fmt: skip
+_CHECK = ["dynamodb:DescribeTable", "dynamodb:DescribeTimeToLive"]  # which a worker does at its start
 
 
 def trust(service: Any, *, worker: bool) -> dict[str, Any]:
@@ -53,15 +62,15 @@ def policy(plan: SetupPlan, arn: Callable[[Resource], Any], logs: Any = None) ->
 
 
 def _grants(plan: SetupPlan, *, function: bool) -> Iterator[tuple[list[str], Resource]]:
+    reader = "function" if function else "worker"
     if plan.source is not None:
-        yield _RECEIVE, plan.source
+        yield _RECEIVE[reader], plan.source
     if plan.stream is not None:
-        of_table = plan.stream.of_table
-        yield sorted(_READ[of_table] + (_READ_FOR_FUNCTION[of_table] if function else [])), plan.stream
-    if plan.letters is not None:
+        yield (_READ_TABLE if plan.stream.of_table else _READ_KINESIS)[reader], plan.stream
+    if plan.letters is not None and not function:  # a function leaves its dead letters to the queue
         yield _SEND[QueueResource], plan.letters
     if plan.sink is not None:
         new_bus = ":event-busv2/" in plan.sink.name  # which cannot be described: it has an address and not a name
         yield ["events:PutEvents"] if new_bus else _SEND[type(plan.sink)], plan.sink
     if plan.table is not None:
-        yield _REMEMBER, plan.table
+        yield sorted(_REMEMBER if function else _REMEMBER + _CHECK), plan.table

@@ -2,10 +2,12 @@
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import click
 
+from eventonce.cli import stderr
+from eventonce.cli.options import complete_files, traffic_paths
 from eventonce.cli.progress import Progress
 from eventonce.clock import duration
 from eventonce.errors import EventRejected, describe
@@ -19,7 +21,7 @@ _FROM_SQS = b"eceiptHandle"  # with a small or a capital R, as the recorder wrot
 
 
 @click.command()
-@click.argument("traffic", nargs=-1)
+@click.argument("traffic", nargs=-1, shell_complete=complete_files)
 @click.option("--horizon", metavar="DURATION", help="How late a copy can be, if you know it: 14d behind SQS.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document in place of the rule file.")
 def advise(traffic: tuple[str, ...], horizon: str | None, *, as_json: bool) -> None:
@@ -41,24 +43,18 @@ def advise(traffic: tuple[str, ...], horizon: str | None, *, as_json: bool) -> N
     """
     if horizon is not None:
         duration(horizon, "--horizon")
-    archive = Archive(_paths(traffic), parquet=False)
+    archive = Archive(traffic_paths(traffic), parquet=False)
     with Progress(archive) as progress:
         sampler = _Sampler(progress)
         sampler.read(archive)
     for path, reason in archive.unreadable.items():
-        click.echo(f"eventonce: {path}: {reason}", err=True)
+        stderr.fail(f"{path}: {reason}")
     advices = advise_on(sampler.sample, horizon)
     if not advices:
-        click.echo("eventonce: there is no event to learn from", err=True)
+        stderr.fail("there is no event to learn from")
         sys.exit(1)
     totals = Totals(sampler.events, sampler.rejected, sampler.sample.unsampled)
     click.echo(json.dumps(to_json(advices, totals)) if as_json else toml(advices, totals), nl=as_json)
-
-
-def _paths(traffic: Sequence[str]) -> Sequence[str]:
-    if not traffic and (sys.stdin is None or sys.stdin.isatty()):
-        raise click.UsageError("name files or folders of traffic, or pass it on stdin")
-    return traffic or ("-",)
 
 
 class _Sampler:
@@ -91,6 +87,6 @@ class _Sampler:
 
     def _complain(self, line: str) -> None:
         if self.rejected <= _MOST_COMPLAINTS:
-            self._progress.say(line)
+            stderr.line(line)
         elif self.rejected == _MOST_COMPLAINTS + 1:
-            self._progress.say("more of these are not shown")
+            stderr.line("more of these are not shown")

@@ -9,11 +9,13 @@ import click
 import msgspec
 
 from eventonce.cli.archive_options import choose_engine, engine_options
-from eventonce.cli.options import read_settings
+from eventonce.cli.options import complete_files, read_settings, takes_pipeline, traffic_paths
 from eventonce.cli.progress import Progress
+from eventonce.clock import SystemClock, to_datetime
 from eventonce.errors import ConfigError
 from eventonce.rules import Rulebook
 from eventonce.settings import rulebook
+from eventonce.text import safe_json
 from eventonce.traffic.archive import Archive
 from eventonce.traffic.audit import audit as audit_traffic
 from eventonce.traffic.database_audit import audit as audit_on_duckdb
@@ -23,8 +25,8 @@ from eventonce.traffic.report_text import text
 
 
 @click.command()
-@click.argument("traffic", nargs=-1)
-@click.option("-c", "--config", type=click.Path(dir_okay=False), help="A pipeline file (TOML).")
+@takes_pipeline("traffic")
+@click.argument("traffic", nargs=-1, shell_complete=complete_files)
 @click.option("--key", type=click.Choice(["id", "content"]), help="Key for events when no rules are given.")
 @engine_options
 @click.option(
@@ -36,7 +38,7 @@ from eventonce.traffic.report_text import text
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document in place of the table.")
 def audit(
     traffic: tuple[str, ...],
-    config: str | None,
+    pipeline: str | None,
     key: str | None,
     engine: str | None,
     column: str | None,
@@ -59,19 +61,19 @@ def audit(
     engine. All engines give the same result. Parquet files are read if pyarrow is installed.
 
     \b
-      eventonce audit -c pipeline.toml traffic.jsonl
-      eventonce audit -c pipeline.toml archive/ --html audit.html
+      eventonce audit pipeline.toml traffic.jsonl
+      eventonce audit pipeline.toml archive/ --html audit.html
       zcat traffic.gz | eventonce audit --key content --json
     """
-    rules = rulebook(read_settings(config, key=key))
+    rules = rulebook(read_settings(pipeline, key=key))
     archive = Archive(_paths(traffic), column)
     if page is not None:
         _check_page(page, traffic)
     with Progress(archive) as progress:
         report = _audit(archive, rules, progress, engine, work)
-    click.echo(msgspec.json.encode(report) if as_json else text(report).rstrip("\n"))
+    click.echo(safe_json(msgspec.json.encode(report).decode()) if as_json else text(report).rstrip("\n"))
     if page is not None:
-        _write(page, report)
+        _write(page, html(report, pipeline or f"none, the key is the {key or 'id'}", to_datetime(SystemClock().utc())))
     sys.exit(0 if report.complete else 1)
 
 
@@ -89,9 +91,7 @@ def _audit(archive: Archive, rules: Rulebook, progress: Progress, engine: str | 
 
 
 def _paths(traffic: Sequence[str]) -> Sequence[str]:
-    paths = traffic or ("-",)
-    if "-" in paths and (sys.stdin is None or (not traffic and sys.stdin.isatty())):
-        raise click.UsageError("name files or folders of traffic, or give it on stdin")
+    paths = traffic_paths(traffic)
     if not any(path == "-" or os.path.lexists(path) for path in paths):
         raise click.UsageError(f"{', '.join(paths)}: no such file or folder; name files or folders of traffic")
     return paths
@@ -101,13 +101,13 @@ def _check_page(page: str, traffic: Sequence[str]) -> None:
     """Raise `ConfigError` before hours of reading, not after."""
     folder = Path(page).parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigError(f"--html: {page}: cannot write to {folder}")
+        raise ConfigError(f"--html: {page}: cannot write to {folder}; name a folder that you may write to")
     if any(Path(path).exists() and Path(page).exists() and Path(page).samefile(path) for path in traffic):
         raise ConfigError(f"--html: {page} is the traffic itself; name another file")
 
 
-def _write(page: str, report: AuditReport) -> None:
+def _write(page: str, text: str) -> None:
     try:
-        Path(page).write_text(html(report), encoding="utf-8")
+        Path(page).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--html: {page}: cannot be written: {error.strerror}") from None

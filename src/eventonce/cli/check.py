@@ -8,19 +8,27 @@ from typing import Any
 import click
 
 from eventonce.auth import cautions
+from eventonce.cli import stderr
+from eventonce.cli.options import complete_files, takes_pipeline
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
 from eventonce.event.formats import read_event
 from eventonce.event.formats.text import kind_of
 from eventonce.lint import Case, Finding, Lint
 from eventonce.rules import Keyed, Rulebook
+from eventonce.text import counted
 from eventonce.traffic.archive import Archive
 from eventonce.webhook.address import read_url
 
 
 @click.command()
-@click.argument("pipeline", type=click.Path(dir_okay=False))
-@click.option("--samples", multiple=True, help="Recorded events: files or folders, in any carrier's shape.")
+@takes_pipeline(required=True)
+@click.option(
+    "--samples",
+    multiple=True,
+    shell_complete=complete_files,
+    help="Recorded events: files or folders, in any carrier's shape.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON line for each finding.")
 def check(pipeline: str, samples: tuple[str, ...], *, as_json: bool) -> None:
     """Check a pipeline for mistakes, and run its tests.
@@ -39,6 +47,7 @@ def check(pipeline: str, samples: tuple[str, ...], *, as_json: bool) -> None:
     failures: list[Finding] = []
     lint.read_source("http://", read_url, lambda address, rules: cautions(address.auth, rules))
     lint.check_store()
+    lint.check_regions()
     if not lint.errors:
         failures = _failures(lint.rulebook(), tests)
         if samples:
@@ -58,7 +67,7 @@ def _events(samples: tuple[str, ...]) -> list[Event]:
         if isinstance(sample.event, Event):
             events.append(sample.event)
         else:
-            click.echo(f"eventonce: --samples: {sample.location}: {sample.event}", err=True)
+            stderr.warn(f"--samples: {sample.location}: {sample.event}")
     for path, reason in recorded.unreadable.items():
         raise ConfigError(f"--samples: {path}: {reason}")
     if not events:
@@ -75,10 +84,8 @@ def _print_finding(pipeline: str, finding: Finding, *, as_json: bool) -> None:
 
 def _close(lint: Lint, tests: int, failures: int) -> None:
     warnings = len(lint.findings) - lint.errors
-    summary = (
-        f"{len(lint.rules)} rules, {tests} tests: {lint.errors} errors, {warnings} warnings, {failures} tests failed"
-    )
-    click.echo(summary, err=True)
+    results = f"{counted(lint.errors, 'error')}, {counted(warnings, 'warning')}, {counted(failures, 'test')} failed"
+    click.echo(f"{counted(len(lint.rules), 'rule')}, {counted(tests, 'test')}: {results}", err=True)
 
 
 def _failures(rulebook: Rulebook, tests: list[Case]) -> list[Finding]:

@@ -10,18 +10,19 @@ import click
 import msgspec
 
 from eventonce.cli.archive_options import engine_options
-from eventonce.cli.options import read_settings
+from eventonce.cli.options import complete_files, read_settings, takes_pipeline
 from eventonce.cli.progress import Progress
 from eventonce.settings import rulebook
+from eventonce.text import counted, printable, safe_json
 from eventonce.traffic.archive import Archive
 from eventonce.traffic.dedupe import Dedupe, DedupeEngine, DedupeResult, OneMachine
 from eventonce.traffic.dedupe_plan import DedupePlan, Format
 
 
 @click.command()
-@click.argument("archive", nargs=-1, required=True)
-@click.argument("out")
-@click.option("-c", "--config", type=click.Path(dir_okay=False), help="A pipeline file (TOML).")
+@takes_pipeline("archive")
+@click.argument("archive", nargs=-1, metavar="ARCHIVE...", shell_complete=complete_files)
+@click.argument("out", type=click.Path(readable=False))
 @click.option("--key", type=click.Choice(["id", "content"]), help="Key for events when no rules are given.")
 @click.option(
     "--format", "form", type=click.Choice(get_args(Format)), default="same", help="Output format.  [default: same]"
@@ -32,7 +33,7 @@ from eventonce.traffic.dedupe_plan import DedupePlan, Format
 def dedupe(
     archive: tuple[str, ...],
     out: str,
-    config: str | None,
+    pipeline: str | None,
     key: str | None,
     form: Format,
     engine: str | None,
@@ -52,10 +53,10 @@ def dedupe(
     Exit 1 if something could not be read or was rejected.
 
     \b
-      eventonce dedupe -c pipeline.toml archive/ clean/
+      eventonce dedupe pipeline.toml archive/ clean/
       eventonce dedupe --key content --format parquet 2026/01/ 2026/02/ clean/
     """
-    rules = rulebook(read_settings(config, key=key))
+    rules = rulebook(read_settings(pipeline, key=key))
     _check(archive)
     plan = DedupePlan(Archive(archive, column), archive, out, form, rules)
     plan.check(overwrite=overwrite)
@@ -63,7 +64,7 @@ def dedupe(
         running = Dedupe(plan, chosen)
         with Progress(running) as progress:
             result = running.run(progress.step)
-    click.echo(msgspec.json.encode(result) if as_json else _text(result, out))
+    click.echo(safe_json(msgspec.json.encode(result).decode()) if as_json else _text(result, out))
     sys.exit(0 if result.complete else 1)
 
 
@@ -82,18 +83,21 @@ def _engine(engine: str | None) -> Iterator[DedupeEngine]:
 
 
 def _check(archive: tuple[str, ...]) -> None:
+    if not archive:
+        raise click.UsageError("name files or folders to copy, and after them the new folder OUT")
     if "-" in archive:
         raise click.UsageError("-: files are read twice, and stdin cannot be; name files or folders")
     if missing := [path for path in archive if not os.path.lexists(path)]:
-        raise click.UsageError(f"{', '.join(missing)}: no such file or folder")
+        raise click.UsageError(f"{', '.join(missing)}: no such file or folder; check the name")
 
 
 def _text(result: DedupeResult, out: str) -> str:
     dropped = result.duplicates + result.stale
-    read = f"{result.events:,} events in {result.documents:,} documents of {result.files:,} files"
+    documents, files = counted(result.documents, "document"), counted(result.files, "file")
+    read = f"{counted(result.events, 'event')} in {documents} of {files}"
     lines = [f"{read}: {result.kept:,} kept, {dropped:,} dropped, {result.rejected:,} rejected."]
     if result.rejected:
         lines.append(f"what was rejected, and why: {os.path.join(out, 'rejected')}")  # noqa: PTH118  # as it was given
-    lines += [f"empty: {path}" for path in result.empty]
-    lines += [f"not read: {file.path}: {file.reason}" for file in result.unreadable]
+    lines += [f"empty: {printable(path)}" for path in result.empty]
+    lines += [f"not read: {printable(file.path)}: {printable(file.reason)}" for file in result.unreadable]
     return "\n".join(lines)

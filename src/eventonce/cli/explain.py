@@ -4,6 +4,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import click
@@ -11,18 +12,26 @@ import click
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.claims.protocol import Record
 from eventonce.cli.key import describe_event
-from eventonce.cli.options import events_or_keys, keys_of, open_existing, pipeline_options, read_settings
+from eventonce.cli.options import (
+    complete_files,
+    events_or_keys,
+    keys_of,
+    open_existing,
+    pipeline_options,
+    read_file,
+    read_settings,
+    takes_pipeline,
+)
 from eventonce.cli.peek import describe_record
 from eventonce.engine import Once
-from eventonce.errors import ConfigError, EventRejected, describe
+from eventonce.errors import EventRejected, describe
 from eventonce.event import Delivery, Event
 from eventonce.event.formats import read_event
 from eventonce.event.keys import Key
 from eventonce.event.reading import split_events
-from eventonce.observe.text import one_line
 from eventonce.rules import Rulebook
 from eventonce.settings import rulebook
-from eventonce.sources import FileSource
+from eventonce.text import one_line
 
 _MAX_PART = 160  # characters
 _DROPPED_AGAIN = "a dead letter of it would be dropped as well, but --reprocess runs it once more"
@@ -52,22 +61,23 @@ _NEXT = {
 
 
 @click.command()
+@takes_pipeline("keys")
 @click.argument("keys", nargs=-1)
-@click.option("--events", help="A file of events to explain, or - for stdin.")
+@click.option("--events", shell_complete=complete_files, help="A file of events to explain, or - for stdin.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line each.")
 @pipeline_options
-def explain(keys: tuple[str, ...], events: str | None, config: str | None, *, as_json: bool, **options: Any) -> None:
+def explain(keys: tuple[str, ...], events: str | None, pipeline: str | None, *, as_json: bool, **options: Any) -> None:
     """Explain why an event was dropped, or what its outcome would be: its rule, the parts of its key, its record.
 
     Nothing is claimed or changed. For a bare key only its record is shown. Exit 1 if an event can never be processed.
 
     \b
-      eventonce explain -c pipeline.toml < event.json
+      eventonce explain pipeline.toml < event.json
       eventonce explain --store sqlite:///billing.db 3f9c2b6c0d4f4b0f9d6a4c1f2e7a8b90
     """
     events = events_or_keys(keys, events)
-    settings = read_settings(config, **options)
-    acceptable, options_text = True, _store_options(config, options["store"])
+    settings = read_settings(pipeline, **options)
+    acceptable, options_text = True, _store_options(pipeline, options["store"])
     with open_existing(settings) as once:
         for fields in _explanations(once, rulebook(settings), keys, events, options_text):
             click.echo(json.dumps(fields) if as_json else _text(fields))
@@ -75,9 +85,9 @@ def explain(keys: tuple[str, ...], events: str | None, config: str | None, *, as
     sys.exit(0 if acceptable else 1)
 
 
-def _store_options(config: str | None, store: str | None) -> str:
+def _store_options(pipeline: str | None, store: str | None) -> str:
     """Return the options that make another command use the same store, without a password."""
-    named = {"-c": config, "--store": store if store is not None and "@" not in store else None}
+    named = {"-p": pipeline, "--store": store if store is not None and "@" not in store else None}
     return "".join(f" {name} {shlex.quote(value)}" for name, value in named.items() if value is not None)
 
 
@@ -88,19 +98,9 @@ def _explanations(
         for key, record in zip(batch, once.peek(batch), strict=True):
             yield _explain_key(key, record, options)
     if events is not None:
-        for delivery in _read(events):
-            yield {"place": delivery.location, **_explain_event(once, rulebook, _decode(delivery), options)}
-
-
-def _read(events: str) -> Iterator[Delivery]:
-    if "://" in events:
-        raise ConfigError(f"--events: {events}: is not a file; read events from a file or stdin")
-    source = FileSource(events)
-    try:
-        while deliveries := source.receive(100):
-            yield from (part for delivery in deliveries for part in split_events(delivery))
-    finally:
-        source.close()
+        for delivery in chain.from_iterable(read_file(events)):
+            for part in split_events(delivery):
+                yield {"place": part.location, **_explain_event(once, rulebook, _decode(part), options)}
 
 
 def _decode(delivery: Delivery) -> Event | EventRejected:
@@ -116,7 +116,7 @@ def _explain_key(key: Key, record: Record | None, options: str) -> dict[str, Any
     remembered = describe_record(key, record)
     now, because = _NEXT[remembered["state"]]
     fields = {"key": key.hex(), "remembered": remembered, "now": now, "because": because}
-    return {**fields, **_remedies(key, record, now, options)}
+    return {**fields, **_remedies([(key, record)], now, options)}
 
 
 def _explain_event(once: Once, rulebook: Rulebook, event: Event | EventRejected, options: str) -> dict[str, Any]:
@@ -127,12 +127,13 @@ def _explain_event(once: Once, rulebook: Rulebook, event: Event | EventRejected,
     fields["why"] = _why(rulebook, event)
     if rejected is not None:
         return {**fields, "now": OutcomeKind.REJECTED, "because": rejected}
-    key, record = _remembered(once, rulebook, event)
+    records = _remembered(once, event)
+    key, record = records[0]
     outcome = once.preview(event)
     fields |= {"remembered": describe_record(key, record), "now": outcome.kind, "because": _because(outcome, record)}
     if outcome.first is not None and outcome.first.differs is not None:
         fields["differs"] = outcome.first.differs
-    return {**fields, **_remedies(key, record, outcome.kind, options)}
+    return {**fields, **_remedies(records, outcome.kind, options)}
 
 
 def _why(rulebook: Rulebook, event: Event) -> str:
@@ -143,12 +144,11 @@ def _why(rulebook: Rulebook, event: Event) -> str:
     return f"the first that matches, number {rule.number + 1} of {len(rulebook.all) - 1}; {match}"
 
 
-def _remembered(once: Once, rulebook: Rulebook, event: Event) -> tuple[Key, Record | None]:
-    """Return the key with a record: the event's own, or the one under the rule that its rule replaces."""
-    keyed = rulebook.key(event)
-    records = zip(keyed.keys, once.peek(keyed.keys), strict=True)
-    existing = [(key, record) for key, record in records if record is not None]
-    return existing[0] if existing else (keyed.key, None)
+def _remembered(once: Once, event: Event) -> list[tuple[Key, Record | None]]:
+    """Return the keys of an event that have a record: its own, and the one under the rule that its rule replaces."""
+    keys = once.keys(event)
+    records = list(zip(keys, once.peek(keys), strict=True))
+    return [(key, record) for key, record in records if record is not None] or records[:1]
 
 
 def _because(outcome: Outcome, record: Record | None) -> str:
@@ -164,8 +164,9 @@ def _because(outcome: Outcome, record: Record | None) -> str:
     return f"it is not done yet, and this would be attempt {outcome.attempt}"
 
 
-def _remedies(key: Key, record: Record | None, now: OutcomeKind, options: str) -> dict[str, str]:
-    forget, state = f"eventonce forget{options} {key.hex()}: ", describe_record(key, record)["state"]
+def _remedies(records: list[tuple[Key, Record | None]], now: OutcomeKind, options: str) -> dict[str, str]:
+    (key, record), keys = records[0], " ".join(key.hex() for key, _ in records)
+    forget, state = f"eventonce forget{options} {keys}: ", describe_record(key, record)["state"]
     return {
         "forget": f"{'' if record is None else forget}{_FORGET[state]}",
         "redrive": f"eventonce redrive{options} --with-key {key.hex()}: {_REDRIVE[now]}",
@@ -188,14 +189,17 @@ def _rows(fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if fields.get("ignored"):
         yield "ignored", ", ".join(map(one_line, fields["ignored"]))
     yield from ((name, str(fields[name])) for name in ("version", "key") if name in fields)
+    if "old_key" in fields:
+        yield "old key", f"{fields['old_key']} of the rule that this one replaces"
     if "remembered" in fields:
-        yield from _memory(fields["remembered"])
+        yield from _memory(fields["remembered"], by_old=fields["remembered"]["key"] == fields.get("old_key"))
     yield "now", f"{fields['now']}: {one_line(fields['because'])}"
     yield from ((name, fields[name]) for name in ("forget", "redrive") if name in fields)
 
 
-def _memory(remembered: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    details = [f"{name.replace('_', ' ')} {value}" for name, value in remembered.items() if name not in _SEPARATE]
+def _memory(remembered: dict[str, Any], *, by_old: bool) -> Iterator[tuple[str, str]]:
+    details = ["under the old key"] if by_old else []
+    details += [f"{name.replace('_', ' ')} {value}" for name, value in remembered.items() if name not in _SEPARATE]
     yield "remembered", ", ".join([remembered["state"], *map(one_line, details)])
     note = remembered.get("note") or {}
     first_copy = [f"{name} {one_line(str(note[name]))}" for name in ("id", "time", "fingerprint") if name in note]

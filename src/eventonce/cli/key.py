@@ -8,21 +8,21 @@ from typing import Any
 
 import click
 
-from eventonce.cli.options import pipeline_options, read_settings
+from eventonce.cli.options import complete_files, pipeline_options, read_file, read_settings, takes_pipeline
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
 from eventonce.event.difference import differences
 from eventonce.event.formats import MAX_BYTES, read_events
 from eventonce.rules import CompiledRule, Rulebook
 from eventonce.settings import rulebook
-from eventonce.sources import FileSource
 
 
 @click.command()
-@click.argument("files", nargs=-1)
+@takes_pipeline("files")
+@click.argument("files", nargs=-1, shell_complete=complete_files)
 @click.option("--compare", is_flag=True, help="Compare two events: exit 0 if they are the same, 1 if not.")
 @pipeline_options
-def key(files: tuple[str, ...], config: str | None, *, compare: bool, **options: Any) -> None:
+def key(files: tuple[str, ...], pipeline: str | None, *, compare: bool, **options: Any) -> None:
     """Show the key of events, one JSON line each: the rule, the parts with their values, the ignored fields, the key.
 
     FILES are files of events in any carrier's shape. Without files or with -, events are read from stdin. With
@@ -30,10 +30,10 @@ def key(files: tuple[str, ...], config: str | None, *, compare: bool, **options:
     thing are different events.
 
     \b
-      eventonce key -c pipeline.toml < event.json
-      eventonce key -c pipeline.toml --compare a.json b.json
+      eventonce key pipeline.toml < event.json
+      eventonce key pipeline.toml --compare a.json b.json
     """
-    rules = rulebook(read_settings(config, **options))
+    rules = rulebook(read_settings(pipeline, **options))
     if compare:
         if len(files) != 2:
             raise click.UsageError("--compare takes two files, of one event each")
@@ -56,16 +56,10 @@ def _show(rulebook: Rulebook, name: str) -> bool:
 
 def _events(name: str) -> Iterator[tuple[str, Event | EventRejected]]:
     """Yield the events of a file, each with its position."""
-    if "://" in name:
-        raise ConfigError(f"{name}: is not a file; read events from a file or stdin")
-    source = FileSource(name)
-    try:
-        while deliveries := source.receive(100):
-            for delivery in deliveries:
-                rejected = None if delivery.unreadable is None else [EventRejected(delivery.unreadable)]
-                yield from ((delivery.location, event) for event in rejected or read_events(delivery.body, MAX_BYTES))
-    finally:
-        source.close()
+    for deliveries in read_file(name):
+        for delivery in deliveries:
+            rejected = None if delivery.unreadable is None else [EventRejected(delivery.unreadable)]
+            yield from ((delivery.location, event) for event in rejected or read_events(delivery.body, MAX_BYTES))
 
 
 def describe_event(rulebook: Rulebook, event: Event | EventRejected) -> dict[str, Any]:
@@ -93,7 +87,7 @@ def _replay(rule: CompiledRule, event: Event) -> str | None:
 
 
 def _ignored(stripped: Any, event: Event) -> list[str]:
-    return sorted(differences(event.data, stripped))
+    return sorted(differences(event.data, stripped, "detail"))
 
 
 def _compare(rulebook: Rulebook, left: Event, right: Event) -> int:
@@ -128,18 +122,17 @@ def _differs(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
 
 
 def _of_part(name: str, left: dict[str, Any], right: dict[str, Any]) -> Iterator[str]:
-    """Yield the paths at which two events differ in a part. Those in the content are without the name of the part."""
+    """Yield the paths at which two events differ in a part. Paths in the content start at the event, as all do."""
     if name not in left["parts"] or name not in right["parts"]:
         return iter((name,))
     one, other = left["parts"][name], right["parts"][name]
-    return differences(one, other, "" if name == "content" and isinstance(one, dict) else name)
+    return differences(one, other, "detail" if name == "content" else name)
 
 
 def _one_event(name: str) -> Event:
     events = list(itertools.islice(_events(name), 2))
     if len(events) != 1:
-        count = "more than one event" if events else "no event"
-        raise ConfigError(f"{name}: holds {count}; --compare takes files of one event each")
+        raise ConfigError(f"{name}: holds more than one event; --compare takes files of one event each")
     position, event = events[0]
     if isinstance(event, EventRejected):
         raise ConfigError(f"{position}: {event}")

@@ -4,11 +4,14 @@ import os
 import signal
 import sys
 from importlib import import_module
+from io import StringIO
 from types import FrameType
+from typing import Any, NoReturn
 
 import click
 
 import eventonce
+from eventonce.cli import stderr
 from eventonce.errors import EventOnceError
 
 VERBS = {  # in groups. Each verb is a module of its own, imported when it is used.
@@ -45,8 +48,19 @@ VERBS = {  # in groups. Each verb is a module of its own, imported when it is us
 }
 
 
+_RELEASED = "stopped; unfinished events were released"
+_STOPPED = {  # by verb. The others leave nothing that is worth a word.
+    "run": _RELEASED,
+    "relay": _RELEASED,
+    "redrive": _RELEASED,
+    "dedupe": "stopped; the same command resumes",
+}
+
+
 class Verbs(click.Group):
     """The verbs, in groups."""
+
+    verb = ""  # the one that runs
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for group in VERBS.values() for name in group]
@@ -65,7 +79,17 @@ class Verbs(click.Group):
         verbs = self.list_commands(ctx)
         if args[0] not in verbs and (near := get_close_matches(args[0], verbs, 1)):
             ctx.fail(f"No such command {args[0]!r}; did you mean {near[0]!r}?")
-        return super().resolve_command(ctx, args)
+        name, command, remaining = super().resolve_command(ctx, args)
+        self.verb = name or ""
+        return name, command, remaining
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # click would write an empty line, also among lines of JSON
+            if stderr.on_terminal():
+                click.echo(err=True)
+            raise click.Abort from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, group in VERBS.items():
@@ -84,22 +108,30 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line."""
+    stderr.start(sys.argv[1:])
     signal.signal(signal.SIGTERM, _stop)
     try:
         _run()
     except EventOnceError as error:
         _fail(str(error), error.exit_code)
     except click.ClickException as error:
-        error.show()
+        if stderr.in_json():
+            _fail(error.format_message(), error.exit_code)
+        shown = StringIO()
+        error.show(shown)
+        stderr.result({}, *shown.getvalue().splitlines())
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        _fail("stopped; unfinished events were released", 130)
+        _fail(_stopped(), 130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
     except OSError as error:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # its buffer can no longer be written
         _fail(f"{error.filename or 'stdout'}: {error.strerror}; fix this and run again", 2)
+    except Exception as error:
+        stderr.fail("failed in an unforeseen way; please report it", error)
+        sys.exit(1)
 
 
 def _run() -> None:
@@ -112,10 +144,15 @@ def _run() -> None:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     """Stop on SIGTERM as on an error, so that claims are released."""
-    click.echo("eventonce: stopped; unfinished events were released", err=True)
+    stderr.say(_stopped())
     sys.exit(128 + number)
 
 
-def _fail(message: str, code: int) -> None:
-    click.echo(f"eventonce: {message}", err=True)
+def _stopped() -> str:
+    """Return the last words of a command that a signal ends."""
+    return _STOPPED.get(cli.verb, "stopped")
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    stderr.fail(message)
     sys.exit(code)

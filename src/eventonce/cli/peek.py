@@ -6,24 +6,33 @@ from typing import Any
 import click
 
 from eventonce.claims.protocol import Record, running
-from eventonce.cli.options import events_or_keys, keys_of, open_existing, pipeline_options, read_settings
+from eventonce.cli.options import (
+    complete_files,
+    events_or_keys,
+    keys_of,
+    open_existing,
+    pipeline_options,
+    read_settings,
+    takes_pipeline,
+)
 from eventonce.clock import SystemClock, to_datetime
 from eventonce.event.keys import Key
 
 
 @click.command()
+@takes_pipeline("keys")
 @click.argument("keys", nargs=-1)
-@click.option("--events", help="A file of events to look up, or - for stdin.")
+@click.option("--events", shell_complete=complete_files, help="A file of events to look up, or - for stdin.")
 @pipeline_options
-def peek(keys: tuple[str, ...], events: str | None, config: str | None, **options: Any) -> None:
+def peek(keys: tuple[str, ...], events: str | None, pipeline: str | None, **options: Any) -> None:
     """Show the records of keys or of events, one JSON line each.
 
     \b
       eventonce peek --store sqlite:///billing.db 3f9c2b6c0d4f4b0f9d6a4c1f2e7a8b90
-      eventonce peek -c pipeline.toml < event.json
+      eventonce peek pipeline.toml < event.json
     """
     events = events_or_keys(keys, events)
-    with open_existing(read_settings(config, **options)) as once:
+    with open_existing(read_settings(pipeline, **options)) as once:
         for batch in keys_of(once, keys, events):
             for key, record in zip(batch, once.peek(batch), strict=True):
                 click.echo(json.dumps(describe_record(key, record)))

@@ -15,8 +15,12 @@ from eventonce.rules.rule import Rule
 _WIDTH = 100
 
 
+def _complete_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in preset_names() if name.startswith(incomplete)]
+
+
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=_complete_names)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line for each preset.")
 def presets(name: str | None, *, as_json: bool) -> None:
     """List the presets, or show the rules of one with the reason for each.

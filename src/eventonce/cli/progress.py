@@ -1,5 +1,6 @@
 """A progress bar on a terminal, plain lines elsewhere."""
 
+import logging
 import sys
 import time
 from types import TracebackType
@@ -7,7 +8,9 @@ from typing import Any, Self
 
 import click
 
+from eventonce.cli import stderr
 from eventonce.ports import Measured
+from eventonce.text import counted
 
 _DRAW_SECONDS = 0.1  # between two drawings
 _LINE_SECONDS = 60.0  # between two lines, without a terminal
@@ -21,13 +24,14 @@ class Progress:
         self._events = 0
         self._drawn_at = 0.0
         self._started_at = self._line_at = time.monotonic()
-        self._on_terminal = sys.stderr.isatty()
+        self._on_terminal = stderr.on_terminal()
         self._bar: Any = None
 
     def __enter__(self) -> Self:
         if self._on_terminal and self._size:
             self._bar = click.progressbar(length=self._size, label="events", file=sys.stderr)
-            self._bar.__enter__()
+            with stderr.drawing():
+                self._bar.__enter__()
         return self
 
     def __exit__(
@@ -51,33 +55,31 @@ class Progress:
             self._draw()
         elif self._size and not self._on_terminal and time.monotonic() - self._line_at > _LINE_SECONDS:
             self._line_at = time.monotonic()
-            self._print_line(self._size)
-
-    def say(self, line: str) -> None:
-        """Print a line."""
-        if self._on_terminal:
-            click.echo("\r\033[K", nl=False, err=True)
-        click.echo(line, err=True)
+            self._write_line(self._size)
 
     def done(self) -> None:
-        """Remove the bar."""
+        """Remove the counter. A bar stays as it is at the end."""
         if self._bar is not None:
-            self._bar.update(self._position - self._bar.pos)
-            self._bar.__exit__(None, None, None)
+            with stderr.drawing(last=True):
+                self._bar.update(self._position - self._bar.pos)
+                self._bar.__exit__(None, None, None)
             self._bar = None
-        elif self._on_terminal and self._events:
-            click.echo("\r\033[K", nl=False, err=True)
+        else:
+            stderr.clear()
         self._on_terminal = False
 
-    def _print_line(self, size: int) -> None:
-        """Print for a log how far it is, and how long it will take."""
+    def _write_line(self, size: int) -> None:
+        """Write for a log how far it is, and how long it will take."""
         done = max(1, self._position)
         remaining = (time.monotonic() - self._started_at) * (size - done) / done
-        self.say(f"{100 * done // size} %, {self._events:,} events, about {max(1, round(remaining / 60))} min left")
+        minutes = max(1, round(remaining / 60))
+        text = f"{100 * done // size} %, {counted(self._events, 'event')}, about {minutes} min left"
+        stderr.line(text, logging.INFO)
 
     def _draw(self) -> None:
-        if self._bar is not None:
-            self._bar.label = f"{self._events:,} events"
+        if self._bar is None:
+            stderr.draw(counted(self._events, "event"))
+            return
+        with stderr.drawing():
+            self._bar.label = counted(self._events, "event")
             self._bar.update(self._position - self._bar.pos)
-        else:
-            click.echo(f"\r\033[K{self._events:,} events", nl=False, err=True)

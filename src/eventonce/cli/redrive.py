@@ -1,7 +1,6 @@
 """`eventonce redrive`: show a plan, and run dead letters through the pipeline again."""
 
 import json
-import logging
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -11,11 +10,11 @@ from typing import Any
 import click
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
-from eventonce.cli.options import parse_key, pipeline_options, read_settings
+from eventonce.cli import stderr
+from eventonce.cli.options import complete_files, parse_key, pipeline_options, read_settings, takes_pipeline
 from eventonce.cli.progress import Progress
 from eventonce.clock import SystemClock, duration, to_datetime
 from eventonce.errors import describe
-from eventonce.observe.text import one_line
 from eventonce.ports import Sink
 from eventonce.redrive import (
     DONE,
@@ -31,6 +30,7 @@ from eventonce.redrive import (
 )
 from eventonce.settings import Settings, dead_letter_url
 from eventonce.sinks import open_sink
+from eventonce.text import counted, one_line, printable
 from eventonce.wire import open_once
 
 _MAX_GROUPS = 20
@@ -38,13 +38,14 @@ _MAX_WARNINGS = 20
 
 
 @click.command()
-@click.argument("pipeline", required=False, type=click.Path(dir_okay=False))
+@takes_pipeline()
 @click.option(
     "--from",
     "box_url",
+    shell_complete=complete_files,
     help="Location of the dead letters: a file, sqs://QUEUE, or a database.  [default: dead_letter]",
 )
-@click.option("--sink", help="Sink to use instead of the pipeline's.")
+@click.option("--sink", shell_complete=complete_files, help="Sink to use instead of the pipeline's.")
 @click.option("--reason", help="Only letters whose reason contains this text.")
 @click.option("--rule", help="Only letters of this rule.")
 @click.option("--since", help="Only letters written within this time, such as 2h.")
@@ -57,7 +58,6 @@ _MAX_WARNINGS = 20
 @pipeline_options
 def redrive(
     pipeline: str | None,
-    config: str | None,
     *,
     box_url: str | None,
     limit: int | None,
@@ -79,11 +79,9 @@ def redrive(
       eventonce redrive pipeline.toml --rule orders --since 2h --reason "no route to host"
       eventonce redrive pipeline.toml --from sqs://billing-undelivered --yes
     """
-    if pipeline and config:
-        raise click.UsageError("name the pipeline once, as PIPELINE or with --config")
-    logging.basicConfig(format="eventonce: %(message)s", level=logging.ERROR if as_json else logging.WARNING)
+    stderr.setup("error" if as_json else "warning", json=as_json)
     letter_filter = _letter_filter(options)
-    settings = read_settings(pipeline or config, **options)
+    settings = read_settings(pipeline, **options)
     with ExitStack() as stack:
         box = open_box(box_url or dead_letter_url(settings))
         stack.callback(box.close)
@@ -92,7 +90,7 @@ def redrive(
             _list(selection.chosen)
         elif not as_json:
             _show(box, selection, on_stderr=not dry_run)
-        if dry_run or not selection.letters or not (yes or _confirmed(len(selection.letters))):
+        if dry_run or not selection.letters or not (yes or _confirmed(len(selection.letters), as_json=as_json)):
             return
         settings = redrive_settings(settings, reprocess=reprocess)
         succeeded = _redrive(stack, settings, box, selection.letters, reprocess=reprocess, as_json=as_json)
@@ -109,7 +107,9 @@ def _letter_filter(options: dict[str, Any]) -> LetterFilter:
     )
 
 
-def _confirmed(count: int) -> bool:
+def _confirmed(count: int, *, as_json: bool) -> bool:
+    if as_json:
+        raise click.UsageError("cannot ask with --json; add --yes to redrive, or --dry-run to look")
     if sys.stdin is None or not sys.stdin.isatty():
         raise click.UsageError("cannot ask without a terminal; add --yes to redrive, or --dry-run to look")
     return click.confirm(f"redrive {count:,}?", err=True)
@@ -128,26 +128,26 @@ def _list(letters: Sequence[DeadLetter]) -> None:
             "rule": letter.rule,
             "key": letter.key,
             "time": None if letter.time is None else letter.time.isoformat(),
-            "place": letter.place,
-            "trouble": letter.trouble,
+            "place": letter.location,
+            "unreadable": letter.unreadable,
         }
         click.echo(json.dumps({name: value for name, value in fields.items() if value is not None}))
 
 
 def _show(box: DeadLetterBox, selection: RedrivePlan, *, on_stderr: bool) -> None:
     """Show the plan, on stderr if events may go to stdout."""
-    letters = f"{selection.total:,} dead letter{'s' if selection.total != 1 else ''} in {box.name}"
+    letters = f"{counted(selection.total, 'dead letter')} in {box.name}"
     lines = [f"{letters}; {selection.matching:,} match, {len(selection.letters):,} to redrive"]
     if hidden := box.hidden():
         lines.append(f"{hidden:>8,}  more, hidden by another process or by a redrive that was killed: look again later")
     grouped = groups(selection.chosen)
     for group in grouped[:_MAX_GROUPS]:
         lines.append(f"{group.size:>8,}  {group.rule or '-'}  {group.outcome}: {one_line(group.reason)}")
-        if group.trouble is not None:
-            lines.append(f"{'':>8}  cannot be redriven: {one_line(group.trouble)}")
+        if group.unreadable is not None:
+            lines.append(f"{'':>8}  cannot be redriven: {one_line(group.unreadable)}")
     if len(grouped) > _MAX_GROUPS:
-        lines.append(f"{'':>8}  and {len(grouped) - _MAX_GROUPS:,} more reasons")
-    click.echo("\n".join(lines), err=on_stderr)
+        lines.append(f"{'':>8}  and {counted(len(grouped) - _MAX_GROUPS, 'more reason')}")
+    click.echo("\n".join(map(printable, lines)), err=on_stderr)
 
 
 # --- the redrive ---
@@ -192,27 +192,23 @@ class _Watcher:
         self._kinds[outcome.kind] += 1
         self.progress.step()
         if self._as_json:
-            fields = {"letter": letter.id, "place": letter.place, "outcome": outcome.kind, "rule": outcome.rule}
-            self.progress.say(
-                json.dumps(fields | ({} if outcome.error is None else {"reason": describe(outcome.error)}))
-            )
+            fields = {"letter": letter.id, "place": letter.location, "outcome": outcome.kind, "rule": outcome.rule}
+            stderr.result(fields | ({} if outcome.error is None else {"reason": describe(outcome.error)}))
         elif outcome.kind not in (OutcomeKind.PROCESSED, OutcomeKind.DUPLICATE):
             self._warn(letter, outcome)
 
     def close(self) -> None:
         """Print the count of each outcome."""
-        if self._as_json:
-            counts = {kind.value: self._kinds[kind] for kind in OutcomeKind}
-            click.echo(json.dumps({"letters": self.position, **counts}), err=True)
-            return
-        counted = ", ".join(f"{count:,} {kind}" for kind, count in self._kinds.items())
+        counts = {kind.value: self._kinds[kind] for kind in OutcomeKind}
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in self._kinds.items())
         remaining = self.size - sum(self._kinds[kind] for kind in DONE)
-        suffix = f"; {remaining:,} letter{'s remain' if remaining != 1 else ' remains'}" if remaining else ""
-        click.echo(f"{self.position:,} of {self.size:,} tried{': ' if counted else ''}{counted}{suffix}", err=True)
+        suffix = f"; {counted(remaining, 'letter remains', 'letters remain')}" if remaining else ""
+        tried = f"{self.position:,} of {self.size:,} tried{': ' if kinds else ''}{kinds}{suffix}"
+        stderr.result({"letters": self.position, **counts}, tried)
 
     def _warn(self, letter: DeadLetter, outcome: Outcome) -> None:
         self._warnings += 1
         if self._warnings <= _MAX_WARNINGS:
-            self.progress.say(f"{letter.place}: {outcome.kind}: {one_line(describe(outcome.error))}")
+            stderr.line(f"{letter.location}: {outcome.kind}: {one_line(describe(outcome.error))}")
         elif self._warnings == _MAX_WARNINGS + 1:
-            self.progress.say("further failures are not shown (all of them are in the remaining letters)")
+            stderr.line("further failures are not shown (all of them are in the remaining letters)")

@@ -1,19 +1,19 @@
 """`eventonce relay`: publish the events that wait in an outbox."""
 
-import json
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import click
 
+from eventonce.cli import stderr
 from eventonce.cli.log_filter import Repeats
+from eventonce.cli.options import allow_host_option, complete_files, display_url
 from eventonce.cli.signals import stopping
 from eventonce.errors import ConfigError, MissingDriver
-from eventonce.observe import log
 from eventonce.observe.health import Health, listen_address
 from eventonce.observe.outage import awaited
 from eventonce.observe.status import Status
@@ -34,8 +34,20 @@ _MAX_ATTEMPTS = 3  # of the publisher; the relay itself retries later, and serve
 @click.option(
     "--outbox", "outbox_url", required=True, help="postgresql://HOST/DATABASE, sqlite:///FILE or dynamodb://TABLE."
 )
-@click.option("--to", "url", required=True, help="events://BUS, sns://TOPIC, sqs://QUEUE, https://..., a file or -.")
-@click.option("--dead-letter", default="eventonce-dead.jsonl", show_default=True, help="Where to write refused events.")
+@click.option(
+    "--to",
+    "url",
+    required=True,
+    shell_complete=complete_files,
+    help="events://BUS, sns://TOPIC, sqs://QUEUE, https://..., a file or -.",
+)
+@click.option(
+    "--dead-letter",
+    default="eventonce-dead.jsonl",
+    show_default=True,
+    shell_complete=complete_files,
+    help="Where to write refused events.",
+)
 @click.option("--create", is_flag=True, help="Create or upgrade the tables of the outbox first.")
 @click.option("--drain", is_flag=True, help="Publish what waits now, and end.")
 @click.option("--batch", type=click.IntRange(1, 10_000), default=BATCH, show_default=True, help="Events per batch.")
@@ -59,6 +71,7 @@ _MAX_ATTEMPTS = 3  # of the publisher; the relay itself retries later, and serve
     help="Store through which relays share the stream of a dynamodb: outbox.",
 )
 @click.option("--listen", help="HOST:PORT for health and metrics. A port alone is on localhost.")
+@allow_host_option
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as a JSON line on stderr.")
 def relay(  # one for each option
     outbox_url: str,
@@ -72,6 +85,7 @@ def relay(  # one for each option
     max_attempts: int,
     store: str,
     listen: str | None,
+    allow_host: tuple[str, ...],
     *,
     create: bool,
     drain: bool,
@@ -89,7 +103,7 @@ def relay(  # one for each option
       eventonce relay --outbox sqlite:///shop.db --to sqs://orders.fifo --listen 9090
       eventonce relay --outbox sqlite:///shop.db --to - --drain
     """
-    log.setup("error" if as_json else "warning")
+    stderr.setup("error" if as_json else "warning", json=as_json, timed=not drain)
     logging.getLogger("eventonce").addFilter(Repeats())
     with ExitStack() as stack:
         outbox = stack.enter_context(Outbox(outbox_url))
@@ -112,14 +126,12 @@ def relay(  # one for each option
         stack.callback(outbox_relay.close)
         if create and drain:
             outbox.create()
-        if listen is not None:
-            host, port = listen_address(listen)
-            render = None if metrics is None else metrics.render
-            stack.enter_context(Health(Status("relay"), outbox.table.backlog, host=host, port=port, metrics=render))
-        if drain:
-            succeeded = _drain(outbox_relay, as_json=as_json)
-        else:
-            succeeded = _run(outbox_relay, outbox.create if create else None, as_json=as_json)
+        health = None if listen is None else stack.enter_context(_health(listen, allow_host, outbox, metrics))
+        if not drain:
+            places = {"outbox": outbox_url, "to": url, "dead_letters": dead_letter}
+            fields = {name: display_url(place) for name, place in places.items()}
+            stderr.banner(fields | ({} if health is None else {"health": health.url}))
+        succeeded = _drain(outbox_relay) if drain else _run(outbox_relay, outbox.create if create else None)
     sys.exit(0 if succeeded else 1)
 
 
@@ -134,6 +146,12 @@ def _publisher(url: str) -> Publisher | PlainPublisher:
     return PlainPublisher(sink)
 
 
+def _health(listen: str, names: Sequence[str], outbox: Outbox, metrics: "PrometheusHook | None") -> Health:
+    host, port = listen_address(listen)
+    render = None if metrics is None else metrics.render
+    return Health(Status("relay"), outbox.table.backlog, host=host, port=port, metrics=render, allowed=names)
+
+
 def _metrics() -> "PrometheusHook | None":
     try:
         from eventonce.observe.prometheus import PrometheusHook
@@ -142,27 +160,24 @@ def _metrics() -> "PrometheusHook | None":
     return PrometheusHook()
 
 
-def _drain(outbox_relay: Relay, *, as_json: bool) -> bool:
+def _drain(outbox_relay: Relay) -> bool:
     remaining = outbox_relay.drain()
-    _print_summary(outbox_relay, remaining, as_json=as_json)
+    _print_summary(outbox_relay, remaining)
     return not remaining and not outbox_relay.counts["refused"]
 
 
-def _run(outbox_relay: Relay, create: Callable[[], None] | None, *, as_json: bool) -> bool:
+def _run(outbox_relay: Relay, create: Callable[[], None] | None) -> bool:
     stop = threading.Event()
     with stopping(stop.set):
         if create is not None:
             awaited(create, stop)
         outbox_relay.run(stop)
-    _print_summary(outbox_relay, None, as_json=as_json)
+    _print_summary(outbox_relay, None)
     return True
 
 
-def _print_summary(outbox_relay: Relay, remaining: int | None, *, as_json: bool) -> None:
+def _print_summary(outbox_relay: Relay, remaining: int | None) -> None:
     counts = {name: outbox_relay.counts[name] for name in ("published", "deduplicated", "refused", "failed")}
     counts |= {} if remaining is None else {"left": remaining}
-    if as_json:
-        click.echo(json.dumps(counts), err=True)
-        return
     summary = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count or name == "published")
-    click.echo(f"eventonce: {summary}", err=True)
+    stderr.result(counts, f"eventonce: {summary}")

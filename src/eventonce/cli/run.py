@@ -1,6 +1,5 @@
 """`eventonce run`: run events through a handler or into a sink."""
 
-import json
 import logging
 import sys
 import threading
@@ -11,23 +10,31 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eventonce.claims.outcome import Action, Outcome
+from eventonce.cli import stderr
 from eventonce.cli.log_filter import Repeats
-from eventonce.cli.options import pipeline_options, read_settings
+from eventonce.cli.options import (
+    allow_host_option,
+    complete_files,
+    display_url,
+    pipeline_options,
+    read_settings,
+    takes_pipeline,
+)
 from eventonce.cli.progress import Progress
-from eventonce.cli.signals import Say, print_line, stopping
+from eventonce.cli.signals import stopping
 from eventonce.clock import duration
 from eventonce.errors import EventOnceError, describe
 from eventonce.event import Delivery
-from eventonce.observe import log
 from eventonce.observe.monitoring import Monitoring
 from eventonce.observe.outage import awaited
 from eventonce.ports import Hook
-from eventonce.settings import Settings
+from eventonce.settings import Settings, dead_letter_url
 from eventonce.wire import Pipeline
 from eventonce.worker import OutcomeCounts, Worker, WorkerPool, open_worker
 from eventonce.worker.pool import THREADS
 
 if TYPE_CHECKING:
+    from eventonce.observe.health import Health
     from eventonce.worker.request_server import RequestServer
 
 _MAX_WARNINGS = 20
@@ -37,16 +44,29 @@ _GRACE = "25s"  # within the 30 s that containers have
 
 
 @click.command()
-@click.argument("pipeline", required=False, type=click.Path(dir_okay=False))
-@click.option("--source", help="A file of events, - for stdin, sqs://QUEUE or another URL.  [default: -]")
-@click.option("--sink", help="- for stdout, a file, python:package.module:function or a URL.  [default: -]")
-@click.option("--dead-letter", help="Where to write dead letters.  [default: eventonce-dead.jsonl]")
+@takes_pipeline()
+@click.option(
+    "--source",
+    shell_complete=complete_files,
+    help="A file of events, - for stdin, sqs://QUEUE or another URL.  [env: EVENTONCE_SOURCE; default: -]",
+)
+@click.option(
+    "--sink",
+    shell_complete=complete_files,
+    help="- for stdout, a file, python:package.module:function or a URL.  [env: EVENTONCE_SINK; default: -]",
+)
+@click.option(
+    "--dead-letter",
+    shell_complete=complete_files,
+    help="Where to write dead letters.  [env: EVENTONCE_DEAD_LETTER; default: eventonce-dead.jsonl]",
+)
 @click.option(
     "--batch", type=click.IntRange(1, 10_000), help="Number of events claimed together.  [default: 100, 10 of a queue]"
 )
 @click.option("--threads", type=click.IntRange(1, 256), help=f"Number of threads on a queue.  [default: {THREADS}]")
 @click.option("--grace", default=_GRACE, show_default=True, help="How long to wait for events in progress.")
 @click.option("--listen", help="HOST:PORT for health, numbers and metrics. A port alone is on this machine.")
+@allow_host_option
 @click.option(
     "--log-format", type=click.Choice(["human", "json"]), default="human", show_default=True, help="Format of the log."
 )
@@ -58,24 +78,25 @@ _GRACE = "25s"  # within the 30 s that containers have
     help="Lowest level to log.",
 )
 @click.option(
-    "--opentelemetry", is_flag=True, help="Create an OpenTelemetry span for each run, in the event's own trace."
+    "--opentelemetry", is_flag=True, help="Create an OpenTelemetry span for each run, linked to the event's own."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON line on stderr.")
 @pipeline_options
 def run(
     pipeline: str | None,
-    config: str | None,
     *,
     as_json: bool,
     grace: str,
     listen: str | None,
+    allow_host: tuple[str, ...],
     opentelemetry: bool,
     **options: Any,
 ) -> None:
     """Run events through a handler or into a sink, each once.
 
-    PIPELINE is a TOML file, and options override it. Events are JSON lines or concatenated JSON documents, also as
-    gzip. A run of a file ends with its input: exit 0 if every event was processed or a duplicate, 1 if any was
+    PIPELINE is a TOML file, and options override it. What neither sets may come from environment variables, such as
+    EVENTONCE_STORE and EVENTONCE_LEASE. Events are JSON lines or concatenated JSON documents, also as gzip. A run of a
+    file ends with its input: exit 0 if every event was processed or a duplicate, 1 if any was
     dead-lettered, failed or unknown.
 
     On a queue, a stream or for requests it runs until SIGTERM or Ctrl-C. It then starts nothing new, and exits 0 if all
@@ -91,28 +112,27 @@ def run(
       opentelemetry-instrument eventonce run pipeline.toml --opentelemetry
       cat events.jsonl | eventonce run --sink python:billing:charge --store sqlite:///billing.db
     """
-    if pipeline and config:
-        raise click.UsageError("name the pipeline once, as PIPELINE or with --config")
     grace_time = duration(grace, "--grace")
-    in_json, level = options.pop("log_format") == "json", options.pop("log_level")
-    log.setup("error" if as_json else level, json=in_json)
+    log_as_json, level = options.pop("log_format") == "json", options.pop("log_level")
+    settings = read_settings(pipeline, **options)
+    serves = "://" in settings.source
+    stderr.setup("error" if as_json else level, json=as_json or log_as_json, timed=serves)
     logging.getLogger("eventonce").addFilter(Repeats())
     for name in ("eventonce.outage", "eventonce.patience"):  # outages are always logged
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("eventonce.patience").addFilter(Repeats())  # each thread has its own
     with ExitStack() as stack:
-        settings = read_settings(pipeline or config, **options)
+        settings = read_settings(pipeline, **options)
         listening = listen is not None
-        log_events = in_json or (level in _EVENT_LEVELS and not as_json)
-        say = _log_line if in_json else print_line
+        log_events = log_as_json or (level in _EVENT_LEVELS and not as_json)
         monitoring = Monitoring(
             settings.consumer, settings.store, listening=listening, log_events=log_events, tracing=opentelemetry
         )
-        if listen is not None:
-            stack.enter_context(monitoring.health(listen))
-        parts = _open(settings, monitoring.hooks, say)
+        health = None if listen is None else stack.enter_context(monitoring.health(listen, allow_host))
+        _introduce(settings, serves=serves, health=health)
+        parts = _open(settings, monitoring.hooks)
         if parts is None:
-            _close(OutcomeCounts(), settings.dead_letter, as_json=as_json or in_json)
+            _close(OutcomeCounts(), settings.dead_letter)
             return
         stack.callback(parts.close)
         monitoring.start(parts.once.peek)
@@ -130,14 +150,25 @@ def run(
             watch=_Watcher(progress, quiet=as_json or log_events),
         )
         try:
-            succeeded = _run(worker) if isinstance(worker, Worker) else _serve(worker, grace_time, say)
+            succeeded = _run(worker) if isinstance(worker, Worker) else _serve(worker, grace_time)
         finally:
             progress.done()
-            _close(worker.counts, parts.dead_letters.name, as_json=as_json or in_json)
+            _close(worker.counts, parts.dead_letters.name)
     sys.exit(0 if succeeded else 1)
 
 
-def _open(settings: Settings, hooks: Sequence[Hook], say: Say) -> Pipeline | None:
+def _introduce(settings: Settings, *, serves: bool, health: "Health | None") -> None:
+    """Write what the worker is connected to, if it serves or somebody may look on."""
+    if serves or stderr.on_terminal():
+        places = {name: display_url(getattr(settings, name)) for name in ("source", "store", "sink")}
+        letters = {"dead_letters": display_url(dead_letter_url(settings))}
+        served = {} if health is None else {"health": health.url}
+        stderr.banner({"consumer": settings.consumer} | places | letters | served)
+    if settings.source == "-" and sys.stdin is not None and sys.stdin.isatty():
+        stderr.say("reading events from standard input: type JSON, end with Ctrl-D; or name a source with --source")
+
+
+def _open(settings: Settings, hooks: Sequence[Hook]) -> Pipeline | None:
     """Return the pipeline, or None if a signal came first.
 
     Unless the run is of a file, wait for a source, sink or store that does not answer.
@@ -149,16 +180,12 @@ def _open(settings: Settings, hooks: Sequence[Hook], say: Say) -> Pipeline | Non
             raise
         failed = error
     stop = threading.Event()
-    with stopping(stop.set, say):
+    with stopping(stop.set):
         parts = awaited(lambda: Pipeline(settings, hooks), stop, failed)
     if parts is not None and stop.is_set():
         parts.close()
         return None
     return parts
-
-
-def _log_line(text: str) -> None:
-    _log.info(text)  # as a line of JSON, for a log collector
 
 
 def _warn_if_spans_go_nowhere() -> None:
@@ -174,13 +201,13 @@ def _run(worker: Worker) -> bool:
     return worker.counts.good
 
 
-def _serve(worker: "WorkerPool | RequestServer", grace: int, say: Say) -> bool:
-    if not isinstance(worker, WorkerPool):
-        say(f"listening on {worker.address}")
-    with stopping(worker.stop, say):
+def _serve(worker: "WorkerPool | RequestServer", grace: int) -> bool:
+    with stopping(worker.stop):
+        if not isinstance(worker, WorkerPool):
+            stderr.say(f"listening on {worker.address}")
         unfinished = worker.run(grace)
     if unfinished:
-        say(f"not finished in time, and will be redelivered: {unfinished} events")
+        stderr.warn(f"not finished in time, and will be redelivered: {counted(unfinished, 'event')}")
     return not unfinished
 
 
@@ -198,15 +225,18 @@ class _Watcher:
             return
         self._warnings += 1
         if self._warnings <= _MAX_WARNINGS:
-            self._progress.say(f"{delivery.location}: {outcome.kind}: {describe(outcome.error)}")
+            stderr.line(f"{delivery.location}: {outcome.kind}{_names(outcome)}: {describe(outcome.error)}")
         elif self._warnings == _MAX_WARNINGS + 1:
-            self._progress.say("further failures are not shown (all of them are in the dead letters)")
+            stderr.line("further failures are not shown (all of them are in the dead letters)")
 
 
-def _close(counts: OutcomeCounts, dead_letters: str, *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(counts.as_dict()), err=True)
-        return
-    click.echo(str(counts), err=True)
-    if counts.as_dict()["dead_lettered"]:
-        click.echo(f"dead letters are in {dead_letters}", err=True)
+def _names(outcome: Outcome) -> str:
+    """Return the rule and the key of an event in brackets, if it has them."""
+    key = f", key {outcome.key.hex()}" if outcome.key else ""
+    return f" (rule {outcome.rule}{key})" if outcome.rule else ""
+
+
+def _close(counts: OutcomeCounts, dead_letters: str) -> None:
+    fields = counts.as_dict()
+    where = [f"dead letters are in {dead_letters}"] if fields["dead_lettered"] else []
+    stderr.result(fields, str(counts), *where)

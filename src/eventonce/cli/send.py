@@ -11,6 +11,8 @@ from typing import NamedTuple
 import click
 import msgspec
 
+from eventonce.cli import stderr
+from eventonce.cli.options import complete_files, traffic_paths
 from eventonce.cli.progress import Progress
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, describe
@@ -26,28 +28,36 @@ _NAP = 0.1  # seconds: the bar moves and signals are handled in between
 
 
 @click.command()
-@click.argument("events", default="-")
+@click.argument("events", nargs=-1, shell_complete=complete_files)
 @click.option(
-    "--to", "url", required=True, help="Destination: events://BUS, sqs://QUEUE, sns://TOPIC, https://..., a file or -."
+    "--to",
+    "url",
+    required=True,
+    shell_complete=complete_files,
+    help="Destination: events://BUS, sqs://QUEUE, sns://TOPIC, https://..., a file or -.",
 )
-@click.option("--copies", type=click.IntRange(0, 1000), default=0, help="Number of copies of each event.")
-@click.option("--spread", metavar="DURATION", default="0s", help="Time within which the copies are sent.")
-@click.option("--new-ids", is_flag=True, help="Give each copy its own id, as if the producer had sent it again.")
+@click.option(
+    "--copies", type=click.IntRange(1, 1000), default=1, help="How often each event is sent, in all.  [default: 1]"
+)
+@click.option("--spread", metavar="DURATION", default="0s", help="Time within which all but the first copies are sent.")
+@click.option("--new-ids", is_flag=True, help="Give all but the first copies an id of their own, as a producer may.")
 @click.option("--seed", type=int, help="Random seed: it fixes the times and the new ids.")
-def send(events: str, url: str, copies: int, spread: str, seed: int | None, *, new_ids: bool) -> None:
+def send(events: tuple[str, ...], url: str, copies: int, spread: str, seed: int | None, *, new_ids: bool) -> None:
     """Send test events, each with copies: the same bytes again, or under new ids.
 
-    EVENTS is a file or folder, or - for stdin: JSON lines or JSON documents in any carrier's shape. All events are sent
-    at once, and their copies within the time of --spread. Each sending has its own idempotency key, so that no queue or
-    receiver drops a copy. EventBridge itself gives every event a new id. Exit 1 if an event was refused.
+    EVENTS is files, folders or - for stdin: JSON lines or JSON documents in any carrier's shape. The first copy of each
+    event is sent at once, and the others within the time of --spread. Each sending has its own idempotency key, so that
+    no queue or receiver drops a copy. EventBridge itself gives every event a new id. Exit 1 if an event was refused.
 
     \b
       eventonce send events.jsonl --to sqs://orders --copies 2 --spread 30s
-      eventonce send events.jsonl --to events://default --copies 1 --new-ids
+      eventonce send events.jsonl --to events://default --copies 2 --new-ids
       eventonce send events.jsonl --to - --copies 3 --new-ids --seed 7 > copies.jsonl
     """
     rng = random.Random(seed)  # noqa: S311  # for times and test ids
     seconds = duration(spread, "--spread") / 1000
+    if copies == 1 and (seconds or new_ids):
+        raise click.UsageError("--spread and --new-ids are for further copies; add --copies 2 or more")
     with ExitStack() as stack:
         sink = _open(url)
         stack.callback(sink.close)
@@ -68,10 +78,8 @@ def _open(url: str) -> Sink:
     return sink
 
 
-def _read(events: str) -> list[Event]:
-    if events == "-" and (sys.stdin is None or sys.stdin.isatty()):
-        raise click.UsageError("name a file of events, or pass them on stdin")
-    recorded, read = Archive([events], parquet=False), []
+def _read(paths: Sequence[str]) -> list[Event]:
+    recorded, read = Archive(traffic_paths(paths), parquet=False), []
     for item in recorded:
         if not isinstance(item.event, Event):
             raise ConfigError(f"{item.location}: {describe(item.event)}")
@@ -93,7 +101,7 @@ def _schedule(events: Sequence[Event], copies: int, seconds: float, rng: random.
     due: list[_Due] = []
     for event in events:
         due.append(_Due(0, len(due), event))
-        for _ in range(copies):
+        for _ in range(copies - 1):
             copy = _renamed(event, rng) if new_ids else event
             due.append(_Due(rng.uniform(0, seconds), len(due), copy))
     return sorted(due, key=lambda each: each[:2])
@@ -127,7 +135,7 @@ class _Sending:
             for error in results:
                 progress.step()
                 if error is not None:
-                    self._report(error, progress)
+                    self._report(error)
 
     def _batches(self) -> Iterator[list[_Due]]:
         started_at = time.monotonic()
@@ -139,14 +147,14 @@ class _Sending:
             else:
                 time.sleep(min(_NAP, self._schedule[self.position].after - now))
 
-    def _report(self, error: Exception, progress: Progress) -> None:
+    def _report(self, error: Exception) -> None:
         self.refused += 1
         if self.refused <= _MAX_WARNINGS:
-            progress.say(f"refused: {describe(error)}")
+            stderr.line(f"refused: {describe(error)}")
         elif self.refused == _MAX_WARNINGS + 1:
-            progress.say("more of these are not shown")
+            stderr.line("more of these are not shown")
 
 
 def _close(sending: _Sending) -> None:
     summary = f"{sending.position - sending.refused:,} of {sending.size:,} sent"
-    click.echo(summary + (f", {sending.refused:,} refused" if sending.refused else ""), err=True)
+    stderr.result({}, summary + (f", {sending.refused:,} refused" if sending.refused else ""))

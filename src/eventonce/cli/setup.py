@@ -7,13 +7,15 @@ import click
 from eventonce.aws_setup.account import Account
 from eventonce.aws_setup.apply import SetupStep, look
 from eventonce.aws_setup.plan import make_plan
-from eventonce.settings import load
+from eventonce.cli import stderr
+from eventonce.cli.options import takes_pipeline
+from eventonce.settings import load_for_command
 
 _DONE = {"create": "created", "change": "changed"}
 
 
 @click.command()
-@click.argument("pipeline", type=click.Path(dir_okay=False))
+@takes_pipeline(required=True)
 @click.option("--dry-run", is_flag=True, help="Show the plan, and change nothing.")
 @click.option("--yes", is_flag=True, help="Apply the plan without asking.")
 def setup(pipeline: str, *, dry_run: bool, yes: bool) -> None:
@@ -30,14 +32,14 @@ def setup(pipeline: str, *, dry_run: bool, yes: bool) -> None:
       eventonce setup pipeline.toml
       AWS_ENDPOINT_URL=http://localhost:4566 eventonce setup pipeline.toml --yes
     """
-    plan, account = make_plan(load(pipeline)), Account()
+    plan, account = make_plan(load_for_command(pipeline)), Account()
     try:
         steps = list(look(plan, account))
         for step in steps:
             click.echo(f"{step.verb:6}  {step.description}")
         pending = [step for step in steps if step.apply is not None]
         if not pending:
-            click.echo("nothing to do")
+            click.echo("nothing to do" if plan.addresses else f"nothing to do: {pipeline} names no AWS resource")
         elif not dry_run:
             _confirm(yes=yes)
             _apply(pending)
@@ -51,7 +53,7 @@ def _confirm(*, yes: bool) -> None:
     if sys.stdin is None or not sys.stdin.isatty():
         raise click.UsageError("nothing was done, cannot ask without a terminal; add --yes, or --dry-run to look")
     if not click.confirm("Apply this plan?", err=True):
-        click.echo("nothing was done", err=True)
+        stderr.result({}, "nothing was done")
         sys.exit(1)
 
 

@@ -5,17 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-import click
-
-Say = Callable[[str], None]
-
-
-def print_line(line: str) -> None:
-    click.echo(f"eventonce: {line}", err=True)
+from eventonce.cli import stderr
 
 
 @contextmanager
-def stopping(stop: Callable[[], None], say: Say = print_line) -> Iterator[None]:
+def stopping(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` on the first signal, and restore the usual effect for the second."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
@@ -25,7 +19,7 @@ def stopping(stop: Callable[[], None], say: Say = print_line) -> Iterator[None]:
 
     def first(number: int, frame: FrameType | None) -> None:
         restore()
-        say("finishing events in progress; a second signal stops at once")
+        stderr.say("finishing events in progress; a second signal stops at once")
         stop()
 
     for number in handlers:

@@ -5,20 +5,21 @@ from typing import Any
 
 import click
 
-from eventonce.cli.options import existing_store, pipeline_options, read_settings
+from eventonce.cli.options import existing_store, pipeline_options, read_settings, takes_pipeline
 
 _STEP = 10_000
 
 
 @click.command()
+@takes_pipeline()
 @pipeline_options
-def sweep(config: str | None, **options: Any) -> None:
+def sweep(pipeline: str | None, **options: Any) -> None:
     """Remove expired records, in small steps that do not delay workers. Workers also do this themselves.
 
     \b
       eventonce sweep --store sqlite:///billing.db
     """
-    store = existing_store(read_settings(config, **options))
+    store = existing_store(read_settings(pipeline, **options))
     removed = 0
     cursor: bytes | None = b""
     try:

@@ -5,12 +5,13 @@ import click
 from eventonce.aws_setup.cloudformation import cloudformation, sam
 from eventonce.aws_setup.plan import SetupPlan, make_plan
 from eventonce.aws_setup.terraform import terraform
+from eventonce.cli.options import takes_pipeline
 from eventonce.errors import ConfigError
-from eventonce.settings import load
+from eventonce.settings import load_for_command
 
 
 @click.command()
-@click.argument("pipeline", type=click.Path(dir_okay=False))
+@takes_pipeline(required=True)
 @click.option(
     "--format",
     "language",
@@ -25,9 +26,9 @@ from eventonce.settings import load
 def template(pipeline: str, language: str, *, function: bool) -> None:
     """Print the AWS resources of a pipeline as a template: those that `eventonce setup` creates, and a role.
 
-    The role allows the calls of a worker, on this queue, this table and this sink only. With --lambda it also allows
-    the log of the function. The SAM template also has the function, fed by the queue, with ReportBatchItemFailures.
-    Resources that the pipeline names by an ARN are used and not created.
+    The role allows the calls of a worker, on this queue, this table and this sink only. With --lambda it allows those
+    of a function and of Lambda for it, and its log. The SAM template also has the function, fed by the queue, with
+    ReportBatchItemFailures. Resources that the pipeline names by an ARN are used and not created.
 
     \b
       eventonce template pipeline.toml > stack.json
@@ -35,7 +36,7 @@ def template(pipeline: str, language: str, *, function: bool) -> None:
       eventonce template pipeline.toml --format terraform --lambda > eventonce.tf.json
     """
     function = function or language == "sam"
-    plan = make_plan(load(pipeline), function=function)
+    plan = make_plan(load_for_command(pipeline), function=function)
     _check(pipeline, plan)
     if language == "sam":
         _check_feed(pipeline, plan)

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -10,11 +11,15 @@ import msgspec
 from eventonce.claims.outcome import OutcomeKind
 from eventonce.errors import ConfigError, SourceError
 from eventonce.observe.status import Snapshot
-from eventonce.observe.text import one_line
+from eventonce.text import one_line, safe_json
+
+if TYPE_CHECKING:
+    from urllib.error import HTTPError
 
 _EVERY = 1.0  # seconds
 _PATIENCE = 5.0
 _MAX_BYTES = 1_000_000
+_MAX_EXCERPT = 300  # bytes of a refusal
 _REDRAW = "\033[H\033[J"  # go to the top, and clear what is below
 _HEAD = "rule, per second"
 Counts = dict[str, dict[str, int]]
@@ -34,7 +39,7 @@ def top(worker: str, *, once: bool) -> None:
     """
     url = address(worker)
     if once:
-        click.echo(msgspec.json.encode(_fetch(url)))
+        click.echo(safe_json(msgspec.json.encode(_fetch(url)).decode()))
         return
     try:
         _follow(url)
@@ -54,17 +59,29 @@ def address(worker: str) -> str:
 
 def _follow(url: str) -> None:
     before: Snapshot | None = None
+    redraw = _REDRAW if sys.stdout.isatty() else ""
+    now = _fetch(url)
     while True:
-        now = _fetch(url)
         if before is not None and before.uptime_seconds > now.uptime_seconds:
             before = None  # the worker has been restarted
-        click.echo(f"{_REDRAW if sys.stdout.isatty() else ''}{table(now, before)}")
+        click.echo(f"{redraw}{table(now, before)}")
         before = now
+        now = _next(url, redraw)
+
+
+def _next(url: str, redraw: str) -> Snapshot:
+    """Return the next snapshot, from a restarted worker if it stopped answering."""
+    while True:
         time.sleep(_EVERY)
+        try:
+            return _fetch(url)
+        except SourceError as error:
+            click.echo(f"{redraw}{one_line(str(error))}\nwaiting for the worker; Ctrl-C ends the display\n")
 
 
 def _fetch(url: str) -> Snapshot:
     from http.client import HTTPException
+    from urllib.error import HTTPError
     from urllib.request import ProxyHandler, build_opener
 
     try:
@@ -74,8 +91,21 @@ def _fetch(url: str) -> Snapshot:
             return msgspec.json.decode(response.read(_MAX_BYTES), type=Snapshot)
     except msgspec.DecodeError:
         raise SourceError(f"{url}: does not answer like an eventonce worker; check the address") from None
+    except HTTPError as error:
+        with error:
+            raise SourceError(f"{url}: answered {error.code}: {_excerpt(error)}") from None
     except (OSError, HTTPException) as error:
-        raise SourceError(f"{url}: {error}; check that a worker runs with --listen") from None
+        raise SourceError(f"{url}: {_reason(error)}; check that a worker runs with --listen") from None
+
+
+def _excerpt(response: "HTTPError") -> str:
+    return one_line(response.read(_MAX_EXCERPT).decode("utf-8", "replace"))
+
+
+def _reason(error: Exception) -> str:
+    """Return why a worker did not answer, in the words of the system where it has some."""
+    error = getattr(error, "reason", error)  # of a URLError
+    return getattr(error, "strerror", None) or str(error) or "no answer"
 
 
 def table(now: Snapshot, before: Snapshot | None) -> str:

@@ -41,6 +41,7 @@ class AwsUrl:
         """Return a client of a service. `extra_timeout` is added to the timeout for an answer, in milliseconds."""
         return client(
             service,
+            label=f"{self.label}: {self.scheme}://{self.name}",
             region=self.options.get("region"),
             endpoint=self.options.get("endpoint"),
             timeout=self.timeout + extra_timeout,
@@ -49,23 +50,52 @@ class AwsUrl:
         )
 
 
+class NoRegion(ConfigError):
+    """Neither a URL nor the environment nor the profile names a region."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__(f"{label}: no AWS region is set; add ?region=REGION to the URL, or set AWS_REGION")
+
+
+def has_region(url: str) -> bool:
+    """Return whether the region of an AWS URL is known in this environment. Without the driver, assume so."""
+    location, _, query = url.partition("?")
+    if "://arn:" in location or dict(parse_qsl(query)).get("region"):
+        return True
+    try:
+        from boto3.session import Session
+        from botocore.exceptions import BotoCoreError
+    except ModuleNotFoundError:
+        return True
+    try:
+        return bool(os.environ.get("AWS_REGION") or Session().region_name)
+    except BotoCoreError:  # no such profile
+        return False
+
+
 def client(
     service: str,
     *,
+    label: str | None = None,
     region: str | None = None,
     endpoint: str | None = None,
     timeout: int = 10_000,
     connections: int = 10,
     tries: int = 3,
     validate: bool = True,
+    session: Any = None,
 ) -> Any:
-    """Return a client of an AWS service. It reads `AWS_ENDPOINT_URL`, `AWS_PROFILE` and the like."""
+    """Return a client of an AWS service. It reads `AWS_ENDPOINT_URL`, `AWS_PROFILE` and the like.
+
+    `label` begins its errors. `session` is one of boto3, in place of a new one.
+    """
+    label = label or service
     try:
         import boto3
         from botocore.config import Config
     except ModuleNotFoundError as error:
         raise MissingDriver(
-            f"{service}: needs the Python package {error.name}; install it with pip install 'eventonce[aws]'"
+            f"{label}: needs the Python package {error.name}; install it with pip install 'eventonce[aws]'"
         ) from error
     config = Config(
         connect_timeout=min(timeout, 5000) / 1000,
@@ -77,10 +107,14 @@ def client(
         user_agent=f"eventonce boto3/{boto3.__version__}",  # botocore composes its own again for every call
     )
     try:
-        session: Any = boto3.session.Session(region_name=region or os.environ.get("AWS_REGION"))  # boto3 ignores it
-        return session.client(service, endpoint_url=endpoint, config=config)
-    except Exception as error:  # no region, no such profile, or an invalid URL
-        raise ConfigError(f"{service}: {error}") from error
+        session = session or boto3.session.Session(region_name=os.environ.get("AWS_REGION"))  # boto3 ignores it
+        if not (region or session.region_name):
+            raise NoRegion(label)
+        return session.client(service, region_name=region, endpoint_url=endpoint, config=config)
+    except NoRegion:
+        raise
+    except Exception as error:  # no such profile, or an invalid URL
+        raise ConfigError(f"{label}: {error}") from error
 
 
 def code(error: BaseException | None) -> str:

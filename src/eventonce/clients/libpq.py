@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from eventonce.clients.passwords import refuse_blank_password
 from eventonce.errors import ConfigError
 
 TIMEOUT = 5000  # milliseconds to wait for an answer
@@ -30,6 +31,7 @@ def read(url: str, label: str, *ours: str) -> tuple[dict[str, Any], dict[str, st
             f"{label}: the URL cannot be parsed; write postgresql://USER:PASSWORD@HOST:PORT/DATABASE?OPTION=VALUE, "
             f"each part %-encoded if it has special characters; the options are {', '.join([*ours, 'libpq'])}'s"
         )
+    refuse_blank_password(url, f"{label}: {address(settings)}")
     return settings, {name: unquote(pair.partition("=")[2]) for name, pair in pairs if name in ours}
 
 

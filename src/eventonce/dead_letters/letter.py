@@ -17,6 +17,7 @@ from eventonce.event import Delivery, Event
 from eventonce.event.paths import read_time
 from eventonce.event.reading import split_events
 from eventonce.ports import DeadLetter, DeadLetterSink
+from eventonce.text import one_line
 
 OUTCOME, RULE = "eventonce-outcome", "eventonce-rule"  # message attributes that tell letters apart unread
 MAX_LETTERS = 10_000  # per redrive: they are held in memory, and a queue hides them from others
@@ -40,7 +41,7 @@ def write_dead_letters(sink: DeadLetterSink, dead: DeadEvents, now: int) -> Dead
     try:
         sink.write(dead, now)
     except LettersNotKept as error:
-        _log.error("%s", describe(error))
+        _log.error("%s", one_line(describe(error)))
         return [dead[number] for number in error.numbers]
     return ()
 
@@ -91,13 +92,13 @@ def _body(body: bytes) -> dict[str, str]:
 
 
 def read_letter(raw: bytes, handle: Any = None) -> DeadLetter:
-    """Read a letter of ours. One that is damaged, or not ours, says so in `trouble`."""
+    """Read a letter of ours. One that is damaged, or not ours, says so in `unreadable`."""
     name = hashlib.sha256(raw).hexdigest()[:32]
     try:
         return from_fields(msgspec.json.decode(raw, type=dict[str, Any]), name, handle)
     except (msgspec.MsgspecError, ValueError, TypeError, KeyError, AttributeError, RecursionError, zlib.error):
         reason = "is not an eventonce dead letter, or is damaged"
-        return DeadLetter(id=name, outcome="unreadable", reason=reason, trouble=reason, handle=handle)
+        return DeadLetter(id=name, outcome="unreadable", reason=reason, unreadable=reason, handle=handle)
 
 
 def from_fields(fields: dict[str, Any], name: str, handle: Any = None) -> DeadLetter:
@@ -113,7 +114,7 @@ def from_fields(fields: dict[str, Any], name: str, handle: Any = None) -> DeadLe
         rule=fields["rule"],
         key=fields["key"],
         time=read_time(fields["time"]),
-        where={name: value for name, value in fields.items() if name not in _OWN_FIELDS},
+        origin={name: value for name, value in fields.items() if name not in _OWN_FIELDS},
         event_id=str(fields.get("event_id", "")),
         named_by=tuple(map(str, fields.get("named_by", ()))),
         fields=fields,
@@ -147,10 +148,12 @@ def _decompress(data: bytes) -> bytes:
 
 def letter_deliveries(letter: DeadLetter) -> Sequence[Delivery]:
     """Return the deliveries of a letter: one, or one per event of a document that was kept whole."""
-    name = letter.event_id or letter.where.get("message")
-    if not name and letter.where.get("source") != "http":
-        return split_events(Delivery(letter.body, letter.where))
-    parts = split_events(Delivery(letter.body, {"source": "", **letter.where, "message": name or ""}, handle=letter.id))
+    name = letter.event_id or letter.origin.get("message")
+    if not name and letter.origin.get("source") != "http":
+        return split_events(Delivery(letter.body, letter.origin))
+    parts = split_events(
+        Delivery(letter.body, {"source": "", **letter.origin, "message": name or ""}, handle=letter.id)
+    )
     return [_restore_id(letter, delivery) for delivery in parts]
 
 

@@ -29,7 +29,7 @@ def read_undelivered(delivery: Delivery, message: Mapping[str, Any]) -> DeadLett
         body=delivery.body,
         outcome="undelivered",
         time=to_datetime(int(system["SentTimestamp"])) if "SentTimestamp" in system else None,
-        where=delivery.origin,
+        origin=delivery.origin,
         handle=delivery.handle,
     )
     record = _new_bus(delivery.body)
@@ -74,7 +74,7 @@ def _from_new_bus(letter: DeadLetter, record: Mapping[str, Any]) -> DeadLetter:
         reason=_reason(record.get("errorCode"), record.get("errorMessage"), record.get("exhaustedRetryCondition")),
         attempts=_number(record.get("retryAttempts")),
         rule=str(record.get("subscriberArn", "")).rpartition("subscriber/")[2].partition("/")[0] or None,
-        trouble=f"it names its events and does not hold them; replay {', '.join(ids)} from {record['busArn']}",
+        unreadable=f"it names its events and does not hold them; replay {', '.join(ids)} from {record['busArn']}",
     )
 
 
@@ -84,7 +84,7 @@ def _from_sqs(
     """Return the letter of a message that was received too often. SQS moves it with its body and its id."""
     queue = system.get(MOVED_FROM, "").rpartition(":")[2]
     reason = f"was received too often from {queue}" if queue else "was received too often, and moved here by SQS"
-    return msgspec.structs.replace(letter, reason=reason, attempts=delivery.receive_count - 1, trouble=unusable)
+    return msgspec.structs.replace(letter, reason=reason, attempts=delivery.receive_count - 1, unreadable=unusable)
 
 
 def _reason(code: Any, message: Any, condition: Any) -> str:

@@ -23,7 +23,7 @@ class Context(msgspec.Struct, eq=False):
     """What a handler may know of its run, and use in it: `handle(event, ctx)`."""
 
     attempt: int  # 1 at first
-    replay: str | None  # the name of the replay this event belongs to
+    replay: str | None  # the name of the replay this event belongs to, as `Event.replay` says
     _key: Key
     _version: int | None
     _claim: OpenClaim | None

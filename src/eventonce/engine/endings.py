@@ -20,6 +20,7 @@ from eventonce.errors import (
 )
 from eventonce.event.keys import Key
 from eventonce.rules import CompiledRule
+from eventonce.text import counted
 
 _LONGEST_ERROR = 500
 _BLAMELESS = (StoreError, LeaseLost, SinkDown)  # not caused by the event, so not an attempt of it
@@ -85,7 +86,7 @@ def stale(job: Job, answer: Stale) -> Ended:
 def used_up(job: Job, answer: Won, attempts: int) -> Ended:
     """End a job that has no attempt left."""
     last = f"the last one ended with {answer.error}" if answer.error else "its worker died each time"
-    error = TooManyAttempts(f"failed {attempts} times; {last}")
+    error = TooManyAttempts(f"failed {counted(attempts, 'time')}; {last}")
     return Ended(job, _outcome(job, OutcomeKind.FAILED, error, attempt=answer.attempt - 1, final=True))
 
 

@@ -10,10 +10,11 @@ import msgspec
 
 from eventonce.claims.protocol import Claim, Commit, Token
 from eventonce.clock import Clock
-from eventonce.errors import ConfigError, LeaseLost, StoreError, StorePartly
+from eventonce.errors import ConfigError, LeaseLost, StoreError, StorePartly, describe
 from eventonce.event.keys import Key
 from eventonce.forks import register_for_forks
 from eventonce.ports import Store
+from eventonce.text import one_line
 
 GROUP_FOR = 700  # how long commits wait for others; with the tick below, never longer than a second
 _TICK = 200
@@ -216,7 +217,7 @@ class Keeper:
         try:
             step()
         except StoreError as error:  # the next heartbeat tries again; a lease that expires meanwhile is noticed
-            _log.warning("could not %s in the background: %s", action, error)
+            _log.warning("could not %s in the background: %s", action, one_line(describe(error)))
 
     def _start(self) -> None:
         with self._lock:

@@ -1,8 +1,10 @@
 """`Once`, the front door. What happens behind it is in `steps.py`."""
 
 import functools
+import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import structs
@@ -22,6 +24,7 @@ from eventonce.engine.keeper import Keeper
 from eventonce.engine.order import RunLimits
 from eventonce.engine.reading import Reader
 from eventonce.engine.steps import Batch, Engine, strongest
+from eventonce.environment import is_disabled, variable, with_password
 from eventonce.errors import ConfigError
 from eventonce.event import Delivery, Event
 from eventonce.event.formats import MAX_BYTES, read_event
@@ -30,7 +33,7 @@ from eventonce.event.keys import Key
 from eventonce.ports import Auth, Checkable, Hook, Sink, Store
 from eventonce.rules import Rulebook, identity, resolve_rules
 from eventonce.rules.rule import DEFAULT_WINDOW, OnStoreError, Remember, Rule
-from eventonce.stores import open_store
+from eventonce.stores import check_url, open_store
 
 if TYPE_CHECKING:
     from asyncio import Runner
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 
 BATCH = 500  # events that are claimed together
 CONCURRENCY = 16  # async handlers at a time
+_log = logging.getLogger("eventonce")
 
 Returned = TypeVar("Returned")
 
@@ -47,29 +51,41 @@ Returned = TypeVar("Returned")
 class Once(Closing):
     """The front door: makes every event take effect once.
 
-    `store` is a URL or a store. `rules` is a rule, several rules, or the path of a TOML file with rules. An event that
-    no rule matches is keyed by its own id, with `window`, `on_store_error` and `remember`. A duration is a string like
-    "60s" or a number of seconds.
+    `store` is a URL or a store. It may also be a client of yours, of redis-py, or a `ConnectionPool` of psycopg_pool. A
+    session or client of boto3 goes beside `dynamodb://TABLE`, as `client`. Clients of yours are never closed.
+    `store_password` is for a URL without one. Without `store` and `consumer`, they come from `EVENTONCE_STORE`
+    and `EVENTONCE_CONSUMER`.
+
+    `rules` is a rule, several rules, or the path of a TOML file with rules. `key`, `ignore` and `version` are one rule
+    for all events, in place of `rules`. An event that no rule matches is keyed by its own id. `window`,
+    `on_store_error` and `remember` are for such events, and for the rule in place of `rules`. A duration is a string
+    like "60s" or a number of seconds.
     """
 
     def __init__(
         self,
-        store: str | Store,
+        store: object = None,
         *,
-        consumer: str = "default",
+        consumer: str | None = None,
         rules: Rule | Sequence[Rule] | str | os.PathLike[str] = (),
+        key: str | Sequence[str] | None = None,
+        ignore: Sequence[str] = (),
+        version: str | None = None,
         window: str | float = DEFAULT_WINDOW,
         on_store_error: OnStoreError = "retry",
         remember: Remember = "seen",
         lease: str | float = "60s",
         busy_wait: str | float = 0,
         max_attempts: int = 5,
+        store_password: str | None = None,
+        client: Any = None,
         max_result: int = memo.MAX_RESULT,
         max_bytes: int = MAX_BYTES,
         concurrency: int = CONCURRENCY,
         hooks: Sequence[Hook] = (),
         clock: Clock | None = None,
     ) -> None:
+        consumer = (variable("consumer") or "default") if consumer is None else consumer
         if not consumer or not isinstance(consumer, str):
             raise ConfigError(f"consumer: {consumer!r} is not a non-empty string")
         self._limits = RunLimits(
@@ -78,11 +94,12 @@ class Once(Closing):
         self._concurrency = _at_least_one("concurrency", concurrency)
         self._max_bytes = max_bytes
         self._clock = clock or SystemClock()
-        self._rules = Rulebook(consumer, resolve_rules(rules), identity(window, on_store_error, remember))
-        if not isinstance(store, str) and not hasattr(store, "claim"):
-            raise ConfigError(f"store: {store!r} is neither a URL nor a store; use sqlite:///FILE or memory:")
-        self._owns_store = isinstance(store, str)
-        self._store = open_store(store, self._clock) if isinstance(store, str) else store
+        unmatched = identity(window, on_store_error, remember)
+        rule = {"key": key, "ignore": ignore or None, "version": version}
+        self._rules = Rulebook(consumer, _one_rule(rule, rules, unmatched) or resolve_rules(rules), unmatched)
+        self._rules.watch_ignored(_log.warning)
+        self._batch = 1 if is_disabled() else BATCH  # copies in a batch would still end with their first
+        self._store, self._owns_store = _open(store, store_password, client, self._clock)
         observers, self._observed_store = _observed(self._store, hooks)
         self._store_calls = StoreCalls(self._observed_store)
         self._engine = Engine(
@@ -181,7 +198,11 @@ class Once(Closing):
 
     def key(self, event: object) -> Key:
         """Return the key of an event, or raise `EventRejected`."""
-        return self._rules.key(read_event(event, self._max_bytes)).key
+        return self.keys(event)[0]
+
+    def keys(self, event: object) -> tuple[Key, ...]:
+        """Return the key of an event, and its key under the rule that its rule replaces."""
+        return self._rules.key(read_event(event, self._max_bytes)).keys
 
     def preview(self, event: object) -> Outcome:
         """Return the outcome an event would have if it came now and its handler returned. Nothing is changed."""
@@ -240,9 +261,9 @@ class Once(Closing):
     def _flow(self, items: Sequence[object], handler: Handler, limits: RunLimits) -> Flow[list[Outcome]]:
         stops = Stops()
         outcomes: list[Outcome] = []
-        for first in range(0, len(items), BATCH):
+        for first in range(0, len(items), self._batch):
             batch = self.batch_type(self._engine, handler, limits, stops)
-            ended = yield from batch.steps(items[first : first + BATCH], first)
+            ended = yield from batch.steps(items[first : first + self._batch], first)
             outcomes += [event.outcome for event in ended]
         return outcomes
 
@@ -257,6 +278,48 @@ class Once(Closing):
         if answer.attempt > self._limits.max_attempts:
             return endings.used_up(job, answer, self._limits.max_attempts).outcome
         return Outcome(kind=OutcomeKind.PROCESSED, key=job.key, rule=job.rule.name, attempt=answer.attempt)
+
+
+def _open(store: object, password: str | None, client: Any, clock: Clock) -> tuple[Store, bool]:
+    """Return the store, and whether it is ours to close. Without one, its URL comes from `EVENTONCE_STORE`."""
+    store = variable("store") if store is None else store
+    if store is None:
+        raise ConfigError('store: name one, as Once("sqlite:///orders.db"), or set EVENTONCE_STORE to its URL')
+    opener, owned = _opener(store, password, client, clock)
+    return (_disabled(opener) if is_disabled() else opener()), owned
+
+
+def _opener(store: object, password: str | None, client: Any, clock: Clock) -> tuple[Callable[[], Store], bool]:
+    if isinstance(store, str):
+        check_url(store)
+        if client is None:
+            return partial(open_store, with_password(store, password), clock), True
+        from eventonce.stores.adopted import store_with
+
+        return partial(store_with, store, client, clock), True
+    if password is not None or client is not None:
+        raise ConfigError("store_password and client go with the URL of a store; leave them out")
+    if hasattr(store, "claim"):
+        opened: Any = store
+        return lambda: opened, False
+    from eventonce.stores.adopted import store_of
+
+    return partial(store_of, store, clock), True
+
+
+def _disabled(opened: Callable[[], Store]) -> Store:
+    from eventonce.stores.disabled import DisabledStore
+
+    _log.warning("EVENTONCE_DISABLED is set: handlers run for every copy, and nothing is remembered")
+    return DisabledStore(opened)
+
+
+def _one_rule(fields: Mapping[str, Any], rules: object, unmatched: Rule) -> list[Rule]:
+    """Return the rule that these fields of `Once` make, if any is set."""
+    fields = {name: value for name, value in fields.items() if value is not None}
+    if fields and rules != ():
+        raise ConfigError(f"{next(iter(fields))}: the rules= of this Once define the keys; put it into a Rule there")
+    return [structs.replace(unmatched, **{"name": "", **fields})] if fields else []
 
 
 def _observed(store: Store, hooks: Sequence[Hook]) -> "tuple[Hooks | None, Store]":

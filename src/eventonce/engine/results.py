@@ -11,6 +11,7 @@ from eventonce.engine.jobs import Chain, Effect, Failure, Job, Runnable
 from eventonce.engine.keeper import OpenClaim, OpenClaims
 from eventonce.errors import ConfigError, EventOnceError, StoreError
 from eventonce.ports import Transaction
+from eventonce.text import one_line
 
 if TYPE_CHECKING:
     from eventonce.engine.hooks import Hooks
@@ -156,7 +157,7 @@ class Results:
             rule.remember, job.event, job.content, effect.result, self._max_result, job.message_id, job.restore
         )
         if reason:
-            _log.warning("rule %s: duplicates will not get the result: %s", rule.name, reason)
+            _log.warning("rule %s: duplicates will not get the result: %s", rule.name, one_line(reason))
         return self.memos[job]
 
 

@@ -63,11 +63,12 @@ from eventonce.engine.keeper import Keeper, OpenClaim, OpenClaims
 from eventonce.engine.order import Order, RunLimits
 from eventonce.engine.reading import Reader, are_large
 from eventonce.engine.results import Results
-from eventonce.errors import StoreBusy, StoreError, StorePartly
+from eventonce.errors import StoreBusy, StoreError, StorePartly, describe
 from eventonce.event import Delivery
 from eventonce.event.groups import Stops
 from eventonce.event.keys import Key
 from eventonce.ports import OutcomeDetails, Store
+from eventonce.text import counted, one_line
 
 if TYPE_CHECKING:
     from eventonce.engine.hooks import Hooks
@@ -240,7 +241,7 @@ class Batch:
                 decisions.append(self._runnable(job, 1, error))
                 unclaimed += 1
         if unclaimed:
-            _log.warning("running %d events without a claim: %s", unclaimed, error)
+            _log.warning("running %s without a claim: %s", counted(unclaimed, "event"), one_line(describe(error)))
         return decisions
 
     def _runnable(self, job: Job, attempt: int, basis: OpenClaim | Done | StoreError) -> Runnable:
@@ -285,7 +286,7 @@ class Batch:
         try:
             yield StoreCall("release", releases)
         except StoreError as error:  # their leases expire by themselves
-            _log.warning("could not release %d claims: %s", len(jobs), error)
+            _log.warning("could not release %s: %s", counted(len(jobs), "claim"), one_line(describe(error)))
         self.claims.drop([release.key for release in releases])
 
     def _unused(self, turn: Turn, chains: Sequence[Chain]) -> list[Job]:

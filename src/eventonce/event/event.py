@@ -10,9 +10,16 @@ import msgspec
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """One event. Its fields cannot be set. A handler gets one with `data` and `attributes` of its own.
 
-    `id` and `source` are empty if the envelope has none. `attributes` are the envelope's other fields. `replay` is the
-    name of the replay that this copy belongs to. `raw` is the event's own bytes as they arrived. `named_by` names the
-    carriers that gave the event its id, the outermost first. It is empty if the event has an id of its own.
+    `id` and `source` are empty if the envelope has none. `attributes` are the envelope's other fields.
+
+    `replay` is the name of the replay that this copy belongs to: the `replay-name` of EventBridge Classic, "REPLAY" on
+    the new bus, which gives a replay no name, or `redrive:` and the id of a dead letter that is reprocessed.
+
+    `raw` is the event's own bytes as they arrived. It is empty if the event arrived as an object, as in a direct
+    invocation of a Lambda function. `line` gives bytes in any case.
+
+    `named_by` names the carriers that gave the event its id, the outermost first. It is empty if the event has an id of
+    its own.
     """
 
     data: Any
@@ -29,7 +36,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     plain_numbers: bool = False  # all its integers surely have 64 bits, and its other numbers are below 1e15
 
     def document(self) -> dict[str, Any]:
-        """Return the event in the shape of EventBridge, which key paths and patterns are read against."""
+        """Return the whole event in the shape of EventBridge, which key paths and patterns are read against."""
         document = dict(self.attributes)
         if self.id:
             document["id"] = self.id

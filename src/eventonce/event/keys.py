@@ -204,8 +204,12 @@ class Digester:
 
 
 def powertools_key(values: list[Any], replay: str = "") -> Key:
-    """Return the key that Powertools for AWS Lambda makes of the same values: one as it is, several as a list."""
+    """Return the key that Powertools for AWS Lambda (Python) makes of the same values: one as it is, several as a list.
+
+    Powertools has no replays. The key of one has a line break before its name, which JSON on one line never contains.
+    """
     import json
 
     text = json.dumps(values[0] if len(values) == 1 else values, sort_keys=True)
-    return Key(hashlib.md5((text + replay).encode(), usedforsecurity=False).digest())
+    text += f"\n{replay}" if replay else ""
+    return Key(hashlib.md5(text.encode(), usedforsecurity=False).digest())

@@ -1,8 +1,14 @@
-"""Paths: how a rule names values inside an event, and what it leaves out."""
+"""Paths: how a rule names values inside an event, and what it leaves out.
+
+Every path starts at the event: `source`, `detail-type`, `id`, `time`, `detail.orderId`. A plain object without an
+envelope has its own fields there. `type` and `data` are other names for `detail-type` and `detail`, unless the event
+has a field of that name.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +18,12 @@ from eventonce.errors import ConfigError
 
 Getter = Callable[[Any], Any]
 
+ALIASES: Final = {"data": "detail", "type": "detail-type"}
+# The fields of envelopes: of EventBridge and its new bus, of CloudEvents and of requests.
+ENVELOPE: Final = frozenset((
+    *ALIASES, *ALIASES.values(), "id", "source", "time", "version", "account", "region", "resources", "replay-name",
+    "Metadata", "SystemMetadata", "specversion", "datacontenttype", "dataschema", "subject", "headers",
+))  # fmt: skip
 _NAME = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)|("(?:[^"\\]|\\.)*")')
 
 
@@ -21,9 +33,18 @@ _NAME = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)|("(?:[^"\\]|\\.)*")')
 def getter(text: str, setting: str = "path") -> Getter:
     """Compile a path: names with dots between, or any JMESPath expression. It returns None if it leads nowhere."""
     steps = plain(text)
-    if steps is not None:
+    if steps is None:
+        search = _jmespath(text, setting)
+        return (lambda document: search(with_aliases(document))) if ALIASES.keys() & roots(text) else search
+    if steps[0] not in ALIASES:
         return lambda document: value_at(document, steps)
-    return _jmespath(text, setting)
+    first, aliased = steps[0], (ALIASES[steps[0]], *steps[1:])
+    return lambda document: value_at(document, steps if first in document else aliased)
+
+
+def with_aliases(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document of an event with `data` and `type` as well."""
+    return {alias: document[name] for alias, name in ALIASES.items() if name in document} | document
 
 
 def plain(text: str) -> tuple[str, ...] | None:
@@ -58,11 +79,21 @@ def constant(text: str) -> bool:
     return not any(node["type"] in ("field", "current", "identity") for node in _nodes(jmespath.compile(text).parsed))
 
 
+def roots(text: str) -> frozenset[str]:
+    """Return the fields of the event with which a path begins. An expression may read several, or none."""
+    steps = plain(text)
+    if steps is not None:
+        return frozenset(steps[:1])
+    import jmespath
+
+    return frozenset(_roots(jmespath.compile(text).parsed))
+
+
 def unread_times(text: str, document: Any) -> list[Any]:
     """Return the values that a path passes to floor_time and that are not times, which is why it leads nowhere."""
     unread: list[Any] = []
     if plain(text) is None:
-        _jmespath(text, "path", unread)(document)
+        _jmespath(text, "path", unread)(with_aliases(document))
     return unread
 
 
@@ -94,7 +125,7 @@ def _jmespath(text: str, setting: str, unread: list[Any] | None = None) -> Gette
         compiled.search({}, options)  # finds a wrong number of arguments now
     except JMESPathError as error:
         if not _concerns_a_value(error):
-            raise ConfigError(f"{setting}: {text!r} is not a path{_syntax_hint(error)}") from None
+            raise ConfigError(f"{setting}: {text!r} is not a path{_syntax_hint(error, text)}") from None
     except _BadStep as error:
         raise ConfigError(f"{setting}: {text!r} is not a path: {error}") from None
 
@@ -118,6 +149,22 @@ def _nodes(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             yield from _nodes(child)
 
 
+_CHAINS = frozenset((  # nodes of which only the first child starts at the event
+    "subexpression", "index_expression", "projection", "value_projection", "filter_projection", "pipe",
+))  # fmt: skip
+_WHOLE = ("current", "identity")
+
+
+def _roots(tree: Mapping[str, Any]) -> Iterator[str]:
+    kind, children = tree["type"], [child for child in tree["children"] if isinstance(child, Mapping)]
+    if kind == "field":
+        yield tree["value"]
+    if kind in ("subexpression", "pipe") and children[0]["type"] in _WHOLE:  # @.detail
+        children = children[1:]
+    for child in children[:1] if kind in _CHAINS else () if kind == "expref" else children:
+        yield from _roots(child)
+
+
 def _check_functions(tree: Mapping[str, Any], functions: Mapping[str, Any], label: str) -> None:
     """Raise ConfigError for an unknown function. JMESPath itself finds one only when it calls it."""
     for node in _nodes(tree):
@@ -129,8 +176,13 @@ def _check_functions(tree: Mapping[str, Any], functions: Mapping[str, Any], labe
             raise ConfigError(f"{label}: unknown function {node['value']!r}; {hint}")
 
 
-def _syntax_hint(error: Exception) -> str:
+_BARE_STEP = re.compile(r"\bfloor_time\(.*?,\s*(\d+\s*[a-z]+)\s*\)")  # such as 1s, which needs quotes
+
+
+def _syntax_hint(error: Exception, text: str) -> str:
     offset = getattr(error, "lexer_position", getattr(error, "lex_position", None))
+    if step := _BARE_STEP.search(text):
+        return f" at character {step.start(1) + 1}; write the step in quotes: '{step[1]}'"
     if offset is None:
         return f": {' '.join(str(error).split())}"
     return (
@@ -264,25 +316,28 @@ def ignored_path(text: str, setting: str = "ignore") -> Steps:
 
 
 class Ignored:
-    """Paths to leave out of a content key."""
+    """Paths to leave out of a content key. `strip` returns data without them, and does not change the data itself."""
+
+    strip: Callable[[Any], Any]
 
     def __init__(self, paths: Iterable[Steps]) -> None:
         all_steps = tuple(paths)
         wild = any(isinstance(step, Wildcard) for steps in all_steps for step in steps)
-        self._search = _Search(all_steps) if wild else None
-        self._tree: dict[str, Any] = {}
-        for steps in sorted(all_steps, key=len, reverse=True):  # a short path replaces the longer ones below it
-            branch = self._tree
-            for step in steps[:-1]:
-                branch = branch.setdefault(step, {})
-            branch[steps[-1]] = None
-
-    def strip(self, data: Any) -> Any:
-        """Return the data without what is ignored. The data itself is not changed."""
-        return _without(data, self._tree) if self._search is None else self._search(data)
+        self.strip = _Search(all_steps) if wild else partial(_without, _tree(all_steps))
 
 
-def _without(value: Any, tree: dict[str, Any]) -> Any:
+def _tree(paths: Iterable[Steps]) -> dict[str, Any]:
+    """Return plain paths as nested names."""
+    tree: dict[str, Any] = {}
+    for steps in sorted(paths, key=len, reverse=True):  # a short path replaces the longer ones below it
+        branch = tree
+        for step in steps[:-1]:
+            branch = branch.setdefault(step, {})
+        branch[steps[-1]] = None
+    return tree
+
+
+def _without(tree: dict[str, Any], value: Any) -> Any:
     """Apply plain paths only. Values that no path names are not visited."""
     if not isinstance(value, dict):
         return value
@@ -295,7 +350,7 @@ def _without(value: Any, tree: dict[str, Any]) -> Any:
             if branch is None:
                 del stripped[name]
             else:
-                stripped[name] = _without(stripped[name], branch)
+                stripped[name] = _without(branch, stripped[name])
     return value if stripped is None else stripped
 
 

@@ -17,7 +17,10 @@ from eventonce.event.formats.carriers import TRACE_NAMES
 from eventonce.event.formats.headers import readable
 
 # Names in such a document. A search for them is far cheaper than parsing every body twice.
-_BATCH_FIELDS = (b'"Records"', b'"records"', b'"Messages"', b'"Entries"')
+_BATCH_FIELDS = (
+    b'"Records"', b'"records"', b'"Messages"', b'"Entries"', b'"aws:mq"', b'"rmqMessagesByQueue"', b'"awslogs"',
+    b'"logEvents"',
+)  # fmt: skip
 
 
 def split_events(delivery: Delivery) -> Sequence[Delivery]:

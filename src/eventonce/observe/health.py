@@ -1,11 +1,13 @@
 """Health over HTTP: the liveness of a worker, the readiness of its store, and its numbers."""
 
 import logging
+import re
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from http.server import BaseHTTPRequestHandler
+from ipaddress import ip_address
 from socketserver import ThreadingTCPServer
 from typing import Any
 
@@ -14,11 +16,13 @@ import msgspec
 from eventonce.closing import Closing
 from eventonce.errors import ConfigError, describe
 from eventonce.observe.status import Status
-from eventonce.observe.text import one_line
+from eventonce.text import one_line
 
 LOOPBACK = "127.0.0.1"
 _RECENT = 10_000  # milliseconds
 _PATIENCE = 5  # seconds for a client to send its request
+_MAX_NAME = 100
+_PORT = re.compile(r":\d*$")
 _TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _log = logging.getLogger("eventonce")
@@ -38,7 +42,9 @@ def listen_address(text: str) -> tuple[str, int]:
 class Health(Closing):
     """A small server on a thread: `/healthz`, `/readyz`, `/status.json` and, if there are any, `/metrics`.
 
-    The worker is ready if the store answered recently. Without a recent call, `probe` makes one.
+    The worker is ready if the store answered recently. Without a recent call, `probe` makes one. A client must reach
+    it by an IP address, as localhost, as `host` or by a name in `allowed`: a web page whose own name resolves to this
+    address (DNS rebinding) must not read the numbers through a browser.
     """
 
     def __init__(
@@ -49,6 +55,7 @@ class Health(Closing):
         host: str = LOOPBACK,
         port: int = 0,
         metrics: Callable[[], bytes] | None = None,
+        allowed: Sequence[str] = (),
     ) -> None:
         self._status = status
         self._probe = probe
@@ -60,8 +67,9 @@ class Health(Closing):
             "/status.json": lambda: (200, _JSON, msgspec.json.encode(status.snapshot())),
             "/metrics": self._rendered,
         }
-        self._server = _server(host, port, self._pages)
+        self._server = _server(host, port, self._pages, frozenset(map(_bare, ("localhost", host, *allowed))))
         self.port: int = self._server.server_address[1]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.1,), name="eventonce-health", daemon=True
         )
@@ -111,19 +119,46 @@ class _Server(ThreadingTCPServer):
             _log.exception("a request about health could not be answered")
 
 
-def _server(host: str, port: int, pages: dict[str, Callable[[], Page]]) -> _Server:
+def _is_allowed(host: str, names: Container[str]) -> bool:
+    """Return whether a `Host` header is an IP address or one of the names, whatever its port."""
+    name = _bare(_PORT.sub("", host.strip()))
+    try:
+        ip_address(name.strip("[]"))
+    except ValueError:
+        return name in names or name.endswith(".localhost")
+    return True
+
+
+def _bare(name: str) -> str:
+    return name.lower().removesuffix(".")
+
+
+def _refused(host: str) -> Page:
+    text = (
+        f"the name {one_line(host)[:_MAX_NAME]!r} is not allowed; use the IP address, or start with --allow-host NAME"
+    )
+    return 403, _TEXT, f"{text}\n".encode()
+
+
+def _server(host: str, port: int, pages: dict[str, Callable[[], Page]], names: Container[str]) -> _Server:
     class Request(BaseHTTPRequestHandler):
         timeout = _PATIENCE
         server_version, sys_version = "eventonce", ""
 
         def do_GET(self) -> None:
-            page = pages.get(self.path.partition("?")[0])
-            status, kind, body = page() if page else (404, _TEXT, f"{', '.join(pages)}\n".encode())
+            status, kind, body = self._page()
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        def _page(self) -> Page:
+            for name in self.headers.get_all("Host", []):
+                if not _is_allowed(name, names):
+                    return _refused(name)
+            page = pages.get(self.path.partition("?")[0])
+            return page() if page else (404, _TEXT, f"{', '.join(pages)}\n".encode())
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # as it is named there
             """Log nothing: probes arrive every few seconds."""

@@ -1,18 +1,18 @@
 """Logs, for people or as JSON lines: failures, and a sample of the duplicates. They hold no payload."""
 
 import logging
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from eventonce.claims.outcome import Action, Outcome, OutcomeKind
-from eventonce.clock import Clock, SystemClock, to_datetime
+from eventonce.clock import Clock, SystemClock
 from eventonce.errors import describe
-from eventonce.observe.text import one_line
+from eventonce.observe.lines import setup
 from eventonce.ports import Hook, OutcomeDetails, StoreCallDetails
+from eventonce.text import one_line
+
+__all__ = ["LogHook", "setup"]
 
 _log = logging.getLogger("eventonce.events")
 _LEVELS = {
@@ -29,30 +29,6 @@ _POSITION = ("source", "line", "message", "record")
 _SAMPLE_FIRST, _SAMPLE_EVERY = 10, 100  # of each minute
 _MINUTE = 60_000
 _CALM = 5000  # milliseconds without a failure that end an outage
-
-
-def setup(level: str = "warning", *, json: bool = False) -> None:
-    """Log to stderr. Below warning only eventonce is logged: other packages would log requests and their headers."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if json else logging.Formatter("eventonce: %(message)s"))
-    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-    logging.getLogger("eventonce").setLevel(level.upper())
-
-
-class JsonLines(logging.Formatter):
-    """Formats a log record as one line of JSON."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields = {
-            "time": to_datetime(int(record.created * 1000)).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **getattr(record, "seen", {}),
-        }
-        if record.exc_info:
-            fields["traceback"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(fields).decode()
 
 
 class LogHook(Hook):

@@ -44,11 +44,14 @@ class Monitoring:
         """Probe the store no more."""
         self._peek = None
 
-    def health(self, address: str) -> Health:
-        """Serve `/healthz`, `/readyz`, `/status.json` and, if the Prometheus client is installed, `/metrics`."""
+    def health(self, address: str, allowed: Sequence[str] = ()) -> Health:
+        """Serve `/healthz`, `/readyz`, `/status.json` and, if the Prometheus client is installed, `/metrics`.
+
+        `allowed` are further names by which clients may reach it.
+        """
         host, port = listen_address(address)
         render = None if self._metrics is None else self._metrics.render
-        return Health(self._status, self._probe, host=host, port=port, metrics=render)
+        return Health(self._status, self._probe, host=host, port=port, metrics=render, allowed=allowed)
 
     def _probe(self) -> object:
         if (peek := self._peek) is None:

@@ -1,4 +1,4 @@
-"""Traces for OpenTelemetry: a span around each run, in the event's own trace. They hold no payload."""
+"""Traces for OpenTelemetry: a span around each run, linked to the event's own trace. They hold no payload."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -24,8 +24,9 @@ _W3C = TraceContextTextMapPropagator()
 class OpenTelemetryHook(Hook):
     """A span for each run of a handler, and a short one for each event that was not processed.
 
-    The run of one event is a child of the event's own span, so that producer and consumer share a trace. A span that
-    was already open is linked. A sink sends events of many traces at once, and its span links to each of them.
+    A span is a child of the one that is open here, or begins a trace. It links to the span that the event names. A
+    sender writes any `traceparent`: as a parent it would decide whether the run is sampled, and put the run into any
+    trace. So the sampler of this process decides.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
@@ -43,35 +44,30 @@ class OpenTelemetryHook(Hook):
 
     def after_settle(self, seen: Sequence[OutcomeDetails]) -> None:
         for event, outcome, _ in seen:
-            parent = _parent(event)
-            if parent is None or outcome.kind is OutcomeKind.PROCESSED:
+            links = _links(event)
+            if not links or outcome.kind is OutcomeKind.PROCESSED:
                 continue
             attributes = _attributes(outcome.rule, outcome.key, outcome.attempt)
             attributes |= {"eventonce.outcome": outcome.kind.value, "eventonce.action": outcome.action.value}
             if outcome.first is not None:
                 attributes["eventonce.first_at"] = outcome.first.at.isoformat()
-            self._tracer.start_span(f"eventonce {outcome.kind}", parent, attributes=attributes).end()
+            self._tracer.start_span(f"eventonce {outcome.kind}", attributes=attributes, links=links).end()
 
     def _span_of_one(self, attempt: AttemptDetails) -> AbstractContextManager[Span]:
-        parent, current = _parent(attempt.event), trace.get_current_span().get_span_context()
         return self._tracer.start_as_current_span(
             f"eventonce process {attempt.rule}",
-            parent,
             kind=SpanKind.CONSUMER,
             attributes=_attributes(attempt.rule, attempt.key, attempt.number),
-            links=[Link(current)] if parent is not None and current.is_valid else None,
+            links=_links(attempt.event),
             record_exception=False,
             set_status_on_exception=False,
         )
 
     def _span_of_many(self, attempts: Sequence[AttemptDetails]) -> AbstractContextManager[Span]:
         links = [
-            Link(
-                trace.get_current_span(parent).get_span_context(),
-                _attributes(attempt.rule, attempt.key, attempt.number),
-            )
+            link
             for attempt in attempts
-            if (parent := _parent(attempt.event)) is not None
+            for link in _links(attempt.event, _attributes(attempt.rule, attempt.key, attempt.number))
         ]
         return self._tracer.start_as_current_span(
             "eventonce send",
@@ -88,13 +84,11 @@ def goes_nowhere() -> bool:
     return isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
-def _parent(event: Event | None) -> Context | None:
-    """Return the context of the event's own trace, if it names a valid one."""
+def _links(event: Event | None, attributes: dict[str, str | int] | None = None) -> list[Link]:
+    """Return a link to the span that the event names, if it names a valid one."""
     headers = {} if event is None else trace_context(event)
-    if not headers:
-        return None
-    context = _W3C.extract(headers, Context())
-    return context if trace.get_current_span(context).get_span_context().is_valid else None
+    context = trace.get_current_span(_W3C.extract(headers, Context())).get_span_context()
+    return [Link(context, attributes)] if context.is_valid else []
 
 
 def _attributes(rule: str | None, key: Key | None, attempt: int) -> dict[str, str | int]:

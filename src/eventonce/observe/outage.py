@@ -8,6 +8,7 @@ from typing import TypeVar
 from eventonce.backoff import backoff
 from eventonce.clock import Clock
 from eventonce.errors import EventOnceError, describe
+from eventonce.text import counted, one_line
 
 Result = TypeVar("Result")
 _CALM = 5000  # milliseconds without a failure that end an outage: occasional failures belong to one
@@ -32,7 +33,7 @@ class Outage:
             if self.lasts:
                 return
             self.lasts, self._started_at = True, self._failed_at
-        _log.warning("%s does not answer, trying again until it does: %s", self._name, describe(error))
+        _log.warning("%s does not answer, trying again until it does: %s", self._name, one_line(describe(error)))
 
     def worked(self) -> None:
         """Note a call that was answered."""
@@ -43,7 +44,7 @@ class Outage:
             if not self.lasts or now - self._failed_at < _CALM:
                 return
             self.lasts, seconds = False, (now - self._started_at) // 1000
-        _log.warning("%s answers again, after %d seconds", self._name, seconds)
+        _log.warning("%s answers again, after %s", self._name, counted(seconds, "second"))
 
 
 def awaited(
@@ -67,7 +68,7 @@ def awaited(
                     _log.warning("what is needed to start answers now")
                 return result
         failures += 1
-        if message != (message := describe(failed)):  # another service may be down now
+        if message != (message := one_line(describe(failed))):  # another service may be down now
             _log.warning("what is needed to start does not answer, trying again until it does: %s", message)
         failed = None
         stop.wait(backoff(failures) / 1000)

@@ -12,8 +12,8 @@ from eventonce.claims.outcome import Action, Outcome
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import LeaseLost, describe
 from eventonce.observe.lag import lag
-from eventonce.observe.text import one_line
 from eventonce.ports import AttemptDetails, Hook, OutcomeDetails, StoreCallDetails
+from eventonce.text import one_line
 
 NO_RULE = "-"  # of an event that could not be read
 

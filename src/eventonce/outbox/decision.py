@@ -13,6 +13,7 @@ from eventonce.event.stamp import add_stamp
 from eventonce.outbox.feed import ReleasedRow
 from eventonce.outbox.message import PublishKind, PublishResult
 from eventonce.outbox.rows import PendingRow
+from eventonce.text import counted
 
 FIRST_REST, LONGEST_REST = 500, 300_000  # milliseconds that a group rests after a failure
 PublishedRows = Sequence[tuple[PendingRow, PublishResult]]
@@ -58,7 +59,7 @@ class RelayDecision:
             return "failed"
         self.done.append(row)
         if result.kind is PublishKind.FAILED:
-            reason = f"could not be published {failures} times; the last time: {_reason(result)}"
+            reason = f"could not be published {counted(failures, 'time')}; the last time: {_reason(result)}"
             self.dead.append(RefusedRow(row, failures, TooManyAttempts(reason)))
             return "refused"
         if result.kind is PublishKind.REFUSED:

@@ -7,9 +7,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from eventonce.clients.drivers import from_extra
 from eventonce.clock import Clock, SystemClock
 from eventonce.closing import Closing
-from eventonce.errors import ConfigError, MissingDriver
+from eventonce.errors import ConfigError
 from eventonce.outbox.identity import Identities
 from eventonce.outbox.rows import make_row
 from eventonce.rules import resolve_rules
@@ -90,11 +91,5 @@ def _open(url: str, clock: Clock) -> Any:
     if not separator or scheme not in _TABLES:
         raise ConfigError(f"outbox: {redact_url(url)!r} is not the URL of an outbox; use {_FORMS}")
     module, name, extra = _TABLES[scheme]
-    try:
+    with from_extra(extra, f"outbox: {scheme}"):
         return getattr(import_module(f"eventonce.outbox.{module}"), name)(url, clock)
-    except ImportError as error:
-        if not extra or (error.name or "").startswith("eventonce"):
-            raise
-        raise MissingDriver(
-            f"outbox: {scheme}: needs the Python package {error.name}; install it with pip install 'eventonce[{extra}]'"
-        ) from error

@@ -11,13 +11,14 @@ from typing import NamedTuple, Protocol
 from eventonce.backoff import backoff
 from eventonce.clock import Clock
 from eventonce.engine.hooks import Hooks
-from eventonce.errors import EventRejected, StoreError, StoreUnusable
+from eventonce.errors import EventRejected, StoreError, StoreUnusable, describe
 from eventonce.observe.outage import Outage
 from eventonce.outbox.decision import PublishedRows, RefusedRow, RelayDecision, dead_event
 from eventonce.outbox.feed import OutboxFeed
 from eventonce.outbox.message import Message, PublishKind, PublishResult
 from eventonce.outbox.rows import PendingRow
 from eventonce.ports import DeadLetterSink, RelayDetails
+from eventonce.text import one_line
 
 LONGEST_PAUSE = 5000  # milliseconds between two batches while nothing gets through
 _REPORT_EVERY = 5000
@@ -182,7 +183,7 @@ class Loop:
             try:
                 self._feed.extend()
             except StoreError as error:
-                _log.warning("%s: could not extend the lease on rows: %s", self._feed.name, error)
+                _log.warning("%s: could not extend the lease on rows: %s", self._feed.name, one_line(describe(error)))
 
     # --- maintenance ---
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from eventonce.outbox.feed import SWEEP_LIMIT, Backlog, ReleasedRow
 from eventonce.outbox.rows import PendingRow
+from eventonce.text import counted
 
 _log = logging.getLogger("eventonce")
 
@@ -80,11 +81,11 @@ class TableFeed:
         settled = self._table.settle(self._token, done, released, self._keep, self._lease)
         if settled < len(numbers):
             _log.warning(
-                "%s: another relay took over %d of %d events, which may be published twice under one identity; "
+                "%s: another relay took over %d of %s, which may be published twice under one identity; "
                 "use a longer lease if this happens often",
                 self.name,
                 len(numbers) - settled,
-                len(numbers),
+                counted(len(numbers), "event"),
             )
 
     def wait(self, duration: int, stop: threading.Event) -> None:

@@ -47,7 +47,7 @@ def plan(letters: Iterable[DeadLetter], letter_filter: LetterFilter, limit: int 
         if letter_filter.matches(letter):
             matching += 1
             chosen += [letter] if len(chosen) < MAX_LETTERS else []
-    return RedrivePlan(total, matching, chosen, [letter for letter in chosen if letter.trouble is None][:limit])
+    return RedrivePlan(total, matching, chosen, [letter for letter in chosen if letter.unreadable is None][:limit])
 
 
 class LetterGroup(NamedTuple):
@@ -57,14 +57,14 @@ class LetterGroup(NamedTuple):
     rule: str | None
     outcome: str
     reason: str  # of one of them
-    trouble: str | None  # why they cannot be redriven
+    unreadable: str | None  # why they cannot be redriven
 
 
 def groups(letters: Iterable[DeadLetter]) -> list[LetterGroup]:
     """Return the letters grouped by rule and reason, the largest group first."""
     by_reason: dict[tuple[object, ...], LetterGroup] = {}
     for letter in letters:
-        common = (letter.rule, letter.outcome, _VARIES.sub("*", letter.reason), letter.trouble is None)
-        group = by_reason.get(common, LetterGroup(0, letter.rule, letter.outcome, letter.reason, letter.trouble))
+        common = (letter.rule, letter.outcome, _VARIES.sub("*", letter.reason), letter.unreadable is None)
+        group = by_reason.get(common, LetterGroup(0, letter.rule, letter.outcome, letter.reason, letter.unreadable))
         by_reason[common] = group._replace(size=group.size + 1)
     return sorted(by_reason.values(), key=lambda group: -group.size)

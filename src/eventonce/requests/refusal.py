@@ -3,6 +3,7 @@
 import logging
 
 from eventonce.clock import Clock
+from eventonce.text import counted, one_line
 
 RETRY_AFTER = "5"  # seconds
 _EVERY = 60_000  # milliseconds
@@ -36,5 +37,5 @@ class Refusals:
             return
         self._logged_at[status] = now
         unlogged = self._unlogged.pop(status, 0)
-        suffix = f" (and {unlogged:,} earlier ones)" if unlogged else ""
-        _log.warning("http: a request was refused with %d: %s%s", status, refusal, suffix)
+        suffix = f" (and {counted(unlogged, 'earlier one')})" if unlogged else ""
+        _log.warning("http: a request was refused with %d: %s%s", status, one_line(str(refusal)), suffix)

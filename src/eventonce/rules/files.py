@@ -45,8 +45,6 @@ _MISMATCH = r"Expected `(.+?)`, got `(.+?)`(?: - at `\$\.(.+)`)?"
 def explain(error: msgspec.ValidationError) -> str:
     """Return what is wrong with a value, and its valid values if they are few."""
     text = " ".join(str(error).split())
-    if text == "Object missing required field `name`":
-        return "a rule has no name; give each rule a name of its own"
     if mismatch := re.fullmatch(_MISMATCH, text):
         wanted = " or ".join(filter(None, (_TYPES.get(name, name) for name in mismatch[1].split(" | "))))
         return f"{mismatch[3] or 'it'}: must be {wanted}, not {_TYPES.get(mismatch[2], mismatch[2])}"
@@ -76,9 +74,9 @@ def toml_text(file: str | PathLike[str]) -> str:
         with open(file, encoding="utf-8-sig") as opened:
             return opened.read()
     except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}; name a pipeline file (TOML)") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: is not UTF-8: {error.reason} at byte {error.start}") from None
+        raise ConfigError(f"{file}: is not UTF-8: {error.reason} at byte {error.start}; save it as UTF-8") from None
 
 
 def check_names(table: Mapping[str, Any], valid_names: Sequence[str], label: str) -> None:

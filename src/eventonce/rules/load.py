@@ -11,8 +11,14 @@ from eventonce.rules.rule import Rule
 def load_rules(file: str | PathLike[str]) -> list[Rule]:
     """Return the rules of a pipeline file."""
     from eventonce.rules.files import read_toml  # only if rules are in a file, as presets are
+    from eventonce.rules.references import References
 
-    return read_all(read_toml(file), str(file))
+    references = References(read_toml(file))
+    references.check(str(file))
+    try:
+        return read_all(references.table, str(file))
+    except ConfigError as error:
+        raise ConfigError(references.hide(str(error))) from None
 
 
 def resolve_rules(rules: Rule | Sequence[Rule] | str | PathLike[str]) -> Sequence[Rule]:

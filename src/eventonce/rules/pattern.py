@@ -293,7 +293,7 @@ def _numeric(operand: Any, position: _Position) -> _Test:
 def _terms(operand: Any, position: _Position) -> list[tuple[str, float]]:
     items = _items(operand, position, "write [operator, number] or [operator, number, operator, number]")
     if len(items) not in (2, 4):
-        raise position.error(f"has {len(items)} items", "write one or two pairs of operator and number")
+        raise position.error("has neither 2 nor 4 items", "write one or two pairs of operator and number")
     for here, name in items[::2]:
         if not isinstance(name, str) or name not in _COMPARE:
             raise here.error(f"unknown comparison {name!r:.40}", f"use one of {' '.join(_COMPARE)}")

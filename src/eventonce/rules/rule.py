@@ -10,7 +10,8 @@ from msgspec import structs
 
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventRejected
-from eventonce.event.paths import getter, ignored_path, read_time
+from eventonce.event.paths import getter, read_time
+from eventonce.rules.ignored import check_ignored
 
 DEFAULT_WINDOW = "14d"  # how long SQS can hold a message, dead-letter queue included
 MAX_VERSION = 2**63 - 1
@@ -28,7 +29,7 @@ Remember = Literal[
 ]
 Replay = Literal[
     "dedupe",  # a replayed event is a copy like any other
-    "reprocess",  # each named replay may run each event once more
+    "reprocess",  # each named replay may run each event once more, where `Event.replay` is the name
 ]
 OnStoreError = Literal[
     "retry",  # try again later
@@ -36,21 +37,22 @@ OnStoreError = Literal[
 ]
 Digest = Literal[
     "eventonce",  # over consumer, rule and typed parts
-    "powertools",  # as Powertools for AWS Lambda makes it, so that both meet in one table
+    "powertools",  # as Powertools for AWS Lambda (Python) makes it, so that both meet in one table
 ]
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """What makes two events of a kind the same.
 
-    `key` is "id", "content" or a list of paths. `otherwise` is the key to use if one of the paths leads nowhere.
-    `window` and `max_age` are durations ("14d", or seconds). `version_ahead` bounds versions. "1d" means that they are
-    times, at most that far ahead of the clock. A whole number means that they are counts, at most that far ahead of
-    the last one done. `replaces` names the rule that this one replaces, or is a table of its name and what was
+    `name` is part of its keys, and shown wherever the rule is. A rule without one is called `id`, `content` or `paths`
+    after its key. `key` is "id", "content" or a list of paths. `otherwise` is the key to use if one of the paths leads
+    nowhere. `window` and `max_age` are durations ("14d", or seconds). `version_ahead` bounds versions. "1d" means that
+    they are times, at most that far ahead of the clock. A whole number means that they are counts, at most that far
+    ahead of the last one done. `replaces` names the rule that this one replaces, or is a table of its name and what was
     different about it, so that what it remembers still counts.
     """
 
-    name: str
+    name: str = ""
     match: Mapping[str, Any] | None = None
     key: str | Sequence[str] = "id"
     otherwise: Literal["content", "id"] | None = None
@@ -67,9 +69,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     replaces: str | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ConfigError(f"a rule has the name {self.name!r}, which is not a string")
+        if not self.name:
+            structs.force_setattr(self, "name", default_name(self.key))
         label = f"rule {self.name!r}"
-        if not self.name or not isinstance(self.name, str):
-            raise ConfigError("a rule has no name; give each rule a name of its own")
         self._check_types(label)
         for field, kind in _CHOICES:
             if getattr(self, field) not in get_args(kind):
@@ -118,7 +122,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         for text in () if isinstance(self.key, str) else self.key:
             getter(text, f"{label}: key")
         for text in self.ignore:
-            ignored_path(text, f"{label}: ignore")
+            check_ignored(text, f"{label}: ignore")
         if self.version is not None:
             getter(self.version, f"{label}: version")
         self._check_ahead(label)
@@ -148,6 +152,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _CHOICES = (("replay", Replay), ("remember", Remember), ("on_store_error", OnStoreError), ("digest", Digest))
+
+
+def default_name(key: object) -> str:
+    """Return the name of a rule that has none: its key, or what its key consists of."""
+    return key if isinstance(key, str) else "paths"
 
 
 class Version(NamedTuple):

@@ -1,6 +1,6 @@
 """The rules of a consumer, compiled. They find an event's rule and its key."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -8,16 +8,16 @@ import msgspec
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
+from eventonce.event.formats.records import without_id
 from eventonce.event.keys import Digester, Key, Part, canonical, canonical_parsed, carrier_part, part, powertools_key
-from eventonce.event.paths import Getter, Ignored, getter, ignored_path, unread_times
-from eventonce.event.stamp import FIELD, identity_of
+from eventonce.event.paths import ALIASES, Getter, getter, plain, unread_times, value_at, with_aliases
+from eventonce.event.stamp import identity_of
+from eventonce.rules.ignored import VOLATILE, WATCHED, IgnoredFields, UnusedPaths
 from eventonce.rules.rule import CLOCKS_DIFFER, OnStoreError, Remember, Rule, Version, read_version
 
 if TYPE_CHECKING:
     from eventonce.rules.pattern import Pattern
 
-# Left out of content keys at the top of the data: tracing and publishers add these, so they differ between copies.
-VOLATILE = ("_datadog", "traceparent", "tracestate", "_X_AMZN_TRACE_ID", FIELD)
 _MAX_CACHED = 4096  # pairs of source and type
 _LONGEST_CACHED = 1000  # characters of a pair
 
@@ -52,6 +52,7 @@ class CompiledRule:
     def __init__(self, consumer: str, rule: Rule) -> None:
         self.rule = rule
         self.number = -1  # its index in a rulebook
+        self.remedy = _OTHER_KEY
         self.name = rule.name
         self.refresh = rule.refresh
         self.remember = rule.remember
@@ -59,18 +60,21 @@ class CompiledRule:
         self.window = duration(rule.window)
         self.max_age = None if rule.max_age is None else duration(rule.max_age)
         self.pattern = _pattern(rule)
+        self.reads_aliases = _reads_aliases(rule.match)
         ahead = rule.version_ahead
         self.ahead_of_clock = duration(ahead) if isinstance(ahead, str) else CLOCKS_DIFFER  # milliseconds
         self.ahead_of_last = ahead if isinstance(ahead, int) else None
         self._reprocess = rule.replay == "reprocess"
         self._version = None if rule.version is None else getter(rule.version)
-        self._ignored = Ignored([(name,) for name in VOLATILE] + [ignored_path(text) for text in rule.ignore])
+        self._strip = IgnoredFields(rule.ignore, VOLATILE).strip
         self._paths = () if isinstance(rule.key, str) else tuple((text, getter(text)) for text in rule.key)
         # The digest includes the paths, so that a rule with a changed key does not meet the keys it had before.
         kind = rule.key if isinstance(rule.key, str) else "fields " + canonical(list(rule.key)).decode()
         self._digest = Digester(consumer, rule.name, kind)
         self._digest_otherwise = Digester(consumer, rule.name, f"otherwise {rule.otherwise}")
-        self._key = self._by_paths if self._paths else self._by_content if rule.key == "content" else self._by_id
+        self._key: Callable[[Event], Key] = (
+            self._by_paths if self._paths else self._by_content if rule.key == "content" else self._by_id
+        )
         replaced = rule.replaced()
         self._old = None if replaced is None else CompiledRule(consumer, replaced)
 
@@ -94,14 +98,30 @@ class CompiledRule:
         except EventRejected:
             return None
 
+    def watch_ignored(self, warn: Callable[[str], None]) -> None:
+        """Warn once of ignored paths that leave nothing out of the rule's first events. Later events cost nothing."""
+        key, unused = self._key, UnusedPaths(self.rule.ignore)
+
+        def watching(event: Event) -> Key:
+            texts = unused.watch(event)
+            if texts is not None:
+                self._key = key
+                for text in texts:
+                    reason = f"{text} leaves nothing out of its first {WATCHED} events"
+                    warn(f"rule {self.name}: ignore: {reason}; check the path")
+            return key(event)
+
+        if self.rule.ignore:
+            self._key = watching
+
     def content(self, event: Event) -> bytes:
         """Return the canonical form of the event's data, without what is ignored."""
-        stripped = self._ignored.strip(event.data)
+        stripped = self._strip(event)
         return canonical_parsed(stripped, plain=event.plain_numbers) if event.raw else canonical(stripped)
 
     def stripped(self, event: Event) -> Any:
         """Return the event's data, without what is ignored."""
-        return self._ignored.strip(event.data)
+        return self._strip(event)
 
     def parts(self, event: Event) -> dict[str, Any]:
         """Return the parts of the key by name, for people."""
@@ -137,7 +157,7 @@ class CompiledRule:
         return self._digest.content(event.source, event.type, self.content(event), self._replay(event))
 
     def _by_id(self, event: Event) -> Key:
-        return self._digest(_identity(event), self._replay(event))
+        return self._digest(_identity(event, self.remedy), self._replay(event))
 
     def _by_paths(self, event: Event) -> Key:
         document, replay = event.document(), self._replay(event)
@@ -176,7 +196,7 @@ class CompiledRule:
     def _otherwise(self, event: Event, replay: str) -> Key:
         if self.rule.otherwise == "content":
             return self._digest_otherwise.content(event.source, event.type, self.content(event), replay)
-        return self._digest_otherwise(_identity(event), replay)
+        return self._digest_otherwise(_identity(event, self.remedy), replay)
 
     def _version_of(self, event: Event, get: Getter) -> Version:
         document, text = event.document(), str(self.rule.version)
@@ -195,7 +215,15 @@ def _missing_error(text: str, document: dict[str, Any], purpose: str) -> EventRe
     """Return the error for a path that leads nowhere, or to a value that cannot be read as a time."""
     if unread := unread_times(text, document):
         return EventRejected(f"has no readable time: cannot read {unread[0]!r:.60} as a time in {text}, {purpose}")
-    return EventRejected(f"has no {text}, {purpose}")
+    return EventRejected(f"has no {text}, {purpose}{_elsewhere(text, document)}")
+
+
+def _elsewhere(text: str, document: dict[str, Any]) -> str:
+    """Return the remedy for a path that leads somewhere only if it starts at the data."""
+    steps = plain(text)
+    if steps is None or steps[0] in document or value_at(document["detail"], steps) is None:
+        return ""
+    return f"; its data has one, so write detail.{text}"
 
 
 # The identity of an event of each form. CloudEvents are unique by source and id together only.
@@ -206,12 +234,18 @@ _IDENTITY = {"eventbridge": ("id",), "cloudevents": ("source", "id"), "plain": (
 _PUBLISHED = {"eventbridge": "plain", "cloudevents": "cloudevents", "plain": "plain"}
 
 
-def _identity(event: Event) -> tuple[Part, ...]:
+# What to do if an event has no identity: its rule has to say more, or there is none.
+_OTHER_KEY = 'give its rule another key, such as key = "content"'
+_NO_RULE = 'name what identifies it with key=, such as key="content" or key=["detail.orderId"]'
+_NO_MATCH = 'no rule matches it, so add one with a key, such as key = "content"'
+
+
+def _identity(event: Event, remedy: str) -> tuple[Part, ...]:
     if stamp_id := identity_of(event):
         identity = {"source": event.source, "type": event.type, "id": stamp_id}
         return tuple(part(identity[name]) for name in _IDENTITY[_PUBLISHED[event.form]])
     if not event.id:
-        raise EventRejected('has no id; give its rule another key, such as key = "content"')
+        raise EventRejected(without_id(event, remedy))
     if event.named_by:
         return part(event.source), part(event.type), carrier_part(event.named_by, event.id)
     if event.form == "eventbridge":
@@ -220,9 +254,7 @@ def _identity(event: Event) -> tuple[Part, ...]:
         return part(event.source), part(event.id)
     event_id = event.attributes.get("id", event.id)  # 7 and "7" may be two things
     if isinstance(event_id, dict | list):
-        raise EventRejected(
-            'has an id that is not a string or number; give its rule another key, such as key = "content"'
-        )
+        raise EventRejected(f"has an id that is not a string or number; {remedy}")
     return part(event.source), part(event.type), part(event_id)
 
 
@@ -247,6 +279,12 @@ def _pattern(rule: Rule) -> "Pattern | None":
         raise ConfigError(f"rule {rule.name!r}: match: {error}") from None
 
 
+def _reads_aliases(match: Mapping[str, Any] | None) -> bool:
+    """Return whether a pattern names `type` or `data` at the top of the event."""
+    branches = (match or {}).get("$or", ())
+    return not ALIASES.keys().isdisjoint(match or ()) or any(map(_reads_aliases, branches))
+
+
 class Rulebook:
     """The rules of one consumer. The first that matches an event wins, and `identity` if none does."""
 
@@ -255,13 +293,21 @@ class Rulebook:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(f"rule {name!r} exists twice; give each rule a name of its own")
+        if problem := shared_keys(rules):
+            raise ConfigError(problem)
         self.definition = (consumer, tuple(rules), identity)  # from which another process makes the same rulebook
         self._rules = [CompiledRule(consumer, rule) for rule in rules]
         self._identity = CompiledRule(consumer, identity)
+        self._identity.remedy = _NO_MATCH if rules else _NO_RULE
         self.all = [*self._rules, self._identity]
         for number, rule in enumerate(self.all):
             rule.number = number
         self._candidates: dict[tuple[str, str], list[tuple[CompiledRule, bool]]] = {}
+
+    def watch_ignored(self, warn: Callable[[str], None]) -> None:
+        """Warn once of each ignored path that leaves nothing out of the first events of its rule."""
+        for rule in self._rules:
+            rule.watch_ignored(warn)
 
     def key(self, event: Event) -> Keyed:
         """Return the event's rule and key."""
@@ -276,7 +322,7 @@ class Rulebook:
                 return rule
             if document is None:
                 document = event.document()
-            if rule.pattern.matches(document):
+            if rule.pattern.matches(with_aliases(document) if rule.reads_aliases else document):
                 return rule
         return self._identity
 
@@ -290,6 +336,21 @@ class Rulebook:
         if len(source) + len(kind) <= _LONGEST_CACHED:
             self._candidates[source, kind] = candidates
         return candidates
+
+
+def shared_keys(rules: Sequence[Rule]) -> str | None:
+    """Return why two of these rules would share keys, or None. The keys of Powertools do not contain a rule's name."""
+    names = [
+        rule.name
+        for rule in rules
+        if any(each is not None and each.digest == "powertools" for each in (rule, rule.replaced()))
+    ]
+    if len(names) < 2:
+        return None
+    return (
+        f"rules {names[0]!r} and {names[1]!r} both have keys of Powertools, which name no rule, so that equal values "
+        "of two kinds would be one event; give each a consumer and a function= of its own"
+    )
 
 
 def _could_match(pattern: "Pattern | None", source: str, kind: str) -> bool:

@@ -8,7 +8,6 @@ from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     NoCredentialsError,
-    NoRegionError,
     ParamValidationError,
     PartialCredentialsError,
 )
@@ -177,8 +176,8 @@ class AwsBatchSink:
             return SinkUnusable(
                 f"{self.label}: there are no AWS credentials; give this process a role, a profile or AWS_ACCESS_KEY_ID"
             )
-        if isinstance(error, NoRegionError | ConfigError):
-            return SinkUnusable(f"{self.label}: {error}")
+        if isinstance(error, ConfigError):  # which names the URL
+            return SinkUnusable(str(error))
         if isinstance(error, ValueError):
             return SinkUnusable(f"{self.label}: the endpoint or region in its URL is not valid; fix the URL")
         return SinkDown(f"{self.label} did not answer ({type(error).__name__}); trying again later may help")

@@ -24,6 +24,10 @@ def load_function(url: str) -> Callable[..., Any]:
         raise ConfigError(f"sink: {url}: module {module_name!r} cannot be imported: {reason}") from error
     function = getattr(module, name, None)
     if not callable(function):
-        raise ConfigError(f"sink: {url}: module {module_name!r} has no function {name!r}")
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, [each for each in dir(module) if callable(getattr(module, each))], n=1)
+        remedy = f"did you mean {near[0]!r}?" if near else "check the name"
+        raise ConfigError(f"sink: {url}: module {module_name!r} has no function {name!r}; {remedy}")
     loaded: Callable[..., Any] = function
     return loaded

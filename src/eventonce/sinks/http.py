@@ -11,6 +11,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
 
 import httpx
 
+from eventonce.clients.passwords import refuse_blank_password
 from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError, SinkUnusable
 from eventonce.event import Event
@@ -56,6 +57,7 @@ class HttpSink:
         self._clock = clock or SystemClock()
         parts = _split(url)
         self.label = _redact_url(url)
+        refuse_blank_password(url.partition("?")[0], f"sink: {self.label}")  # the query is the receiver's
         options = self._options(parts.fragment)
         self._timeout = duration(options.get("timeout", "10s"), "sink: timeout")
         if not self._timeout:
@@ -169,7 +171,7 @@ class HttpSink:
         token = os.environ.get(self._token_env, "").strip()
         if not token:
             raise SinkUnusable(
-                f"{self.label}: the environment variable {self._token_env} is not set; set it and run again"
+                f"{self.label}: the environment variable {self._token_env} is not set or blank; set it and run again"
             )
         if not _HEADER_VALUE.fullmatch(token):
             raise SinkUnusable(
@@ -200,6 +202,8 @@ class HttpSink:
             raise ConfigError(
                 f"sink: {self.label}: header= has no value; add token_env= with the name of an environment variable"
             )
+        if not options.get("token_env", "token").strip():
+            raise ConfigError(f"sink: {self.label}: token_env= names no environment variable; write token_env=NAME")
         header = options.get("header", "authorization")
         if not _HEADER_NAME.fullmatch(header) or header.lower() in _RESERVED_HEADERS:
             raise ConfigError(

@@ -5,8 +5,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from eventonce.errors import describe
 from eventonce.event import Delivery
 from eventonce.sources.stream import IteratorExpired, Stream, Trimmed
+from eventonce.text import one_line
 
 SHARD_END = "SHARD_END"  # the position after the last record
 _MAX_REST = 30_000  # milliseconds; a shard has no receive count, so an early retry is cheap
@@ -74,7 +76,11 @@ class ShardReader:
             self._iterator = None
             return True
         except Trimmed as error:
-            _log.error("%s: the stream dropped records before they were read; skipping them: %s", self.shard, error)
+            _log.error(
+                "%s: the stream dropped records before they were read; skipping them: %s",
+                self.shard,
+                one_line(describe(error)),
+            )
             self._iterator = self._read = self._start = None
             return True
         for sequence, name, body, sent in page.records:

@@ -5,13 +5,14 @@ import threading
 from collections.abc import Sequence
 
 from eventonce.clock import Clock, SystemClock
-from eventonce.errors import StoreError
+from eventonce.errors import StoreError, describe
 from eventonce.event import Delivery
 from eventonce.observe.outage import Outage
 from eventonce.ports import Store
 from eventonce.sources.shard_leases import ShardLeases
 from eventonce.sources.shard_reader import SHARD_END, ShardReader
 from eventonce.sources.stream import Shard, Stream, StreamAway
+from eventonce.text import one_line
 
 _BEATS = 6  # per lease
 _LIST_EVERY = 30_000  # milliseconds, and whenever a shard ends
@@ -85,7 +86,7 @@ class ShardSource:
         try:
             self._leases.close(positions)
         except StoreError as error:  # they are free once their leases expire
-            _log.warning("%s: could not release its shards: %s", self._stream.name, error)
+            _log.warning("%s: could not release its shards: %s", self._stream.name, one_line(describe(error)))
         self._store.close()
         self._stream.close()
 

@@ -12,6 +12,7 @@ from eventonce.errors import SourceError
 from eventonce.event import Delivery
 from eventonce.observe.outage import Outage
 from eventonce.sources.visibility import BATCH, MAX_VISIBILITY, Visibility, VisibilityChange
+from eventonce.text import counted
 
 _MAX_WAIT = "20s"  # of a poll
 _DELETE_ATTEMPTS = 3
@@ -144,7 +145,7 @@ class SqsSource:
             if not handles:
                 return
             self._clock.sleep(_PAUSE)
-        self._outage.failed(QueueAway(f"{len(handles)} messages could not be deleted: {_codes(failed)}"))
+        self._outage.failed(QueueAway(f"{counted(len(handles), 'message')} could not be deleted: {_codes(failed)}"))
 
     def _change(self, changes: Sequence[VisibilityChange]) -> set[str]:
         entries = [

@@ -54,6 +54,8 @@ def open_url(url: str, clock: Clock | None, create: bool) -> "JournalStore":
     keys = count(url, options(url, "max_keys"), "max_keys", MAX_KEYS)
     if not create and file.parent.is_dir() and not file.exists():
         raise StoreUnusable(f"store: {file}: there is no such file; check its name")
+    if not create and file.is_file() and not file.stat().st_size:
+        raise StoreUnusable(f"store: {file}: is empty; check its name, or start a worker first")
     return JournalStore(file, keys, clock)
 
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from eventonce.clock import Clock
 from eventonce.errors import StoreBusy, StoreError, describe
+from eventonce.text import one_line
 
 RELEASE_TIMEOUT = 2000  # milliseconds for a release: if it fails, the lease expires anyway
 _FIRST_PAUSE, _LONGEST_PAUSE = 50, 1000
@@ -30,7 +31,9 @@ def call_with_retries(operation: Callable[[], Result], clock: Clock, timeout: in
                 raise
             if not reported and now - started_at >= _SILENCE:
                 reported = True
-                _log.warning("the store does not answer, retrying for %d s: %s", timeout // 1000, describe(error))
+                _log.warning(
+                    "the store does not answer, retrying for %d s: %s", timeout // 1000, one_line(describe(error))
+                )
         else:
             if reported:
                 _log.warning("the store answers again, after %d s", (clock.steady() - started_at) // 1000)

@@ -52,8 +52,8 @@ class SQLiteStore(EmbeddedStore):
     """Claims in a SQLite file.
 
     `shared` allows a file that already holds other tables, so that a handler's own writes through `ctx.tx`
-    commit together with their record. Without `migrate`, a file of an older eventonce is refused, so that a command
-    that only reads does not take it from running workers.
+    commit together with their record. Without `migrate`, a file without tables of eventonce or with those of an older
+    one is refused, so that a command that only reads neither creates them nor takes them from running workers.
     """
 
     def __init__(
@@ -212,6 +212,8 @@ class SQLiteStore(EmbeddedStore):
                 f"{self._file}: is a database of another program; use another file, or add ?shared=true "
                 "to the URL to keep eventonce's tables beside the others"
             )
+        if _SCHEMA_TABLE not in tables and not self._migrate:
+            raise StoreUnusable(f"{self._file}: has no tables of eventonce; check its name, or start a worker first")
         if not tables and not self._shared:
             connection.execute(f"PRAGMA page_size = {_PAGE}")
         version = _version(connection) if _SCHEMA_TABLE in tables else 0

@@ -176,9 +176,9 @@ def _keys(about: Study) -> Iterator[tuple[str | tuple[str, ...], tuple[str, ...]
 
 
 def ignorable(columns: Iterable[Column]) -> tuple[str, ...]:
-    """Return these fields as a rule's `ignore` names them. A list that is the whole data has no name there."""
-    inside = (column for column in columns if column.steps[0] == "detail" and column.steps[1:2] not in ((), (ITEM,)))
-    return tuple(sorted(column.path.removeprefix("detail.") for column in inside))
+    """Return the paths of those that a rule can ignore: fields of the data, and not all of it."""
+    inside = (column for column in columns if column.steps[0] == "detail" and column.steps[1:] not in ((), (ITEM,)))
+    return tuple(sorted(column.path for column in inside))
 
 
 def _best(about: Study, blank: Rule) -> tuple[Rule, Check]:

@@ -49,7 +49,8 @@ def audit(
     count, ledger, ids, contents = AuditCount(), AuditLedger(rulebook.all), FingerprintSet(), FingerprintSet()
     for facts in read_facts(archive, rulebook, processes):
         types = _count_rules(count, facts)
-        same_id, same_content = ids.add_all(facts.ids), contents.add_all(facts.contents)
+        same_id = [seen if own_id else None for seen, own_id in zip(ids.add_all(facts.ids), facts.ids, strict=True)]
+        same_content = contents.add_all(facts.contents)
         decisions = ledger.decide(facts.entries())
         columns = DecisionColumns(facts.types, decisions, same_id, same_content, facts.replayed, facts.positions)
         count.add(types, columns)

@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from eventonce.clock import format_duration
+from eventonce.text import counted
 from eventonce.traffic.gap_histogram import DAY, MINUTE, SECOND
 from eventonce.traffic.table import MOST, Column, Table
 
@@ -242,7 +243,7 @@ class _Search:
             return None
         paths = " with ".join(column.path for column in (self._thing, *self._states))
         return (
-            f"whenever {paths} recurred ({repeats:,} times) they agreed on all else, "
+            f"whenever {paths} recurred ({counted(repeats, 'time')}) they agreed on all else, "
             f"as two others do in {alike:.1%} of all cases at most"
         )
 

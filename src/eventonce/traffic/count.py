@@ -19,6 +19,7 @@ _MAX_TYPES = 1000  # sources and types counted apart; the others are one type
 _MAX_REASONS = 50  # for each type
 _MAX_PAIRS, _MAX_ALL_PAIRS = 50, 1000  # suspicious drops that are compared, of a type and in all
 _OTHERS_NUMBER = 0
+_SUMS = ("new_id", "only_id", "only_content", "id_and_content", "suspicious", "suspicious_new_id", "replayed")
 _NUMBER = re.compile(r"\d[\d,]*")
 
 
@@ -34,7 +35,7 @@ class DecisionColumns(NamedTuple):
 
     types: Sequence[int]  # by their numbers
     decisions: Sequence[AuditDecision]
-    same_id: Sequence[bool]
+    same_id: Sequence[bool | None]  # None without an id
     same_content: Sequence[bool]
     replayed: Sequence[int]
     positions: Sequence[int]
@@ -45,7 +46,7 @@ class AlikeEvents(NamedTuple):
 
     type: int
     new: bool
-    same_id: bool
+    same_id: bool | None
     same_content: bool
     replayed: bool
     gap: int | None  # after the first of their key
@@ -82,10 +83,12 @@ class TypeCounts(msgspec.Struct):
     """What was counted of one source and type."""
 
     decisions: list[int] = msgspec.field(default_factory=lambda: [0] * (len(Decision) + 1))
+    new_id: int = 0
     only_id: int = 0
     only_content: int = 0
     id_and_content: int = 0
     suspicious: int = 0
+    suspicious_new_id: int = 0
     replayed: int = 0
     gaps: Gaps = msgspec.field(default_factory=Gaps)
     pairs: list[tuple[int, int]] = []  # a heap: copy (negative) and first, with the latest copy on top
@@ -96,7 +99,7 @@ class TypeCounts(msgspec.Struct):
         """Count events that fell under a rule."""
         self.rules[rule] = self.rules.get(rule, 0) + events
 
-    def add_new(self, events: int, *, same_id: bool, same_content: bool, replayed: int) -> None:
+    def add_new(self, events: int, *, same_id: bool | None, same_content: bool, replayed: int) -> None:
         """Count events that are the first of their key."""
         self.decisions[Decision.NEW] += events
         self.replayed += events * replayed
@@ -109,10 +112,13 @@ class TypeCounts(msgspec.Struct):
         elif same_content:
             self.only_content += events
 
-    def add_copies(self, decision: AuditDecision, events: int = 1, *, same_id: bool, replayed: int) -> None:
+    def add_copies(self, decision: AuditDecision, events: int = 1, *, same_id: bool | None, replayed: int) -> None:
         """Count events whose key an earlier event has."""
         self.decisions[decision.kind] += events
         self.replayed += events * replayed
+        if decision.kind is Decision.DUPLICATE and same_id is False:
+            self.new_id += events
+            self.suspicious_new_id += events * (decision.differs_from is not None)
         if decision.kind is Decision.NEWER:
             return
         if decision.gap is None:
@@ -130,7 +136,7 @@ class TypeCounts(msgspec.Struct):
     def merge(self, other: "TypeCounts") -> None:
         """Add all that another one has counted."""
         self.decisions = [*map(add, self.decisions, other.decisions)]
-        for name in ("only_id", "only_content", "id_and_content", "suspicious", "replayed"):
+        for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.gaps.merge(other.gaps)
         for entry in other.pairs:
@@ -151,12 +157,14 @@ class TypeCounts(msgspec.Struct):
             events=sum(decisions) + self.rejected.events,
             distinct=decisions[Decision.NEW] + decisions[Decision.NEWER],
             duplicates=decisions[Decision.DUPLICATE],
+            new_id=self.new_id,
             stale=decisions[Decision.STALE],
             late=decisions[Decision.LATE],
             only_id=self.only_id,
             only_content=self.only_content,
             id_and_content=self.id_and_content,
             suspicious=self.suspicious,
+            suspicious_new_id=self.suspicious_new_id,
             rejected=self.rejected.events,
             replayed=self.replayed,
         )

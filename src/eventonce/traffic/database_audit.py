@@ -33,7 +33,8 @@ CREATE TABLE again_ids AS SELECT ids, min(place) AS first_id FROM facts WHERE id
 CREATE TABLE again_contents AS
     SELECT contents, min(place) AS first_content FROM facts GROUP BY contents HAVING count(*) > 1;
 CREATE VIEW judged AS SELECT facts.*,
-        coalesce(place > first_id, false) AS same_id, coalesce(place > first_content, false) AS same_content
+        CASE WHEN ids != 0 THEN coalesce(place > first_id, false) END AS same_id,
+        coalesce(place > first_content, false) AS same_content
     FROM facts LEFT JOIN again_ids USING (ids) LEFT JOIN again_contents USING (contents);
 CREATE TABLE several AS SELECT keys, place, rules, versions, contents, times, names, same_id, same_content, replayed
     FROM judged SEMI JOIN again_keys USING (keys);

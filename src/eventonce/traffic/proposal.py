@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from eventonce.text import counted, spaced
 from eventonce.traffic.advise import ENOUGH, Advice, ignorable
 from eventonce.traffic.copies import Likeness
 from eventonce.traffic.table import MAX_COLUMNS, Column
@@ -57,12 +58,12 @@ def warnings(advice: Advice) -> list[str]:
 def _seen(advice: Advice) -> Iterator[str]:
     copies, kind = advice.study.copies, advice.study.kind
     yield (
-        f"{_count(len(advice.study.table.rows), 'event')}, {copies.distinct:,} distinct: "
-        f"{_count(copies.same_id, 'copy', 'copies')} with the same id, {copies.new_id:,} under an id of their own or "
+        f"{counted(len(advice.study.table.rows), 'event')}, {copies.distinct:,} distinct: "
+        f"{counted(copies.same_id, 'copy', 'copies')} with the same id, {copies.new_id:,} under an id of their own or "
         "without one."
     )
     if kind.replayed:
-        yield f"{_count(kind.replayed, 'replayed event')} left out: they were sent again on purpose."
+        yield f"{counted(kind.replayed, 'replayed event')} left out: they were sent again on purpose."
     for likeness in copies.likenesses:
         yield f"{_alike(likeness)}: {_TAKEN_FOR[likeness.answer]}, as {likeness.reason}."
     if copies.volatile:
@@ -71,7 +72,7 @@ def _seen(advice: Advice) -> Iterator[str]:
 
 def _alike(likeness: Likeness) -> str:
     how = f"differ only in {_paths(likeness.differing)}" if likeness.differing else "say exactly the same"
-    return f"{_count(likeness.events, 'event')} that {how}, not under one id"
+    return f"{counted(likeness.events, 'event')} that {how}, not under one id"
 
 
 def _key(advice: Advice) -> Iterator[str]:
@@ -92,10 +93,10 @@ def _checked(advice: Advice) -> str:
     check = advice.check
     sure = "a copy" if advice.study.copies.certain else "taken for a copy"
     each = f", each {sure}" if check.dropped and not check.wrong else ""
-    missed = _count(check.missed, "known copy", "known copies")
+    missed = counted(check.missed, "known copy", "known copies")
     new = advice.study.copies.new_id if advice.rule.key != "id" else 0
-    by_id = f" The id alone would miss {_count(new, 'copy', 'copies')}." if new else ""
-    return f"Tried on the sample: drops {_count(check.dropped, 'event')}{each}; misses {missed}.{by_id}"
+    by_id = f" The id alone would miss {counted(new, 'copy', 'copies')}." if new else ""
+    return f"Tried on the sample: drops {counted(check.dropped, 'event')}{each}; misses {missed}.{by_id}"
 
 
 def _little(advice: Advice) -> Iterator[str]:
@@ -131,26 +132,26 @@ def _doubts(advice: Advice) -> Iterator[str]:
         )
     if copies.between:
         yield (
-            f"{_count(copies.between, 'event')} taken for copies came after another one about the same thing: "
+            f"{counted(copies.between, 'event')} taken for copies came after another one about the same thing: "
             "late copies, or it came to the same again."
         )
     if copies.apart:
-        yield f"{_count(copies.apart, 'event')} came as far from their like as unrelated ones do: taken for repeats."
+        yield f"{counted(copies.apart, 'event')} came as far from their like as unrelated ones do: taken for repeats."
     if copies.reused:
-        yield f"{_count(copies.reused, 'event')} carry the id of another one and say something else."
+        yield f"{counted(copies.reused, 'event')} carry the id of another one and say something else."
 
 
 def _failures(advice: Advice) -> Iterator[str]:
     check = advice.check
     if check.wrong:
         yield (
-            f"it DROPS {_count(check.wrong, 'event')} of the sample that are not shown to be copies; "
+            f"it DROPS {counted(check.wrong, 'event')} of the sample that are not shown to be copies; "
             "no better key was found."
         )
     if check.rejected:
-        yield f"it makes no key of {_count(check.rejected, 'event')} of the sample, which would be rejected."
+        yield f"it makes no key of {counted(check.rejected, 'event')} of the sample, which would be rejected."
     if check.missed:
-        yield f"{_count(check.missed, 'copy', 'copies')} of the sample would run again."
+        yield f"{counted(check.missed, 'copy', 'copies')} of the sample would run again."
 
 
 def _limits(advice: Advice) -> Iterator[str]:
@@ -167,24 +168,20 @@ def _paths(columns: Iterable[Column]) -> str:
     return ", ".join(paths[:_MAX_PATHS]) + more
 
 
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
 # --- TOML ---
 
 
 def _head(advices: Sequence[Advice], totals: Totals) -> Iterator[str]:
     yield (
-        f"Proposed by eventonce advise from {_count(totals.events, 'event')} of {_count(len(advices), 'kind')}. "
+        f"Proposed by eventonce advise from {counted(totals.events, 'event')} of {counted(len(advices), 'kind')}. "
         "Read the reasons, then keep what you agree with."
     )
     if totals.rejected:
-        yield f"{_count(totals.rejected, 'event')} could not be read and played no part."
+        yield f"{counted(totals.rejected, 'event')} could not be read and played no part."
     if any(not advice.study.kind.queued for advice in advices):
         yield "Behind an SQS queue, whose dead letters may come back after two weeks, ask again with --horizon 14d."
     if totals.unsampled:
-        yield f"{_count(totals.unsampled, 'event')} of further kinds were not looked at: there are too many kinds."
+        yield f"{counted(totals.unsampled, 'event')} of further kinds were not looked at: there are too many kinds."
 
 
 def _rule(advice: Advice) -> Iterator[str]:
@@ -208,14 +205,9 @@ def _alternative(alternative: dict[str, Any]) -> str:
 
 def _comment(sentences: Sequence[str] | Iterator[str]) -> Iterator[str]:
     for sentence in sentences:
-        first, *more = wrap(_harmless(sentence), _WIDTH, break_long_words=False, break_on_hyphens=False) or [""]
+        first, *more = wrap(spaced(sentence), _WIDTH, break_long_words=False, break_on_hyphens=False) or [""]
         yield f"# {first}"
         yield from (f"#   {line}" for line in more)
-
-
-def _harmless(text: str) -> str:
-    """Replace characters that a comment may not have, or that a terminal would obey."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _value(value: Any) -> str:

@@ -76,12 +76,14 @@ class Counts(msgspec.Struct, frozen=True):
     events: int = 0
     distinct: int = 0  # run: first copies and higher versions
     duplicates: int = 0  # dropped: the key is known, and its window has not expired
+    new_id: int = 0  # of the duplicates, those whose id did not come before: a key by id misses them
     stale: int = 0  # dropped: a lower version of a known key
     late: int = 0  # copies that run again, because the window has expired
     only_id: int = 0  # run, though the id alone was seen before
     only_content: int = 0  # run, though the content alone was seen before
     id_and_content: int = 0  # run, though both were
     suspicious: int = 0  # of the duplicates, those with another content
+    suspicious_new_id: int = 0  # of these, those whose id did not come before
     rejected: int = 0
     replayed: int = 0  # of all, those that carry the name of a replay
 

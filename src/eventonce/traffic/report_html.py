@@ -1,19 +1,20 @@
 """An audit as one page that opens offline: without scripts, nothing fetched, all words of the traffic escaped."""
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from html import escape
 
+from eventonce.text import counted, printable
 from eventonce.traffic.report import AuditReport, Bar, Between, Counts, Reason, Suspicious, TypeReport
 from eventonce.traffic.report_text import (
     COLUMNS,
     SHARES,
     caught,
-    counted,
+    conclusions,
     delays,
     end_of,
     has_details,
     names,
-    printable,
     shown_columns,
     summary,
     windows,
@@ -31,32 +32,40 @@ h1 { font-size: 1.6rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 0 
 h3 { font-size: .95rem; margin: 1.25rem 0 .4rem; } p { margin: .4rem 0; } .soft { color: var(--soft); }
 section, .wide { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 1.1rem 1.25rem;
   margin: 1.25rem 0; } .wide { overflow-x: auto; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: .75rem; margin: 1.25rem 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .75rem; margin: 1.25rem 0; }
 .cards div { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: .7rem .9rem; }
 .cards b { display: block; font-size: 1.45rem; font-variant-numeric: tabular-nums; }
-.cards span { color: var(--soft); font-size: .85rem; } .warn b, td.warn, .warn h3 { color: var(--warn); }
+.cards span { display: block; color: var(--soft); font-size: .8rem; line-height: 1.35; margin-top: .2rem; }
+.warn b, td.warn, .warn h3 { color: var(--warn); }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 th, td { padding: .35rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line);
   font-variant-numeric: tabular-nums; } th { color: var(--soft); font-weight: 600; }
-th.name, td.name { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 12rem; }
+th.name, td.name { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 9rem; }
 tr.all td { font-weight: 600; border-bottom: 0; } ul { margin: .3rem 0; padding-left: 1.2rem; }
 code { font: .88em ui-monospace, monospace; overflow-wrap: anywhere; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; font-size: .85rem; color: var(--soft);
   margin: .9rem 0 0; } dd { margin: 0; } dt { font-weight: 600; }
-svg { display: block; width: 100%; max-width: 58rem; height: auto; } svg rect { fill: var(--bar); }
-svg text { fill: var(--ink); font: 12px system-ui, sans-serif; font-variant-numeric: tabular-nums; }
-svg line { stroke: var(--line); }
+.bars { display: grid; grid-template-columns: max-content 1fr max-content; gap: .2rem .7rem; align-items: center;
+  max-width: 58rem; font-size: .85rem; font-variant-numeric: tabular-nums; } .bars span { text-align: right; }
+.bars i { background: var(--page); border-radius: 3px; } .bars b { display: block; height: .95rem; min-width: 0;
+  background: var(--bar); border-radius: 3px; }
+@media (max-width: 48rem) { table, tbody, tr, td { display: block; } tr.head { display: none; }
+  tr { padding: .5rem 0; border-bottom: 1px solid var(--line); } tr:last-child { border-bottom: 0; }
+  td, tr.all td { display: flex; justify-content: space-between; gap: 1rem; padding: .15rem 0; border: 0; }
+  td::before { content: attr(data-head); flex: none; color: var(--soft); font-weight: 400; }
+  td.name { text-align: right; min-width: 0; } dl { display: block; } dd { margin: 0 0 .5rem; } }
 """
-_HEIGHT, _SLOT, _PLOT = 186, 58, 130  # of the picture, of a bar with its space (width), of the highest bar
-_CARDS = ("events", "distinct", "duplicates", "suspicious", "late", "rejected")
+_CARDS = ("events", "distinct", "duplicates", "new_id", "suspicious", "late", "rejected")
 _BAD = ("suspicious", "late", "rejected", "only_id", "only_content", "id_and_content")
 _MAX_SECTIONS = 200
 
 
-def html(report: AuditReport) -> str:
-    """Return the whole report as a page."""
+def html(report: AuditReport, rules: str, made_at: datetime) -> str:
+    """Return the whole report as a page. `rules` is the file that they are in, or what they are."""
     parts = [
         f"<h1>Audit of recorded traffic</h1><p class=soft>{_safe(summary(report))}</p>",
+        f"<p class=soft>Rules: {_code(rules)}. Made at {made_at:%Y-%m-%d %H:%M} UTC.</p>",
+        "".join(f"<p><strong>{_safe(sentence)}</strong></p>" for sentence in conclusions(report.totals)),
         _unreadable(report),
         _cards(report.totals),
         _table(report) if report.totals.events else "",
@@ -98,7 +107,8 @@ def _unreadable(report: AuditReport) -> str:
 def _cards(totals: Counts) -> str:
     counts = [(name, getattr(totals, name)) for name in _CARDS]
     cards = (
-        f"<div{_css_class(name, count)}><b>{count:,}</b><span>{COLUMNS[name][0]}</span></div>" for name, count in counts
+        f"<div{_css_class(name, count)}><b>{count:,}</b>{COLUMNS[name][0]}<span>{COLUMNS[name][1]}</span></div>"
+        for name, count in counts
     )
     return f"<div class=cards>{''.join(cards)}</div>"
 
@@ -115,19 +125,25 @@ def _table(report: AuditReport) -> str:
     heads = "".join(f"<th>{head}</th>" for head in [*(COLUMNS[name][0] for name in columns), *SHARES])
     rows = [_row(*names(each), each.counts, each.between, columns) for each in report.groups]
     last = _row("all", "", report.totals, report.between, columns, " class=all")
-    head = f"<tr><th class=name>source</th><th class=name>type</th>{heads}</tr>"
+    head = f"<tr class=head><th class=name>source</th><th class=name>type</th>{heads}</tr>"
     return f"<div class=wide><table>{head}{_join(rows)}{last}</table>{_legend(columns)}</div>"
 
 
 def _row(source: str, kind: str, counts: Counts, between: Between, columns: Sequence[str], css_class: str = "") -> str:
-    labels = "".join(f"<td class=name>{_safe(each)}</td>" for each in (source, kind))
+    labels = "".join(_cell(head, _safe(each), " class=name") for head, each in (("source", source), ("type", kind)))
     numbers = ((name, getattr(counts, name)) for name in columns)
-    cells = "".join(f"<td{_css_class(name, count)}>{count:,}</td>" for name, count in numbers)
-    return f"<tr{css_class}>{labels}{cells}{''.join(f'<td>{each}</td>' for each in windows(between))}</tr>"
+    cells = "".join(_cell(COLUMNS[name][0], f"{count:,}", _css_class(name, count)) for name, count in numbers)
+    shares = "".join(_cell(head, window) for head, window in zip(SHARES, windows(between), strict=True))
+    return f"<tr{css_class}>{labels}{cells}{shares}</tr>"
+
+
+def _cell(head: str, text: str, css_class: str = "") -> str:
+    """Return a cell that knows its head, which a phone shows beside it."""
+    return f"<td{css_class} data-head='{head}'>{text}</td>"
 
 
 def _legend(columns: Sequence[str]) -> str:
-    meanings = [COLUMNS[name] for name in columns if COLUMNS[name][1]]
+    meanings = [COLUMNS[name] for name in columns if name not in _CARDS]
     meanings.append(
         (", ".join(SHARES), "the window that would have caught this share of the copies whose delay is known")
     )
@@ -189,32 +205,14 @@ def _between(type_report: TypeReport) -> str:
 
 
 def _chart(between: Between) -> str:
-    bars = between.histogram
+    """Return the histogram as rows of label, bar and count, which fit every width."""
+    shown = [number for number, bar in enumerate(between.histogram) if bar.copies]
+    bars = between.histogram[shown[0] : shown[-1] + 1]
     highest = max(bar.copies for bar in bars)
-    width = _SLOT * len(bars)
-    drawn = "".join(_bar(bar, number * _SLOT, highest) for number, bar in enumerate(bars))
-    base = f"<line x1=0 y1={_PLOT + 20} x2={width} y2={_PLOT + 20} />"
     label = f"Copies by the time between them; {between.known:,} in all"
-    return f"<svg viewBox='0 0 {width} {_HEIGHT}' role=img aria-label='{label}'>{base}{drawn}</svg>"
+    return f"<div class=bars role=img aria-label='{label}'>{''.join(_bar(bar, highest) for bar in bars)}</div>"
 
 
-def _bar(bar: Bar, left: int, highest: int) -> str:
-    height = max(2, round(_PLOT * bar.copies / highest)) if bar.copies else 0
-    top, middle = _PLOT + 20 - height, left + _SLOT // 2
-    label = f"<text x={middle} y={_PLOT + 36} text-anchor=middle>{_end(bar)}</text>"
-    if not bar.copies:
-        return label
-    count = f"<text x={middle} y={top - 5} text-anchor=middle>{_brief(bar.copies)}</text>"
-    box = f"<rect x={left + 5} y={top} width={_SLOT - 10} height={height} rx=2>"
-    return f"{box}<title>{end_of(bar)}: {bar.copies:,}</title></rect>{count}{label}"
-
-
-def _end(bar: Bar) -> str:
-    return "more" if bar.up_to is None else f"&le; {bar.up_to}"
-
-
-def _brief(count: int) -> str:
-    for size, unit in ((10**9, "G"), (10**6, "M"), (10**4, "k")):
-        if count >= size:
-            return f"{count / (1000 if unit == 'k' else size):.3g}{unit}"
-    return f"{count:,}"
+def _bar(bar: Bar, highest: int) -> str:
+    percent = f"{100 * bar.copies / highest:.1f}"
+    return f"<span>{end_of(bar)}</span><i><b style='width:{percent}%'></b></i><span>{bar.copies:,}</span>"

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from textwrap import fill
 
+from eventonce.text import counted, printable
 from eventonce.traffic.report import AuditReport, Bar, Between, Counts, Reason, Suspicious, TypeReport
 
 # The counts in their order, with their heads and meanings. A count that is 0 everywhere has no column.
@@ -10,12 +11,16 @@ COLUMNS = {
     "events": ("events", ""),
     "distinct": ("new", "run: first copies, and higher versions of a known key"),
     "duplicates": ("duplicates", "dropped: copies of a known key, inside its window"),
+    "new_id": ("new id", "of the duplicates, those under an id that did not come before"),
     "stale": ("stale", "dropped: a higher version of the key came before"),
     "late": ("late", "run again: copies of a known key, when the configured window has expired"),
     "only_id": ("only id", "of the new, those whose id came before, but not their content"),
     "only_content": ("only content", "of the new, those whose content came before, but not their id"),
     "id_and_content": ("id+content", "of the new, those whose id and content both came before"),
-    "suspicious": ("suspicious", "of the duplicates, those with another content than the event they are taken for"),
+    "suspicious": (
+        "suspicious",
+        "of the duplicates, those with another content than their first copy: perhaps distinct events",
+    ),
     "rejected": ("rejected", "no event, or no key under the rules"),
     "replayed": ("replayed", "of all, those that are marked as a replay"),
 }
@@ -29,18 +34,6 @@ _BAR, _WIDTH = 40, 100  # characters
 def text(report: AuditReport) -> str:
     """Return the whole report as text."""
     return "\n".join(_lines(report)) + "\n"
-
-
-def printable(text: str) -> str:
-    """Return words of the traffic without characters that move a cursor or hide a letter."""
-    if text.isprintable():
-        return text
-    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun, such as `1 file` or `2,000 files`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def names(type_report: TypeReport) -> tuple[str, str]:
@@ -60,6 +53,7 @@ def windows(between: Between) -> list[str]:
 
 def _lines(report: AuditReport) -> Iterator[str]:
     yield summary(report)
+    yield from conclusions(report.totals)
     for file in report.inputs.unreadable:
         yield f"not read: {printable(file.path)}: {printable(file.reason)}"
     if report.totals.events:
@@ -81,6 +75,23 @@ def summary(report: AuditReport) -> str:
         f" of {counted(inputs.files, 'file')}: {totals.distinct + totals.late:,} run,"
         f" {totals.duplicates + totals.stale:,} dropped, {totals.rejected:,} rejected."
     )
+
+
+def conclusions(totals: Counts) -> Iterator[str]:
+    """Yield what the ids of the traffic mean for a key: copies that a key by id misses, or may miss."""
+    if totals.new_id:
+        copies = counted(totals.new_id, "copy", "copies")
+        yield f"{copies} came under another id, so a key by id would have missed {_them(totals.new_id)}."
+    if totals.suspicious_new_id:
+        differ = counted(totals.suspicious_new_id, "of them differs", "of them differ")
+        yield f"{differ} in content: look at the suspicious drops."
+    if totals.only_content:
+        repeats = counted(totals.only_content, "event that runs repeats", "events that run repeat")
+        yield f"{repeats} an earlier content under another id: if these are copies, the rules miss them."
+
+
+def _them(count: int) -> str:
+    return "it" if count == 1 else "them"
 
 
 # --- the table ---

@@ -27,7 +27,7 @@ import msgspec
 from eventonce.event import Event
 from eventonce.event.keys import canonical
 from eventonce.event.paths import ITEM, quoted, read_time
-from eventonce.rules.rulebook import VOLATILE
+from eventonce.rules.ignored import VOLATILE
 
 Steps = tuple[str, ...]
 Cells = dict[int, bytes]
@@ -40,7 +40,10 @@ _MAX_DEPTH = 12
 _MAX_NAME = 100
 _MAX_CELL = 40
 _NULL = b"null"
-_NOT_COMPARED = frozenset(("id", "source", "detail-type", "type", "replay-name"))  # the rule's match and id have these
+# The rule's match and id have these, and brokers add the last three to each message.
+_NOT_COMPARED = frozenset((
+    "id", "source", "detail-type", "type", "replay-name", "kafka", "activemq", "rabbitmq",
+))  # fmt: skip
 _TOKEN = re.compile(r"[A-Za-z0-9+/=_-]{16,}")
 _SWITCH = re.compile(r"[a-z](?=[A-Z0-9])|[A-Z](?=[a-z0-9])|[0-9](?=[A-Za-z])")  # between kinds of characters
 _SWITCHES = 0.2  # of all characters in a token

@@ -69,7 +69,7 @@ def _secrets(options: Mapping[str, str]) -> list[str]:
         _wrong("secret_env= names no environment variable; write secret_env=NAME, or NEW,OLD for two secrets")
     for name in names:
         if not os.environ.get(name, "").strip():
-            _wrong(f"the environment variable {name} is not set; set it to the secret and run again")
+            _wrong(f"the environment variable {name} is not set or blank; set it to the secret and run again")
     return [os.environ[name].strip() for name in names]
 
 

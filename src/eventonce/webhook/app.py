@@ -21,6 +21,7 @@ from eventonce.requests.reading import deliveries, size
 from eventonce.requests.refusal import Refusals, RequestRefused
 from eventonce.requests.response import Response, noted, refused, respond, unfinished
 from eventonce.sinks.file import FileSink
+from eventonce.text import one_line
 from eventonce.webhook.asgi import Receive, Scope, Send, headers_of, to_asgi
 from eventonce.webhook.batches import Batches
 from eventonce.webhook.body import Bodies, Body, Gone
@@ -187,7 +188,7 @@ class Webhook:
                     self._watch(delivery, outcome)
         for _, outcome in pairs:
             if outcome.action is Action.RETRY:
-                _log.warning("http: %s: %s", outcome.kind, describe(outcome.error))
+                _log.warning("http: %s: %s", outcome.kind, one_line(describe(outcome.error)))
         return [outcome for _, outcome in pairs]
 
     def _write_dead(

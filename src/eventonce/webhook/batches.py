@@ -10,6 +10,7 @@ from eventonce.claims.outcome import Outcome
 from eventonce.errors import describe
 from eventonce.event import Delivery
 from eventonce.requests.refusal import RequestRefused
+from eventonce.text import one_line
 
 _log = logging.getLogger("eventonce")
 
@@ -74,7 +75,7 @@ class Batches:
             for ticket in tickets:
                 _resolve(ticket, [next(outcomes) for _ in ticket.deliveries])
         except Exception as error:  # of the sink or the dead letters, until someone acts
-            _log.error("%s", describe(error))
+            _log.error("%s", one_line(describe(error)))
             for ticket in tickets:
                 _resolve(ticket, error)
         finally:

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
+from eventonce.text import counted
 
 _GOOD = (OutcomeKind.PROCESSED, OutcomeKind.DUPLICATE, OutcomeKind.STALE, OutcomeKind.EXPIRED)
 
@@ -38,4 +39,4 @@ class OutcomeCounts:
     def __str__(self) -> str:
         counts = {name.replace("_", " "): count for name, count in self.as_dict().items() if count and name != "events"}
         details = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-        return f"{self.events:,} event{'s' if self.events != 1 else ''}{': ' if details else ''}{details}"
+        return f"{counted(self.events, 'event')}{': ' if details else ''}{details}"

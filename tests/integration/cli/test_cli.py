@@ -141,7 +141,7 @@ def test_completion_completes(tmp_path: Path) -> None:
         ["run", "--batch", "many"],
         ["run", "--key", "colour"],
         ["run", "a.toml", "b.toml"],
-        ["run", "a.toml", "-c", "b.toml"],
+        ["run", "a.toml", "-p", "b.toml"],
         ["run", "no-such.toml"],
         ["run", "--source", "no-such.jsonl"],
         ["run", "--source", "sqs://"],
@@ -156,7 +156,7 @@ def test_completion_completes(tmp_path: Path) -> None:
         ["peek", "abcd"],
         ["peek", "--events", "no-such.jsonl"],
         ["forget", "not-hex"],
-        ["forget", "-c", "no-such.toml", "00" * 16],
+        ["forget", "no-such.toml", "00" * 16],
         ["sweep", "--store", "nothing"],
         ["completion"],
         ["demo", "--orders", "1"],
@@ -365,7 +365,7 @@ dead_letter = "dead.jsonl"
 name = "orders"
 match = { source = ["shop"] }
 key = "content"
-ignore = ["timestamp", "metadata.requestId"]
+ignore = ["detail.timestamp", "detail.metadata.requestId"]
 """
 
 
@@ -388,7 +388,7 @@ def test_a_pipeline_file_with_content_and_ignore(cli: Command, tmp_path: Path) -
 def test_options_override_the_pipeline_file(cli: Command, tmp_path: Path) -> None:
     (tmp_path / "pipeline.toml").write_text(PIPELINE)
 
-    done = cli("run", "-c", "pipeline.toml", "--source", "-", "--sink", "-", stdin=lines(1))
+    done = cli("run", "-p", "pipeline.toml", "--source", "-", "--sink", "-", stdin=lines(1))
 
     assert ids(done.stdout) == ["1"]
 
@@ -654,7 +654,7 @@ def test_peek_uses_the_rules_of_a_pipeline(cli: Command, tmp_path: Path) -> None
     cli("run", "pipeline.toml", "--source", "-", stdin=json.dumps(event))
 
     copy = {**event, "id": "2", "detail": {"amount": 1, "timestamp": 2}}
-    (reported,) = cli("peek", "-c", "pipeline.toml", stdin=json.dumps(copy)).stdout.splitlines()
+    (reported,) = cli("peek", "pipeline.toml", stdin=json.dumps(copy)).stdout.splitlines()
 
     assert json.loads(reported)["state"] == "done"
 
@@ -811,7 +811,7 @@ def test_a_killed_run_leaves_events_that_run_again(
 ) -> None:
     # given a worker that is killed without a chance to give anything back
     (tmp_path / "lease.toml").write_text('lease = "300ms"')
-    process = started("waits", "-c", "lease.toml")
+    process = started("waits", "-p", "lease.toml")
     process.kill()
     process.communicate()
 

@@ -447,13 +447,15 @@ def full_at(size: int) -> str:
     return f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))"
 
 
-SIZES = {
-    "sqlite:///eventonce.db": [0, 4096, 50_000, 100_000, 110_000, 200_000, 300_000],
-    "journal:///eventonce.db": [0, 10, 100, 10_000, 30_000],
-}
+def sizes(store: str, *sizes: int) -> list[Any]:
+    return [(store, sizes[0]), *(pytest.param(store, size, marks=pytest.mark.long) for size in sizes[1:])]
 
 
-@pytest.mark.parametrize(("store", "size"), [(store, size) for store, sizes in SIZES.items() for size in sizes])
+@pytest.mark.parametrize(
+    ("store", "size"),
+    sizes("sqlite:///eventonce.db", 100_000, 0, 4096, 50_000, 110_000, 200_000, 300_000)
+    + sizes("journal:///eventonce.db", 10_000, 0, 10, 100, 30_000),
+)
 def test_a_full_disk_under_the_store_is_reported_and_nothing_is_lost(
     cli: Command, tmp_path: Path, store: str, size: int
 ) -> None:

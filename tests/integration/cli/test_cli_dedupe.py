@@ -70,7 +70,7 @@ def test_rules_and_json_and_a_rejected_event_exits_1(eventonce: Command, tmp_pat
     (tmp_path / "pipeline.toml").write_text('[[rule]]\nname = "n"\nkey = ["detail.n"]\n')
     (tmp_path / "in.jsonl").write_bytes(b'{"id": "1", "n": 1}\n{"id": "2", "n": 1}\n{"id": "3"}\n')
 
-    done = eventonce("dedupe", "-c", "pipeline.toml", "--json", "in.jsonl", "out")
+    done = eventonce("dedupe", "pipeline.toml", "--json", "in.jsonl", "out")
 
     assert (done.returncode, done.stderr) == (1, "")
     counts = output(done)
@@ -197,4 +197,4 @@ def test_help_has_an_example(eventonce: Command) -> None:
     done = eventonce("dedupe", "--help")
 
     assert done.returncode == 0
-    assert "eventonce dedupe -c pipeline.toml archive/ clean/" in done.stdout
+    assert "eventonce dedupe pipeline.toml archive/ clean/" in done.stdout

@@ -58,7 +58,7 @@ def folder(tmp_path: Path) -> Path:
 def explain(folder: Path) -> Callable[..., Finished]:
     def run(*args: str, stdin: object = None) -> Finished:
         return subprocess.run(
-            [sys.executable, "-m", "eventonce", "explain", "-c", "pipeline.toml", *args],
+            [sys.executable, "-m", "eventonce", "explain", "pipeline.toml", *args],
             check=False,
             cwd=folder,
             input=json.dumps(stdin) if stdin is not None else "",
@@ -104,9 +104,9 @@ def test_why_it_was_dropped(folder: Path, explain: Callable[..., Finished]) -> N
     assert rows["first"].startswith("copy  id a, time 2026-01-01T00:00:00+00:00, fingerprint ")
     assert rows["now"].startswith("duplicate: it was done at 20")
     assert rows["now"].endswith("the window has not expired, but the content of this copy differs")
-    assert rows["forget"] == f"eventonce forget -c pipeline.toml {rows['key']}: the next copy runs again"
+    assert rows["forget"] == f"eventonce forget -p pipeline.toml {rows['key']}: the next copy runs again"
     assert rows["redrive"].startswith(
-        f"eventonce redrive -c pipeline.toml --with-key {rows['key']}: a dead letter of it would be dropped"
+        f"eventonce redrive -p pipeline.toml --with-key {rows['key']}: a dead letter of it would be dropped"
     )
 
 
@@ -217,12 +217,12 @@ def test_its_advice_names_the_same_store_without_its_password(folder: Path, expl
     (folder / "my store.db").write_bytes((folder / "store.db").read_bytes())
     explanation = printed(explain(name, "--json", "--store", "sqlite:///my store.db"))
     assert (
-        f"eventonce redrive -c pipeline.toml --store 'sqlite:///my store.db' --with-key {name}: "
+        f"eventonce redrive -p pipeline.toml --store 'sqlite:///my store.db' --with-key {name}: "
         in explanation["redrive"]
     )
     (folder / "a@b.db").write_bytes((folder / "store.db").read_bytes())
     explanation = printed(explain(name, "--json", "--store", "sqlite:///a@b.db"))
-    assert f"eventonce redrive -c pipeline.toml --with-key {name}: " in explanation["redrive"]
+    assert f"eventonce redrive -p pipeline.toml --with-key {name}: " in explanation["redrive"]
 
 
 def test_what_an_event_says_does_not_reach_the_terminal_raw(explain: Callable[..., Finished]) -> None:
@@ -232,6 +232,47 @@ def test_what_an_event_says_does_not_reach_the_terminal_raw(explain: Callable[..
     assert [line for line in done.stdout.splitlines() if line.strip().startswith("now")] == [
         "  now         processed: it has no record"
     ]
+
+
+def test_a_rule_that_replaces_another_has_two_keys(folder: Path, explain: Callable[..., Finished]) -> None:
+    process(folder, event("shop", order=7))
+    old = 'key = ["detail.order"]'
+    new = f'key = ["detail.order", "id"]\nreplaces = {{ name = "orders", {old} }}'
+    (folder / "pipeline.toml").write_text(PIPELINE.replace(old, new))
+
+    before = explain(stdin=event("shop", order=7)).stdout.splitlines()
+    row = dict(line.split(maxsplit=1) for line in before[1:-1])
+    fields = printed(explain("--json", stdin=event("shop", order=7)))
+    assert row["key"] == fields["key"]
+    assert row["old"] == f"key     {fields['old_key']} of the rule that this one replaces"
+    assert row["remembered"].startswith("done, under the old key, attempts 1")
+    assert row["forget"] == f"eventonce forget -c pipeline.toml {fields['old_key']}: the next copy runs again"
+
+    # Another copy runs and is recorded under both, so both are to be forgotten.
+    command = [sys.executable, "-m", "eventonce", "forget", "-c", "pipeline.toml", fields["old_key"]]
+    subprocess.run(command, check=True, cwd=folder, capture_output=True, timeout=120)
+    process(folder, event("shop", order=7))
+    assert (
+        f" {fields['key']} {fields['old_key']}: " in printed(explain("--json", stdin=event("shop", order=7)))["forget"]
+    )
+
+
+def test_an_event_is_forgotten_under_both_keys(folder: Path, explain: Callable[..., Finished]) -> None:
+    process(folder, event("shop", order=7))
+    (folder / "pipeline.toml").write_text(PIPELINE.replace('name = "orders"', 'name = "new"\nreplaces = "orders"'))
+    assert printed(explain("--json", stdin=event("shop", order=7)))["now"] == "duplicate"
+
+    done = subprocess.run(
+        [sys.executable, "-m", "eventonce", "forget", "-c", "pipeline.toml"],
+        check=True,
+        cwd=folder,
+        input=json.dumps(event("shop", order=7)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert [json.loads(line)["forgotten"] for line in done.stdout.splitlines()] == [False, True]
+    assert printed(explain("--json", stdin=event("shop", order=7)))["now"] == "processed"
 
 
 def test_it_makes_no_store(tmp_path: Path) -> None:

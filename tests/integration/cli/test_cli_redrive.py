@@ -182,7 +182,7 @@ def test_filters(cli: Command, tmp_path: Path) -> None:
         (["--since", "soon"], "--since: 'soon' is not a duration"),
         (["--with-key", "xyz"], "'xyz' is not a key"),
         (["--limit", "0"], "0 is not in the range"),
-        (["-c", "p.toml"], "name the pipeline once"),
+        (["-p", "p.toml"], "name the pipeline once"),
     ],
 )
 def test_wrong_usage(cli: Command, tmp_path: Path, args: list[str], message: str) -> None:
@@ -255,7 +255,7 @@ class Queue:
         return list({message["MessageId"]: message for message in messages}.values())
 
 
-@pytest.mark.parametrize("fifo", [False, True])
+@pytest.mark.parametrize("fifo", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_dead_letters_in_a_queue(cli: Command, tmp_path: Path, ministack: Ministack, fifo: bool) -> None:
     queue = Queue(ministack, fifo=fifo)
     name = pipeline(tmp_path, dead_letter=queue.place)
@@ -274,6 +274,7 @@ def test_dead_letters_in_a_queue(cli: Command, tmp_path: Path, ministack: Minist
     assert queue.messages() == []
 
 
+@pytest.mark.long
 def test_a_redrive_of_a_queue_that_is_killed_and_run_again(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
     queue = Queue(ministack)
     store = {"store": "sqlite:///store.db", "sink": "python:handler:stored", "lease": "1s", "busy_wait": "5s"}
@@ -336,6 +337,7 @@ def test_letters_that_others_wrote(cli: Command, tmp_path: Path, ministack: Mini
     assert json.loads(left["Body"]) == record
 
 
+@pytest.mark.long
 def test_what_sqs_has_moved_never_counts_as_our_letter(cli: Command, tmp_path: Path, ministack: Ministack) -> None:
     queue, source = Queue(ministack), Queue(ministack)
     request = {"QueueUrl": queue.url, "AttributeNames": ["QueueArn"]}

@@ -192,6 +192,7 @@ def admitted(aws: Callable[[str], Any], queue: str) -> Counter[str]:
     return Counter(source.partition(":rule/")[2] for source in sources)
 
 
+@pytest.mark.long
 def test_each_rule_that_fills_a_queue_keeps_its_right_to(
     cli: Command, tmp_path: Path, aws: Callable[[str], Any]
 ) -> None:
@@ -372,7 +373,7 @@ def test_streams_must_exist_and_are_kept(cli: Command, tmp_path: Path, aws: Call
 @pytest.mark.parametrize(
     ("env", "code", "words"),
     [
-        ({"AWS_DEFAULT_REGION": ""}, 2, "no region is set; set AWS_DEFAULT_REGION"),
+        ({"AWS_DEFAULT_REGION": ""}, 2, "no AWS region is set; add ?region=REGION to the URL"),
         ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, 2, "no AWS credentials were found; set AWS_PROFILE"),
         ({"AWS_PROFILE": "nobody"}, 2, "nobody"),
         ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, 1, "did not answer"),
@@ -500,25 +501,25 @@ def sent(text: str) -> list[str]:
 
 
 def test_copies_are_the_same_bytes(cli: Command) -> None:
-    done = cli("send", "--to", "-", "--copies", "2", stdin=EVENTS)
+    done = cli("send", "--to", "-", "--copies", "3", stdin=EVENTS)
     assert (done.returncode, done.stderr) == (0, "15 of 15 sent\n")
     assert Counter(done.stdout.splitlines()) == dict.fromkeys(EVENTS.splitlines(), 3)
 
 
 def test_new_ids(cli: Command) -> None:
-    done = cli("send", "--to", "-", "--copies", "2", "--new-ids", "--seed", "7", stdin=EVENTS)
+    done = cli("send", "--to", "-", "--copies", "3", "--new-ids", "--seed", "7", stdin=EVENTS)
     assert len(set(sent(done.stdout))) == 15
     assert {json.dumps({**json.loads(line), "id": ""}) for line in done.stdout.splitlines()} == {
         json.dumps({**EVENT, "id": ""})
     }
-    again = cli("send", "--to", "-", "--copies", "2", "--new-ids", "--seed", "7", stdin=EVENTS)
+    again = cli("send", "--to", "-", "--copies", "3", "--new-ids", "--seed", "7", stdin=EVENTS)
     assert again.stdout == done.stdout
-    other = cli("send", "--to", "-", "--copies", "2", "--new-ids", "--seed", "8", stdin=EVENTS)
+    other = cli("send", "--to", "-", "--copies", "3", "--new-ids", "--seed", "8", stdin=EVENTS)
     assert other.stdout != done.stdout
 
 
 def test_copies_come_later(cli: Command) -> None:
-    done = cli("send", "--to", "-", "--copies", "3", "--spread", "500ms", "--seed", "1", stdin=EVENTS)
+    done = cli("send", "--to", "-", "--copies", "4", "--spread", "500ms", "--seed", "1", stdin=EVENTS)
     ids = sent(done.stdout)
     assert ids[:5] == ["0", "1", "2", "3", "4"]
     assert Counter(ids) == dict.fromkeys("01234", 4)
@@ -528,7 +529,7 @@ def test_copies_come_later(cli: Command) -> None:
 def test_a_fifo_queue_takes_every_copy(cli: Command, aws: Callable[[str], Any]) -> None:
     aws("sqs").create_queue(QueueName="in.fifo", Attributes={"FifoQueue": "true"})
     for _ in range(2):
-        assert cli("send", "--to", "sqs://in.fifo", "--copies", "1", stdin=EVENTS).returncode == 0
+        assert cli("send", "--to", "sqs://in.fifo", "--copies", "2", stdin=EVENTS).returncode == 0
     assert attributes(aws, "in.fifo")["ApproximateNumberOfMessages"] == "20"
 
 
@@ -545,6 +546,9 @@ def test_an_event_that_is_refused(cli: Command, aws: Callable[[str], Any]) -> No
     [
         (["--to", "sqs://nowhere"], EVENTS, "nowhere"),
         (["--to", "python:json:dumps"], EVENTS, "a function is for eventonce run"),
+        (["--to", "-", "--new-ids"], EVENTS, "add --copies 2 or more"),
+        (["--to", "-", "--spread", "1s"], EVENTS, "add --copies 2 or more"),
+        (["--to", "-", "--copies", "0"], EVENTS, "0 is not in the range"),
         (["--to", "-", "--spread", "soon"], EVENTS, "--spread: 'soon' is not a duration"),
         (["--to", "-", "nofile.jsonl"], "", "nofile.jsonl"),
         (["--to", "-"], '{"id": "1"}\nnonsense\n', "stdin:2: "),

@@ -290,7 +290,7 @@ def test_a_file_is_not_waited_for_with(start: Start, tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text('{"id": "a"}\n')
     worker = start("run", "--store", f"redis://127.0.0.1:{free_port()}", "--source", "events.jsonl")
     assert worker.ended() == 1
-    assert worker.says("Connection refused")
+    assert worker.says("cannot be reached (Connection refused); check that it runs and is at this address")
 
 
 def test_a_worker_whose_file_of_keys_is_deleted_ends(
@@ -307,3 +307,14 @@ def test_a_worker_whose_file_of_keys_is_deleted_ends(
     assert worker.ended() == 2
     assert worker.says("keys.db: was moved or deleted while it is open")
     assert effects(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("url", ["sqs://orders", "kinesis://orders", "dynamodbstreams://orders"])
+def test_a_missing_region_ends_the_run_with_its_remedy(start: Start, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    worker = start("run", "--store", "memory:", "--source", url)
+    assert worker.ended() == 2
+    assert worker.lines == [
+        f"eventonce: source: {url}: no AWS region is set; add ?region=REGION to the URL, or set AWS_REGION\n"
+    ]

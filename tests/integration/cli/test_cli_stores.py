@@ -55,6 +55,18 @@ def test_a_run_remembers_in_its_server(cli: Command, server: Redis) -> None:
     assert (second.returncode, counts(second)) == (0, {"events": 3, "duplicate": 3})
 
 
+@pytest.mark.parametrize("verb", ["peek", "explain", "forget", "sweep"])
+def test_only_workers_warn_that_a_server_may_forget(cli: Command, server: Redis, verb: str) -> None:
+    server.cli("config", "set", "appendonly", "no")
+    try:
+        worker, looking = (cli(name, "--store", server.url()) for name in ("run", verb))
+    finally:
+        server.cli("config", "set", "appendonly", "yes")
+
+    assert "eventonce: warning: redis://" in worker.stderr
+    assert looking.stderr == ""
+
+
 def test_peek_forget_and_sweep(cli: Command, server: Redis) -> None:
     cli("run", "--store", server.url())
     seen = [json.loads(line) for line in cli("peek", "--store", server.url()).stdout.splitlines()]
@@ -160,6 +172,7 @@ def test_check_shows_no_secret(cli: Command, tmp_path: Path, kind: str, server: 
     assert "hunter2" not in done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("password", ["hunter2", "hunter2%zz", "hunter2?", "a@hunter2", "hunter2#", "1/hunter2"])
 def test_dead_letters_hold_no_secret(cli: Command, password: str) -> None:
     place = f"postgresql://me:{password}@127.0.0.1:{free_port()}/db"

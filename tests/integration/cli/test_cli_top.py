@@ -68,6 +68,48 @@ def test_it_goes_on_until_it_is_stopped(worker: Health) -> None:
     assert (running.returncode, complaints) == (0, "")
 
 
+def test_it_waits_for_a_worker_that_restarts() -> None:
+    status = Status("billing")
+    health = Health(status, lambda: None)
+    with subprocess.Popen(
+        [*HEEDING, *COMMAND, str(health.port)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline().startswith("consumer billing")
+        health.close()
+        while "waiting for the worker" not in (line := running.stdout.readline()):
+            before = line
+        with Health(status, lambda: None, port=health.port):
+            while not running.stdout.readline().startswith("consumer billing"):
+                pass
+        running.send_signal(signal.SIGINT)
+        _, complaints = running.communicate(timeout=60)
+
+    assert before == (
+        f"http://127.0.0.1:{health.port}/status.json: Connection refused; check that a worker runs with --listen\n"
+    )
+    assert (running.returncode, complaints) == (0, "")
+
+
+def test_a_name_that_is_not_allowed_is_reported_with_the_remedy() -> None:
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(403)
+            self.end_headers()
+            self.wfile.write(b"start with --allow-host NAME\x1b[31m\n")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        Thread(target=server.handle_request, daemon=True).start()
+        done = subprocess.run(
+            [*COMMAND, str(server.server_port), "--once"], check=False, capture_output=True, text=True, timeout=120
+        )
+
+    assert done.returncode == 2
+    assert done.stderr.endswith("/status.json: answered 403: start with --allow-host NAME [31m\n")
+
+
 def test_rates_are_those_since_the_previous_snapshot() -> None:
     lines = table(snapshot(12.0, 130), snapshot(10.0, 100))
 
@@ -93,7 +135,7 @@ def test_a_worker_that_is_not_running() -> None:
     done = subprocess.run([*COMMAND, "1", "--once"], check=False, capture_output=True, text=True, timeout=120)
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("eventonce: http://127.0.0.1:1/status.json: ")
+    assert done.stderr.startswith("eventonce: http://127.0.0.1:1/status.json: Connection refused; ")
     assert "check that a worker runs with --listen" in done.stderr
 
 

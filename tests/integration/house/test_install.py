@@ -49,6 +49,7 @@ def answer(folder: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
+@pytest.mark.long
 def test_an_install_that_was_killed_is_begun_anew_and_a_second_one_does_nothing(tmp_path: Path, wheel: str) -> None:
     folder = tmp_path / "env"
     words = ("--into", str(folder), wheel)
@@ -79,6 +80,7 @@ def test_an_install_that_was_killed_is_begun_anew_and_a_second_one_does_nothing(
     assert away.stderr.count("\n") == 2  # the end of the line that was begun, and the sentence
 
 
+@pytest.mark.long
 def test_an_environment_of_somebody_else_keeps_what_it_has(tmp_path: Path, wheel: str) -> None:
     folder = tmp_path / "env"
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)

@@ -245,7 +245,7 @@ def test_the_rules_of_a_pipeline_make_the_identity(cloud: Cloud, tmp_path: Path)
     (tmp_path / "pipeline.toml").write_text('[[rule]]\nname = "orders"\nkey = ["detail.order"]\n')
     (tmp_path / "orders.jsonl").write_text("".join(json.dumps({**order(1), "id": each}) + "\n" for each in "ab"))
     to = f"sqs://{queue}?{cloud.options}"
-    done = run(tmp_path, "orders.jsonl", "--to", to, "-c", "pipeline.toml", "--json")
+    done = run(tmp_path, "pipeline.toml", "orders.jsonl", "--to", to, "--json")
 
     first, second = map(json.loads, done.stdout.splitlines())
     assert first["identity"] == second["identity"]
@@ -273,7 +273,7 @@ def test_what_is_refused_is_reported_and_kept(cloud: Cloud, tmp_path: Path) -> N
     [
         (["orders.jsonl", "--to", "https://x"], "unsupported URL 'https://x'; use events://BUS"),
         (["missing.jsonl", "--to", "events://default"], "missing.jsonl: "),
-        (["orders.jsonl", "--to", "events://default", "-c", "no.toml"], "no.toml"),
+        (["orders.jsonl", "--to", "events://default", "-p", "no.toml"], "no.toml"),
     ],
 )
 def test_a_wrong_option_is_exit_2(tmp_path: Path, arguments: list[str], reason: str) -> None:

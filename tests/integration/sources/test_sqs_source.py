@@ -640,6 +640,7 @@ def test_a_store_that_is_out_holds_the_messages_in_the_queue(
     ]
 
 
+@pytest.mark.long
 def test_credentials_that_expire_are_looked_up_anew(
     queue: Queue, gateway: Gateway, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -985,7 +986,7 @@ def test_a_handler_that_hangs_is_left_after_the_grace_time(cli: Cli) -> None:
     worker.send_signal(signal.SIGTERM)
     _, output = worker.communicate(timeout=60)
     assert worker.returncode == 1
-    assert "not finished in time, and will be redelivered: 1 events" in output
+    assert "not finished in time, and will be redelivered: 1 event" in output
     assert "Traceback" not in output
     assert sum(cli.queue.counts()) == 1
 

@@ -1,5 +1,6 @@
 """The DynamoDB store: throttling, lost replies, transactions, existing tables, Powertools."""
 
+import io
 import json
 import logging
 import multiprocessing
@@ -10,11 +11,14 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from decimal import Decimal
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, cast
 
 import boto3
 import pytest
+from botocore.awsrequest import AWSResponse, HeadersDict
 
 from eventonce import Event, Once, Rule, open_store
 from eventonce.claims import protocol
@@ -227,6 +231,60 @@ def test_an_existing_table_is_used_with_its_own_names(server: Dynoxide, client: 
     store.close()
 
 
+# --- moto ---
+
+MOTO = r"is moto, which .* use ministack or dynoxide in its place, or the store memory: in unit tests$"
+OPERATIONS: list[Callable[[DynamoDBStore], Any]] = [
+    lambda store: claim(store, 1),
+    lambda store: claim_all(store, 30),
+    lambda store: store.peek(keys(1)),
+    lambda store: store.check(),
+]
+
+
+class Moto(BaseHTTPRequestHandler):
+    """A server that answers as moto 5 does when it runs as a server."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        content = b'{"Responses": {}, "UnprocessedKeys": {}}'
+        self.send_response_only(200)
+        self.send_header("Server", "Werkzeug/3.1.9 Python/3.11.7, amazon.com")
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+def test_a_server_of_moto_is_refused() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Moto) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"dynamodb://claims?region=eu-west-1&endpoint=http://127.0.0.1:{server.server_port}"
+        for operation in OPERATIONS:
+            with closing(cast(DynamoDBStore, open_store(url))) as store, pytest.raises(StoreUnusable, match=MOTO):
+                operation(store)
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("status", [200, 400])
+def test_moto_in_this_process_is_refused(operation: Callable[[DynamoDBStore], Any], status: int) -> None:
+    """moto answers in place of the connection, in an event of botocore."""
+
+    def answer(request: Any, **_: Any) -> AWSResponse:
+        body = io.BytesIO(b'{"Responses": {}, "UnprocessedKeys": {}}')
+        body.stream = lambda **_: iter([body.read()])  # type: ignore[attr-defined]
+        return AWSResponse(request.url, status, cast(Any, HeadersDict({"server": "amazon.com"})), body)
+
+    store = cast(DynamoDBStore, open_store("dynamodb://claims?region=eu-west-1"))
+    store._client.client().meta.events.register("before-send.dynamodb.*", answer)
+    with closing(store), pytest.raises(StoreUnusable, match=rf"^DynamoDB table 'claims' in eu-west-1 {MOTO}"):
+        operation(store)
+
+
 # --- credentials ---
 
 
@@ -263,7 +321,7 @@ def test_missing_credentials_and_regions_are_reported(
     with pytest.raises(StoreUnusable, match="no AWS credentials"):
         claim(store, 1)
     nowhere = open_store(f"dynamodb://{table}")
-    with pytest.raises(StoreUnusable, match="region="):
+    with pytest.raises(StoreUnusable, match=r"^DynamoDB table '[^']+': no AWS region is set; add \?region=REGION"):
         claim(nowhere, 1)
 
 
@@ -653,13 +711,15 @@ def test_a_claim_that_is_extended_for_days_is_kept(dynoxide: Dynoxide, table: st
 
 
 @BOTH
-def test_an_event_costs_two_write_units_and_a_duplicate_one(store: DynamoDBStore, meddler: Meddler) -> None:
+def test_an_event_costs_two_write_units_and_a_duplicate_one(server: Dynoxide, table: str, meddler: Meddler) -> None:
+    store = at(server, table, meddler.port, "&timeout=120s")  # no call is repeated because the machine is slow
+
     def spent() -> float:
         spent, meddler.units = meddler.units, 0.0
         return spent
 
     events = [{"id": str(number)} for number in range(100)]
-    with Once(store) as once:
+    with closing(store), Once(store) as once:
         once.run(events, lambda event: None)
         assert spent() == 200
         once.run(events, lambda event: None)
@@ -1321,6 +1381,7 @@ def test_a_digest_of_powertools_needs_paths() -> None:
             Rule(name="r", **{"digest": "powertools", **wrong})  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_an_interrupt_anywhere_before_the_commit_strands_nothing(
     store: DynamoDBStore, client: Any, ledger: str
 ) -> None:

@@ -554,6 +554,14 @@ def test_a_missing_file_is_not_created_by_a_command_that_only_reads(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_empty_file_is_not_changed_by_a_command_that_only_reads(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.touch()
+    with pytest.raises(StoreUnusable, match="is empty; check its name"):
+        open_store(f"journal:///{file}", create=False)
+    assert file.read_bytes() == b""
+
+
 def test_a_forked_child_cannot_write_under_its_parents_lock(file: Path, store: JournalStore) -> None:
     claim(store, 1)
     refused, reply = os.pipe()

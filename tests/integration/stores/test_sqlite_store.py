@@ -242,6 +242,23 @@ def test_a_command_that_only_reads_does_not_migrate_a_file_of_older_workers(file
     assert query(file, "SELECT max(version) FROM eventonce_schema") == [(2,)]
 
 
+@pytest.mark.parametrize("shared", ["", "?shared=true"])
+def test_a_command_that_only_reads_makes_no_tables(file: Path, shared: str) -> None:
+    file.touch()
+    with pytest.raises(StoreUnusable, match="has no tables of eventonce; check its name"):
+        open_store(f"sqlite:///{file}{shared}", create=False)
+    assert file.read_bytes() == b""
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_command_that_only_reads_leaves_other_tables_alone(file: Path) -> None:
+    query(file, "CREATE TABLE orders (id)")
+    before = file.read_bytes()
+    with pytest.raises(StoreUnusable, match="has no tables of eventonce"):
+        open_store(f"sqlite:///{file}?shared=true", create=False)
+    assert file.read_bytes() == before
+
+
 def test_a_file_of_a_newer_eventonce_is_refused(file: Path) -> None:
     SQLiteStore(file).close()
     connection = sqlite3.connect(file)

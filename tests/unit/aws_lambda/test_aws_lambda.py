@@ -16,7 +16,7 @@ from eventonce.auth import Auth, Bearer, Hmac, Sns, Stripe, github, shopify
 from eventonce.claims.protocol import ClaimRequest
 from eventonce.errors import ConfigError, EventBusy, StoreError
 from eventonce.event import Event
-from eventonce.event.formats import read_event
+from eventonce.event.formats import read_event, read_events
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
 from eventonce.webhook import Webhook
@@ -183,6 +183,32 @@ def test_an_event_of_eventbridge(function: Function) -> None:
     assert function.handler(bridge(1), None) == {"charged": 1}
     assert function.handler(bridge(1), None) is None  # a duplicate, whose result is not remembered
     assert function.ran == ["1"]
+
+
+CLOUDEVENT = {
+    "specversion": "1.0",
+    "id": "c-1",
+    "source": "/shop",
+    "type": "order",
+    "subject": "o-1",
+    "data": {"n": "1"},
+}
+
+
+@pytest.mark.parametrize(
+    "document", [bridge(1), {"id": "1", "n": 1}, CLOUDEVENT], ids=["bridge", "plain", "cloudevent"]
+)
+def test_a_handler_can_pass_on_the_whole_event_of_a_direct_invocation(function: Function, document: Any) -> None:
+    seen: list[Event] = []
+    function.returns = seen.append
+    function.handler(document, None)
+    function.handler(sqs(json.dumps({**document, "id": "2"})), None)
+    direct, queued = seen
+    assert (direct.raw, queued.raw) == (b"", json.dumps({**document, "id": "2"}).encode())
+    assert json.loads(direct.line()) == document
+    assert queued.line() == queued.raw
+    assert direct.document()["detail"] == (document.get("detail") or document.get("data") or document)
+    assert {**queued.document(), "id": document["id"]}.keys() == direct.document().keys()
 
 
 def test_a_remembered_result_is_the_answer_to_a_duplicate() -> None:
@@ -369,10 +395,15 @@ TOMBSTONE_RULES = {
     "none": None,
     "content": Rule(name="r", key="content"),
     "paths": Rule(name="r", key=["detail.n"], version="detail.n", max_age="36500d"),
-    "attributes": Rule(name="r", key=["topic || detail.n"], replaces={"name": "old", "key": "content"}),
+    "attributes": Rule(name="r", key=["detail.n || kafka.topic"], replaces={"name": "old", "key": "content"}),
     "otherwise": Rule(name="r", key=["detail.n"], otherwise="content"),
     "powertools": Rule(name="r", key=["detail.n"], digest="powertools"),
 }
+
+
+def of_kafka(event: Event) -> dict[str, Any]:
+    fields: dict[str, Any] = event.attributes["kafka"]
+    return fields
 
 
 @pytest.mark.parametrize("value", [None, ""])
@@ -380,7 +411,7 @@ TOMBSTONE_RULES = {
 def test_a_tombstone_is_an_event_under_every_rule_and_the_batch_goes_on(value: Any, rule: str) -> None:
     seen: list[Any] = []
     with Once("memory:", rules=TOMBSTONE_RULES[rule] or (), consumer="billing") as once:
-        handler = once.aws_lambda(lambda event: seen.append((event.data or {}).get("n") or event.attributes["key"]))
+        handler = once.aws_lambda(lambda event: seen.append((event.data or {}).get("n") or of_kafka(event)["key"]))
         for _ in range(2):
             assert handler(kafka(1, value, 2, value), None) is None
     assert seen == ["1", f"k{value}", "2", f"k{value}"]
@@ -509,6 +540,137 @@ def test_a_pipe_of_kafka_keeps_the_order_of_a_partition(function: Function) -> N
     with pytest.raises(ValueError, match="no 2"):
         function.handler(items, None)
     assert sorted(function.ran) == ["1", "2", "4"]
+
+
+# --- batches of brokers and of logs: one failure brings all of it back, and what was done is a duplicate ---
+
+
+def activemq(*numbers: object) -> dict[str, Any]:
+    messages = [
+        {"messageID": f"ID:{n}", "redelivered": False, "data": packed(n.encode() if isinstance(n, str) else bridge(n))}
+        for n in numbers
+    ]
+    return {"eventSource": "aws:mq", "eventSourceArn": "arn", "messages": messages}
+
+
+def rabbitmq(*numbers: object) -> dict[str, Any]:
+    queues: dict[str, list[Any]] = {"a::/": [], "b::/": []}
+    for at, n in enumerate(numbers):
+        data = packed(n.encode() if isinstance(n, str) else bridge(n))
+        queues["ab"[at % 2] + "::/"].append(
+            {"basicProperties": {"messageId": None}, "redelivered": False, "data": data}
+        )
+    return {"eventSource": "aws:rmq", "eventSourceArn": "arn", "rmqMessagesByQueue": queues}
+
+
+def log_batch(*numbers: object) -> dict[str, Any]:
+    names = {"messageType": "DATA_MESSAGE", "owner": "1", "logGroup": "g", "logStream": "s", "subscriptionFilters": []}
+    events = [{"id": str(n), "timestamp": 1767603600000, "message": f"line {n}"} for n in numbers]
+    return {"awslogs": {"data": b64encode(gzip.compress(json.dumps({**names, "logEvents": events}).encode())).decode()}}
+
+
+def redelivered(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a batch as its broker sends it again."""
+    return json.loads(json.dumps(document).replace('"redelivered": false', '"redelivered": true'))  # type: ignore[no-any-return]
+
+
+RETRIED = {"ActiveMQ": activemq, "RabbitMQ": rabbitmq, "CloudWatch Logs": log_batch}
+
+
+@pytest.mark.parametrize("batch", RETRIED.values(), ids=RETRIED)
+def test_one_failure_brings_a_batch_back_and_nothing_runs_twice(function: Function, batch: Any) -> None:
+    function.fails.add("2")
+    with pytest.raises(ValueError, match="no 2"):
+        function.handler(batch(1, 2, 3), None)
+    assert sorted(function.ran) == ["1", "2", "3"]
+    with pytest.raises(ValueError, match="no 2"):
+        function.handler(redelivered(batch(1, 2, 3)), None)
+    function.fails.clear()
+    assert function.handler(redelivered(batch(1, 2, 3)), None) is None
+    assert function.handler(batch(1, 2, 3), None) is None
+    assert sorted(function.ran) == ["1", "2", "2", "2", "3"]
+
+
+@pytest.mark.parametrize("batch", RETRIED.values(), ids=RETRIED)
+def test_a_batch_with_a_busy_event_comes_back(function: Function, batch: Any) -> None:
+    (event, *_) = [each for each in read_events(batch(1)) if isinstance(each, Event)]
+    function.store.claim([ClaimRequest(function.once.key(event), 60_000)], b"another1", 60_000)
+    with pytest.raises(EventBusy):
+        function.handler(batch(1, 2), None)
+    assert function.ran == ["2"]
+
+
+@pytest.mark.parametrize("batch", RETRIED.values(), ids=RETRIED)
+def test_a_batch_comes_back_if_the_store_does_not_answer(batch: Any) -> None:
+    function = Function(Faulty("claim"))
+    with pytest.raises(StoreError):
+        function.handler(batch(1, 2), None)
+    function.once.close()
+
+
+@pytest.mark.parametrize("batch", [activemq, rabbitmq])
+def test_a_message_that_cannot_be_read_brings_its_batch_back_and_the_others_run(function: Function, batch: Any) -> None:
+    with pytest.raises(EventRejected, match="MQ message: is not JSON"):
+        function.handler(batch(1, '{"id": ', 3), None)
+    assert sorted(function.ran) == ["1", "3"]
+
+
+def test_a_pipe_of_a_broker_takes_an_error(function: Function) -> None:
+    function.fails.add("2")
+    for source, batch in (("aws:amq", activemq(1, 2)["messages"]), ("aws:rmq", rabbitmq(1, 2)["rmqMessagesByQueue"])):
+        messages = batch if isinstance(batch, list) else [each for queue in batch.values() for each in queue]
+        items = [{"eventSource": source, "eventSourceArn": "arn", **message} for message in messages]
+        with pytest.raises(ValueError, match="no 2"):
+            function.handler(items, None)
+    assert function.ran == ["1", "2", "2"]
+
+
+CONTENT = Rule(name="content", key="content")
+DOCUMENTDB = {"eventSource": "aws:docdb", "eventSourceArn": "arn", "events": [{"event": {"_id": {"_data": "1"}}}]}
+EDGE: dict[str, Any] = {"Records": [{"cf": {"config": {}, "request": {}}}]}
+
+
+@pytest.mark.parametrize("auth", [None, Bearer("a-token-of-length")])
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [(DOCUMENTDB, "is a batch of Amazon DocumentDB"), (EDGE, "which has Records of an unknown service")],
+)
+def test_a_batch_that_is_not_taken_apart_is_no_event_by_its_content(document: Any, reason: str, auth: Any) -> None:
+    ran: list[Event] = []
+    with Once("memory:", rules=CONTENT) as once, pytest.raises(EventRejected, match=reason):
+        once.aws_lambda(ran.append, auth=auth)(document)
+    assert ran == []
+
+
+@pytest.mark.parametrize("batch", RETRIED.values(), ids=RETRIED)
+def test_batches_of_brokers_and_logs_need_no_signature(batch: Any) -> None:
+    ran: list[Event] = []
+    with Once("memory:") as once:
+        handler = once.aws_lambda(ran.append, auth=Bearer("a-token-of-length"))
+        handler(batch(1, 2))
+        bare = json.loads(gzip.decompress(b64decode(log_batch(3)["awslogs"]["data"])))
+        with pytest.raises(EventRejected, match="is neither a request nor what a service of AWS sends"):
+            handler(bare)
+    assert len(ran) == 2
+
+
+POINTER = json.dumps(["software.amazon.payloadoffloading.PayloadS3Pointer", {"s3BucketName": "b", "s3Key": "k"}])
+
+
+def test_a_pointer_of_an_extended_client_is_refused_by_each_form_of_invocation() -> None:
+    ran: list[Event] = []
+    notice = {"Type": "Notification", "MessageId": "n-1", "TopicArn": "arn", "Message": POINTER}
+    with Once("memory:", rules=CONTENT) as once:
+        handler = once.aws_lambda(ran.append)
+        assert failures(handler(sqs(POINTER, json.dumps(notice), 3))) == ["m-1", "m-2"]
+        assert failures(handler(pipe(POINTER))) == ["m-1"]
+        with pytest.raises(EventRejected, match="is a pointer to a payload in S3"):
+            handler({"Records": [{"EventSource": "aws:sns", "EventVersion": "1.0", "Sns": notice}]})
+        for body in (POINTER, notice):
+            response = handler(request(body))
+            assert response["statusCode"] == 400
+            assert "is a pointer to a payload in S3" in response["body"]
+    assert [event.id for event in ran] == ["3"]
 
 
 # --- malformed at every layer: kept by its carrier, and the others go on ---

@@ -108,6 +108,13 @@ def test_the_rule_takes_all_that_the_pipeline_s_rules_match() -> None:
     assert alone.pattern == ORDERS["match"]
 
 
+def test_the_pattern_of_a_rule_names_fields_as_eventbridge_does() -> None:
+    match = {"type": ["a"], "$or": [{"data": {"n": [1]}}, {"detail": {"m": [2]}}]}
+    rule = planned(rule=[{"name": "r", "match": match}], aws={}).rule
+    assert rule is not None
+    assert rule.pattern == {"detail-type": ["a"], "$or": [{"detail": {"n": [1]}}, {"detail": {"m": [2]}}]}
+
+
 @pytest.mark.parametrize("preset", ["genesys", "amazon-connect", "guardduty", "s3"])
 def test_the_patterns_of_a_preset_fit_into_a_rule(preset: str) -> None:
     assert planned(use=[preset], aws={}).rule is not None

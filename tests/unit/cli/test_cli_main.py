@@ -21,7 +21,7 @@ def test_every_verb_is_listed_once_and_works() -> None:
     assert len(set(NAMES)) == len(NAMES)
     assert set(NAMES) <= modules
     assert [command.name for command in commands if command] == NAMES
-    helpers = {"__init__", "archive_options", "log_filter", "main", "options", "progress", "signals"}
+    helpers = {"__init__", "archive_options", "log_filter", "main", "options", "progress", "signals", "stderr"}
     assert modules - set(NAMES) == helpers
 
 
@@ -41,7 +41,7 @@ def test_the_help_imports_no_verb() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert done.stdout.splitlines()[-1] == "['eventonce.cli.main']"
+    assert done.stdout.splitlines()[-1] == "['eventonce.cli.main', 'eventonce.cli.stderr']"
 
 
 def test_an_unknown_verb_is_named_with_the_nearest_right_one() -> None:

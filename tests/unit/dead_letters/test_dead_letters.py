@@ -47,7 +47,7 @@ def test_a_letter_is_read_back_as_it_was_written(body: bytes) -> None:
     letter = read_back(letter_fields(*dead(body), NOW))
     assert (letter.body, letter.reason, letter.outcome, letter.attempts) == (body, "no money", "failed", 5)
     assert (letter.rule, letter.key, letter.time) == ("orders", "00" * 16, to_datetime(NOW))
-    assert (letter.place, letter.trouble) == ("in.jsonl:7", None)
+    assert (letter.location, letter.unreadable) == ("in.jsonl:7", None)
 
 
 @pytest.mark.parametrize("body", [EVENT, b"\xff" * 1000])
@@ -120,7 +120,7 @@ def test_headers_of_a_damaged_letter_are_left_out() -> None:
     ],
 )
 def test_what_cannot_be_a_letter_is_marked_and_cannot_be_redriven(raw: bytes) -> None:
-    assert read_letter(raw).trouble == "is not an eventonce dead letter, or is damaged"
+    assert read_letter(raw).unreadable == "is not an eventonce dead letter, or is damaged"
 
 
 def test_a_letter_keeps_its_name_when_it_fails_again() -> None:
@@ -128,7 +128,7 @@ def test_a_letter_keeps_its_name_when_it_fails_again() -> None:
     worse = Outcome(kind=OutcomeKind.FAILED, error=KeyError("x"), key=Key(bytes(16)), rule="orders", attempt=6)
     second = read_back(dict(after_failure(first, worse, NOW + 1).fields))
     assert (second.id, second.replay_name, second.body) == (first.id, first.replay_name, first.body)
-    assert (second.attempts, second.reason, second.where) == (6, "'x'", first.where)
+    assert (second.attempts, second.reason, second.origin) == (6, "'x'", first.origin)
 
 
 def test_what_could_not_be_read_was_no_attempt() -> None:
@@ -164,7 +164,7 @@ def test_a_dead_letter_of_eventbridge() -> None:
         },
     )
     assert letter.reason == "NO_PERMISSIONS: it may not (MaximumRetryAttempts)"
-    assert (letter.rule, letter.attempts, letter.body, letter.trouble) == ("orders", 185, EVENT, None)
+    assert (letter.rule, letter.attempts, letter.body, letter.unreadable) == ("orders", 185, EVENT, None)
     assert (letter.id, letter.time, letter.outcome) == ("m-1", to_datetime(NOW), "undelivered")
 
 
@@ -182,13 +182,13 @@ def test_a_dead_letter_of_the_new_bus_names_its_events_and_cannot_be_redriven() 
     letter = undelivered(json.dumps(record).encode())
     assert letter.reason == "ACCESS_DENIED: it may not (MaximumEventAgeInSeconds)"
     assert (letter.rule, letter.attempts) == ("large-orders", 4)
-    assert letter.trouble == (f"it names its events and does not hold them; replay a-1, b-2 from {record['busArn']}")
+    assert letter.unreadable == (f"it names its events and does not hold them; replay a-1, b-2 from {record['busArn']}")
 
 
 @pytest.mark.parametrize("body", [EVENT, b"text", b'{"failedMessages": "no"}', b'{"failedMessages'])
 def test_a_message_that_sqs_has_moved(body: bytes) -> None:
     letter = undelivered(body, DeadLetterQueueSourceArn="arn:aws:sqs:us-east-1:123456789012:in")
-    assert (letter.reason, letter.attempts, letter.trouble) == ("was received too often from in", 3, None)
+    assert (letter.reason, letter.attempts, letter.unreadable) == ("was received too often from in", 3, None)
     assert letter.body == body
 
 
@@ -200,7 +200,7 @@ def test_attributes_of_the_sender_do_not_count_for_a_message_that_sqs_has_moved(
     moved = {"DeadLetterQueueSourceArn": "arn:aws:sqs:us-east-1:123456789012:in"}
     letter = undelivered(EVENT, {name: SAID[name]}, **moved)
     assert (letter.outcome, letter.reason, letter.rule) == ("undelivered", "was received too often from in", None)
-    assert (letter.trouble is not None) == (name == "eventonce-outcome")  # which could be the letter of a letter
+    assert (letter.unreadable is not None) == (name == "eventonce-outcome")  # which could be the letter of a letter
 
 
 def test_such_a_message_is_read_with_its_own_id_where_the_event_has_none() -> None:
@@ -230,7 +230,7 @@ def test_a_filter_meets_all_its_conditions() -> None:
 def test_a_plan_holds_no_more_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eventonce.redrive.selection.MAX_LETTERS", 3)
     letters = [
-        DeadLetter(id=str(n), reason="even" if n % 2 == 0 else "odd", trouble="x" if n == 4 else None)
+        DeadLetter(id=str(n), reason="even" if n % 2 == 0 else "odd", unreadable="x" if n == 4 else None)
         for n in range(10)
     ]
     selection = plan(iter(letters), LetterFilter(reason="even"))
@@ -246,10 +246,10 @@ def test_reasons_that_differ_in_names_and_numbers_are_one() -> None:
         DeadLetter(id="2", reason="timeout", rule="orders"),
         DeadLetter(id="3", reason="no customer 'b' after 12 tries", rule="orders"),
         DeadLetter(id="4", reason="timeout", rule="mails"),
-        DeadLetter(id="5", reason="no customer 'a' after 3 tries", rule="orders", trouble="gone"),
+        DeadLetter(id="5", reason="no customer 'a' after 3 tries", rule="orders", unreadable="gone"),
     ]
     letter_groups = groups(letters)
-    assert [(group.size, group.rule, group.trouble) for group in letter_groups] == [
+    assert [(group.size, group.rule, group.unreadable) for group in letter_groups] == [
         (2, "orders", None),
         (1, "orders", None),
         (1, "mails", None),

@@ -1173,7 +1173,7 @@ def test_wrong_settings_are_refused(settings: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"name": ""}, "no name"),
+        ({"name": 1}, "not a string"),
         ({"key": "contents"}, "unknown key 'contents'"),
         ({"key": []}, "at least one path"),
         ({"key": ["a..b"]}, "is not a path"),

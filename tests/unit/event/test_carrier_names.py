@@ -1,6 +1,7 @@
 """Ids that carriers give: no sender can write one, and the same record has the same one by every door."""
 
 import asyncio
+import gzip
 import json
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -22,12 +23,14 @@ from eventonce.outbox.rows import make_row
 from eventonce.redrive import open_box
 from eventonce.requests.reading import deliveries
 from eventonce.rules import Rulebook, identity
+from eventonce.rules.preset import rules_of
 from eventonce.webhook import Webhook
 
 QUEUE = "arn:aws:sqs:eu-west-1:111122223333:orders"
 TOPIC = "arn:aws:sns:eu-west-1:111122223333:orders"
 STREAM = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
 CLUSTER = "arn:aws:kafka:eu-west-1:111122223333:cluster/blue/1-2"
+BROKER = "arn:aws:mq:eu-west-1:111122223333:broker:orders:b-1"
 FIREHOSE = "arn:aws:firehose:eu-west-1:111122223333:deliverystream/orders"
 BARE = '{"cents": 100}'  # an event without an id
 
@@ -80,6 +83,23 @@ def request(body: str, **headers: str) -> dict[str, Any]:
     return {"version": "2.0", "requestContext": {}, "rawPath": "/", "headers": names, "body": body}
 
 
+def activemq(data: str, arn: str = BROKER) -> dict[str, Any]:
+    message = {"messageID": "ID:b-1:1:1:1:1", "data": packed(data)}
+    return {"eventSource": "aws:mq", "eventSourceArn": arn, "messages": [message]}
+
+
+def rabbitmq(data: str, queue: str = "orders::/", user: str | None = None, name: str = "p-1") -> dict[str, Any]:
+    message = {"basicProperties": {"messageId": name, "userId": user}, "redelivered": False, "data": packed(data)}
+    return {"eventSource": "aws:rmq", "eventSourceArn": BROKER, "rmqMessagesByQueue": {queue: [message]}}
+
+
+def logs(line: str, stream: str = "s") -> dict[str, Any]:
+    events = [{"id": "3937", "timestamp": 1767603600000, "message": line}]
+    names = {"messageType": "DATA_MESSAGE", "owner": "111122223333", "logGroup": "/orders", "logStream": stream}
+    zipped = gzip.compress(json.dumps({**names, "logEvents": events}).encode(), mtime=0)
+    return {"awslogs": {"data": b64encode(zipped).decode()}}
+
+
 SNS_HEADERS = {"x_amz_sns_message_id": "n-1", "x_amz_sns_topic_arn": TOPIC}
 
 # A record without an id by each carrier: its document, what it is called there, and what its name counts within.
@@ -98,7 +118,11 @@ CARRIERS: dict[str, tuple[Callable[[str], Any], str, tuple[str, ...]]] = {
     "Kinesis": (lambda data: {"Records": [kinesis(data)]}, "shardId-0:7", (STREAM,)),
     "a pipe of Kinesis": (lambda data: [kinesis(data)], "shardId-0:7", (STREAM,)),
     "Firehose": (firehose, "f-1", (FIREHOSE,)),
+    "ActiveMQ": (activemq, "ID:b-1:1:1:1:1", (BROKER,)),
+    "RabbitMQ": (rabbitmq, "p-1", (f"{BROKER} orders::/",)),
+    "RabbitMQ, with a user": (lambda data: rabbitmq(data, user="shop"), "p-1", (f"{BROKER} orders::/ by shop",)),
 }
+LOG_STREAM = ("logs", "logs 111122223333 /orders s")
 RULES: dict[str, list[Rule]] = {
     "default": [],
     "path": [Rule(name="r", key=["id"])],
@@ -153,6 +177,52 @@ def test_a_document_of_a_carrier_in_a_body_forges_no_name(inner: str, rules: str
     genuine = {key(made(BARE), rules) for made, _, named_by in CARRIERS.values() if len(named_by) == 1}
     forged = json.dumps(CARRIERS[inner][0](BARE))
     assert genuine.isdisjoint(key(made(forged), rules) for made, _, _ in CARRIERS.values())
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_the_id_of_a_log_event_is_no_id_that_a_line_holds(rules: str) -> None:
+    event = read(logs('{"id": "3937"}'))
+    assert (event.id, event.named_by, event.data) == ("3937", LOG_STREAM, {"id": "3937"})
+    genuine = key(logs("x"), rules)
+    assert genuine == key(logs("x"), rules)
+    others: list[Any] = [
+        {"id": "3937", "source": "/orders", "type": "DATA_MESSAGE", "detail": "x"},
+        logs("x", stream="t"),
+        kinesis(json.dumps(logs("x"))),
+        {"Records": [sqs(json.dumps(logs("x")))]},
+        request(json.dumps(logs("x"))),
+        logs(json.dumps({"Records": [sqs(BARE)]})),
+    ]
+    assert genuine not in [key(other, rules) for other in others[:-1]]
+    # A line is its writer's word: what looks like another carrier's message in it takes nobody's name.
+    assert key(others[-1], rules) not in {key(made(BARE), rules) for made, _, _ in CARRIERS.values()}
+
+
+@pytest.mark.parametrize("made", [activemq, rabbitmq, logs, kafka], ids=["ActiveMQ", "RabbitMQ", "logs", "Kafka"])
+def test_a_line_of_a_file_that_holds_a_batch_is_taken_apart(made: Callable[[str], Any]) -> None:
+    document = made(BARE)
+    for body in (document, {"Records": [sqs(json.dumps(document))]}):
+        (delivery,) = split_events(Delivery(json.dumps(body).encode(), {"source": "events.jsonl", "line": 1}))
+        assert delivery.event is not None
+        assert (delivery.event.data, key(delivery.event)) == ({"cents": 100}, key(body))
+
+
+def test_a_name_of_a_broker_counts_within_its_broker_queue_and_user() -> None:
+    documents = [
+        activemq(BARE),
+        activemq(BARE, arn=f"{BROKER}-2"),
+        rabbitmq(BARE),
+        rabbitmq(BARE, queue="refunds::/"),
+        rabbitmq(BARE, user="shop"),
+        rabbitmq(BARE, user="bank"),
+    ]
+    assert len(set(map(key, documents))) == len(documents)
+    again = rabbitmq(BARE)
+    again["rmqMessagesByQueue"]["orders::/"][0]["redelivered"] = True
+    assert key(again) == key(rabbitmq(BARE))
+    with pytest.raises(EventRejected, match="has no id; give its rule another key"):
+        key(rabbitmq(BARE, name=""))
+    assert key(rabbitmq('{"id": "7"}', name="")) == key({"id": "7"})
 
 
 def test_what_a_queue_says_of_a_topic_counts_within_the_queue() -> None:
@@ -408,3 +478,36 @@ def test_what_kafka_itself_brings_without_a_value_is_known_by_its_record(value: 
     document["records"]["orders-0"][0]["value"] = value
     item = {"eventSource": "aws:kafka", "eventSourceArn": CLUSTER, **document["records"]["orders-0"][0]}
     assert compiled.key(read(document)) == compiled.key(read([item]))
+
+
+# --- records of services without an id ---
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"eventSource": "aws:s3", "s3": {}}, r'Amazon S3, which has no id; use its preset, such as use = \["s3"\]'),
+        ({"eventSource": "aws:ses", "ses": {}}, r'Amazon SES.*key = \["detail.ses.mail.messageId"\]'),
+        ({"eventSource": "aws:codecommit"}, r'AWS CodeCommit.*key = \["detail.eventId", "detail.eventPartNumber"\]'),
+        ({"eventSource": "aws:other"}, 'has no id; give its rule another key, such as key = "content"'),
+        ({"eventSource": ["aws:s3"]}, 'has no id; give its rule another key, such as key = "content"'),
+    ],
+)
+def test_a_record_without_an_id_is_refused_with_its_service_and_the_remedy(record: Any, reason: str) -> None:
+    with pytest.raises(EventRejected, match=reason):
+        key({"Records": [{"eventVersion": "1.0", "eventName": "x", **record}]})
+
+
+def test_the_remedies_for_records_without_an_id_work() -> None:
+    s3 = {"eventSource": "aws:s3", "eventName": "ObjectCreated:Put", "responseElements": {"x-amz-request-id": "R"}}
+    s3["s3"] = {"bucket": {"name": "b"}, "object": {"key": "k", "sequencer": "1"}}
+    ses = {"eventSource": "aws:ses", "ses": {"mail": {"messageId": "m"}, "receipt": {}}}
+    commit = {"eventSource": "aws:codecommit", "eventName": "ReferenceChanges", "eventId": "c", "eventPartNumber": 1}
+    rules: dict[str, Any] = {
+        "s3": rules_of(["s3"]),
+        "ses": [Rule(name="r", key=["detail.ses.mail.messageId"])],
+        "commit": [Rule(name="r", key=["detail.eventId", "detail.eventPartNumber"])],
+    }
+    for name, record in (("s3", s3), ("ses", ses), ("commit", commit)):
+        book = Rulebook("billing", rules[name], identity("14d", "retry"))
+        assert book.key(read({"Records": [{"eventVersion": "1.0", **record}]})).key

@@ -22,10 +22,21 @@ NAMES = st.sampled_from(
     deliveryStreamArn recordId requestContext headers multiValueHeaders isBase64Encoded httpMethod awslogs Data
     SystemMetadata Metadata aws:EventId aws:DeliveryType specversion id source type time data_base64
     datacontenttype datacontentencoding detail detail-type replay-name Source DetailType Detail Time Resources
-    ce-specversion ce-id ce-source ce-type content-type
+    ce-specversion ce-id ce-source ce-type content-type messages messageID rmqMessagesByQueue basicProperties
+    messageType logGroup logStream logEvents message timestamp
     """.split()  # noqa: SIM905  # one name per line would fill a page
 )
-SOURCES = ["aws:sqs", "aws:sns", "aws:kinesis", "aws:dynamodb", "aws:s3", "aws:kafka", "SelfManagedKafka"]
+SOURCES = [
+    "aws:sqs",
+    "aws:sns",
+    "aws:kinesis",
+    "aws:dynamodb",
+    "aws:s3",
+    "aws:kafka",
+    "SelfManagedKafka",
+    "aws:mq",
+    "aws:rmq",
+]
 WORDS = st.sampled_from([*SOURCES, "Notification", "REPLAY", "1.0", "application/json", "text/plain", "base64", ""])
 
 
@@ -55,7 +66,7 @@ def test_any_value_is_read_or_rejected(value: Any) -> None:
     for results in (read_events(value), read_events(text(value))):
         assert all(isinstance(each, Event | EventRejected) for each in results)
     for carried in unpack(value):
-        assert isinstance(carried.body, bytes | str | dict)
+        assert isinstance(carried.body, bytes | str | dict | Event)
         assert all(isinstance(each, Event | EventRejected) for each in read_message(carried))
     accept(read_event, value)
 

@@ -278,8 +278,9 @@ def test_a_tombstone_is_the_deletion_of_its_key(value: dict[str, Any], pipe: boo
     event = only([{**source, **record}] if pipe else {**source, "records": {"orders-0": [record]}})
     assert (event.form, event.id, event.source, event.type) == ("plain", "orders-0-15@1767603600000", "", "")
     assert (event.data, event.time) == (None, datetime(2026, 1, 5, 9, tzinfo=UTC))
-    assert event.attributes == {"topic": "orders", "key": "o-1 é", "timestamp": 1767603600000}
-    assert json.loads(event.line()) == {**event.attributes, "value": None}
+    fields = {"topic": "orders", "key": "o-1 é", "timestamp": 1767603600000}
+    assert event.attributes == {"kafka": {**fields, "headers": {}}}
+    assert json.loads(event.line()) == {**fields, "value": None}
 
 
 def test_keys_of_tombstones_stay_apart() -> None:
@@ -288,7 +289,13 @@ def test_keys_of_tombstones_stay_apart() -> None:
     records = [{**kafka(None), "offset": n, "key": key, "timestamp": times[n]} for n, key in enumerate(keys)]
     results = read_events({"eventSource": "aws:kafka", "records": {"orders-0": records}})
     events = [each for each in results if isinstance(each, Event)]
-    assert [each.attributes["key"] for each in events] == [None, {"$binary": "/w=="}, "not base64!", "", "/w=="]
+    assert [each.attributes["kafka"]["key"] for each in events] == [
+        None,
+        {"$binary": "/w=="},
+        "not base64!",
+        "",
+        "/w==",
+    ]
     assert [each.time is None for each in events] == [False, True, True, True, True]
 
 
@@ -313,6 +320,41 @@ def test_a_record_of_kafka_may_be_a_cloudevent_in_binary_mode(kind: str) -> None
 def test_a_cloudevent_of_kafka_may_have_no_data() -> None:
     event = only([{"eventSource": "aws:kafka", **kafka(None), "headers": in_bytes(**BINARY)}])
     assert (event.form, event.id, event.data) == ("cloudevents", "c-1", None)
+
+
+def test_rules_may_read_the_key_and_the_headers_of_a_record() -> None:
+    record = {**kafka(), "timestamp": 5, "key": b64encode(b"o-1").decode(), "headers": in_bytes(Shop="north", x__y="z")}
+    fields = {"topic": "orders", "key": "o-1", "timestamp": 5, "headers": {"shop": "north", "x-y": "z"}}
+    batch, item = (
+        {"eventSource": "aws:kafka", "records": {"orders-0": [record]}},
+        [{"eventSource": "aws:kafka", **record}],
+    )
+    for value in (
+        PACKED,
+        b64encode(b'{"kafka": {"key": "of its sender"}}').decode(),
+        b64encode(b"text").decode(),
+        None,
+    ):
+        for document in (batch, item):
+            record["value"] = document[0]["value"] if isinstance(document, list) else value
+            event = only(document if isinstance(document, dict) else [{**document[0], "value": value}])
+            assert event.attributes["kafka"] == fields
+            assert event.document()["kafka"] == fields
+    binary = only([{**item[0], "value": b64encode(b"{}").decode(), "headers": in_bytes(ce_kafka="mine", **BINARY)}])
+    assert binary.attributes["kafka"]["headers"]["ce_kafka"] == "mine"
+    assert json.loads(binary.line())["kafka"] == "mine"  # as its producer sent it
+
+
+def test_headers_that_name_a_delivery_or_a_caller_name_nothing_on_kafka() -> None:
+    headers = in_bytes(idempotency__key="k-1", x__github__delivery="d-1", authorization="Bearer x", webhook__id="w-1")
+    value = b64encode(b'{"n": 1}').decode()
+    event = only([{"eventSource": "aws:kafka", "eventSourceArn": "arn", **kafka(value), "headers": headers}])
+    assert (event.id, event.named_by) == ("orders-0-15", ("arn",))
+
+
+def test_what_looks_like_a_record_of_kafka_in_a_message_has_no_fields_of_kafka() -> None:
+    record = json.dumps({"eventSource": "aws:kafka", **kafka(), "key": b64encode(b"o-1").decode()})
+    assert "kafka" not in only({"Records": [sqs(record)]}).attributes
 
 
 def test_headers_of_kafka_that_make_no_cloudevent() -> None:
@@ -356,11 +398,186 @@ def test_several_events_in_one_message_have_different_ids() -> None:
     assert (first.id, second.id) == ("m-1/1", "m-1/2")
 
 
-def test_log_events_in_a_stream() -> None:
-    logs = {"messageType": "DATA_MESSAGE", "logGroup": "g", "logEvents": []}
-    packed = b64encode(gzip.compress(json.dumps(logs).encode())).decode()
-    event = only({"Records": [kinesis(packed)]})
-    assert (event.form, event.id, event.data) == ("plain", "shard:1", logs)
+LOGS = {"messageType": "DATA_MESSAGE", "owner": "1", "logGroup": "g", "logStream": "s", "subscriptionFilters": ["f"]}
+
+
+def logs(*lines: Any, **fields: Any) -> dict[str, Any]:
+    """Return a document of CloudWatch Logs, with an id and a time for each line."""
+    events = [{"id": f"l-{at}", "timestamp": 1767603600000, "message": line} for at, line in enumerate(lines, 1)]
+    return {**LOGS, "logEvents": events, **fields}
+
+
+def zipped(document: Any) -> str:
+    return b64encode(gzip.compress(json.dumps(document).encode(), mtime=0)).decode()
+
+
+LINES = ["[INFO] started\n", '{"orderId": "o-1"}', '{"orderId": ', json.dumps([1]), json.dumps({"Records": [sqs()]})]
+
+
+@pytest.mark.parametrize("way", ["function", "stream", "bare"])
+def test_each_log_event_is_an_event(way: str) -> None:
+    document = logs(*LINES)
+    packed = {"awslogs": {"data": zipped(document)}}
+    in_stream = {"Records": [kinesis(zipped(document))]}
+    results = read_events({"function": packed, "stream": in_stream, "bare": document}[way])
+    events = [each for each in results if isinstance(each, Event)]
+    assert [each.id for each in events] == [f"l-{at}" for at in range(1, 6)]
+    # A line that holds a document of a carrier is what its writer logged, and no message of that carrier.
+    assert [each.data for each in events] == [LINES[0], {"orderId": "o-1"}, *LINES[2:4], {"Records": [sqs()]}]
+    assert {(each.source, each.type, each.time) for each in events} == {
+        ("g", "DATA_MESSAGE", datetime(2026, 1, 5, 9, tzinfo=UTC))
+    }
+    assert events[0].attributes == LOGS
+    for each in events:  # alone it is a document of CloudWatch Logs too, so that a dead letter of it can be read
+        again = only(each.line())
+        assert (again.id, again.data, again.attributes, again.time) == (each.id, each.data, each.attributes, each.time)
+
+
+def test_odd_log_events() -> None:
+    first, second, third, fourth = read_events(
+        {
+            **LOGS,
+            "logEvents": [7, {}, {"id": 7, "timestamp": "x", "message": {"a": 1}}, {"id": "4", "timestamp": 10**30}],
+        }
+    )
+    assert str(first) == "is a number, not a JSON object"
+    for event, expected in ((second, ("", None)), (third, ("7", {"a": 1})), (fourth, ("4", None))):
+        assert isinstance(event, Event)
+        assert (event.id, event.data, event.time) == (*expected, None)
+    assert only({**LOGS, "logEvents": []}).form == "plain"
+
+
+def test_a_control_message_of_cloudwatch_logs_can_be_told_by_its_type() -> None:
+    control = logs("CWL CONTROL MESSAGE: Checking health", messageType="CONTROL_MESSAGE", owner="CloudwatchLogs")
+    control["logEvents"][0]["id"] = ""
+    event = only({"Records": [kinesis(zipped(control))]})
+    assert (event.type, event.id) == ("CONTROL_MESSAGE", "shard:1")
+
+
+def test_lines_of_logs_cost_no_more_than_a_document() -> None:
+    tiny = '{"a":[' + ",".join(["[]"] * 1000) + "]}"
+    plain = json.dumps(logs(*[tiny] * 600)).encode()
+    for body in (plain, gzip.compress(plain)):
+        results = read_message(Carried(body, "kinesis", "s:1"), 2_000_000, 2_000_000)
+        refused = [str(each) for each in results if isinstance(each, EventRejected)]
+        assert 0 < len(refused) < 600
+        assert "its message holds more than 250,000 values" in refused[0]
+    (bomb,) = read_events({"awslogs": {"data": zipped(logs("x" * 3_000_000))}}, 2_000_000)
+    assert str(bomb) == "in the CloudWatch Logs record: unpacks to more than the limit of 2,000,000 bytes"
+    (many,) = read_message(unpack({"awslogs": {"data": zipped(logs(*["x"] * 10_001))}})[0])
+    assert str(many) == "in the CloudWatch Logs record: holds more than 10,000 events; send fewer at a time"
+
+
+# --- brokers ---
+
+
+def activemq(data: Any = PACKED, name: str = "ID:1", **fields: Any) -> dict[str, Any]:
+    message = {"messageID": name, "redelivered": False, "destination": {"physicalName": "orders"}, "data": data}
+    return {**message, **fields}
+
+
+def rabbitmq(data: Any = PACKED, name: str | None = "m-1", user: str | None = None) -> dict[str, Any]:
+    return {"basicProperties": {"messageId": name, "userId": user}, "redelivered": False, "data": data}
+
+
+def broker(*messages: Any, queue: str | None = None, arn: str = "arn:broker") -> dict[str, Any]:
+    """Return a batch of ActiveMQ, or of RabbitMQ if there is a queue."""
+    if queue is None:
+        return {"eventSource": "aws:mq", "eventSourceArn": arn, "messages": list(messages)}
+    return {"eventSource": "aws:rmq", "eventSourceArn": arn, "rmqMessagesByQueue": {queue: list(messages)}}
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [(b'{"orderId": "o-1"}', {"orderId": "o-1"}), (b"text", "text"), (b"", ""), (b"\xff", "/w==")],
+)
+def test_messages_of_brokers_are_taken_apart(data: bytes, value: Any) -> None:
+    packed = b64encode(data).decode()
+    pairs = [
+        (broker(activemq(packed)), "ID:1", "activemq"),
+        ([{"eventSource": "aws:amq", "eventSourceArn": "arn:broker", **activemq(packed)}], "ID:1", "activemq"),
+        (broker(rabbitmq(packed), queue="q::/"), "m-1", "rabbitmq"),
+        ([{"eventSource": "aws:rmq", "eventSourceKey": "q::/", **rabbitmq(packed)}], "m-1", "rabbitmq"),
+    ]
+    for document, name, field in pairs:
+        event = only(document)
+        assert (event.id, event.data) == (name, value)
+        assert event.attributes[field]["redelivered"] is False
+        assert "data" not in event.attributes[field]
+    assert event.attributes["rabbitmq"]["queue"] == "q::/"
+    assert only(broker(activemq(), queue=None)).id == "e-1"
+
+
+def test_all_messages_of_all_queues_are_read() -> None:
+    document = broker(rabbitmq(), 7, queue="q::/")
+    document["rmqMessagesByQueue"] |= {"r::/": [rabbitmq("%")], "s::/": "x", "t::/": []}
+    assert [str(each) if isinstance(each, EventRejected) else each.id for each in read_events(document)] == [
+        "e-1",
+        "is a number, not a JSON object",
+        "in the RabbitMQ message: has data that is not base64",
+        "is a string, not a JSON object",
+    ]
+    results = [str(each) for each in read_events(broker(7, activemq(None), activemq("%")))]
+    assert results == [
+        "is a number, not a JSON object",
+        "in the ActiveMQ message: has no data",
+        "in the ActiveMQ message: has data that is not base64",
+    ]
+
+
+# --- batches of other services ---
+
+
+@pytest.mark.parametrize(
+    ("document", "service"),
+    [
+        (
+            {"eventSource": "aws:docdb", "eventSourceArn": "arn", "events": [{"event": {"_id": {}}}]},
+            "Amazon DocumentDB",
+        ),
+        ({"eventSource": "aws:SelfManagedKafka", "records": {"t-0": [kafka()]}}, "'aws:SelfManagedKafka'"),
+        ({"eventSource": "aws:new\n" + "x" * 100, "items": [{"n": 1}]}, "'aws:new\\n" + "x" * 70),
+    ],
+)
+def test_a_batch_of_another_service_is_refused_by_name(document: dict[str, Any], service: str) -> None:
+    for body in (document, {"Records": [sqs(json.dumps(document))]}, [document]):
+        (error,) = read_events(body)
+        assert f"is a batch of {service}, which is not taken apart; pass its events one by one to once.run" in str(
+            error
+        )
+
+
+def test_what_is_no_batch_of_a_service_is_an_event() -> None:
+    for document in ({"eventSource": "aws:mine", "n": 1, "tags": ["a"]}, {"eventSource": "mine", "items": [{"n": 1}]}):
+        assert only(document).data == document
+
+
+# --- payloads in S3 ---
+
+POINTERS = {
+    name: json.dumps([name, {"s3BucketName": "b", "s3Key": "k"}])
+    for name in ("software.amazon.payloadoffloading.PayloadS3Pointer", "com.amazon.sqs.javamessaging.MessageS3Pointer")
+}
+
+
+@pytest.mark.parametrize("pointer", POINTERS.values(), ids=POINTERS)
+def test_a_pointer_of_an_extended_client_is_refused_with_the_remedy(pointer: str) -> None:
+    notice = json.dumps({**NOTICE, "Message": pointer})
+    for document in (
+        {"Records": [sqs(pointer)]},
+        {"Records": [sqs(notice)]},
+        {"Records": [sns(pointer)]},
+        [sqs(pointer)],
+    ):
+        (error,) = read_events(document)
+        assert "is a pointer to a payload in S3 by the extended client of SQS or SNS, not the event; read it" in str(
+            error
+        )
+
+
+def test_what_only_resembles_a_pointer_is_read() -> None:
+    for body in ('[{"n": 1}, {"s3BucketName": "b", "s3Key": "k"}]', '{"s3BucketName": "b", "s3Key": "k"}'):
+        assert {type(each) for each in read_events({"Records": [sqs(body)]})} == {Event}
 
 
 def test_what_is_not_json_is_text_or_base64() -> None:

@@ -92,6 +92,11 @@ ROUTES: dict[str, Route] = {
     "Pipes, Kinesis": lambda event: [{"eventSource": "aws:kinesis", "data": b64(json.dumps(event).encode())}],
     "Firehose": lambda event: firehose(json.dumps(event).encode()),
     "MSK": lambda event: {"eventSource": "aws:kafka", "records": {"t-0": [{"value": b64(json.dumps(event).encode())}]}},
+    "ActiveMQ": lambda event: {"eventSource": "aws:mq", "messages": [{"data": b64(json.dumps(event).encode())}]},
+    "RabbitMQ": lambda event: {
+        "eventSource": "aws:rmq",
+        "rmqMessagesByQueue": {"q::/": [{"data": b64(json.dumps(event).encode())}]},
+    },
     "API destination": lambda event: http(json.dumps(event)),
     "API destination, base64": lambda event: {**http(b64(json.dumps(event).encode())), "isBase64Encoded": True},
 }

@@ -1,5 +1,6 @@
 """Canonical JSON, paths and digests."""
 
+import hashlib
 import json
 import struct
 from typing import Any
@@ -9,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventonce.errors import EventRejected
+from eventonce import Once, Rule
+from eventonce.errors import ConfigError, EventRejected
+from eventonce.event.formats import read_event
 from eventonce.event.keys import Digester, canonical, canonical_parsed, part
+from eventonce.rules import Rulebook, identity
 
 # The number samples published with RFC 8785 (appendix B): the bits of a double and how it is written.
 NUMBERS = {
@@ -191,3 +195,32 @@ def test_the_quick_way_agrees_where_it_is_not_enough(text: str) -> None:
 def test_the_quick_way_spells_numbers_alike(numbers: list[float]) -> None:
     parsed = msgspec.json.decode(json.dumps(numbers))
     assert canonical_parsed(parsed) == canonical(parsed)
+
+
+# --- keys of Powertools ---
+
+
+def powertools_rule(name: str, path: str, **more: Any) -> Rule:
+    return Rule(name=name, match={"detail-type": [name]}, key=[path], **{"digest": "powertools", **more})
+
+
+@pytest.mark.parametrize("replaced", [{}, {"digest": "eventonce", "replaces": {"name": "old", "digest": "powertools"}}])
+def test_rules_that_would_share_the_keys_of_powertools_are_refused(replaced: dict[str, Any]) -> None:
+    rules = [powertools_rule("orders", "detail.orderId"), powertools_rule("customers", "detail.customerId", **replaced)]
+    with pytest.raises(ConfigError, match="rules 'orders' and 'customers' both have keys of Powertools") as refused:
+        Once("memory:", rules=rules)
+    assert str(refused.value).endswith("give each a consumer and a function= of its own")
+    for rule in rules:
+        Once("memory:", rules=[rule, Rule(name="all")]).close()
+
+
+def test_the_name_of_a_replay_does_not_run_into_the_values_of_powertools() -> None:
+    rulebook = Rulebook("c", [powertools_rule("n", "detail.n", replay="reprocess")], identity("1d", "retry"))
+
+    def key(number: int, **more: str) -> bytes:
+        event = read_event({"id": "1", "source": "s", "detail-type": "n", "detail": {"n": number}, **more})
+        return rulebook.key(event).key
+
+    keys = [key(1), key(12), key(1, **{"replay-name": "2"}), key(12, **{"replay-name": ""})]
+    assert len(set(keys)) == 3
+    assert keys[0] == hashlib.md5(b"1", usedforsecurity=False).digest()

@@ -17,6 +17,7 @@ from eventonce.event.paths import (
     ignored_path,
     plain,
     quoted,
+    roots,
     unread_times,
     value_at,
 )
@@ -67,6 +68,44 @@ def test_a_function_that_is_unknown_is_reported_wherever_it_is(text: str, reason
     with pytest.raises(ConfigError) as caught:
         getter(text, "key")
     assert f"key: {text!r} is not a path: {reason}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "step"),
+    [
+        ("floor_time(detail.t, 1s)", 22, "1s"),
+        ("floor_time(max(detail.times), 15m) || 'none'", 31, "15m"),
+        ("detail.t || floor_time(time,500ms)", 29, "500ms"),
+    ],
+)
+def test_a_step_without_quotes_is_reported_as_such(text: str, position: int, step: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        getter(text, "key")
+    assert str(caught.value) == (
+        f"key: {text!r} is not a path at character {position}; write the step in quotes: '{step}'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("a.b", {"a"}),
+        ("a[*].b", {"a"}),
+        ("a[0].b | c", {"a"}),
+        ("a || b.c", {"a", "b"}),
+        ("a[?b == `1`].c", {"a"}),
+        ("sort_by(a, &b)[0].c", {"a"}),
+        ("{x: a.b, y: [c, 'd']}", {"a", "c"}),
+        ("@.a", {"a"}),
+        ("@ | a", {"a"}),
+        ("*.a", set()),
+        ("keys(@)", set()),
+        ("'a'", set()),
+        ('"a.b".c', {"a.b"}),
+    ],
+)
+def test_the_fields_with_which_a_path_begins(text: str, fields: set[str]) -> None:
+    assert roots(text) == fields
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,13 @@ def bare(reply: Reply | None, *failed: str, count: int = 1) -> Sample:
     return Sample(count, "plain", None, "", "", reply, failed)
 
 
+def log_event(number: str, reply: Reply, *failed: str, count: int = 1) -> Sample:
+    return Sample(count, "plain", number, "/bakery/ovens", "DATA_MESSAGE", reply, failed)
+
+
 EXPECTED: dict[str, Sample] = {
+    "activemq/events": loaf(131, Reply.RAISE, count=2),
+    "activemq/text": bare(Reply.RAISE, count=2),
     "cloudtrail/log-file": Sample(
         2, "plain", "74a11000-0000-4000-8000-000000000115", "sqs.amazonaws.com", "PurgeQueue", None
     ),
@@ -109,9 +115,10 @@ EXPECTED: dict[str, Sample] = {
     "kafka/tombstone": bare(Reply.OFFSETS, "bakery-0/98"),
     "kinesis/aggregate": bare(Reply.CHECKPOINT, NUMBER.format(65), count=2),
     "kinesis/events": loaf(61, Reply.CHECKPOINT, NUMBER.format(61), count=2),
-    "kinesis/logs": bare(Reply.CHECKPOINT, NUMBER.format(64)),
+    "kinesis/logs": log_event(f"{64:056d}", Reply.CHECKPOINT, NUMBER.format(64)),
     "kinesis/window": bare(Reply.CHECKPOINT, NUMBER.format(63)),
-    "logs/subscription": Sample(1, "plain", "", "", "", Reply.RAISE),
+    "logs/several": log_event(f"3937{151:052d}", Reply.RAISE, count=2),
+    "logs/subscription": log_event(f"{95:056d}", Reply.RAISE),
     "none/cloudevent": cloud(20, Reply.RAISE),
     "none/cloudevent-0.3": cloud(23, Reply.RAISE),
     "none/cloudevent-in-base64": cloud(22, Reply.RAISE),
@@ -119,6 +126,7 @@ EXPECTED: dict[str, Sample] = {
     "none/cloudevents-batch": cloud(24, Reply.RAISE, count=2),
     "none/plain": Sample(1, "plain", "loaf-26", "bakery", BAKED_THERE, Reply.RAISE),
     "none/plain-without-names": Sample(1, "plain", "", "", "", Reply.RAISE),
+    "pipes-activemq/events": loaf(134, Reply.RAISE, count=2),
     "pipes-dynamodb/changes": Sample(
         2,
         "plain",
@@ -131,6 +139,9 @@ EXPECTED: dict[str, Sample] = {
     "pipes-kafka/events": loaf(128, Reply.RAISE, count=2),
     "pipes-kinesis/events": loaf(123, Reply.MESSAGES, *(f"{SHARD}:{NUMBER.format(n)}" for n in (123, 124)), count=2),
     "pipes-sqs/events": loaf(121, Reply.MESSAGES, MESSAGE.format(121), count=2),
+    "pipes-rabbitmq/events": loaf(144, Reply.RAISE, count=2),
+    "rabbitmq/events": loaf(141, Reply.RAISE, count=2),
+    "rabbitmq/plain": bare(Reply.RAISE, count=2),
     "s3/notification": Sample(2, "plain", "", "aws:s3", "ObjectCreated:Put", Reply.RAISE),
     "sns/events": loaf(51, Reply.RAISE),
     "sns/notification": loaf(53, None),
@@ -145,8 +156,15 @@ EXPECTED: dict[str, Sample] = {
 }
 # What cannot be read, and what is said of it.
 REFUSED = {
+    "docdb/changes": (
+        "is a batch of Amazon DocumentDB, which is not taken apart; pass its events one by one to once.run"
+    ),
     "http/without-body": "in the HTTP request: has no body",
     "none/no-event": "is a number, not a JSON object",
+    "sqs/pointer": (
+        "in the SQS message: is a pointer to a payload in S3 by the extended client of SQS or SNS, not the event; read "
+        "it with that client and pass the payload to once.run, or send payloads that fit into the message"
+    ),
     "sqs/without-body": "in the SQS message: has no body",
 }
 RECOGNISE = f"{carriers.__name__}._is_"
@@ -275,6 +293,7 @@ def test_what_is_inside() -> None:
             "Slices": [1, {"Thick": 1.5}],
         },
     }
+    assert inside["activemq/text"] == ""
     assert inside["eventbridge/cloudevent-in-detail"] == {"loaf": "oven-11"}
     assert inside["eventbridge/detail-as-text"] == {"loaf": 5}
     assert inside["eventbridge/new-bus-replay"] == {"loaf": 10}
@@ -286,11 +305,13 @@ def test_what_is_inside() -> None:
     assert inside["kafka/tombstone"] is None
     assert inside["kafka/msk"] == {"loaf": 93, "kind": "rye", "grams": 750.5}
     assert inside["kinesis/aggregate"] == {"loaf": 66}
-    assert inside["kinesis/logs"]["logEvents"][0]["message"] == "oven 64 is hot"
-    assert inside["logs/subscription"]["logEvents"][0]["message"] == "oven 95 is hot"
+    assert inside["kinesis/logs"] == "oven 64 is hot"
+    assert inside["logs/several"] == {"loaf": 152, "oven": "hot"}
+    assert inside["logs/subscription"] == "oven 95 is hot"
     assert inside["none/cloudevent-in-base64"] == {"loaf": "oven-22"}
     assert inside["none/cloudevent-0.3"] == {"loaf": "oven-23"}
     assert inside["none/cloudevent-least"] is None
+    assert inside["rabbitmq/plain"] == {"roll": 143}
     assert inside["sns/text"] == "Fresh bread at five."
     assert inside["sqs/sns"] == {"loaf": 39, "kind": "rye", "grams": 750.5}
     assert inside["sqs/sns-text"] == "Sold out."
@@ -401,7 +422,7 @@ def test_a_message_that_cannot_be_read_comes_back_and_the_others_are_done(functi
     assert summary(running(CARRIERS["sqs/without-body"]), Reply.MESSAGES) == [MESSAGE.format(44)]
     assert len(running.ran) == 1
     assert summary(running(CARRIERS["http/without-body"]), Reply.RESPONSE) == ["400"]
-    with pytest.raises(EventRejected, match="a list of 1 items, the first of them a number"):
+    with pytest.raises(EventRejected, match="a list of 1 item, the first of them a number"):
         running(CARRIERS["none/no-event"])
 
 

@@ -103,7 +103,7 @@ def test_every_event_is_read(name: str) -> None:
         ),
         ("http/ptpy__apiGatewayProxyV2Event.json", 1, "plain", "", "", ""),
         ("kinesis/ptjava__kinesis_event_big.json", 13, "plain", None, "", ""),
-        ("kinesis/ptpy__kinesisStreamCloudWatchLogsEvent.json", 2, "plain", None, "", ""),
+        ("kinesis/ptpy__kinesisStreamCloudWatchLogsEvent.json", 6, "plain", None, None, "DATA_MESSAGE"),
         ("other/ptpy__kafkaEventMsk.json", 1, "plain", None, "", ""),
         ("other/ptpy__s3Event.json", 1, "plain", "", "aws:s3", "ObjectCreated:Put"),
         ("partner/patterns__shopify-eventbridge-lambda__event.json", 1, "eventbridge", None, None, "shopifyWebhook"),

@@ -130,6 +130,55 @@ def test_other_pages_and_methods(start: Start) -> None:
     assert get(health, "/healthz", "POST")[0] == 501
 
 
+# --- by which name it is reached ---
+
+
+def get_as(health: Health, host: str | None, path: str = "/status.json") -> tuple[int, str]:
+    connection = HTTPConnection("127.0.0.1", health.port, timeout=10)
+    try:
+        connection.putrequest("GET", path, skip_host=True)
+        if host is not None:
+            connection.putheader("Host", host)
+        connection.endheaders()
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1:9090", "10.1.2.3:9090", "10.1.2.3", "[::1]:9090", "[fd00::7]", "localhost", "LOCALHOST.:9090",
+        "a.localhost", "worker-7:9090", "Metrics.Internal", None,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/status.json", "/metrics"])
+def test_addresses_loopback_names_and_allowed_names_are_served(start: Start, host: str | None, path: str) -> None:
+    health = start(Status(), lambda: None, metrics=lambda: b"x", allowed=["worker-7", "metrics.internal"])
+
+    assert get_as(health, host, path)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example:9090", "127.0.0.1.evil.example", "localhost.evil.example", "", "x\x1b]0;"]
+)
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/status.json", "/metrics"])
+def test_a_page_whose_name_resolves_to_this_address_reads_nothing(start: Start, host: str, path: str) -> None:
+    status, body = get_as(start(Status(), lambda: None, metrics=lambda: b"x"), host, path)
+
+    assert status == 403
+    assert "use the IP address, or start with --allow-host NAME\n" in body
+    assert body.removesuffix("\n").isprintable()
+
+
+def test_the_configured_name_is_served(start: Start) -> None:
+    health = start(Status(), lambda: None, host="localhost")
+
+    assert health.url == f"http://localhost:{health.port}"
+    assert get_as(health, f"localhost:{health.port}")[0] == 200
+
+
 def test_a_client_that_says_nothing_holds_up_nobody(start: Start) -> None:
     health = start(Status(), lambda: None)
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -140,4 +141,35 @@ def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     logging.getLogger("eventonce").warning("look %s", "here")
     logging.getLogger("eventonce").info("not this")
 
-    assert capsys.readouterr().err == "eventonce: look here\n"
+    line = capsys.readouterr().err
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARNING eventonce: look here\n", line), line
+
+
+def test_other_packages_are_named_in_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    setup()
+    logging.getLogger("botocore.auth").warning("look")
+
+    assert capsys.readouterr().err.endswith("Z WARNING botocore: look\n")
+
+
+def test_what_an_event_says_forges_no_line_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    setup()
+    try:
+        boom({})
+    except ValueError:
+        logging.getLogger("eventonce").exception("a\r\nb \x1b]0;x\x07 \u202e \x9b")
+
+    first, *trace = capsys.readouterr().err.splitlines()
+    assert first.endswith("ERROR eventonce: a\\r\\nb \\x1b]0;x\\x07 \\u202e \\x9b")
+    assert all(line.startswith("    ") and line.isprintable() for line in trace)
+    assert any(line.startswith("    ValueError: no") for line in trace)
+
+
+def test_lines_of_json_hold_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    message = "a\nb \x1b[31m \u202e \x9b \udc80 \U000e0001 é"
+    setup(json=True)
+    logging.getLogger("eventonce").warning(message)
+
+    line = capsys.readouterr().err
+    assert line.removesuffix("\n").isprintable()
+    assert json.loads(line)["message"] == message

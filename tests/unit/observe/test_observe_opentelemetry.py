@@ -1,4 +1,4 @@
-"""Traces: spans that join the event's own trace, and say nothing of its payload."""
+"""Traces: spans that link to the event's own trace, and say nothing of its payload."""
 
 import asyncio
 import json
@@ -10,6 +10,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler
 from opentelemetry.trace import SpanKind, StatusCode
 
 from eventonce import Event
@@ -29,9 +30,9 @@ SECRET = "card 4111"
 class Traces:
     """A provider that keeps its spans."""
 
-    def __init__(self) -> None:
+    def __init__(self, sampler: Sampler = ALWAYS_ON) -> None:
         self.exporter = InMemorySpanExporter()
-        self.provider = TracerProvider(shutdown_on_exit=False)
+        self.provider = TracerProvider(sampler, shutdown_on_exit=False)
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.hook = OpenTelemetryHook(self.provider)
 
@@ -48,7 +49,11 @@ def ids(span: ReadableSpan) -> tuple[str, str | None]:
     return format(span.context.trace_id, "032x"), format(span.parent.span_id, "016x") if span.parent else None
 
 
-def test_a_run_is_a_child_of_the_events_own_span(bench: Bench) -> None:
+def linked(span: ReadableSpan) -> list[tuple[str, str]]:
+    return [(format(link.context.trace_id, "032x"), format(link.context.span_id, "016x")) for link in span.links]
+
+
+def test_a_run_links_to_the_events_own_span(bench: Bench) -> None:
     traces, inside = Traces(), []
 
     def handle(event: Event) -> None:
@@ -57,8 +62,9 @@ def test_a_run_is_a_child_of_the_events_own_span(bench: Bench) -> None:
     (outcome,) = bench.once(hooks=[traces.hook]).run([traced()], handle)
 
     (span,) = traces.spans()
-    assert ids(span) == (TRACE, SPAN)
-    assert [format(each, "032x") for each in inside] == [TRACE]
+    assert linked(span) == [(TRACE, SPAN)]
+    assert span.parent is None
+    assert [format(each, "032x") for each in inside] == [ids(span)[0]] != [TRACE]
     assert (span.name, span.kind) == ("eventonce process id", SpanKind.CONSUMER)
     assert outcome.key is not None
     assert dict(span.attributes or {}) == {
@@ -76,18 +82,30 @@ def test_async_runs_have_a_span_each(bench: Bench) -> None:
 
     asyncio.run(bench.once(hooks=[traces.hook]).arun([traced("a"), traced("b"), {"id": "c"}], handle))
 
-    assert sorted(ids(span) == (TRACE, SPAN) for span in traces.spans()) == [False, True, True]
+    assert sorted(linked(span) == [(TRACE, SPAN)] for span in traces.spans()) == [False, True, True]
 
 
-def test_a_span_that_was_open_before_is_linked(bench: Bench) -> None:
+def test_a_span_that_was_open_before_is_the_parent(bench: Bench) -> None:
     traces = Traces()
 
     with traces.provider.get_tracer("test").start_as_current_span("request") as request:
         bench.once(hooks=[traces.hook]).run([traced()], lambda event: None)
 
     span = traces.spans()[0]
-    assert ids(span) == (TRACE, SPAN)
-    assert [link.context for link in span.links] == [request.get_span_context()]
+    assert span.parent == request.get_span_context()
+    assert linked(span) == [(TRACE, SPAN)]
+
+
+@pytest.mark.parametrize("flag", ["00", "01"])
+@pytest.mark.parametrize("sampled", [True, False])
+def test_a_sender_decides_nothing_about_sampling(bench: Bench, flag: str, *, sampled: bool) -> None:
+    traces = Traces(ParentBased(ALWAYS_ON if sampled else ALWAYS_OFF))
+    event = {**traced(), "traceparent": f"00-{TRACE}-{SPAN}-{flag}"}
+    once = bench.once(hooks=[traces.hook])
+
+    once.run([event, event], lambda event: None)  # a run, and a duplicate
+
+    assert len(traces.spans()) == (2 if sampled else 0)
 
 
 def test_without_a_trace_of_its_own_it_joins_the_open_one(bench: Bench) -> None:
@@ -116,14 +134,14 @@ def test_a_failure_is_recorded_by_its_type_and_not_by_its_message(bench: Bench) 
     assert SECRET not in "".join(span.to_json() for span in traces.spans())
 
 
-def test_a_duplicate_is_seen_in_its_trace(bench: Bench) -> None:
+def test_a_duplicate_links_to_its_trace(bench: Bench) -> None:
     traces = Traces()
     once = bench.once(hooks=[traces.hook])
 
     once.run([traced(), traced(), {"id": "b"}, {"id": "b"}], lambda event: None)
 
     (end,) = [span for span in traces.spans() if span.name == "eventonce duplicate"]  # no new trace for the other
-    assert ids(end) == (TRACE, SPAN)
+    assert linked(end) == [(TRACE, SPAN)]
     assert (end.attributes or {})["eventonce.outcome"] == "duplicate"
     assert "eventonce.first_at" in (end.attributes or {})
 

@@ -67,7 +67,7 @@ class Morgue:
         for name, value in more.items():
             setattr(box, name, value)
         try:
-            letters = [letter for letter in box.letters() if letter.trouble is None]
+            letters = [letter for letter in box.letters() if letter.unreadable is None]
             return Redrive(once, handler or self.note, box, reprocess=reprocess, watch=self._watch).run(letters)
         finally:
             box.close()
@@ -391,7 +391,7 @@ def test_a_line_that_cannot_be_a_letter_is_never_deleted(in_file: Morgue) -> Non
         file.write(b"what is this\n")
     assert in_file.redrive()
     (letter,) = in_file.left()
-    assert letter.trouble is not None
+    assert letter.unreadable is not None
     assert b"what is this\n" in Path(in_file.dead_letter).read_bytes()
 
 
@@ -399,7 +399,7 @@ def test_a_line_that_cannot_be_a_letter_is_never_deleted(in_file: Morgue) -> Non
 def test_a_letter_whose_rule_or_key_is_not_a_string_is_damaged(wrong: dict[str, Any]) -> None:
     fields = {"outcome": "failed", "reason": "", "attempts": 1, "rule": None, "key": None, "time": "", "body": "{}"}
     letter = read_letter(json.dumps({**fields, **wrong}).encode())
-    assert letter.trouble is not None
+    assert letter.unreadable is not None
     assert [group.size for group in groups([letter])] == [1]
 
 

@@ -38,6 +38,32 @@ def test_a_good_pipeline_has_no_findings(tmp_path: Path) -> None:
     assert findings(tmp_path, GOOD) == []
 
 
+REGIONS = """\
+source      = "{}"
+sink        = "events://orders{}"
+dead_letter = "sqs://dead{}"
+"""
+
+
+@pytest.mark.parametrize("source", ["sqs://orders{}", "kinesis://orders{}", "dynamodbstreams://orders{}"])
+def test_an_aws_url_without_a_region_is_warned_of(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def warnings(option: str) -> list[int]:
+        pipeline = lint(tmp_path, REGIONS.format(source.format(option), option, option))
+        pipeline.check_regions()
+        assert all("no AWS region is set; add ?region=REGION" in text for _, _, text in pipeline.findings)
+        return [line for line, _, _ in pipeline.findings]
+
+    assert warnings("") == []
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    assert warnings("") == [1, 2, 3]
+    assert warnings("?region=eu-west-1") == []
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    assert warnings("") == [1, 2, 3]
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert warnings("") == []
+
+
 @pytest.mark.parametrize(
     ("line", "text", "message"),
     [
@@ -59,13 +85,17 @@ def test_a_good_pipeline_has_no_findings(tmp_path: Path) -> None:
         (3, '[[rule]]\nname = "x"\nmatch = { source = "shop" }', "match: source"),
         (3, '[[rule]]\nname = "x"\nversion = "a b"', "is not a path"),
         (3, '[[rule]]\nname = "x"\nignore = ["a"]', "ignore only means something"),
-        (1, "[[rule]]\nkey = 'id'\n", "a rule has no name; give each rule a name of its own"),
         (3, "[[rule]]\nname = 'x'\nkey = [\"floor_time(a, '1 sec')\"]", "rule 'x': key: \"floor_time(a, '1 sec')\""),
         (4, "[[rule]]\nname = 'x'\n\n[rule.match]\nsource = [{ prefx = 's' }]", "did you mean 'prefix'?"),
         (2, "window = '1d'\nrule = [\n  { name = 'x', window = 'soon' },\n]", "window: 'soon' is not a duration"),
         (1, f"a = {'[' * 5000}", "is nested too deep"),
         (1, "[rule]\nname = 'x'", "write each one as [[rule]], with two brackets"),
         (3, "[[rule]]\nname = 'x'\n[[rule]]\nname = 'x'", "rule 'x' exists twice"),
+        (
+            5,
+            "".join(f"[[rule]]\nname = '{name}'\nkey = ['a']\ndigest = 'powertools'\n" for name in "xy"),
+            "rules 'x' and 'y' both have keys of Powertools",
+        ),
         (1, 'use = ["genesis"]', "genesis"),
         (1, 'use = "genesys"', "write the names of presets in a list"),
         (1, 'use = [["genesys"]]', "write the names of presets in a list"),
@@ -250,6 +280,69 @@ def test_what_may_well_be_meant(tmp_path: Path, line: str) -> None:
     assert findings(tmp_path, f'[[rule]]\nname = "r"\n{line}\n') == []
 
 
+ENVELOPES = 'match = { source = ["shop"], "$or" = [{ type = ["a"] }, { detail = { b = [1] } }] }'
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            'key = ["orderId"]',
+            "key: orderId: an envelope has no field 'orderId'; write detail.orderId for one of the data",
+        ),
+        (
+            "key = ['length(lines[*].n)']",
+            "key: length(lines[*].n): an envelope has no field 'lines'; write detail.lines ",
+        ),
+        (
+            "key = ['source || \"a-b\".c']",
+            'key: source || "a-b".c: an envelope has no field \'a-b\'; write detail."a-b" ',
+        ),
+        ('version = "count"', "version: count: an envelope has no field 'count'; write detail.count "),
+        (
+            'key = "content"\nignore = ["sentAt"]',
+            "ignore: sentAt: an envelope has no field 'sentAt'; write detail.sentAt ",
+        ),
+        ('key = "content"\nignore = ["time"]', "ignore: time: only the data counts as content; write detail.time "),
+    ],
+)
+def test_a_path_that_starts_at_no_field_of_an_envelope(tmp_path: Path, line: str, message: str) -> None:
+    rule = f'[[rule]]\nname = "r"\n{line}\n'
+    ((number, level, text),) = findings(tmp_path, f"{rule}{ENVELOPES}\n")
+    assert (number, level) == (2 + len(line.splitlines()), "warning")
+    assert text.startswith(f"rule 'r': {message}")
+    # These may be for plain objects, or for CloudEvents with an attribute of their own.
+    for match in ("", 'match = { type = ["a"] }', 'match = { source = ["a"], tenant = [{ exists = true }] }'):
+        assert findings(tmp_path, f"{rule}{match}\n") == []
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "key = ['source', 'type', '\"detail-type\"', 'data.n', 'detail.n', 'headers.id', 'subject', '*.id', '@.id']",
+        "key = 'content'\nignore = ['detail.a', 'data.b', '**.c', '*.d']",
+        "key = ['sort_by(detail.lines, &n)[0].sku', \"floor_time(time, '1s')\"]\nversion = 'data.version'",
+    ],
+)
+def test_paths_that_start_at_the_event(tmp_path: Path, lines: str) -> None:
+    assert findings(tmp_path, f'[[rule]]\nname = "r"\n{ENVELOPES}\n{lines}\n') == []
+
+
+def test_a_rule_without_a_name_is_reported_by_the_name_it_gets(tmp_path: Path) -> None:
+    assert findings(tmp_path, "[[rule]]\nkey = ['a[']\n")[0][2].startswith("rule 'paths': key: ")
+    checked = lint(tmp_path, "[[rule]]\nkey = 'content'\nignore = ['detail.gone']\n")
+    checked.check_samples([read_event({"source": "shop", "detail-type": "t", "detail": {}})])
+    assert [finding.text for finding in checked.findings] == [
+        "rule 'content': ignore: detail.gone is in none of 1 samples"
+    ]
+
+
+def test_a_pattern_that_cannot_be_read_is_reported_once(tmp_path: Path) -> None:
+    for branches in ("7", "[1, 2]", "[{ source = 1 }, {}]"):
+        found = findings(tmp_path, f'[[rule]]\nname = "r"\nkey = ["x"]\nmatch = {{ "$or" = {branches} }}\n')
+        assert [level for _, level, _ in found] == ["error"]
+
+
 def test_a_preset_that_is_named_twice(tmp_path: Path) -> None:
     assert findings(tmp_path, 'consumer = "c"\nuse = ["stripe", "okta", "stripe"]') == [
         (2, "warning", "use: 'stripe' is listed 2 times; once is enough")
@@ -274,22 +367,22 @@ def test_files_and_folders_that_are_not_there(tmp_path: Path, monkeypatch: pytes
 
 
 def test_what_is_ignored_but_never_there(tmp_path: Path) -> None:
-    checked = lint(tmp_path, GOOD + 'ignore = ["at", "**.trace", "gone.away"]\n')
+    checked = lint(tmp_path, GOOD + 'ignore = ["detail.at", "**.trace", "data.gone.away"]\n')
     events = [{"id": "1", "source": "shop", "detail-type": "t", "detail": {"at": 1, "deep": [{"trace": 2}]}}]
     checked.check_samples([read_event(event) for event in events])
     assert [finding.text for finding in checked.findings] == [
-        "rule 'orders': ignore: gone.away is in none of 1 samples"
+        "rule 'orders': ignore: data.gone.away is in 0 of 1 sample"
     ]
     assert checked.findings[0].line == 8
 
 
 def test_samples_that_no_rule_looks_at_and_samples_without_a_key(tmp_path: Path) -> None:
-    text = '[[rule]]\nname = "a"\nmatch = { source = ["a"] }\nkey = "content"\nignore = ["x"]\n'
+    text = '[[rule]]\nname = "a"\nmatch = { source = ["a"] }\nkey = "content"\nignore = ["detail.x"]\n'
     checked = lint(tmp_path, text + '[[rule]]\nname = "b"\nmatch = { source = ["b"] }\nkey = ["detail.n"]\n')
     details: list[Any] = [{"n": 1}, {"m": 1}, {}]
     checked.check_samples([read_event({"source": "b", "detail-type": "t", "detail": detail}) for detail in details])
     assert checked.findings == [
-        (5, "warning", "rule 'a': it matches none of 3 samples, so its ignored paths were not checked"),
+        (5, "warning", "rule 'a': it matches 0 of 3 samples, so its ignored paths were not checked"),
         (
             6,
             "warning",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from eventonce.engine import Once
 from eventonce.errors import ConfigError
 from eventonce.event.keys import KEY_BYTES
 from eventonce.rules.rule import Rule
@@ -47,7 +48,7 @@ batch = 10
 name = "orders"
 match = { source = ["shop"] }
 key = "content"
-ignore = ["timestamp", "metadata.requestId"]
+ignore = ["detail.timestamp", "detail.metadata.requestId"]
 window = "1h"
 
 [[rule]]
@@ -104,7 +105,7 @@ def test_a_file_says_everything(write: Callable[[str], str]) -> None:
                 name="orders",
                 match={"source": ["shop"]},
                 key="content",
-                ignore=["timestamp", "metadata.requestId"],
+                ignore=["detail.timestamp", "detail.metadata.requestId"],
                 window="1h",
                 on_store_error="process",
             ),
@@ -171,7 +172,7 @@ def test_an_unknown_name_gets_the_nearest_right_one(write: Callable[[str], str],
 
 
 def test_a_name_that_is_like_none_gets_all_of_them(write: Callable[[str], str]) -> None:
-    with refused("pipeline.toml: unknown setting 'xyzzy'; use consumer, store, source, sink, dead_letter,"):
+    with refused("pipeline.toml: unknown setting 'xyzzy'; use consumer, store, store_password, source, sink,"):
         load(write("xyzzy = 1"))
 
 
@@ -312,10 +313,22 @@ def test_a_wrong_value_in_a_rule_is_reported_with_the_rule(write: Callable[[str]
     assert line.partition(" ")[0] in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["[[rule]]\nkey = 'id'", "[[rule]]\nname = ''"])
-def test_a_rule_without_a_name_is_refused(write: Callable[[str], str], text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^pipeline\.toml: rule 1: .*name"):
-        load(write(text))
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("key = 'id'", "id"), ("name = ''", "id"), ("key = 'content'", "content"), ("key = ['detail.n']", "paths")],
+)
+def test_a_rule_without_a_name_is_called_after_its_key(write: Callable[[str], str], text: str, name: str) -> None:
+    assert [rule.name for rule in load(write(f"[[rule]]\n{text}")).rule] == [name]
+
+
+def test_a_name_that_is_not_a_string_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a rule has the name 7, which is not a string"):
+        Rule(name=7)  # type: ignore[arg-type]
+
+
+def test_two_rules_need_two_names() -> None:
+    with pytest.raises(ConfigError, match="rule 'content' exists twice; give each rule a name of its own"):
+        Once("memory:", rules=[Rule(key="content", match={"source": ["a"]}), Rule(key="content")])
 
 
 @pytest.mark.parametrize("text", ["[rule]\nname = 'orders'", "rule = 'orders'", "rule = ['orders']", "rule = [1]"])

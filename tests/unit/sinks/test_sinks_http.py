@@ -184,13 +184,16 @@ def test_a_token_comes_from_the_environment(
     assert "authorization" not in named.headers
 
 
+@pytest.mark.parametrize("token", [None, "", " \n"])
 def test_a_token_that_is_not_there_stops_everything(
-    receiver: Receiver, opened: Callable[[str], HttpSink], monkeypatch: pytest.MonkeyPatch
+    token: str | None, receiver: Receiver, opened: Callable[[str], HttpSink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("API_TOKEN", raising=False)
+    if token is not None:
+        monkeypatch.setenv("API_TOKEN", token)
     sink = opened(f"{receiver.url}#token_env=API_TOKEN")
 
-    with pytest.raises(SinkError, match="environment variable API_TOKEN is not set"):
+    with pytest.raises(SinkError, match="environment variable API_TOKEN is not set or blank"):
         send(sink)
     assert receiver.requests == []
 
@@ -441,6 +444,7 @@ def test_it_is_opened_by_url_and_connects_to_nothing() -> None:
         ("https://host/in#timeout=0", "timeout: '0' is not a duration"),
         ("https://host/in#timeout=0s", "timeout: 0 leaves no time"),
         ("https://host/in#header=x-api-key", "header= has no value; add token_env="),
+        ("https://host/in#token_env=", "token_env= names no environment variable; write token_env=NAME"),
         ("https://host/in#token_env=T&header=x api", "header=x api is not a valid header"),
         ("https://host/in#token_env=T&header=Idempotency-Key", "header=Idempotency-Key is not a valid header"),
     ],

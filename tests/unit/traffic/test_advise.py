@@ -240,7 +240,7 @@ def test_what_is_unique_per_copy_is_neither_in_the_key_nor_in_the_content(tmp_pa
     (advice,) = check(tmp_path, traffic)
 
     assert advice.rule.key == "content"
-    assert advice.rule.ignore == (f'"{name}"' if "-" in name else name,)
+    assert advice.rule.ignore == (f'detail."{name}"' if "-" in name else f"detail.{name}",)
 
 
 @pytest.mark.parametrize("name", ["attempt", "version", "price", "sequence"])
@@ -257,7 +257,7 @@ def test_a_number_that_differs_may_say_something(tmp_path: Path, name: str) -> N
     assert (advice.rule.key, advice.confidence) == ("id", "low")
     assert any(f"differ only in detail.meta.{name}" in each for each in warnings(advice))
     others = to_json([advice], Totals(1))["kinds"][0]["alternatives"]
-    assert {"if": "if those are copies", "key": "content", "ignore": [f"meta.{name}"]} in others
+    assert {"if": "if those are copies", "key": "content", "ignore": [f"detail.meta.{name}"]} in others
 
 
 def test_what_differs_under_one_id_belongs_to_the_delivery(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_an_unnamed_unique_value_is_excused_where_the_time_agrees(tmp_path: Path
 
     (advice,) = check(tmp_path, traffic)
 
-    assert (advice.rule.key, advice.rule.ignore) == ("content", ("x",))
+    assert (advice.rule.key, advice.rule.ignore) == ("content", ("detail.x",))
 
 
 def test_a_stamp_that_differs_by_milliseconds(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_stamp_in_epoch_milliseconds(tmp_path: Path) -> None:
 
     (advice,) = check(tmp_path, traffic)
 
-    assert (advice.rule.key, advice.rule.ignore) == ("content", ("ts",))
+    assert (advice.rule.key, advice.rule.ignore) == ("content", ("detail.ts",))
 
 
 def test_nested_fields_and_fields_in_lists(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_nested_fields_and_fields_in_lists(tmp_path: Path) -> None:
 
     (advice,) = check(tmp_path, traffic)
 
-    assert (advice.rule.key, advice.rule.ignore) == ("content", ("items[*].receiptId",))
+    assert (advice.rule.key, advice.rule.ignore) == ("content", ("detail.items[*].receiptId",))
 
 
 # --- whatever a field is called, and however it is spelled ---
@@ -659,7 +659,9 @@ def test_a_token_alone_needs_a_sender_that_tries_again_soon() -> None:
 
     assert (advice.rule.key, advice.confidence) == ("id", "low")
     assert any("may be copies under new ids" in each for each in warnings(advice))
-    assert '# if those are copies: key = "content", ignore = ["sentAt", "traceId"]' in toml([advice], Totals(1))
+    assert '# if those are copies: key = "content", ignore = ["detail.sentAt", "detail.traceId"]' in toml(
+        [advice], Totals(1)
+    )
 
 
 def test_an_id_alone_is_that_of_what_the_event_is_about(tmp_path: Path) -> None:
@@ -742,7 +744,7 @@ def test_changes_are_not_distinguished_by_the_id_of_what_is_changed(tmp_path: Pa
 
     (advice,) = check(tmp_path, traffic)
 
-    assert (advice.rule.key, advice.rule.ignore) == ("content", ("sentAt", "traceId"))
+    assert (advice.rule.key, advice.rule.ignore) == ("content", ("detail.sentAt", "detail.traceId"))
 
 
 def test_a_key_by_an_id_warns_that_a_change_would_be_dropped() -> None:
@@ -751,7 +753,9 @@ def test_a_key_by_an_id_warns_that_a_change_would_be_dropped() -> None:
     assert (advice.rule.key, advice.confidence) == (("detail.orderId",), "medium")
     assert any("such as a change, would be dropped" in each for each in warnings(advice))
     text = toml([advice], Totals(1))
-    assert '# if other content makes another event: key = "content", ignore = ["sentAt", "traceId"]' in text
+    assert (
+        '# if other content makes another event: key = "content", ignore = ["detail.sentAt", "detail.traceId"]' in text
+    )
 
 
 def test_changes_of_older_things_are_left_to_their_ids(tmp_path: Path) -> None:
@@ -1047,7 +1051,7 @@ def test_two_types_in_one_kind_are_told_apart_by_what_they_say(tmp_path: Path) -
 
     (advice,) = check(tmp_path, traffic)
 
-    assert (advice.rule.key, advice.rule.ignore) == ("content", ("sentAt",))
+    assert (advice.rule.key, advice.rule.ignore) == ("content", ("detail.sentAt",))
 
 
 def test_a_number_of_an_event_that_is_sent_again_with_it(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from eventonce.event.keys import canonical
 from eventonce.event.stamp import add_stamp
 from eventonce.rules import Rulebook
 from eventonce.rules.rule import Rule
+from eventonce.text import printable
 from eventonce.traffic import file_ranges, fingerprint
 from eventonce.traffic.archive import Archive, RecordedEvent, time_ms
 from eventonce.traffic.audit import audit
@@ -41,12 +42,12 @@ from eventonce.traffic.ledger import (
     Index,
 )
 from eventonce.traffic.report import AuditReport, Counts, TypeReport
-from eventonce.traffic.report_html import html
-from eventonce.traffic.report_text import printable, text
+from eventonce.traffic.report_html import html as page_of
+from eventonce.traffic.report_text import text
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ORDERS = Rule(name="orders", key=["detail.order"], window="1d")
-CONTENT = Rule(name="content", key="content", ignore=["sent"])
+CONTENT = Rule(name="content", key="content", ignore=["detail.sent"])
 
 
 def event(number: int = 1, at: float | None = 0, /, **fields: Any) -> dict[str, Any]:
@@ -67,6 +68,10 @@ def rulebook(*rules: Rule, window: str = "14d") -> Rulebook:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "traffic.jsonl"
+
+
+def html(report: AuditReport, rules: str = "pipeline.toml") -> str:
+    return page_of(report, rules, datetime(2026, 11, 19, 22, 5, tzinfo=UTC))
 
 
 def report_on(file: Path, documents: Iterable[Any], *rules: Rule, **settings: Any) -> AuditReport:
@@ -93,7 +98,7 @@ def test_duplicates_under_the_pipeline_and_what_id_and_content_would_have_found(
 
     counts = only(report_on(file, traffic, ORDERS)).counts
 
-    assert counts == Counts(events=5, distinct=3, duplicates=2, only_id=1)
+    assert counts == Counts(events=5, distinct=3, duplicates=2, new_id=1, only_id=1)
 
 
 def test_what_only_the_content_would_have_found(file: Path) -> None:
@@ -102,7 +107,35 @@ def test_what_only_the_content_would_have_found(file: Path) -> None:
     by_id, by_content = (only(report_on(file, traffic, *rules)).counts for rules in ([], [CONTENT]))
 
     assert by_id == Counts(events=4, distinct=4, only_content=2)
-    assert by_content == Counts(events=4, distinct=2, duplicates=2)
+    assert by_content == Counts(events=4, distinct=2, duplicates=2, new_id=2)
+
+
+def test_copies_that_a_key_by_id_would_have_missed(file: Path) -> None:
+    traffic = [
+        event(1, 0),
+        event(1, 1),  # delivered again
+        event(1, 2, id="again"),  # sent again by the producer
+        event(1, 3, id="again"),  # and that delivered again
+        event(1, 4, id="changed", detail={"order": 1, "sum": 6}),
+        event(1, 5, id=""),  # which has no id that another could be
+        event(1, 2 * DAY // 1000, id="late"),  # which runs
+    ]
+
+    report = report_on(file, traffic, ORDERS)
+
+    assert only(report).counts == Counts(
+        events=7, distinct=1, duplicates=5, late=1, new_id=2, suspicious=1, suspicious_new_id=1
+    )
+    for shown in (text(report), Page(html(report)).words):
+        assert "2 copies came under another id, so a key by id would have missed them." in shown
+        assert "1 of them differs in content: look at the suspicious drops." in shown
+
+
+def test_what_runs_and_may_be_a_copy_is_said_of_a_key_by_id(file: Path) -> None:
+    report = report_on(file, [event(1), event(1, 3, id="other")])
+
+    assert "another id, so a key by id" not in text(report)
+    assert "1 event that runs repeats an earlier content under another id" in text(report)
 
 
 def test_what_id_and_content_both_would_have_found(file: Path) -> None:
@@ -180,7 +213,7 @@ def test_ten_thousand_events_with_known_answers(file: Path) -> None:
     "rules",
     [
         [],
-        [Rule(name="content", key="content", ignore=["sent"])],
+        [Rule(name="content", key="content", ignore=["detail.sent"])],
         [Rule(name="a", match={"source": ["shop"]}, key=["detail.order"], otherwise="content"), CONTENT],
         [Rule(name="versions", key=["detail.order"], version="detail.sum")],
         [Rule(name="replays", key="id", replay="reprocess")],
@@ -883,6 +916,27 @@ def test_the_page_escapes_what_comes_from_the_traffic(hostile: AuditReport) -> N
     assert not {"\x1b", "\u202e"} & set(made)
 
 
+def test_the_page_has_its_rules_and_its_date(hostile: AuditReport) -> None:
+    words = Page(html(hostile, "<rules>.toml")).words
+
+    assert "Rules: <rules>.toml. Made at 2026-11-19 22:05 UTC." in words
+
+
+def test_the_page_explains_every_count_on_its_cards(file: Path) -> None:
+    words = Page(html(report_on(file, [event(1)]))).words
+
+    assert "suspiciousof the duplicates, those with another content" in words
+    assert "laterun again: copies of a known key, when the configured window has expired" in words
+
+
+def test_every_cell_has_its_head_for_a_phone(file: Path) -> None:
+    made = html(report_on(file, [event(1), event(1, 3)]))
+
+    assert made.count("<td") == made.count("<td data-head") + made.count("<td class=name data-head")
+    assert made.count("data-head='duplicates'") == 2  # of its type, and of all
+    assert "@media (max-width" in made
+
+
 def test_the_page_needs_nothing_from_elsewhere(hostile: AuditReport) -> None:
     made = html(hostile)
 
@@ -896,8 +950,8 @@ def test_the_page_has_a_plot_for_each_histogram(file: Path) -> None:
 
     made = html(report_on(file, traffic))
 
-    assert made.count("<svg") == 4
-    assert made.count("<rect") == 3 + 3
+    assert made.count("role=img") == 4
+    assert made.count("width:100.0%") == 3 + 3
 
 
 def test_the_table_moves_no_cursor(hostile: AuditReport) -> None:
@@ -961,8 +1015,8 @@ def test_the_json_form_is_stable(hostile: AuditReport) -> None:
     assert shape_of(fields) == SHAPE
     assert shape_of(group) == GROUP
     assert list(fields["totals"]) == [
-        *("events", "distinct", "duplicates", "stale", "late", "only_id", "only_content", "id_and_content"),
-        *("suspicious", "rejected", "replayed"),
+        *("events", "distinct", "duplicates", "new_id", "stale", "late", "only_id", "only_content", "id_and_content"),
+        *("suspicious", "suspicious_new_id", "rejected", "replayed"),
     ]
     assert group["rules"] == [{"rule": HOSTILE, "window": "14d", "events": 2}]
     assert group["between"]["windows"][0] == {"percent": 99.0, "gap_ms": 1000, "window": "1s"}

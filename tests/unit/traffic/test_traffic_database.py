@@ -67,6 +67,18 @@ def test_in_several_processes(archive: Path) -> None:
 
     assert report == audit_in_memory(Archive([str(archive)]), rulebook(rules))
     assert sum(steps) == report.totals.events
+    assert report.totals.new_id > report.totals.suspicious_new_id > 0
+
+
+def test_copies_under_another_id_and_without_one(tmp_path: Path) -> None:
+    ids = ("a", "a", "b", "", "b", "c")
+    lines = [b'{"id": "%s", "source": "s", "detail-type": "t", "detail": {"n": 1}}\n' % name.encode() for name in ids]
+    (tmp_path / "traffic.jsonl").write_bytes(b"".join(lines))
+    rules = rulebook([Rule(name="n", key=["detail.n"])])
+
+    reports = [engine(Archive([str(tmp_path)]), rules, processes=1) for engine in (audit_in_memory, audit)]
+
+    assert [(each.totals.duplicates, each.totals.new_id) for each in reports] == [(5, 2), (5, 2)]
 
 
 def test_more_sources_than_are_counted_apart(tmp_path: Path, small_parts: None) -> None:

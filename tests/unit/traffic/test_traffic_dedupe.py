@@ -72,7 +72,7 @@ def test_the_first_copy_is_kept_where_it_was(folder: Path, tmp_path: Path) -> No
 def test_the_figures_are_those_of_the_audit(archive: Path, tmp_path: Path, small_parts: None) -> None:
     rules = [
         Rule(name="v", match={"source": ["s1", "s2"]}, key=["detail.order"], version="detail.version", window="2d"),
-        Rule(name="c", key="content", ignore=["word"], refresh=True, window="1d"),
+        Rule(name="c", key="content", ignore=["detail.word"], refresh=True, window="1d"),
     ]
     rulebook = Rulebook("c", rules, identity("3d", "retry"))
     totals = audit(Archive([str(archive)]), rulebook).totals
@@ -116,9 +116,9 @@ def test_what_is_rejected_is_beside_it_as_dead_letters_are(tmp_path: Path) -> No
     result = dedupe(tmp_path / "in.jsonl", out=tmp_path / "out")
 
     letters = [read_letter(line) for line in files(tmp_path / "out")["rejected/in.jsonl.jsonl"].splitlines()]
-    assert [letter.trouble for letter in letters] == [None] * 4
+    assert [letter.unreadable for letter in letters] == [None] * 4
     assert [letter.body for letter in letters] == [b'{"no": "id"}', b"{cut off", b"\xff\xfe", b'{"no": "id"}']
-    assert [letter.place for letter in letters] == [f"{tmp_path / 'in.jsonl'}:{line}" for line in (2, 3, 4, 5)]
+    assert [letter.location for letter in letters] == [f"{tmp_path / 'in.jsonl'}:{line}" for line in (2, 3, 4, 5)]
     assert all("has no id" in letter.reason or "JSON" in letter.reason for letter in letters)
     assert (result.kept, result.rejected, result.complete) == (1, 4, False)
 

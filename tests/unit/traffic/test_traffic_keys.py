@@ -16,7 +16,7 @@ RULES = Rulebook(
     "golden",
     [
         Rule(name="orders", match={"source": ["shop"]}, key=["detail.order"], version="detail.version"),
-        Rule(name="content", match={"source": ["sensor"]}, key="content", ignore=["at"]),
+        Rule(name="content", match={"source": ["sensor"]}, key="content", ignore=["detail.at"]),
     ],
     identity("14d", "retry"),
 )

@@ -311,6 +311,7 @@ def test_gzip_and_messages_of_sns_are_unpacked(hooks: Hooks) -> None:
         (BRIDGE, {"idempotency_key": '""'}, 400, "1 to 255"),
         (BRIDGE, {"idempotency_key": "k" * 256}, 400, "1 to 255"),
         (b"[]", {}, 400, "empty list"),
+        (b'["PayloadS3Pointer", {"s3BucketName": "b", "s3Key": "k"}]', {}, 400, "read it with that client and pass"),
         (b"[" * 5000, {}, 400, "nested"),
         ({"n": 1}, {}, 400, "has no id"),
         ({"n": 1}, {"ce_specversion": "1.0"}, 400, "ce-id"),

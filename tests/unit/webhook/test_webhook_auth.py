@@ -389,6 +389,35 @@ def test_every_scheme_can_be_named(query: str) -> None:
     assert read_url(f"http://[::1]:0?{query}").auth is not None
 
 
+@pytest.mark.parametrize(
+    ("make", "label"),
+    [
+        (Bearer, "Bearer"),
+        (Stripe, "Stripe"),
+        (github, "github"),
+        (shopify, "shopify"),
+        (generic, "Hmac"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("secrets", "problem"),
+    [
+        ([], "secret 1 is missing or blank; set it"),
+        ([""], "secret 1 is missing or blank; set it"),
+        (["s-1", " \t\n"], "secret 2 is missing or blank; set it"),
+        ([None], "secret 1 is missing or blank; set it"),  # os.environ.get
+        ([b"s-1"], "secret 1 is a bytes; use a string"),
+        ([["s-1"]], "secret 1 is a list; use a string"),
+    ],
+)
+def test_a_blank_secret_is_refused_by_name(
+    make: Callable[..., Any], label: str, secrets: list[Any], problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^auth: {label}: {problem}") as caught:
+        make(*secrets)
+    assert "s-1" not in str(caught.value)
+
+
 @pytest.mark.usefixtures("_secrets")
 @pytest.mark.parametrize(
     ("url", "why"),
@@ -400,8 +429,8 @@ def test_every_scheme_can_be_named(query: str) -> None:
         ("http://user:s-1@localhost:1/", "secret_env"),
         ("http://localhost:1/?auth=gitlab", "github"),
         ("http://localhost:1/?auth=github", "names no environment variable"),
-        ("http://localhost:1/?auth=github&secret_env=NOWHERE", "NOWHERE is not set"),
-        ("http://localhost:1/?auth=github&secret_env=EMPTY", "EMPTY is not set"),
+        ("http://localhost:1/?auth=github&secret_env=NOWHERE", "NOWHERE is not set or blank"),
+        ("http://localhost:1/?auth=github&secret_env=EMPTY", "EMPTY is not set or blank"),
         ("http://localhost:1/?auth=github&secret=s-1", "unknown option 'secret'"),
         ("http://localhost:1/?auth=hmac&secret_env=NEW", "header="),
         ("http://localhost:1/?auth=hmac&secret_env=NEW&header=x&encoding=octal", "octal"),

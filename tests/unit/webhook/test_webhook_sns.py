@@ -280,6 +280,16 @@ def decoder(monkeypatch: pytest.MonkeyPatch) -> Decoder:
 HOSTILE = b'{"TopicArn": "arn:aws:sns:us-east-1:999999999999:evil", "x": [' + b"1e300," * 150_000 + b"0]}"
 
 
+def test_a_signed_message_that_points_to_s3_is_refused_with_the_remedy(net: Net) -> None:
+    pointer = '["software.amazon.payloadoffloading.PayloadS3Pointer",{"s3BucketName":"b","s3Key":"k"}]'
+    seen: list[Event] = []
+    app = Webhook(Once("memory:", consumer="c"), seen.append, auth=Sns(TOPIC, fetch=net))
+    response = asyncio.run(ask(app, signed({**NOTICE, "Message": pointer})))
+    assert (response.status, seen) == (400, [])
+    assert "is a pointer to a payload in S3 by the extended client of SQS or SNS" in response.body["error"]
+    app.close()
+
+
 @pytest.mark.parametrize("body", [HOSTILE, b"[" * 100_000, b"", b'{"id": "raw delivery"}'])
 def test_a_body_that_names_no_topic_of_ours_is_not_parsed(body: bytes, net: Net, decoder: Decoder) -> None:
     app = Webhook(Once("memory:", consumer="c"), [].append, auth=Sns(TOPIC, fetch=net))

@@ -1,6 +1,7 @@
 """The worker on a queue: what is acked, what is redelivered, how it stops, and what it says of outages."""
 
 import asyncio
+import gzip
 import json
 import logging
 import threading
@@ -18,6 +19,7 @@ from eventonce.claims.protocol import ClaimRequest
 from eventonce.cli.log_filter import Repeats
 from eventonce.clock import SystemClock
 from eventonce.dead_letters.file import DeadFile
+from eventonce.dead_letters.letter import letter_deliveries, read_letter
 from eventonce.errors import SinkError, SourceError, StoreUnusable
 from eventonce.event import Delivery, Event
 from eventonce.event.reading import split_events
@@ -208,6 +210,38 @@ def test_what_cannot_be_read_is_kept_with_its_bytes_and_the_others_go_on(pool: M
     assert [letter["message"] for letter in dead(tmp_path)] == [f"m-{number}" for number in range(1, len(broken) + 1)]
     assert [letter.get("body", "").encode() for letter in dead(tmp_path) if "body" in letter] == broken[:4] + [b"[]"]
     assert all(letter["reason"].startswith("in the SQS message: ") for letter in dead(tmp_path))
+
+
+def test_a_pointer_of_an_extended_client_is_a_dead_letter_and_never_handed_on(pool: Make, tmp_path: Path) -> None:
+    pointer = b'["software.amazon.payloadoffloading.PayloadS3Pointer",{"s3BucketName":"b","s3Key":"k"}]'
+    queue, handler = Queue(pointer, {"id": "a"}), Fails()
+    pool(queue, handler).run(GRACE)
+    (letter,) = dead(tmp_path)
+    assert (handler.ran, letter["message"], letter["body"].encode()) == (["a"], "m-0", pointer)
+    assert "read it with that client and pass the payload to once.run" in letter["reason"]
+
+
+def log_batch(*lines: str, packed: bool) -> bytes:
+    names = {"messageType": "DATA_MESSAGE", "owner": "1", "logGroup": "g", "logStream": "s"}
+    events = [{"id": f"l-{line}", "timestamp": 1767603600000, "message": line} for line in lines]
+    raw = json.dumps({**names, "logEvents": events}).encode()
+    return gzip.compress(raw) if packed else raw
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_record_of_logs_is_acked_when_all_its_log_events_have_ended(
+    pool: Make, bench: Bench, tmp_path: Path, packed: bool
+) -> None:
+    handler = Fails(**{"l-b": 9})
+    queue = Queue(log_batch("a", "b", packed=packed), again=True)
+    pool(queue, handler, bench.once(max_attempts=2)).run(GRACE)
+    assert queue.acked == ["h-0"]
+    assert sorted(handler.ran) == ["l-a", "l-b", "l-b"]
+    (letter,) = dead(tmp_path)
+    (again,) = letter_deliveries(read_letter(json.dumps(letter).encode()))
+    assert again.event is not None
+    assert (again.event.id, again.event.data, again.event.source) == ("l-b", "b", "g")
+    assert list(again.event.named_by) == letter["named_by"] != []
 
 
 def test_the_id_of_a_message_serves_where_its_event_has_none(pool: Make) -> None:

@@ -12,6 +12,7 @@ from eventonce.cli.tour.tour import Charges
 from eventonce.cli.tour.traffic import DemoTraffic
 from eventonce.clients.aws import client
 from eventonce.errors import EventOnceError
+from eventonce.text import counted
 
 _PIPELINE = """\
 consumer    = "billing"
@@ -57,7 +58,7 @@ class CloudTour:
             self._until(lambda: self.charges().rows >= self._orders // 2, show)
             workers[0].send_signal(signal.SIGKILL)
             workers[0].wait()
-            say(f"worker a killed with SIGKILL half-way, after {self.charges().rows} charges")
+            say(f"worker a killed with SIGKILL half-way, after {counted(self.charges().rows, 'charge')}")
             workers[0] = self._start("a")
             say(f"worker a started again (pid {workers[0].pid})")
             self._until(lambda: publisher.poll() is not None and self._queue_is_empty(), show)

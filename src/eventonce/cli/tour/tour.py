@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eventonce.cli.tour.traffic import DemoTraffic
+from eventonce.text import counted
 
 _PIPELINE = """\
 consumer    = "billing"
@@ -52,7 +53,7 @@ class Tour:
             self._watch(workers, show, until=self._stream.orders // 2)
             workers[0].send_signal(signal.SIGKILL)
             workers[0].wait()
-            say(f"worker a killed with SIGKILL half-way, after {self.charges().rows} charges")
+            say(f"worker a killed with SIGKILL half-way, after {counted(self.charges().rows, 'charge')}")
             workers[0] = self._start("a")
             say(f"worker a started again (pid {workers[0].pid}), with its whole inbox from the beginning")
             self._watch(workers, show, until=None)

@@ -12,7 +12,7 @@ import msgspec
 from eventonce.clock import to_datetime
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.event.formats import cloudevents, eventbridge, gateway
+from eventonce.event.formats import cloudevents, eventbridge, gateway, logs
 from eventonce.event.formats import new_bus as bus
 from eventonce.event.formats.headers import readable
 from eventonce.event.formats.plain import text
@@ -22,6 +22,11 @@ from eventonce.event.keys import canonical
 Document = dict[str, Any]
 TRACE_NAMES = ("traceparent", "tracestate", "AWSTraceHeader")
 _ATTRIBUTES = ("attributes", "messageAttributes", "Attributes", "MessageAttributes")  # of Lambda, and of SQS and SNS
+_SERVICES = {"aws:docdb": "Amazon DocumentDB"}  # whose batches are not taken apart
+_POINTER = (
+    "is a pointer to a payload in S3 by the extended client of SQS or SNS, not the event; read it with that client and "
+    "pass the payload to once.run, or send payloads that fit into the message"
+)
 
 
 class Carried(NamedTuple):
@@ -30,7 +35,7 @@ class Carried(NamedTuple):
     `body` is an `Event` if there is nothing to read. `origin` is the queue, topic, stream or cluster that the name is
     unique in. `unreadable` is the reason if there is no body to read. Then `body` is the carrier's record or text as it
     came. `headers` are the readable headers of a request, and None if it was not a request. `tombstone` marks a Kafka
-    record without a value.
+    record without a value. `fields` are what a broker's message has beside its body, under the broker's name.
     """
 
     body: bytes | str | Document | Event
@@ -41,6 +46,7 @@ class Carried(NamedTuple):
     origin: str = ""
     headers: Mapping[str, str] | None = None
     tombstone: bool = False
+    fields: Mapping[str, Any] = {}
 
     @property
     def namer(self) -> str:
@@ -51,12 +57,15 @@ class Carried(NamedTuple):
     @property
     def names_itself(self) -> bool:
         """Return whether the event says what its name is unique within, as a record of a table's stream does."""
-        return self.carrier in ("dynamodb", "pipes-dynamodb", "dynamodbstreams")
+        is_log_event = self.carrier == "logs" and isinstance(self.body, dict)
+        return is_log_event or self.carrier in ("dynamodb", "pipes-dynamodb", "dynamodbstreams")
 
 
 def unpack(document: object) -> list[Carried]:
     """Return the messages in a document: one for each record of a batch or item of a list, else the document itself."""
     if isinstance(document, list):  # EventBridge Pipes, a batch of CloudEvents, entries of PutEvents
+        if _is_pointer(document):
+            return [Carried(document[1], unreadable=_POINTER)]
         return [carried for item in document for carried in _item(item)]
     if isinstance(document, Mapping):
         body = document if isinstance(document, dict) else dict(document)
@@ -127,9 +136,41 @@ def _of_put_events(_: Document, entries: Any) -> list[Carried] | None:
     return [_checked(_one, entry) for entry in entries]
 
 
+def _of_activemq(document: Document, messages: Any) -> list[Carried] | None:
+    if not isinstance(messages, list) or _READERS.get(_source(document)) is not _activemq:
+        return None
+    broker = {"eventSourceArn": document.get("eventSourceArn")}
+    return [_checked(_activemq, _add(broker, message)) for message in messages]
+
+
+def _of_rabbitmq(document: Document, queues: Any) -> list[Carried] | None:
+    if not isinstance(queues, dict) or _READERS.get(_source(document)) is not _rabbitmq:
+        return None
+    carried = []
+    for queue, messages in queues.items():
+        origin = {"eventSourceArn": document.get("eventSourceArn"), "eventSourceKey": queue}
+        items = messages if isinstance(messages, list) else [messages]
+        carried += [_checked(_rabbitmq, _add(origin, message)) for message in items]
+    return carried
+
+
+def _add(fields: Document, record: Any) -> Any:
+    """Return a record with fields of its batch, as an item of a pipe has them."""
+    return record | fields if isinstance(record, dict) else record
+
+
+def _of_logs(document: Document, _: Any) -> list[Carried] | None:
+    if not logs.recognises_batch(document) or logs.recognises(document):
+        return None
+    return [Carried(part, "logs") if isinstance(part, dict) else _not_an_object(part) for part in logs.split(document)]
+
+
 _BATCHES: tuple[tuple[str, Callable[[Document, Any], list[Carried] | None]], ...] = (
     ("Records", _of_lambda),
     ("records", _of_firehose_or_kafka),
+    ("messages", _of_activemq),
+    ("rmqMessagesByQueue", _of_rabbitmq),
+    ("logEvents", _of_logs),
     ("Messages", _of_receive_message),
     ("Entries", _of_put_events),
 )
@@ -152,7 +193,7 @@ def _one(body: Document) -> Carried:
     if source in _READERS:
         return _READERS[source](body)
     if source:
-        return _own_record(body, source)
+        return _of_service(body, source)
     for recognises, read in _SHAPES:
         if recognises(body):
             return read(body)
@@ -165,12 +206,26 @@ def _source(record: Any) -> str:
     return source if isinstance(source, str) else ""
 
 
-def _own_record(record: Document, source: str) -> Carried:
-    """Return a record that a service wrote itself, as S3 and CloudTrail do. It is the event."""
-    if "eventVersion" not in record:
-        return Carried(record)  # its sender's claim alone
-    carrier = "cloudtrail" if source.endswith(".amazonaws.com") else source.removeprefix("aws:")
-    return Carried(record, carrier, _name(record, "eventID"))
+def _of_service(record: Document, source: str) -> Carried:
+    """Return a record that a service wrote itself, as S3 and CloudTrail do, as the event. Refuse a batch of a service.
+
+    As one event a batch would have a key that no retry of it has.
+    """
+    if "eventVersion" in record:
+        carrier = "cloudtrail" if source.endswith(".amazonaws.com") else source.removeprefix("aws:")
+        return Carried(record, carrier, _name(record, "eventID"))
+    if source.startswith("aws:") and any(map(_holds_records, record.values())):
+        service = _SERVICES.get(source) or f"{source!r:.80}"
+        reason = f"is a batch of {service}, which is not taken apart; pass its events one by one to once.run"
+        return Carried(record, source.removeprefix("aws:"), unreadable=reason)
+    return Carried(record)  # its sender's claim alone
+
+
+def _holds_records(value: Any) -> bool:
+    """Return whether a value is a list of objects or an object of lists, as batches have one."""
+    if isinstance(value, dict):
+        return bool(value) and all(isinstance(item, list) for item in value.values())
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
 
 
 def _sqs(record: Document) -> Carried:
@@ -200,10 +255,7 @@ def _kinesis(record: Document) -> Carried:
     inner = record.get("kinesis")  # which Pipes leave out
     holder = inner if isinstance(inner, dict) else record
     stream = _string(record, "eventSourceARN").partition("/consumer/")[0]  # with enhanced fan-out it names a consumer
-    name = _name(record, "eventID")
-    if holder.get("data") == "":  # Kinesis accepts such a record, and a worker reads it as empty text
-        return Carried(b"", "kinesis", name, origin=stream)
-    return _packed("kinesis", name, record, holder, "data")._replace(origin=stream)
+    return _message("kinesis", _name(record, "eventID"), record, holder)._replace(origin=stream)
 
 
 def _dynamodb(record: Document) -> Carried:
@@ -215,17 +267,42 @@ def _firehose(record: Document) -> Carried:
     return _packed("firehose", _name(record, "recordId"), record, record, "data")
 
 
+def _activemq(message: Document) -> Carried:
+    carried = _message("activemq", _name(message, "messageID"), message, message)
+    return carried._replace(origin=_string(message, "eventSourceArn"), fields={"activemq": _beside_data(message)})
+
+
+def _rabbitmq(message: Document) -> Carried:
+    """Return a message, under the name that its publisher gave it: RabbitMQ gives none.
+
+    Such a name is unique within its queue alone, and within the user whom RabbitMQ has checked if it names one.
+    """
+    properties = message.get("basicProperties")
+    properties = properties if isinstance(properties, dict) else {}
+    queue, user = _string(message, "eventSourceKey"), _string(properties, "userId")
+    origin = " ".join(filter(None, (_string(message, "eventSourceArn"), queue, user and f"by {user}")))
+    carried = _message("rabbitmq", _name(properties, "messageId"), message, message)
+    return carried._replace(origin=origin, fields={"rabbitmq": {"queue": queue, **_beside_data(message)}})
+
+
+def _beside_data(message: Document) -> Document:
+    return {name: value for name, value in message.items() if name != "data" and not name.startswith("eventSource")}
+
+
 def _kafka(record: Document) -> Carried:
     position = [_name(record, field) for field in ("topic", "partition", "offset")]
     time = _name(record, "timestamp")  # a topic that was deleted and created again uses the same offsets
     name = "-".join(position) + (f"@{time}" if time else "") if all(position) else ""
-    carried = _packed("kafka", name, record, record, "value")._replace(origin=_cluster(record))
     empty, headers = record.get("value") in (None, ""), _record_headers(record)
+    fields = {"topic": record.get("topic"), "key": _record_key(record.get("key")), "timestamp": record.get("timestamp")}
+    carried = _packed("kafka", name, record, record, "value")._replace(
+        origin=_cluster(record), fields={"kafka": {**fields, "headers": headers}}
+    )
     if cloudevents.recognises_kafka_headers(headers) and (empty or not carried.unreadable):
         binary = _kafka_binary(carried, headers)
         if not (empty and binary.unreadable):  # a tombstone is an event in any case
             return binary._replace(tombstone=empty)
-    return carried._replace(body=_tombstone(record), unreadable=None, tombstone=True) if empty and name else carried
+    return carried._replace(body=_tombstone(fields), unreadable=None, tombstone=True) if empty and name else carried
 
 
 def _kafka_binary(carried: Carried, headers: Mapping[str, str]) -> Carried:
@@ -252,14 +329,12 @@ def _header_text(value: Any) -> str | None:
         return None
 
 
-def _tombstone(record: Document) -> Event:
+def _tombstone(fields: Document) -> Event:
     """Return the event of a Kafka record without a value, which says that nothing remains under its key.
 
     It has no data, and its name is its identity under every rule.
     """
-    fields = {"topic": record["topic"], "key": _record_key(record.get("key")), "timestamp": record.get("timestamp")}
-    raw = msgspec.json.encode({**fields, "value": None})
-    return Event(data=None, attributes=fields, time=_time(record.get("timestamp")), raw=raw)
+    return Event(data=None, time=_time(fields["timestamp"]), raw=msgspec.json.encode({**fields, "value": None}))
 
 
 def _time(millis: Any) -> datetime | None:
@@ -330,6 +405,16 @@ def _is_logs(body: Document) -> bool:
     return isinstance(body.get("awslogs"), dict) and len(body) == 1
 
 
+def _is_pointer(items: list[Any]) -> bool:
+    """Return whether this is what the extended clients send: the name of a class, and the place of the payload in S3.
+
+    The class differs between their versions, and is the same in Java and Python.
+    """
+    if len(items) != 2 or not isinstance(items[0], str):
+        return False
+    return isinstance(items[1], dict) and items[1].keys() >= {"s3BucketName", "s3Key"}
+
+
 _Reader = Callable[[Document], Carried]
 _READERS: dict[str, _Reader] = {
     "aws:sqs": _sqs,
@@ -338,6 +423,9 @@ _READERS: dict[str, _Reader] = {
     "aws:dynamodb": _dynamodb,
     "aws:kafka": _kafka,
     "SelfManagedKafka": _kafka,
+    "aws:mq": _activemq,
+    "aws:amq": _activemq,  # of a pipe
+    "aws:rmq": _rabbitmq,
 }
 _SHAPES: tuple[tuple[Callable[[Document], bool], _Reader], ...] = (
     (_is_notification, _notification),
@@ -381,6 +469,11 @@ def _text(carrier: str, name: str, record: Document, body: Any, field: str) -> C
     if isinstance(body, str | dict) and body:  # an object if the record was written by hand
         return Carried(body, carrier, name)
     return Carried(record, carrier, name, f"has no {field}" if not body else f"has a {field} that is not a string")
+
+
+def _message(carrier: str, name: str, record: Document, holder: Document) -> Carried:
+    """Return a message whose `data` may be empty: its carrier accepts it, and it is empty text."""
+    return Carried(b"", carrier, name) if holder.get("data") == "" else _packed(carrier, name, record, holder, "data")
 
 
 def _packed(carrier: str, name: str, record: Document, holder: Document, field: str) -> Carried:

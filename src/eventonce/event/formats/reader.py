@@ -8,7 +8,7 @@ from msgspec import structs
 
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.event.formats import cloudevents, dynamodb, eventbridge, kpl, plain, records, sdk
+from eventonce.event.formats import cloudevents, dynamodb, eventbridge, kpl, logs, plain, records, sdk
 from eventonce.event.formats import new_bus as bus
 from eventonce.event.formats.carriers import Carried, unpack
 from eventonce.event.formats.headers import apply_headers
@@ -38,6 +38,8 @@ _LAYERS = {
     "dynamodb": "DynamoDB record",
     "firehose": "Firehose record",
     "kafka": "Kafka record",
+    "activemq": "ActiveMQ message",
+    "rabbitmq": "RabbitMQ message",
     "http": "HTTP request",
     "logs": "CloudWatch Logs record",
 }
@@ -224,6 +226,8 @@ class _Reader:
                 # One inside another message is its sender's claim, and must not get past a rule.
                 if carried.tombstone and layer == 0:
                     event = structs.replace(event, tombstone=True)
+                if carried.fields and layer == 0:
+                    event = _add_fields(event, carried.fields)
                 yield _add_trace(event, carried.trace)
 
     def _inside(self, carried: Carried, layer: int) -> Iterator[Event | EventRejected]:
@@ -256,7 +260,7 @@ class _Reader:
         """Refuse too many tiny values: many documents of them, each within its limit, are one large one."""
         self._values += tiny_values(raw)
         if self._values > (limit := max_values(self._max_unpacked)):
-            raise EventRejected(f"all gzip of its message holds more than {limit:,} values")
+            raise EventRejected(f"its message holds more than {limit:,} values")
 
     def _aggregate(self, raw: bytes, layer: int) -> Iterator[Event | EventRejected]:
         records = kpl.read(raw)
@@ -284,6 +288,8 @@ class _Reader:
     def _read(self, body: dict[str, Any], raw: bytes) -> Event | EventRejected:
         try:
             check_size(raw, self._max_bytes)
+            if "logEvents" in body and logs.recognises(body):
+                self._count_values(logs.message(body))  # a string to its document, and an object to its reader
             document = body if self._is_plain else _plain(body, raw)
             return flag_plain_numbers(_read(document, raw, self._max_bytes), self._watch)
         except EventRejected as error:
@@ -304,6 +310,7 @@ _FORMS: tuple[tuple[Callable[[dict[str, Any]], bool], Callable[[dict[str, Any], 
     (eventbridge.recognises, eventbridge.read),
     (cloudevents.recognises, cloudevents.read),
     (dynamodb.recognises, dynamodb.read),
+    (logs.recognises, logs.read),
     (records.recognises, records.read),
 )
 
@@ -334,6 +341,11 @@ def _identify(event: Event, name: str, namer: str) -> Event:
     # An empty id among the attributes would be used in its place.
     attributes = {key: value for key, value in event.attributes.items() if key != "id"}
     return structs.replace(event, id=name, named_by=(namer,), attributes=attributes)
+
+
+def _add_fields(event: Event, fields: Mapping[str, Any]) -> Event:
+    """Return the event with the fields of its broker. A field of that name that its sender wrote gives way."""
+    return structs.replace(event, attributes={**event.attributes, **fields}, raw=event.raw or event.line())
 
 
 def _add_trace(event: Event, trace: Mapping[str, str]) -> Event:

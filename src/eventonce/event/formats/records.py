@@ -6,6 +6,26 @@ from eventonce.event import Event
 from eventonce.event.formats.plain import text
 from eventonce.event.paths import read_time
 
+# Services that give their records no id, or none in the field of the others, and what identifies a record.
+_WITHOUT_ID = {
+    "aws:s3": 'is a record of Amazon S3, which has no id; use its preset, such as use = ["s3"]',
+    "aws:ses": (
+        "is a record of Amazon SES, which has no id and no preset; give its rule "
+        'key = ["detail.ses.mail.messageId"], which names the mail'
+    ),
+    "aws:codecommit": (
+        "is a record of AWS CodeCommit, which has no eventID and no preset; give its rule "
+        'key = ["detail.eventId", "detail.eventPartNumber"], which name the record'
+    ),
+}
+
+
+def without_id(event: Event, remedy: str) -> str:
+    """Return the reason why an event without an id is rejected, and what to do."""
+    service = event.attributes.get("eventSource")
+    reason = _WITHOUT_ID.get(service) if isinstance(service, str) else None
+    return reason or f"has no id; {remedy}"
+
 
 def recognises(body: dict[str, Any]) -> bool:
     """Return whether this is such a record."""

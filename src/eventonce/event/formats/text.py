@@ -169,7 +169,7 @@ _TINY = re.compile(rb"E-(?<=[0-9]E-)0*[1-9][0-9]{2}(?=[,\]}\s])").search
 _UNREADABLE = (RecursionError, UnicodeDecodeError, msgspec.MsgspecError)
 
 
-def read_object(text: str) -> Any:
+def read_object(text: str, small: int = SMALL) -> Any:
     """Return the object that a string encodes, or the string itself if it encodes none.
 
     Some producers and routes write an object as a string. The same event has the same content either way.
@@ -178,7 +178,7 @@ def read_object(text: str) -> Any:
         return text
     try:
         raw = text.encode()
-        return read_json(raw, max(len(raw), MAX_BYTES))
+        return read_json(raw, max(len(raw), MAX_BYTES), small)
     except (EventRejected, UnicodeEncodeError):
         return text
 

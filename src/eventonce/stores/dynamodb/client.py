@@ -24,6 +24,7 @@ from eventonce.clock import Clock
 from eventonce.errors import ConfigError, StoreError, StoreUnusable
 from eventonce.forks import register_for_forks
 from eventonce.stores.dynamodb.time import ServerTime
+from eventonce.text import counted
 
 _WARN_EVERY = 60_000
 _CONNECTIONS = 50  # that may stay open, for all threads that share the store
@@ -87,6 +88,7 @@ class DynamoDBClient:
         in_flight: int,
         clock: Clock,
         remedy: str,
+        foreign: Any = None,
     ) -> None:
         self.table = table
         self.clock = clock
@@ -97,6 +99,7 @@ class DynamoDBClient:
         self._timeout = timeout
         self._in_flight = in_flight
         self._remedy = remedy  # how to create the table
+        self._foreign = foreign  # a session or a client of the application's own
         self._client: Any = None
         self._lock = threading.Lock()
         self._warned_at: int | None = None
@@ -148,6 +151,11 @@ class DynamoDBClient:
 
     def _learn(self, response: Any, sent_at: int) -> None:
         headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        if str(headers.get("server")).endswith("amazon.com"):  # moto, in its server and in this process; not AWS
+            raise StoreUnusable(
+                f"{self.address()} is moto, which lets two claims of a key win and loses writes; use ministack or "
+                "dynoxide in its place, or the store memory: in unit tests"
+            )
         self.time.learn(headers.get("date"), self.clock.steady() - sent_at)
 
     # --- throttling ---
@@ -160,7 +168,9 @@ class DynamoDBClient:
             if self._warned_at is not None and now - self._warned_at < _WARN_EVERY:
                 return
             self._warned_at = now
-        _log.warning("%s throttles (%d times so far); raise its capacity if that continues", self.address(), throttled)
+        _log.warning(
+            "%s throttles (%s so far); raise its capacity if that continues", self.address(), counted(throttled, "time")
+        )
 
     def _on_attempt(self, response: Any = None, **_: Any) -> None:
         """Count a throttled attempt. botocore also reports those that it repeats by itself."""
@@ -211,19 +221,26 @@ class DynamoDBClient:
             return self._client
 
     def _connect(self) -> Any:
+        if self._foreign is not None and not hasattr(self._foreign, "client"):  # it is a client and not a session
+            self._region = self._foreign.meta.region_name
+            return self._foreign
         # botocore's adaptive mode would slow down all calls because of one hot key, so the store waits itself.
         try:
             client = aws.client(
                 "dynamodb",
+                label=self.address(),
                 region=self._region,
                 endpoint=self._endpoint,
                 timeout=self._timeout,
                 connections=max(_CONNECTIONS, self._in_flight),
+                session=self._foreign,
                 validate=False,  # which takes a fifth of the client's time; DynamoDB itself refuses invalid requests
             )
+        except aws.NoRegion as error:
+            raise StoreUnusable(str(error)) from error
         except ConfigError as error:
             raise StoreUnusable(
-                f"{self.address()}: {error}; check region= and endpoint= in the URL, AWS_REGION and AWS_PROFILE"
+                f"{error}; check region= and endpoint= in the URL, AWS_REGION and AWS_PROFILE"
             ) from error
         client.meta.events.register("needs-retry.dynamodb", self._on_attempt)
         self._region = client.meta.region_name
@@ -232,7 +249,7 @@ class DynamoDBClient:
     def close(self) -> None:
         with self._lock:
             client, self._client = self._client, None
-        if client is not None:
+        if client is not None and client is not self._foreign:
             client.close()
 
     def before_fork(self) -> None:

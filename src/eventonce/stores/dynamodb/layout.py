@@ -1,7 +1,7 @@
 """The layout of a record in a DynamoDB item, and each change of a record as a conditional write.
 
 The names and values of `status`, `expiration`, `in_progress_expiration` and `data` are those of Powertools for AWS
-Lambda, so that each can read the records of the other:
+Lambda (Python), so that each can read the records of the other:
 
     running   INPROGRESS, in_progress_expiration is the end of the lease
     failed    INPROGRESS, in_progress_expiration is 0: anyone may take over at once

@@ -7,7 +7,7 @@ costs two writes and a duplicate one, and no decision rests on an item that may 
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from eventonce.claims import protocol
@@ -40,7 +40,7 @@ Result = TypeVar("Result")
 Decide = Callable[[Record | None, Owned, int], tuple[bool, Record | None]]
 
 
-def open_url(url: str, clock: Clock | None, create: bool) -> "DynamoDBStore":
+def open_url(url: str, clock: Clock | None, create: bool, client: Any = None) -> "DynamoDBStore":
     """Open `dynamodb://TABLE`. docs/stores.md has the options of the URL."""
     parts, query = urlsplit(url), options(url, *_OPTIONS)
     table = unquote(parts.netloc)
@@ -57,6 +57,7 @@ def open_url(url: str, clock: Clock | None, create: bool) -> "DynamoDBStore":
         timeout=query.get("timeout", _TIMEOUT),
         in_flight=count(url, query, "in_flight", IN_FLIGHT),
         layout=_layout(url, query),
+        client=client,
         clock=clock,
     )
 
@@ -75,7 +76,11 @@ def _layout(url: str, query: dict[str, str]) -> Layout:
         reject(url, f"layout={kind!r} is neither eventonce nor powertools")
     powertools = kind == "powertools"
     if powertools != bool(function):
-        reject(url, "layout=powertools and function= belong together; function is what Powertools writes before the #")
+        reject(
+            url,
+            "layout=powertools and function= belong together; function is what Powertools for Python writes before "
+            "the #",
+        )
     if bool(query.get("partition")) != (powertools and "sort" in query):
         reject(url, "partition= is for layout=powertools with a sort key, which needs it: its static_pk_value")
     layout = Layout(
@@ -94,7 +99,8 @@ def _layout(url: str, query: dict[str, str]) -> Layout:
 class DynamoDBStore:
     """Claims in a DynamoDB table.
 
-    The first verb makes the first call, so an application can start while DynamoDB is unavailable.
+    The first verb makes the first call, so an application can start while DynamoDB is unavailable. `client` is a
+    session or a client of boto3, which is used and never closed.
     """
 
     def __init__(
@@ -106,6 +112,7 @@ class DynamoDBStore:
         timeout: str | float = _TIMEOUT,
         in_flight: int = IN_FLIGHT,
         layout: Layout | None = None,
+        client: Any = None,
         clock: Clock | None = None,
     ) -> None:
         self.clock = clock or SystemClock()
@@ -118,6 +125,7 @@ class DynamoDBStore:
             in_flight=in_flight,
             clock=self.clock,
             remedy=create_command(table, self._layout, region),
+            foreign=client,
         )
         self._items = Items(self._client, self._layout)
         self._timeout = _FIRST_TIMEOUT  # milliseconds, half of the last lease

@@ -43,6 +43,7 @@ from eventonce.stores.postgres.schema import create_tables, statement
 from eventonce.stores.postgres.transaction import PostgresTransaction
 from eventonce.stores.retry import RELEASE_TIMEOUT, call_with_retries
 from eventonce.stores.url import parse_timeout
+from eventonce.text import counted
 
 _CONNECTIONS = 8  # for the verbs of one process; each holds one for one statement
 _TRANSACTIONS = 64  # handlers inside ctx.tx at a time
@@ -177,7 +178,7 @@ class PostgresStore:
             extended |= {remaining[index - 1] for index, locked in rows if locked}
             remaining = [remaining[index - 1] for index, locked in rows if not locked]
         if remaining:
-            raise StoreError(f"{self._address}: another transaction holds {len(remaining)} rows of ours")
+            raise StoreError(f"{self._address}: another transaction holds {counted(len(remaining), 'row')} of ours")
         return [claim in extended for claim in claims]
 
     def commit(self, finishes: Sequence[Commit]) -> list[bool]:

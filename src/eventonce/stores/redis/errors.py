@@ -1,5 +1,7 @@
 """Errors of Redis as store errors, retryable or with their remedy. No message contains a password."""
 
+import re
+
 from redis.exceptions import (
     AskError,
     AuthenticationError,
@@ -14,6 +16,7 @@ from redis.exceptions import (
 
 from eventonce.errors import StoreError, StoreUnusable
 
+_UNREACHABLE = re.compile(r"Error -?\d+ connecting to .+?\. (.+?)\.?")
 # redis-py turns some error words of Redis into classes and cuts them off. The others begin the message.
 _RETRYABLE_KINDS = (OutOfMemoryError, ReadOnlyError, ClusterDownError, TryAgainError)
 _RETRYABLE_WORDS = ("MISCONF", "BUSY", "NOREPLICAS")
@@ -49,6 +52,8 @@ def translate_error(error: Exception, address: str, *, cluster: bool) -> StoreEr
 
 def _message(error: Exception) -> str:
     """Return the message without the position in our script and without redis-py's internals."""
+    if unreachable := _UNREACHABLE.fullmatch(str(error)):
+        return f"cannot be reached ({unreachable[1]}); check that it runs and is at this address"
     message = str(error).partition(" script: ")[0].partition(" : <")[0]
     return message.rstrip(" .") or type(error).__name__
 

@@ -22,6 +22,7 @@ from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 from redis.retry import Retry
 
 from eventonce.claims.protocol import Answer, Claim, ClaimRequest, Commit, Record, Release, Token
+from eventonce.clients.passwords import refuse_blank_password
 from eventonce.clock import Clock, SystemClock
 from eventonce.errors import StoreError, StorePartly
 from eventonce.event.keys import Key
@@ -70,6 +71,7 @@ def script(verb: str) -> Script:
 
 def open_url(url: str, clock: Clock | None, create: bool) -> "RedisStore":
     """Open `redis://`, `rediss://` or `unix://`, with `?cluster=true` or `?sentinel=NAME`, `timeout=` and `wait=`."""
+    refuse_blank_password(url, f"store: {redact_url(url)}")
     query = {name: value for name, value in _all_options(url).items() if name in _OWN}
     _check_address(url, query)
     timeout = parse_timeout(query.get("timeout", "5s"), f"store: {redact_url(url)}")
@@ -94,6 +96,7 @@ class RedisStore:
 
     `connect` creates the client on first use, so an application can start while Redis is down. With `wait`, a claim, an
     extension or a commit counts only if so many replicas have it, and so does the answer that an event is done.
+    A client that is not `owned` is never closed.
     """
 
     def __init__(
@@ -104,10 +107,12 @@ class RedisStore:
         timeout: int = 5000,
         wait: int = 0,
         cluster: bool = False,
+        owned: bool = True,
         clock: Clock | None = None,
     ) -> None:
         self.clock = clock or SystemClock()
         self._connect = connect
+        self._owned = owned
         self._address = address
         self._wait_timeout = max(1, timeout // 2)  # of a WAIT; 0 would wait forever
         self._wait = wait
@@ -175,6 +180,10 @@ class RedisStore:
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
+            self._discard(client)
+
+    def _discard(self, client: Any) -> None:
+        if self._owned:
             client.close()
 
     def check(self) -> list[str]:
@@ -295,7 +304,7 @@ class RedisStore:
                 self._client, self._warned = new_client, True
             client = self._client
         if client is not new_client:
-            new_client.close()
+            self._discard(new_client)
         return client
 
     def _connect_and_check(self, *, check: bool) -> tuple[Any, list[str]]:
@@ -303,7 +312,7 @@ class RedisStore:
         try:
             return client, check_server(client, self._address, self._wait) if check else []
         except BaseException:
-            client.close()
+            self._discard(client)
             raise
 
     def _translate_errors(self, operation: Callable[[], Result]) -> Result:

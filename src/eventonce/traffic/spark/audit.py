@@ -95,12 +95,12 @@ def _with_plain(rows: "DataFrame", rulebook: Rulebook, order: Sequence[str]) -> 
 
 
 def _with_seen(facts: "DataFrame", name: str, added: str, order: Sequence[str]) -> "DataFrame":
-    """Add whether an earlier event has the same id or content. Events without an id (0) are not grouped."""
+    """Add whether an earlier event has the same id or content. Events without an id (0) are not grouped: NULL."""
     functions, window = need("pyspark.sql.functions", "spark"), need("pyspark.sql.window", "spark")
     arrival = functions.col(order[0]) if len(order) == 1 else functions.struct(*order)
     alone = functions.expr(f"if({name} = 0, {order[-1]}, 0)")
     first = functions.min(arrival).over(window.Window.partitionBy(name, alone))
-    return facts.withColumn(added, (arrival > first) & (functions.col(name) != 0))
+    return facts.withColumn(added, functions.when(functions.col(name) != 0, arrival > first))
 
 
 # --- on workers ---

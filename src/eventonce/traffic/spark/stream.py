@@ -18,6 +18,7 @@ import msgspec
 from eventonce.clock import duration, format_duration
 from eventonce.errors import ConfigError, EventOnceError
 from eventonce.rules import Rulebook
+from eventonce.text import counted
 from eventonce.traffic.drivers import need
 from eventonce.traffic.keys import Rules, rulebook_of
 from eventonce.traffic.recipe import Recipe
@@ -92,8 +93,8 @@ def _report(query: "StreamingQuery", late_rows: dict[str, Any], aside: str | Pat
         return
     query.stop()
     raise LateRows(
-        f"Spark dropped {late_rows['rows']} rows of batch {late_rows['batch']} as late, which may be unique: they are "
-        f"in the sources from {late_rows['from']} to {late_rows['to']}; read that again, or widen the window"
+        f"Spark dropped {counted(late_rows['rows'], 'row')} of batch {late_rows['batch']} as late, which may be "
+        f"unique; read the sources again from {late_rows['from']} to {late_rows['to']}, or widen the window"
     )
 
 

@@ -1,0 +1,42 @@
+"""Text for people: counts with their nouns, and text from outside made safe for logs and terminals.
+
+An event, a file name or a server's answer may hold line breaks that forge a log line, sequences that a terminal obeys,
+and marks that reorder the letters around them. `str.isprintable` is False for all of them.
+"""
+
+_MAX_LENGTH = 500
+
+
+def printable(text: str) -> str:
+    """Return the text with an escape, such as `\\x1b`, for each character that is not printable."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+
+
+def one_line(text: str) -> str:
+    """Return the text on one line, without control characters and shortened if it is long."""
+    line = " ".join(spaced(text[: 2 * _MAX_LENGTH]).split())
+    return line if len(line) <= _MAX_LENGTH else line[: _MAX_LENGTH - 3] + "..."
+
+
+def spaced(text: str) -> str:
+    """Return the text with a space for each character that is not printable."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def safe_json(encoded: str) -> str:
+    """Return JSON of one line with an escape of JSON for each character that is not printable."""
+    if encoded.isprintable():
+        return encoded
+    return "".join(character if character.isprintable() else _json_escape(character) for character in encoded)
+
+
+def _json_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """Return a count with its noun for a message, such as `1 file` or `2,000 files`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
