@@ -12,6 +12,7 @@ from eventonce.engine.keeper import OpenClaim
 from eventonce.engine.results import Results
 from eventonce.errors import ConfigError, LeaseLost, SinkError
 from eventonce.event.groups import GroupQueue
+from eventonce.event.values import Restore, return_restorer
 from eventonce.ports import AttemptDetails, Sink
 
 if TYPE_CHECKING:
@@ -21,7 +22,14 @@ if TYPE_CHECKING:
 class Handler:
     """A handler or a sink, ready to run. It holds nothing of a run, so threads may share it."""
 
-    def __init__(self, handler: HandlerFunction | Sink, concurrency: int, hooks: "Hooks | None" = None) -> None:
+    def __init__(
+        self,
+        handler: HandlerFunction | Sink,
+        concurrency: int,
+        hooks: "Hooks | None" = None,
+        *,
+        remembers_results: bool = False,
+    ) -> None:
         self._sink = handler if isinstance(handler, Sink) and not callable(handler) else None
         self.function: Any = getattr(handler, "eventonce_handler", handler)  # a decorated one must not claim twice
         self._context = "no"
@@ -30,6 +38,7 @@ class Handler:
             _check(self.function)
             self._context = wants_context(self.function)
             self.is_async = is_async(self.function)
+        self.restore = _restorer(self.function) if remembers_results and self._sink is None else None
         self.takes_context = self._context != "no"
         self.is_plain = hooks is None and self._sink is None and not self.is_async and not self.takes_context
         self._has_run = False
@@ -152,6 +161,10 @@ def _details(runnable: Runnable) -> AttemptDetails:
 
 
 # --- what is refused when the handler is passed ---
+
+
+def _restorer(function: Any) -> Restore | None:
+    return return_restorer(function, f"the handler {getattr(function, '__qualname__', type(function).__name__)}")
 
 
 def _check(function: Any) -> None:

@@ -29,7 +29,7 @@ def run_one(
     batch = batch_type(engine, handler, limits, Stops())
     if not handler.is_plain:
         return drive(batch.steps([item]), store)[0]
-    job = engine.reader.read(0, item)
+    job = engine.reader.read(0, item, handler.restore)
     if not isinstance(job, Job) or not _is_plain(job):
         return drive(batch.steps([item], arrived=[job]), store)[0]
     plain = _PlainRun(job, handler.function, batch.claims)

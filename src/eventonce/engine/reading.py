@@ -9,9 +9,9 @@ from eventonce.engine.jobs import Job, RefusedEvent
 from eventonce.errors import EventExpired, EventRejected
 from eventonce.event import Delivery, Event
 from eventonce.event.formats import read_event
+from eventonce.event.values import Restore
 from eventonce.rules import CompiledRule, Keyed, Rulebook
 
-_RAW = (bytes, str, bytearray, memoryview)
 _LARGE = 64 * 1024  # bytes of a batch that may take a loop too long to read
 _log = logging.getLogger("eventonce")
 
@@ -24,11 +24,11 @@ class Reader:
         self._clock = clock
         self._max_bytes = max_bytes
 
-    def read_all(self, items: Sequence[object], first: int) -> list[Job | RefusedEvent]:
+    def read_all(self, items: Sequence[object], first: int, restore: Restore | None) -> list[Job | RefusedEvent]:
         """Read the items of a batch, whose positions begin at `first`."""
-        return [self.read(position, item) for position, item in enumerate(items, first)]
+        return [self.read(position, item, restore) for position, item in enumerate(items, first)]
 
-    def read(self, position: int, item: object) -> Job | RefusedEvent:
+    def read(self, position: int, item: object, restore: Restore | None = None) -> Job | RefusedEvent:
         """Return the job for an item, or the reason why it cannot become one."""
         group = message = message_id = event = rule = keyed = None
         try:
@@ -36,9 +36,7 @@ class Reader:
             if isinstance(item, Delivery):
                 group, message, message_id = item.group, item.handle, item.message_id
                 body = _body(item)
-            event = read_event(body, self._max_bytes)
-            if not isinstance(body, _RAW):  # a handler may write into it, and whoever passed it will use it again
-                event = event.copy()
+            event = read_event(body, self._max_bytes)  # with data of its own: a handler may write into it
             rule = self._rules.find(event)
             keyed = rule.key(event)
             content = b"" if rule.remember == "seen" else rule.content(event)
@@ -47,7 +45,8 @@ class Reader:
             if rule.max_age is not None:
                 self._check_age(event, rule, rule.max_age)
             keys = (keyed.key,) if keyed.old_key is None else keyed.keys
-            return Job(position, event, rule, keyed.key, keys, keyed.version, content, group, message, message_id)
+            version = keyed.version
+            return Job(position, event, rule, keyed.key, keys, version, content, group, message, message_id, restore)
         except (EventRejected, EventExpired) as error:
             reason: EventRejected | EventExpired = error
         except Exception as error:  # whatever an event does to us, it is not lost and the others go on
