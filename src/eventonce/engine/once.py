@@ -108,7 +108,8 @@ class Once(Closing):
         self._refuse_second(handler)
 
         def call(event: object) -> Any:
-            ended = run_one(self._engine, prepared, self._limits, event, self._store_calls, self.batch_type)
+            job = self._engine.reader.read(0, event)
+            ended = run_one(self._engine, prepared, self._limits, event, job, self._store_calls, self.batch_type)
             return _value(ended.outcome)
 
         async def call_async(event: object) -> Any:
