@@ -21,7 +21,7 @@ from eventonce.engine.jobs import Job, RefusedEvent
 from eventonce.engine.keeper import Keeper
 from eventonce.engine.order import RunLimits
 from eventonce.engine.reading import Reader
-from eventonce.engine.steps import Batch, Engine, strongest
+from eventonce.engine.steps import BATCH, Batch, Engine, strongest
 from eventonce.errors import ConfigError
 from eventonce.event import Delivery, Event
 from eventonce.event.formats import MAX_BYTES, read_event
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from eventonce.engine.hooks import Hooks
 
 
-BATCH = 500  # events that are claimed together
 CONCURRENCY = 16  # async handlers at a time
 
 Returned = TypeVar("Returned")

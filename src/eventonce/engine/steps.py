@@ -61,7 +61,7 @@ from eventonce.engine.handler import Handler
 from eventonce.engine.jobs import Chain, Decision, Deferred, Effect, Ended, Failure, Job, RefusedEvent, Runnable, Turn
 from eventonce.engine.keeper import Keeper, OpenClaim, OpenClaims
 from eventonce.engine.order import Order, RunLimits
-from eventonce.engine.reading import Reader, are_large
+from eventonce.engine.reading import ItemReader, are_large
 from eventonce.engine.results import Results
 from eventonce.errors import StoreBusy, StoreError, StorePartly
 from eventonce.event import Delivery
@@ -72,6 +72,7 @@ from eventonce.ports import OutcomeDetails, Store
 if TYPE_CHECKING:
     from eventonce.engine.hooks import Hooks
 
+BATCH = 500  # events that are claimed together
 _COMMIT_PAUSES = (20, 100, 400, None)  # milliseconds after each call that failed; the last one is not repeated
 _NEW = Won(1)
 _STRENGTH: dict[type, int] = {Done: 0, Stale: 1, Busy: 2, Won: 3}
@@ -81,7 +82,7 @@ _log = logging.getLogger("eventonce")
 class Engine(msgspec.Struct, eq=False):
     """What the batches of one `Once` share. It holds nothing of a batch, so threads may share it."""
 
-    reader: Reader
+    reader: ItemReader
     store: Store  # for transactions; its verbs are called by whoever drives the steps
     keeper: Keeper
     clock: Clock
