@@ -1,8 +1,7 @@
 """`Once`, the front door. What happens behind it is in `steps.py`."""
 
-import functools
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import structs
@@ -15,16 +14,17 @@ from eventonce.clock import LONGEST, Clock, SystemClock, duration
 from eventonce.closing import Closing
 from eventonce.engine import endings
 from eventonce.engine.context import AsyncHandlerFunction, HandlerFunction
+from eventonce.engine.decorator import Decorator
 from eventonce.engine.drivers import Flow, StoreCalls, drive, drive_async
 from eventonce.engine.handler import Handler
 from eventonce.engine.jobs import Job, RefusedEvent
 from eventonce.engine.keeper import Keeper
 from eventonce.engine.order import RunLimits
-from eventonce.engine.reading import Reader
+from eventonce.engine.reading import Reader, many
 from eventonce.engine.steps import BATCH, Batch, Engine, strongest
 from eventonce.errors import ConfigError
-from eventonce.event import Delivery, Event
-from eventonce.event.formats import MAX_BYTES, read_event
+from eventonce.event import Delivery
+from eventonce.event.formats import MAX_BYTES
 from eventonce.event.groups import Stops
 from eventonce.event.keys import Key
 from eventonce.ports import Auth, Checkable, Hook, Sink, Store
@@ -35,6 +35,7 @@ from eventonce.stores import open_store
 if TYPE_CHECKING:
     from asyncio import Runner
 
+    from eventonce.engine.calls.decorate import Workshop
     from eventonce.engine.hooks import Hooks
 
 
@@ -43,7 +44,7 @@ CONCURRENCY = 16  # async handlers at a time
 Returned = TypeVar("Returned")
 
 
-class Once(Closing):
+class Once(Closing, Decorator):
     """The front door: makes every event take effect once.
 
     `store` is a URL or a store. `rules` is a rule, several rules, or the path of a TOML file with rules. An event that
@@ -61,7 +62,7 @@ class Once(Closing):
         on_store_error: OnStoreError = "retry",
         remember: Remember = "seen",
         lease: str | float = "60s",
-        busy_wait: str | float = 0,
+        busy_wait: str | float | None = None,
         max_attempts: int = 5,
         max_result: int = memo.MAX_RESULT,
         max_bytes: int = MAX_BYTES,
@@ -72,8 +73,9 @@ class Once(Closing):
         if not consumer or not isinstance(consumer, str):
             raise ConfigError(f"consumer: {consumer!r} is not a non-empty string")
         self._limits = RunLimits(
-            _at_least_one("max_attempts", max_attempts), read_lease(lease), duration(busy_wait, "busy_wait")
+            _at_least_one("max_attempts", max_attempts), read_lease(lease), duration(busy_wait or 0, "busy_wait")
         )
+        self._call_wait = None if busy_wait is None else self._limits.busy_wait
         self._concurrency = _at_least_one("concurrency", concurrency)
         self._max_bytes = max_bytes
         self._clock = clock or SystemClock()
@@ -94,41 +96,43 @@ class Once(Closing):
             hooks=observers,
         )
         self._consumer = consumer
-        self._decorated: str | None = None
+        self._made: Workshop | None = None  # for what it decorates
         self._loop: Runner | None = None
 
     # --- the front door ---
 
-    def __call__(self, handler: Callable[..., Returned]) -> Callable[[object], Returned]:
-        """Decorate a handler. Called with one event, it returns its result or the remembered one, or raises."""
-        from eventonce.engine.plain import run_one  # only here: batches go without it
+    def _workshop(self) -> "Workshop":
+        from eventonce.engine.calls.decorate import Workshop
+        from eventonce.engine.calls.waiting import RunningCalls
+        from eventonce.stores.memory import MemoryStore
 
-        prepared = self.prepare(handler)
-        self._refuse_second(handler)
-
-        def call(event: object) -> Any:
-            job = self._engine.reader.read(0, event)
-            ended = run_one(self._engine, prepared, self._limits, event, job, self._store_calls, self.batch_type)
-            return _value(ended.outcome)
-
-        async def call_async(event: object) -> Any:
-            return _value((await drive_async(self._flow([event], prepared, self._limits), self._store_calls))[0])
-
-        wrapper: Any = functools.wraps(handler)(call_async if prepared.is_async else call)
-        wrapper.eventonce_handler = handler
-        decorated: Callable[[object], Returned] = wrapper
-        return decorated
+        if self._made is None:
+            self._made = Workshop(
+                engine=self._engine,
+                limits=self._limits,
+                call_wait=self._call_wait,
+                concurrency=self._concurrency,
+                defaults=self._rules.definition[2],
+                consumer=self._consumer,
+                outlives=not isinstance(self._store, MemoryStore),
+                store_calls=self._store_calls,
+                batch_type=self.batch_type,
+                flow=self._flow,
+                running=RunningCalls(self._store),
+                names={},
+            )
+        return self._made
 
     def run(self, events: Iterable[object], handler: HandlerFunction | Sink | Handler) -> list[Outcome]:
         """Run a handler or a sink over many events. Return one outcome each, in order. Use `arun` for `async def`."""
-        items, prepared = _many(events), self.prepare(handler)
+        items, prepared = many(events), self.prepare(handler)
         if prepared.is_async:
             raise ConfigError("the handler is async def; use await once.arun(events, handler)")
         return drive(self._flow(items, prepared, self._limits), self._store_calls)
 
     async def arun(self, events: Iterable[object], handler: AsyncHandlerFunction | Handler) -> list[Outcome]:
         """Run an `async def` handler over many events. Return one outcome each, in order."""
-        items, prepared = _many(events), self.prepare(handler)
+        items, prepared = many(events), self.prepare(handler)
         if not prepared.is_async:
             raise ConfigError("the handler is not async def; use once.run(events, handler)")
         return await drive_async(self._flow(items, prepared, self._limits), self._store_calls)
@@ -181,7 +185,7 @@ class Once(Closing):
 
     def key(self, event: object) -> Key:
         """Return the key of an event, or raise `EventRejected`."""
-        return self._rules.key(read_event(event, self._max_bytes)).key
+        return self._engine.reader.keys(event)[0]
 
     def preview(self, event: object) -> Outcome:
         """Return the outcome an event would have if it came now and its handler returned. Nothing is changed."""
@@ -215,16 +219,6 @@ class Once(Closing):
 
             self._loop = Runner()
         return self._loop.run(coroutine)
-
-    def _refuse_second(self, handler: HandlerFunction) -> None:
-        """Refuse a second handler: under one consumer each would take the other's events for done."""
-        name = f"{getattr(handler, '__module__', '')}.{getattr(handler, '__qualname__', repr(handler))}"
-        if self._decorated not in (None, name):
-            raise ConfigError(
-                f"this Once decorates {self._decorated} already, and {name} would split the events with it; "
-                'give each handler a Once with a consumer of its own: Once(..., consumer="mail")'
-            )
-        self._decorated = name
 
     # --- how the steps are driven ---
 
@@ -267,20 +261,7 @@ def _observed(store: Store, hooks: Sequence[Hook]) -> "tuple[Hooks | None, Store
     return observers, ObservedStore(store, observers)
 
 
-def _many(events: Iterable[object]) -> list[object]:
-    if isinstance(events, Mapping | str | bytes | Event | Delivery):
-        raise ConfigError("run takes many events; pass a list, such as [event]")
-    return list(events)
-
-
 def _at_least_one(name: str, value: int) -> int:
     if value < 1:
         raise ConfigError(f"{name}: {value!r} is below 1")
     return value
-
-
-def _value(outcome: Outcome) -> Any:
-    """Return or raise what a decorated handler returns or raises for an outcome."""
-    if outcome.error is not None and outcome.kind is not OutcomeKind.PROCESSED:
-        raise outcome.error
-    return outcome.result

@@ -1,12 +1,12 @@
 """Reading: whatever arrived becomes a job, with its event, rule and key."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from eventonce.clock import Clock, to_datetime
 from eventonce.engine import endings
 from eventonce.engine.jobs import Job, RefusedEvent
-from eventonce.errors import EventExpired, EventRejected
+from eventonce.errors import ConfigError, EventExpired, EventRejected
 from eventonce.event import Delivery, Event
 from eventonce.event.formats import read_event
 from eventonce.event.keys import Key
@@ -95,6 +95,13 @@ class Reader(ItemReader):
         age = self._clock.utc() - event.time.timestamp() * 1000
         if age > max_age:
             raise EventExpired(f"is {age / 1000:.0f} s old, over the max_age of rule {rule.name!r}")
+
+
+def many(events: Iterable[object]) -> list[object]:
+    """Return many events as a list. Raise `ConfigError` for a single one, which is iterable too."""
+    if isinstance(events, Mapping | str | bytes | Event | Delivery):
+        raise ConfigError("run and map take many events; pass a list, such as [event]")
+    return list(events)
 
 
 def are_large(items: Sequence[object]) -> bool:

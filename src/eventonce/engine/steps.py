@@ -94,9 +94,7 @@ class Engine(msgspec.Struct, eq=False):
         """Return the context of a run."""
         claim = basis if type(basis) is OpenClaim else None
         replay, outer = job.event.replay, CURRENT.get()
-        return Context(
-            attempt, replay, job.key, job.version, claim, self.store, self.clock, handler.is_async, outer
-        )
+        return Context(attempt, replay, job.key, job.version, claim, self.store, self.clock, handler.is_async, outer)
 
 
 class Batch:

@@ -13,7 +13,7 @@ from eventonce.errors import ConfigError
 
 Binder = Callable[..., tuple[Any, ...]]
 
-_STARS = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
+_STARS: dict[Any, str] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
 _ANYTHING = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
 
 

@@ -5,7 +5,7 @@ bound to its instance.
 """
 
 import functools
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 import msgspec
@@ -20,10 +20,10 @@ from eventonce.engine.drivers import Flow, StoreCalls, drive, drive_async
 from eventonce.engine.handler import Handler
 from eventonce.engine.order import RunLimits
 from eventonce.engine.plain import run_one
-from eventonce.engine.reading import ItemReader
+from eventonce.engine.reading import many
 from eventonce.engine.steps import Batch, Engine
-from eventonce.errors import CallRejected, ConfigError
-from eventonce.event import Event
+from eventonce.errors import CallRejected
+from eventonce.event import Delivery, Event
 from eventonce.event.keys import Key
 
 P = ParamSpec("P")
@@ -31,9 +31,8 @@ Q = ParamSpec("Q")
 T = TypeVar("T")
 R = TypeVar("R")  # what a call returns: T, or T | None
 E = TypeVar("E")  # the event that a handler takes
-S = TypeVar("S")  # the class of a method
-K = TypeVar("K", bound=type[Any])  # the first parameter of a class method
 Receiver = TypeVar("Receiver")
+Incoming = bytes | str | Mapping[str, Any] | Event | Delivery
 
 _MAX_SCOPES = 1024  # classes that a method is used on
 _CODE = ("__code__", "__defaults__", "__kwdefaults__")  # by which `inspect` takes an object for a function
@@ -45,11 +44,12 @@ class Decorated:
 
     __name__: str
     __qualname__: str
+    __wrapped__: Any  # the function itself, bound as this is
 
     def __init__(self, function: Any) -> None:
         """Decorate a function, or what `staticmethod` or `classmethod` made of one."""
         plain = getattr(function, "__func__", function)
-        functools.update_wrapper(self, plain)
+        functools.update_wrapper(self, plain)  # type: ignore[arg-type]  # which takes any object
         for name in _CODE:
             if hasattr(plain, name):
                 setattr(self, name, getattr(plain, name))
@@ -57,11 +57,6 @@ class Decorated:
         self._kind = type(function)  # staticmethod, classmethod, or what a function is
         self._first = _UNBOUND  # the instance or class that it is bound to
         self._owner: type | None = None  # the class that it is used on
-
-    @property
-    def plain(self) -> Callable[..., Any]:
-        """The function itself, which runs whenever it is called."""
-        return functools.partial(self._function, *self._first) if self._first else self._function
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         if self._first or self._kind is staticmethod:
@@ -75,7 +70,7 @@ class Decorated:
         bound.__dict__.update(self.__dict__)
         bound._first = (receiver,)
         bound._owner = receiver if isinstance(receiver, type) else owner
-        bound.__wrapped__ = self._function.__get__(receiver, owner)  # type: ignore[attr-defined]
+        bound.__wrapped__ = self._function.__get__(receiver, owner)
         return bound
 
     def __eq__(self, other: object) -> bool:
@@ -158,9 +153,6 @@ class CallDefinition(msgspec.Struct, eq=False):
             return outcome
         return structs.replace(outcome, result=self.restore(outcome.result))
 
-    def refused(self, error: Exception) -> Exception:
-        return error
-
 
 class _CallsDecorated(Decorated):
     def __init__(self, function: Any, definition: CallDefinition) -> None:
@@ -179,6 +171,12 @@ class _CallsDecorated(Decorated):
 
 class Function(_CallsDecorated, Generic[P, T, R]):
     """A decorated `def` function. `T` is what the function returns, and `R` what a call returns: `T`, or `T | None`."""
+
+    @property
+    def plain(self) -> Callable[P, T]:
+        """The function itself, which runs whenever it is called."""
+        plain: Callable[P, T] = self.__wrapped__
+        return plain
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call it once: return its result, the remembered one, or None. Raise what it raised, or why it did not run."""
@@ -223,6 +221,12 @@ class Function(_CallsDecorated, Generic[P, T, R]):
 
 class AsyncFunction(_CallsDecorated, Generic[P, T, R]):
     """A decorated `async def` function."""
+
+    @property
+    def plain(self) -> Callable[P, Coroutine[Any, Any, T]]:
+        """The function itself, which runs whenever it is called."""
+        plain: Callable[P, Coroutine[Any, Any, T]] = self.__wrapped__
+        return plain
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call it once, as a `def` function is called."""
@@ -294,23 +298,30 @@ class _EventsDecorated(Decorated):
         self._handler = runner.handler
 
     @property
+    def plain(self) -> Callable[..., Any]:
+        """The function itself, which runs whenever it is called."""
+        plain: Callable[..., Any] = self.__wrapped__
+        return plain
+
+    @property
     def eventonce_handler(self) -> Callable[..., Any]:
         """The function itself, so that whoever runs it elsewhere claims once."""
         return self.plain
 
     def _bind_to(self, receiver: Any, owner: type) -> Self:
+        if self._runner.method is None:  # it takes an event and nothing before it, wherever it is
+            return self
         bound = super()._bind_to(receiver, owner)
-        assert self._runner.method is not None
         bound._handler = self._runner.method.with_function(self._function.__get__(receiver, owner))
         return bound
 
-    def _event(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _event(self, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Return the one event, whatever name it is passed by."""
-        if len(args) + len(kwargs) == 1:
-            return args[0] if args else next(iter(kwargs.values()))
+        if len(args) + len(named) == 1:
+            return args[0] if args else next(iter(named.values()))
         raise CallRejected(
-            f"{full_name(self._function)} takes one event, and {len(args) + len(kwargs)} arguments came; as a Lambda "
-            "handler write handler = once.aws_lambda(function), and for other arguments @once(key=...)"
+            f"{full_name(self._function)} takes one event, and {len(args) + len(named)} arguments came; for a Lambda "
+            "handler write once.aws_lambda(function), and for a function of other arguments @once(key=...)"
         )
 
     def _keys(self, event: object) -> tuple[Key, ...]:
@@ -323,24 +334,28 @@ class _EventsDecorated(Decorated):
 class EventHandler(_EventsDecorated, Generic[E, T]):
     """A decorated `def` handler of events."""
 
-    def __call__(self, /, *args: "E | Incoming", **kwargs: "E | Incoming") -> T | None:
+    @overload
+    def __call__(self, event: E | Incoming, /) -> T | None: ...
+    @overload
+    def __call__(self, **event: E | Incoming) -> T | None: ...
+    def __call__(self, *args: Any, **named: Any) -> T | None:
         """Handle one event once: return the result or the remembered one, or raise."""
-        returned: T | None = value(self._run(self._event(args, kwargs)))
+        returned: T | None = value(self._run(self._event(args, named)))
         return returned
 
-    def outcome(self, event: "E | Incoming", /) -> Outcome[T | None]:
+    def outcome(self, event: E | Incoming, /) -> Outcome[T | None]:
         """Handle one event once. Return what became of it, and raise nothing of it."""
         return self._run(event)
 
-    def map(self, events: "Iterable[E | Incoming]", /) -> list[Outcome[T | None]]:
+    def map(self, events: Iterable[E | Incoming], /) -> list[Outcome[T | None]]:
         """Handle many events. Return one outcome each, in order."""
         return drive(self._many(events), self._runner.store_calls)
 
-    def key(self, event: "E | Incoming", /) -> Key:
+    def key(self, event: E | Incoming, /) -> Key:
         """Return the key of an event, or raise `EventRejected`."""
         return self._keys(event)[0]
 
-    def forget(self, event: "E | Incoming", /) -> bool:
+    def forget(self, event: E | Incoming, /) -> bool:
         """Forget an event, so that its next copy runs. Return whether it was remembered."""
         return any(self._runner.store_calls.call("forget", list(self._keys(event))))
 
@@ -355,24 +370,28 @@ class EventHandler(_EventsDecorated, Generic[E, T]):
 class AsyncEventHandler(_EventsDecorated, Generic[E, T]):
     """A decorated `async def` handler of events."""
 
-    async def __call__(self, /, *args: "E | Incoming", **kwargs: "E | Incoming") -> T | None:
+    @overload
+    async def __call__(self, event: E | Incoming, /) -> T | None: ...
+    @overload
+    async def __call__(self, **event: E | Incoming) -> T | None: ...
+    async def __call__(self, *args: Any, **named: Any) -> T | None:
         """Handle one event once: return the result or the remembered one, or raise."""
-        returned: T | None = value(await self._run(self._event(args, kwargs)))
+        returned: T | None = value(await self._run(self._event(args, named)))
         return returned
 
-    async def outcome(self, event: "E | Incoming", /) -> Outcome[T | None]:
+    async def outcome(self, event: E | Incoming, /) -> Outcome[T | None]:
         """Handle one event once. Return what became of it, and raise nothing of it."""
         return await self._run(event)
 
-    async def map(self, events: "Iterable[E | Incoming]", /) -> list[Outcome[T | None]]:
+    async def map(self, events: Iterable[E | Incoming], /) -> list[Outcome[T | None]]:
         """Handle many events. Return one outcome each, in order."""
         return await drive_async(self._many(events), self._runner.store_calls)
 
-    def key(self, event: "E | Incoming", /) -> Key:
+    def key(self, event: E | Incoming, /) -> Key:
         """Return the key of an event, or raise `EventRejected`."""
         return self._keys(event)[0]
 
-    async def forget(self, event: "E | Incoming", /) -> bool:
+    async def forget(self, event: E | Incoming, /) -> bool:
         """Forget an event, so that its next copy runs. Return whether it was remembered."""
         return any(await self._runner.store_calls.call_async("forget", list(self._keys(event))))
 

@@ -1,4 +1,4 @@
-"""What the key of a call is made of: paths into its arguments, all of its arguments, or what a function makes of them."""
+"""What the key of a call is made of: paths into its arguments, all of them, or what a function makes of them."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -84,7 +84,8 @@ class _Paths:
 def _index(label: str, signature: Signature, name: str, setting: str) -> int:
     names = list(signature.parameters)
     if name not in names:
-        raise ConfigError(f"{label}: {setting} begins with {name!r}, and its parameters are {', '.join(names) or 'none'}")
+        known = ", ".join(names) or "none"
+        raise ConfigError(f"{label}: {setting} begins with {name!r}, and its parameters are {known}")
     return names.index(name)
 
 

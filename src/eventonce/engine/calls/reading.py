@@ -25,7 +25,7 @@ class CallEvent(Event, frozen=True, kw_only=True):
     kwargs: Mapping[str, Any]
 
 
-class Recipe(msgspec.Struct, frozen=True, eq=False):
+class KeyRecipe(msgspec.Struct, frozen=True, eq=False):
     """How the keys of one function's calls are made, whatever class it is used on."""
 
     parts: KeyParts
@@ -38,7 +38,7 @@ class Recipe(msgspec.Struct, frozen=True, eq=False):
 class Scope:
     """The calls of one function, on one class if it is a method: their name, rule and digests."""
 
-    def __init__(self, consumer: str, rule: CompiledRule, recipe: Recipe, suffix: str) -> None:
+    def __init__(self, consumer: str, rule: CompiledRule, recipe: KeyRecipe, suffix: str) -> None:
         self.rule = rule
         self.recipe = recipe
         self._digest = Digester(consumer, rule.name, recipe.parts.kind)

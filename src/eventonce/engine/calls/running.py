@@ -1,6 +1,7 @@
 """Running: bound calls go through the steps as events do, and wait for runs of the same key in this process."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -30,21 +31,19 @@ class CallRunner(msgspec.Struct, frozen=True, eq=False):
     batch_type: type[Batch]
     running: RunningCalls
 
-    def run(self, call: BoundCall) -> Outcome:
+    def run(self, call: BoundCall[Any]) -> Outcome:
         """Run one call of a `def` function here and now."""
         job = self.engine.reader.read(0, call)
         if isinstance(job, Job) and self.running.refuse_own([job]) and (run := self.running.lead(job)):
             ended: tuple[Ended | RefusedEvent, ...] = ()
             try:
-                ended = (
-                    run_one(self.engine, self.handler, self.limits, call, job, self.store_calls, self.batch_type),
-                )
+                ended = (run_one(self.engine, self.handler, self.limits, call, job, self.store_calls, self.batch_type),)
             finally:
                 self.running.leave(run, ended)
             return ended[0].outcome
         return drive(self._batch([call], [job], None), self.store_calls)[0].outcome
 
-    def flow(self, calls: Sequence[BoundCall], loop: object = None) -> Flow[list[Outcome]]:
+    def flow(self, calls: Sequence[BoundCall[Any]], loop: object = None) -> Flow[list[Outcome]]:
         """Run many calls. `loop` is that of the tasks that run them, if they are `async def`."""
         outcomes: list[Outcome] = []
         for first in range(0, len(calls), BATCH):
@@ -54,7 +53,7 @@ class CallRunner(msgspec.Struct, frozen=True, eq=False):
         return outcomes
 
     def _batch(
-        self, calls: Sequence[BoundCall], arrived: Sequence[Job | RefusedEvent], loop: object
+        self, calls: Sequence[BoundCall[Any]], arrived: Sequence[Job | RefusedEvent], loop: object
     ) -> Flow[list[Ended | RefusedEvent]]:
         """Lead the runs of the keys that run nowhere here, and then follow the others."""
         limits = self.limits
