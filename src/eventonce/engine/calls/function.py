@@ -110,12 +110,12 @@ class CallDefinition(msgspec.Struct, eq=False):
         """Return the call with these arguments. Raise `CallRejected` if they do not fit."""
         if first:
             args = first + args
+        elif self.receiver is not None and (args or self.receiver in kwargs):
+            owner = self._owner(args[0] if args else kwargs[self.receiver])
         try:
             values = self.binder(*args, **kwargs)
         except TypeError as error:
             raise CallRejected(f"{error}{self.hint}") from None
-        if self.receiver is not None and owner is None:
-            owner = self._owner(values[0])
         return BoundCall(self._scope(owner), values, args, kwargs)
 
     def _owner(self, receiver: Any) -> type | None:
@@ -258,10 +258,8 @@ class AsyncFunction(_CallsDecorated, Generic[P, T, R]):
         return (await self._run_all([call]))[0]
 
     async def _run_all(self, calls: list[BoundCall[Any]]) -> list[Outcome[Any]]:
-        from asyncio import get_running_loop
-
         definition = self._definition
-        flow = definition.runner.flow(calls, get_running_loop())
+        flow = definition.runner.flow(calls)
         return list(map(definition.restored, await drive_async(flow, definition.runner.store_calls)))
 
     @overload

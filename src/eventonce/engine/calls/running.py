@@ -41,19 +41,19 @@ class CallRunner(msgspec.Struct, frozen=True, eq=False):
             finally:
                 self.running.leave(run, ended)
             return ended[0].outcome
-        return drive(self._batch([call], [job], None), self.store_calls)[0].outcome
+        return drive(self._batch([call], [job]), self.store_calls)[0].outcome
 
-    def flow(self, calls: Sequence[BoundCall[Any]], loop: object = None) -> Flow[list[Outcome]]:
-        """Run many calls. `loop` is that of the tasks that run them, if they are `async def`."""
+    def flow(self, calls: Sequence[BoundCall[Any]]) -> Flow[list[Outcome]]:
+        """Run many calls."""
         outcomes: list[Outcome] = []
         for first in range(0, len(calls), BATCH):
             batch = calls[first : first + BATCH]
-            ended = yield from self._batch(batch, self.engine.reader.read_all(batch, 0), loop)
+            ended = yield from self._batch(batch, self.engine.reader.read_all(batch, 0))
             outcomes += [end.outcome for end in ended]
         return outcomes
 
     def _batch(
-        self, calls: Sequence[BoundCall[Any]], arrived: Sequence[Job | RefusedEvent], loop: object
+        self, calls: Sequence[BoundCall[Any]], arrived: Sequence[Job | RefusedEvent]
     ) -> Flow[list[Ended | RefusedEvent]]:
         """Lead the runs of the keys that run nowhere here, and then follow the others."""
         limits = self.limits
@@ -64,7 +64,7 @@ class CallRunner(msgspec.Struct, frozen=True, eq=False):
         ended: dict[int, Ended | RefusedEvent] = {}
         waiting = arrived
         while waiting:
-            ours, runs, others = self._lead(waiting, loop)
+            ours, runs, others = self._lead(waiting)
             ends: list[Ended | RefusedEvent] = []
             try:
                 if ours:
@@ -81,7 +81,7 @@ class CallRunner(msgspec.Struct, frozen=True, eq=False):
         return [ended[position] for position in range(len(calls))]
 
     def _lead(
-        self, arrived: Sequence[Job | RefusedEvent], loop: object
+        self, arrived: Sequence[Job | RefusedEvent]
     ) -> tuple[list[Job | RefusedEvent], list[LeadingRun], list[Job]]:
         """Return what goes through the steps now, the runs that it leads, and the jobs whose keys run already."""
         ours: list[Job | RefusedEvent] = []
@@ -90,7 +90,7 @@ class CallRunner(msgspec.Struct, frozen=True, eq=False):
         for job in arrived:
             if isinstance(job, RefusedEvent) or job.key in runs:
                 ours.append(job)
-            elif (run := self.running.lead(job, loop)) is None:
+            elif (run := self.running.lead(job)) is None:
                 others.append(job)
             else:
                 runs[job.key] = run

@@ -10,7 +10,6 @@ Nothing here holds a lock while it calls anything, and a leader waits for nobody
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any
 from weakref import ReferenceType, ref
 
 from eventonce.engine.context import runs_here
@@ -29,9 +28,8 @@ Ends = Sequence[Ended]  # how the calls of one key ended, the leader first; empt
 class LeadingRun:
     """The run of one key. Who waits for it has its future only, so one that is lost without an end hands over."""
 
-    def __init__(self, key: Key, loop: Any) -> None:
+    def __init__(self, key: Key) -> None:
         self.key = key
-        self.loop = loop  # of its task, or None if a thread runs it
         self.future: Future[Ends] | None = None  # once somebody waits
 
     def end(self, ends: Ends) -> None:
@@ -53,9 +51,9 @@ class RunningCalls:
         self._threads = 0  # that wait
         register_for_forks(self)
 
-    def lead(self, job: Job, loop: Any = None) -> LeadingRun | None:
+    def lead(self, job: Job) -> LeadingRun | None:
         """Lead the runs of a key. Return None if a call of this key runs already."""
-        run = LeadingRun(job.key, loop)
+        run = LeadingRun(job.key)
         with self._lock:
             entered = self._runs.get(job.key)
             if entered is not None and entered() is not None:
@@ -82,7 +80,7 @@ class RunningCalls:
             if run.future is None:
                 run.future = Future()
                 run.future.set_running_or_notify_cancel()  # so that nobody who waits can cancel it
-            return WaitForRun(self, job.rule.name, run.future, run.loop, timeout)
+            return WaitForRun(self, job.rule.name, run.future, timeout)
 
     def refuse_own(self, jobs: Iterable[Job]) -> bool:
         """Raise `ConfigError` if the calling code is part of a run of one of these keys, which it would wait for.
@@ -124,20 +122,14 @@ class RunningCalls:
 class WaitForRun:
     """The step that waits for the run of a key. It raises `EventBusy` if that takes too long."""
 
-    def __init__(self, calls: RunningCalls, name: str, future: "Future[Ends]", loop: Any, timeout: int) -> None:
+    def __init__(self, calls: RunningCalls, name: str, future: "Future[Ends]", timeout: int) -> None:
         self._calls = calls
         self._name = name
         self._future = future
-        self._loop = loop
         self._timeout = timeout / 1000
 
     def run(self, store: StoreCalls) -> Ends:
         """Wait in this thread."""
-        if self._loop is not None and self._loop is _loop_here():
-            raise ConfigError(
-                f"{self._name} is called in the thread of an event loop, and a task of that loop runs its key, so both "
-                "would wait for each other; call it in another thread, or write it with async def"
-            )
         self._calls.enter_thread()
         try:
             return self._future.result(self._timeout)
@@ -162,12 +154,3 @@ class WaitForRun:
 def _has_ended(ended: Ended) -> bool:
     """Return whether others take this end over. Who lost the claim does not know how its run ended."""
     return not isinstance(ended.outcome.error, LeaseLost)
-
-
-def _loop_here() -> Any:
-    from asyncio import get_running_loop
-
-    try:
-        return get_running_loop()
-    except RuntimeError:
-        return None
