@@ -180,5 +180,5 @@ def test_a_decorator_that_adds_arguments_is_named(bench: Bench) -> None:
         return inner
 
     call: Any = bench.once()(key="m", name="one")(injects(one))
-    with pytest.raises(CallRejected, match=r"missing 1 required .* 'n'; if a decorator under @once adds arguments, put"):
+    with pytest.raises(CallRejected, match=r"missing 1 required .* 'n'; if a decorator under @once adds arguments"):
         call(m=1)
