@@ -12,7 +12,6 @@ from eventonce.event.formats import read_event
 from eventonce.event.keys import Key
 from eventonce.rules import CompiledRule, Keyed, Rulebook
 
-_RAW = (bytes, str, bytearray, memoryview)
 _LARGE = 64 * 1024  # bytes of a batch that may take a loop too long to read
 _log = logging.getLogger("eventonce")
 
@@ -66,9 +65,7 @@ class Reader(ItemReader):
             if isinstance(item, Delivery):
                 group, message, message_id = item.group, item.handle, item.message_id
                 body = _body(item)
-            event = read_event(body, self._max_bytes)
-            if not isinstance(body, _RAW):  # a handler may write into it, and whoever passed it will use it again
-                event = event.copy()
+            event = read_event(body, self._max_bytes)  # with data of its own: a handler may write into it
             rule = self._rules.find(event)
             keyed = rule.key(event)
             content = b"" if rule.remember == "seen" else rule.content(event)

@@ -53,8 +53,8 @@ class _NoSpellingError(Exception):
 
     def sentence(self, where: str) -> str:
         place = (where + "".join(reversed(self.steps))).removeprefix(".")
-        if len(place) > _LONGEST_PLACE:
-            place = f"{place[:_LONGEST_PLACE]}..."
+        if len(place) > _LONGEST_PLACE:  # as of what is nested too deep
+            place = where
         return f"{place} {self.reason}" if place else self.reason
 
 

@@ -1,6 +1,5 @@
 """A message: an event to publish, how it is read, and the result of publishing it."""
 
-import math
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
@@ -13,6 +12,7 @@ from eventonce.event import Event
 from eventonce.event.decoding import decode
 from eventonce.event.formats import read_event, to_sdk
 from eventonce.event.stamp import remove_stamp
+from eventonce.event.values import is_model, spell
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ def read_publishable(source: object) -> Event:
         event = read_event(source)
         event = structs.replace(event, data=decode(_json(event.data)))
     else:
-        event = read_event(_json(dict(source)) if isinstance(source, Mapping) else source)
+        event = read_event(_json(spell(source)) if isinstance(source, Mapping) or is_model(source) else source)
     if event.form == "cloudevents":
         to_sdk(event)  # which checks its attributes
     return remove_stamp(event)
@@ -89,17 +89,7 @@ def _json(value: Any) -> bytes:
         raw = msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise EventRejected(f"cannot be written as JSON: {error}") from None
-    if b"null" in raw and not _is_finite(value):  # NaN is written as null
-        raise EventRejected("contains NaN or an infinite number, which JSON cannot express")
     return raw
-
-
-def _is_finite(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, Mapping):
-        return all(map(_is_finite, value.values()))
-    return not isinstance(value, list | tuple) or all(map(_is_finite, value))
 
 
 def _describe(value: object) -> str:

@@ -60,9 +60,10 @@ def test_plain_json() -> None:
     assert event.document()["detail"]["orderId"] == event.document()["orderId"] == "o-1"
 
 
-def test_an_event_is_already_one() -> None:
-    event = Event(id="x", data=None)
-    assert read_event(event) is event
+def test_an_event_is_already_one_and_gets_data_of_its_own() -> None:
+    event = Event(id="x", data={"lines": []})
+    assert read_event(event) == event
+    assert read_event(event).data["lines"] is not event.data["lines"]
 
 
 def test_a_list_of_one_type_is_that_type() -> None:

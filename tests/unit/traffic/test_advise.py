@@ -1313,7 +1313,7 @@ def test_hostile_fields_take_bounded_room(monkeypatch: pytest.MonkeyPatch) -> No
 def test_deep_events() -> None:
     def deep(number: int) -> Raw:
         value: Any = {"orderId": number}
-        for _ in range(150):
+        for _ in range(95):
             value = {"a": [value]}
         return {"id": str(number), "data": value}
 

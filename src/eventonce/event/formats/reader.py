@@ -25,6 +25,7 @@ from eventonce.event.formats.text import (
     tiny_values,
     to_base64,
 )
+from eventonce.event.values import is_model, spell
 
 MAX_BATCH = 64 * 1024 * 1024  # bytes of a document with many events, and of what all its records unpack to
 _RATIO = 32  # bytes that each byte of a message may unpack to
@@ -56,10 +57,11 @@ def read_event(body: object, max_bytes: int = MAX_BYTES) -> Event:
     if type(document) is not dict:
         raise _not_an_object(document)
     if eventbridge.recognises(document):
-        return flag_plain_numbers(eventbridge.read(document, raw), watch)
+        return flag_plain_numbers(eventbridge.read(_plain(document, raw), raw), watch)
     if cloudevents.recognises(document):
-        return flag_plain_numbers(cloudevents.read(document, raw), watch)
-    return _only(_Reader(max_bytes, watch, _max_unpacked(body, max_bytes)).documents(document, raw, 0))
+        return flag_plain_numbers(cloudevents.read(_plain(document, raw), raw), watch)
+    reader = _Reader(max_bytes, watch, _max_unpacked(body, max_bytes), is_plain=bool(raw))
+    return _only(reader.documents(document, raw, 0))
 
 
 def read_events(body: object, max_bytes: int = MAX_BYTES) -> list[Event | EventRejected]:
@@ -79,12 +81,12 @@ def read_events(body: object, max_bytes: int = MAX_BYTES) -> list[Event | EventR
             document, raw = (body, b"") if isinstance(body, list) else _decode(body, max(max_bytes, MAX_BATCH))
         if type(document) is dict and eventbridge.recognises(document):
             check_size(raw, max_bytes)
-            return [flag_plain_numbers(eventbridge.read(document, raw), watch)]
+            return [flag_plain_numbers(eventbridge.read(_plain(document, raw), raw), watch)]
         if not isinstance(document, dict | list):
             raise _not_an_object(document)
     except EventRejected as error:
         return [error]
-    return list(_Reader(max_bytes, watch, MAX_BATCH).documents(document, raw, 0))
+    return list(_Reader(max_bytes, watch, MAX_BATCH, is_plain=bool(raw)).documents(document, raw, 0))
 
 
 def read_message(
@@ -111,15 +113,18 @@ def _not_an_object(document: Any) -> EventRejected:
 
 
 def _checked(event: Event) -> Event:
-    """Check an event made by hand: the types of its fields. A time without a zone becomes UTC."""
+    """Return an event made by hand with data of its own, as JSON can say it. A time without a zone becomes UTC."""
     for name in ("id", "source", "type"):
         if not isinstance(getattr(event, name), str):
             raise EventRejected(f"has a {name} that is not a string")
-    if event.time is None:
-        return event
-    if not isinstance(event.time, datetime):
+    time = event.time
+    if time is not None and not isinstance(time, datetime):
         raise EventRejected("has a time that is not a datetime")
-    return event if event.time.tzinfo else structs.replace(event, time=event.time.replace(tzinfo=UTC))
+    data = spell(event.data, "data")
+    attributes = data if event.attributes is event.data else spell(event.attributes, "attributes")
+    if time is not None and time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return structs.replace(event, data=data, attributes=attributes, time=time)
 
 
 def _decode(body: object, max_bytes: int) -> tuple[Any, bytes]:
@@ -131,7 +136,15 @@ def _decode(body: object, max_bytes: int) -> tuple[Any, bytes]:
     if isinstance(body, sdk.CloudEvent):
         raw = sdk.structured(body)
         return read_json(raw, max_bytes), raw
-    raise EventRejected(f"is a {type(body).__name__}, not an event; pass bytes, text, a mapping or an Event")
+    if is_model(body):
+        return spell(body), b""
+    raise EventRejected(f"is a {type(body).__name__}, not an event; pass bytes, text, a mapping, a model or an Event")
+
+
+def _plain(document: dict[str, Any], raw: bytes) -> dict[str, Any]:
+    """Return a document as JSON can say it. One that was read from JSON is that already."""
+    plain: dict[str, Any] = document if raw else spell(document)
+    return plain
 
 
 def _only(results: Iterator[Event | EventRejected]) -> Event:
@@ -152,8 +165,17 @@ class TooManyEvents(EventRejected):
 class _Reader:
     """Takes layers off one body. It counts them, and what was unpacked."""
 
-    def __init__(self, max_bytes: int, watch: object, max_unpacked: int, max_events: int | None = None) -> None:
+    def __init__(
+        self,
+        max_bytes: int,
+        watch: object,
+        max_unpacked: int,
+        max_events: int | None = None,
+        *,
+        is_plain: bool = False,
+    ) -> None:
         self._max_bytes = max_bytes
+        self._is_plain = is_plain  # all of the document was read from JSON
         self._watch = watch
         self._max_events = max_events
         self._events = 0
@@ -262,7 +284,8 @@ class _Reader:
     def _read(self, body: dict[str, Any], raw: bytes) -> Event | EventRejected:
         try:
             check_size(raw, self._max_bytes)
-            return flag_plain_numbers(_read(body, raw, self._max_bytes), self._watch)
+            document = body if self._is_plain else _plain(body, raw)
+            return flag_plain_numbers(_read(document, raw, self._max_bytes), self._watch)
         except EventRejected as error:
             return error
 
