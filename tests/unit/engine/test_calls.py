@@ -34,6 +34,18 @@ class Order:
     def method(self) -> None: ...
 
 
+class _Array:
+    """As numpy's: it is compared item by item."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> Any:
+        return [False]
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth value of an array is ambiguous")
+
+
 ran: list[Any] = []
 once = Once("memory:")
 
@@ -335,6 +347,7 @@ def test_a_function_as_key_gets_the_arguments_that_it_names() -> None:
         ("order.method", (Order(1),), "has a function as order.method, which is in its key; use a path to a value"),
         ("order", (object(),), "order is of type object, which has no spelling"),
         ("content", ({"a": [object()]},), r"order\.a\[0\] is of type object, which has no spelling"),
+        ("order.id", (Order(_Array()),), "order.id is of type _Array, which has no spelling"),
         (lambda order: None, (1,), "has no key: its key function returned None"),
         (lambda order: order.nothing, (1,), "its key cannot be made: AttributeError: 'int' object"),
     ],

@@ -305,7 +305,7 @@ def _misfit(plain: Any, decorator: str) -> str | None:
         return f"{full_name(plain)} is decorated already; decorate its plain function"
     if inspect.isclass(plain):
         return f"{full_name(plain)} is a class; decorate one of its methods, or a function that makes it"
-    if hasattr(plain, "delay") and hasattr(plain, "apply_async"):
+    if hasattr(plain.__class__, "delay") and hasattr(plain.__class__, "apply_async"):
         return f"{getattr(plain, 'name', plain)} is a Celery task; put @app.task above {decorator}"
     if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
         return f"{full_name(plain)} is a generator, which runs later if at all; return a list instead of yield"

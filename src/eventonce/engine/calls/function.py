@@ -22,7 +22,7 @@ from eventonce.engine.order import RunLimits
 from eventonce.engine.plain import run_one
 from eventonce.engine.reading import many
 from eventonce.engine.steps import Batch, Engine
-from eventonce.errors import CallRejected
+from eventonce.errors import CallRejected, ResultUnavailable
 from eventonce.event import Delivery, Event
 from eventonce.event.keys import Key
 
@@ -151,7 +151,10 @@ class CallDefinition(msgspec.Struct, eq=False):
         """Return an outcome with the result of a duplicate as the function returned it."""
         if outcome.kind is not OutcomeKind.DUPLICATE or outcome.result is None:
             return outcome
-        return structs.replace(outcome, result=self.restore(outcome.result))
+        try:
+            return structs.replace(outcome, result=self.restore(outcome.result))
+        except ResultUnavailable as error:
+            return structs.replace(outcome, result=None, error=error)
 
 
 class _CallsDecorated(Decorated):

@@ -58,19 +58,23 @@ class ArgumentPath:
         self._index = _index(label, signature, names[0], f"{setting}: {text!r}")
         self._steps = names[1:]
         default = signature.parameters[names[0]].default
-        self._may_be_empty = not self._steps and (default is None or default == "")
+        self._may_be_empty = not self._steps and _is_empty(default)
 
     def __call__(self, values: Values) -> Any:
         """Return the value. Raise `EventRejected` if the path leads nowhere."""
         value = values[self._index]
         for step in self._steps:
             value = value.get(step) if isinstance(value, Mapping) else getattr(value, step, None)
-        if (value is None or value == "") and not self._may_be_empty:
+        if _is_empty(value) and not self._may_be_empty:
             # It identifies nothing, and all calls that have it would be the same: orders that are not saved yet.
             raise EventRejected(f"has no {self.text}, {self._purpose}")
         if callable(value):
             raise EventRejected(f"has a function as {self.text}, {self._purpose}; use a path to a value")
         return value
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value)  # == may raise, or return an array
 
 
 class _Paths:
@@ -193,6 +197,6 @@ class _Made:
     def __call__(self, values: Values) -> Sequence[Part]:
         positional = [values[index] for index in self._positional]
         made = self._function(*positional, **{name: values[index] for name, index in self._named.items()})
-        if made is None or made == "" or inspect.isawaitable(made):
+        if _is_empty(made) or inspect.isawaitable(made):
             raise EventRejected(f"has no key: its key function returned {made!r:.60}")
         return [part(spell(made, "the key"))]
