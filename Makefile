@@ -78,6 +78,7 @@ docs: python
 	@$(INSTALL) .venv --extras all --groups test
 	$(BIN)/python -m tools.cli_page
 	$(BIN)/python -m tools.api_page
+	$(BIN)/python -m tools.key_vectors
 	$(BIN)/python -m lab.proof_page
 
 bench: python

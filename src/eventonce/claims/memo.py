@@ -11,8 +11,9 @@ from uuid import UUID
 
 from eventonce.claims.outcome import FirstCopy
 from eventonce.clock import to_datetime
-from eventonce.errors import ResultUnavailable, describe
+from eventonce.errors import EventRejected, ResultUnavailable, describe
 from eventonce.event import Event
+from eventonce.event.values import Restore, spell
 from eventonce.rules.rule import Remember
 
 MAX_RESULT = 32 * 1024
@@ -22,9 +23,15 @@ _DAMAGED = "its memo cannot be read"
 
 
 def write(
-    remember: Remember, event: Event, content: bytes, result: Any, max_result: int, message_id: str | None = None
+    remember: Remember,
+    event: Event,
+    content: bytes,
+    result: Any,
+    max_result: int,
+    message_id: str | None = None,
+    restore: Restore | None = None,
 ) -> tuple[bytes | None, str | None]:
-    """Return the memo of a run, and the reason if its result could not be stored."""
+    """Return the memo of a run, and the reason if its result could not be stored. `restore` makes its type again."""
     if remember == "seen" and message_id is None:
         return None, None
     memo: dict[str, Any] = {} if message_id is None else {"mark": message_id}
@@ -33,26 +40,51 @@ def write(
     memo |= {"id": event.id, "fingerprint": fingerprint(content)}
     if event.time is not None:
         memo["time"] = event.time.isoformat()
-    reason = _add_result(memo, result, max_result) if remember == "result" else None
+    reason = _add_result(memo, result, max_result, restore) if remember == "result" else None
     return _dump(memo).encode(), reason
 
 
-def _add_result(memo: dict[str, Any], result: Any, max_result: int) -> str | None:
+def _add_result(memo: dict[str, Any], result: Any, max_result: int, restore: Restore | None) -> str | None:
     try:
-        packed = pack(result)
-        size = len(_dump(packed))
+        name, stored = _stored(result, restore)
+        size = len(_dump(stored))
     except Exception as error:  # the effect has happened, so the run is remembered whatever its result raises
         memo["not_kept"] = describe(error)
         return describe(error)
     if size > max_result:
         memo["not_kept"] = f"the result takes {size:,} bytes, over the limit of {max_result:,}"
         return str(memo["not_kept"])
-    memo["result"] = packed
+    memo[name] = stored
     return None
 
 
+def _stored(result: Any, restore: Restore | None) -> tuple[str, Any]:
+    """Return a result packed, or else spelt if its type is known, with the name of the field that it is stored in."""
+    try:
+        return "result", pack(result)
+    except ResultUnavailable:
+        if restore is None:
+            raise
+    spelt = _spell_result(result)
+    if restore(json.loads(_dump(spelt))) != result:
+        raise ResultUnavailable("the result would come back as another value; annotate what the handler returns")
+    return "value", spelt
+
+
+def _spell_result(result: Any) -> Any:
+    try:
+        return spell(result, "the result", exact=True)
+    except EventRejected as error:
+        raise ResultUnavailable(str(error)) from None
+
+
 def read(
-    remember: Remember, memo: bytes | None, done_at: int, attempts: int, content: bytes
+    remember: Remember,
+    memo: bytes | None,
+    done_at: int,
+    attempts: int,
+    content: bytes,
+    restore: Restore | None = None,
 ) -> tuple[FirstCopy, Any, ResultUnavailable | None]:
     """Return the first copy and its result, or an error if a result is wanted and not available."""
     if memo is None and remember != "result":  # nearly always
@@ -66,6 +98,11 @@ def read(
         time=fields.get("time"),
         differs=None if first_fingerprint is None else first_fingerprint != fingerprint(content),
     )
+    if remember == "result" and "value" in fields:
+        try:
+            return first, fields["value"] if restore is None else restore(fields["value"]), None
+        except Exception as error:  # the type has changed since then
+            return first, None, ResultUnavailable(f"processed before, but its result is of another type: {error}")
     if remember == "result" and "result" not in fields:
         reason = fields.get("not_kept", "its rule did not remember results then")
         return first, None, ResultUnavailable(f"processed before, but {reason}")
@@ -99,7 +136,7 @@ def _dump(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-# --- results: exactly what was returned, or not at all ---
+# --- packed results: exactly what was returned, without its annotation ---
 
 
 def _iso(time: datetime) -> str:
@@ -136,7 +173,9 @@ def pack(value: Any, depth: int = 0) -> Any:
         name, write, _ = _KINDS[kind]
         return {"$": name, "v": pack(write(value), depth + 1)}
     item = "a dict whose names are not all strings" if kind is dict else f"a {kind.__name__}"
-    raise ResultUnavailable(f"the result holds {item}, which cannot be remembered exactly")
+    raise ResultUnavailable(
+        f"the result holds {item}, which cannot be remembered exactly; annotate what the handler returns"
+    )
 
 
 def unpack(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import re
 import sys
 from typing import Any
 
@@ -17,8 +16,6 @@ from eventonce.lint import Case, Finding, Lint
 from eventonce.rules import Keyed, Rulebook
 from eventonce.traffic.archive import Archive
 from eventonce.webhook.address import read_url
-
-_DATE = re.compile(r"holds a (datetime|date|time),")  # types of TOML that JSON lacks
 
 
 @click.command()
@@ -96,8 +93,7 @@ def _failure(rulebook: Rulebook, case: Case) -> str | None:
         try:
             keyed.append(rulebook.key(_event(event)))
         except EventRejected as error:
-            hint = "; write times in quotes" if _DATE.search(str(error)) else ""
-            return f"event {number} {error}{hint}"
+            return f"event {number} {error}"
     if case.same != _are_same(keyed, every=case.same):
         problem = "are different that must be the same" if case.same else "are the same that must be different"
         return f"events {problem}, under {_rule_names(keyed)}; see eventonce key --compare"

@@ -180,7 +180,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _remembered(job: Job, memory: bytes | None, at: int, attempts: int) -> Outcome:
-    first, result, error = memo.read(job.rule.remember, memory, at, attempts, job.content)
+    first, result, error = memo.read(job.rule.remember, memory, at, attempts, job.content, job.restore)
     return Outcome(kind=OutcomeKind.DUPLICATE, key=job.key, rule=job.rule.name, result=result, error=error, first=first)
 
 

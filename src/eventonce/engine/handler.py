@@ -13,6 +13,7 @@ from eventonce.engine.results import Results
 from eventonce.errors import ConfigError, LeaseLost, SinkError
 from eventonce.event import Event
 from eventonce.event.groups import GroupQueue
+from eventonce.event.values import Restore, return_restorer
 from eventonce.ports import AttemptDetails, Sink
 
 if TYPE_CHECKING:
@@ -22,7 +23,14 @@ if TYPE_CHECKING:
 class Handler:
     """A handler or a sink, ready to run. It holds nothing of a run, so threads may share it."""
 
-    def __init__(self, handler: HandlerFunction | Sink, concurrency: int, hooks: "Hooks | None" = None) -> None:
+    def __init__(
+        self,
+        handler: HandlerFunction | Sink,
+        concurrency: int,
+        hooks: "Hooks | None" = None,
+        *,
+        remembers_results: bool = False,
+    ) -> None:
         self._sink = handler if isinstance(handler, Sink) and not callable(handler) else None
         self.function: Any = getattr(handler, "eventonce_handler", handler)  # a decorated one must not claim twice
         self.is_sink = self._sink is not None
@@ -32,6 +40,7 @@ class Handler:
             _check(self.function)
             self._takes_context = wants_context(self.function)
             self.is_async = is_async(self.function)
+        self.restore = _restorer(self.function) if remembers_results and not self.is_sink else None
         self.is_plain = hooks is None and not self.is_sink and not self.is_async
         self.context: Context | None = None  # of a run that is played back
         self._has_run = False
@@ -173,6 +182,10 @@ def _details(runnable: Runnable) -> AttemptDetails:
 
 
 # --- what is refused when the handler is passed ---
+
+
+def _restorer(function: Any) -> Restore | None:
+    return return_restorer(function, f"the handler {getattr(function, '__qualname__', type(function).__name__)}")
 
 
 def _check(function: Any) -> None:

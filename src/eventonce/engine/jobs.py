@@ -21,6 +21,7 @@ from eventonce.engine.keeper import OpenClaim
 from eventonce.errors import StoreError
 from eventonce.event import Event
 from eventonce.event.keys import Key
+from eventonce.event.values import Restore
 from eventonce.rules import CompiledRule
 
 
@@ -37,6 +38,7 @@ class Job(msgspec.Struct, frozen=True, eq=False):
     group: str | None = None
     message: Hashable = None  # the handle of its message, in which there may be several events
     message_id: str | None = None  # if its carrier may redeliver it after it was passed on
+    restore: Restore | None = None  # makes the type that its handler returns of a remembered result
 
 
 class RefusedEvent(msgspec.Struct, frozen=True, eq=False):

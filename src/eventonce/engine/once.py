@@ -116,6 +116,7 @@ class Once(Closing, Decorator):
                 consumer=self._consumer,
                 outlives=not isinstance(self._store, MemoryStore),
                 store_calls=self._store_calls,
+                prepare=self.prepare,
                 batch_type=self.batch_type,
                 flow=self._flow,
                 running=RunningCalls(self._store),
@@ -226,7 +227,10 @@ class Once(Closing, Decorator):
 
     def prepare(self, handler: "Handler | HandlerFunction | Sink") -> Handler:
         """Check and inspect a handler or a sink once, for many runs."""
-        return handler if isinstance(handler, Handler) else Handler(handler, self._concurrency, self._engine.hooks)
+        if isinstance(handler, Handler):
+            return handler
+        remembers = any(rule.remember == "result" for rule in self._rules.all)
+        return Handler(handler, self._concurrency, self._engine.hooks, remembers_results=remembers)
 
     def _flow(self, items: Sequence[object], handler: Handler, limits: RunLimits) -> Flow[list[Outcome]]:
         stops = Stops()

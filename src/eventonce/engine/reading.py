@@ -10,6 +10,7 @@ from eventonce.errors import ConfigError, EventExpired, EventRejected
 from eventonce.event import Delivery, Event
 from eventonce.event.formats import read_event
 from eventonce.event.keys import Key
+from eventonce.event.values import Restore
 from eventonce.rules import CompiledRule, Keyed, Rulebook
 
 _LARGE = 64 * 1024  # bytes of a batch that may take a loop too long to read
@@ -22,11 +23,11 @@ class ItemReader:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
-    def read_all(self, items: Sequence[object], first: int) -> list[Job | RefusedEvent]:
+    def read_all(self, items: Sequence[object], first: int, restore: Restore | None) -> list[Job | RefusedEvent]:
         """Read the items of a batch, whose positions begin at `first`."""
-        return [self.read(position, item) for position, item in enumerate(items, first)]
+        return [self.read(position, item, restore) for position, item in enumerate(items, first)]
 
-    def read(self, position: int, item: object) -> Job | RefusedEvent:
+    def read(self, position: int, item: object, restore: Restore | None = None) -> Job | RefusedEvent:
         """Return the job for an item, or the reason why it cannot become one."""
         raise NotImplementedError
 
@@ -57,7 +58,7 @@ class Reader(ItemReader):
         """Return all keys of an event, its own first. Raise `EventRejected` if it has none."""
         return self._rules.key(read_event(item, self._max_bytes)).keys
 
-    def read(self, position: int, item: object) -> Job | RefusedEvent:
+    def read(self, position: int, item: object, restore: Restore | None = None) -> Job | RefusedEvent:
         """Return the job for an item, or the reason why it cannot become one."""
         group = message = message_id = event = rule = keyed = None
         try:
@@ -74,7 +75,8 @@ class Reader(ItemReader):
             if rule.max_age is not None:
                 self._check_age(event, rule, rule.max_age)
             keys = (keyed.key,) if keyed.old_key is None else keyed.keys
-            return Job(position, event, rule, keyed.key, keys, keyed.version, content, group, message, message_id)
+            version = keyed.version
+            return Job(position, event, rule, keyed.key, keys, version, content, group, message, message_id, restore)
         except (EventRejected, EventExpired) as error:
             reason: EventRejected | EventExpired = error
         except Exception as error:  # whatever an event does to us, it is not lost and the others go on

@@ -150,7 +150,7 @@ class Results:
         job = effect.runnable.job
         rule = job.rule
         self.memos[job], reason = memo.write(
-            rule.remember, job.event, job.content, effect.result, self._max_result, job.message_id
+            rule.remember, job.event, job.content, effect.result, self._max_result, job.message_id, job.restore
         )
         if reason:
             _log.warning("rule %s: duplicates will not get the result: %s", rule.name, reason)

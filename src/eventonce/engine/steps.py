@@ -156,11 +156,11 @@ class Batch:
 
     def _read(self, items: Sequence[object], first: int) -> Flow[Sequence[Job | RefusedEvent]]:
         """Read each event, and find its rule and key."""
-        reader = self._engine.reader
+        reader, restore = self._engine.reader, self._handler.restore
         if self._handler.is_async and are_large(items):  # on a thread: the loop has others to serve
-            jobs: list[Job | RefusedEvent] = yield Blocking(reader.read_all, items, first)
+            jobs: list[Job | RefusedEvent] = yield Blocking(reader.read_all, items, first, restore)
             return jobs
-        return reader.read_all(items, first)
+        return reader.read_all(items, first, restore)
 
     # --- claim: may these run? ---
 

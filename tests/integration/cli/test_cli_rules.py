@@ -269,13 +269,19 @@ def test_samples_without_events_are_reported(folder: Path) -> None:
     [
         ("[{ a = 1 }, 3]", "event 2 is a number, not an event; write it as a table, or as JSON in a string"),
         ("[{ b = 1 }, { a = 1 }]", "event 1 has no detail.a"),
-        ("[{ a = 2026-01-01 }, { a = 1 }]", "event 1 holds a date, which JSON has no form for; write times in quotes"),
+        ("[{ a = 2026-01-01 }, { a = nan }]", "event 2 a is the number nan, which JSON has no form for; use None"),
     ],
 )
 def test_a_test_in_the_file_says_which_event_is_wrong(folder: Path, events: str, printed: str) -> None:
     (folder / "p.toml").write_text(f'[[rule]]\nname = "r"\nkey = ["detail.a"]\n[[test]]\nsame = {events}\n')
     done = run(folder, "check", "p.toml")
     assert (done.returncode, done.stdout.startswith(f"p.toml:4: failure: test 'test 1': {printed}")) == (1, True)
+
+
+def test_a_test_in_the_file_may_have_times_without_quotes(folder: Path) -> None:
+    events = '[{ a = 2026-01-05T10:30:00+01:00 }, { a = "2026-01-05T09:30:00Z" }]'
+    (folder / "p.toml").write_text(f'[[rule]]\nname = "r"\nkey = ["detail.a"]\n[[test]]\nsame = {events}\n')
+    assert run(folder, "check", "p.toml").returncode == 0
 
 
 def test_missing_samples_are_reported(folder: Path) -> None:

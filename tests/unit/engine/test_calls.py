@@ -9,7 +9,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from unittest.mock import create_autospec
 
@@ -224,6 +226,38 @@ def test_the_options_of_a_once_are_the_defaults_of_its_calls() -> None:
     assert [one(1), two(1)] == [1, 1]
     clock.sleep(20_000)
     assert [one(1), two(1)] == [1, None]
+
+
+@dataclass
+class Receipt:
+    order: Any
+    at: datetime
+
+
+def test_a_remembered_result_comes_back_as_annotated(bench: Bench) -> None:
+    once, receipt = bench.once(), Receipt(5, datetime(2026, 1, 1, tzinfo=UTC))
+
+    @once(key="n", remember="result")
+    def one(n: int) -> Receipt:
+        return receipt
+
+    @once(key="n", remember="result")
+    async def later(n: int) -> list[Receipt]:
+        return [receipt]
+
+    async def main() -> list[Any]:
+        return [await later(1), await later(1)]
+
+    assert one(1) is receipt
+    assert [one(1), one.outcome(1).result, one.map([one.bind(1)])[0].result] == [receipt] * 3
+    assert asyncio.run(main()) == [[receipt]] * 2
+
+    def kept(n: int) -> Thread:
+        return Thread()
+
+    with pytest.raises(ConfigError, match=r"kept: a remembered Thread cannot come back as one"):
+        once(key="n", remember="result")(kept)
+    once(key="n", name="not kept")(kept)
 
 
 def test_a_newer_version_runs(bench: Bench) -> None:

@@ -31,7 +31,7 @@ from eventonce.engine.drivers import Flow, StoreCalls
 from eventonce.engine.handler import Handler
 from eventonce.engine.order import RunLimits
 from eventonce.engine.steps import Batch, Engine
-from eventonce.errors import ConfigError, ResultUnavailable, describe
+from eventonce.errors import ConfigError
 from eventonce.event.values import return_restorer
 from eventonce.rules import CompiledRule
 from eventonce.rules.rule import Rule
@@ -72,6 +72,7 @@ class Workshop(NamedTuple):
     consumer: str
     outlives: bool  # whether the store outlives the process
     store_calls: StoreCalls
+    prepare: Callable[[Any], Handler]  # for events
     batch_type: type[Batch]
     flow: Callable[[Sequence[object], Handler, RunLimits], Flow[list[Outcome[Any]]]]
     running: RunningCalls
@@ -90,7 +91,7 @@ def decorate_handler(workshop: Workshop, function: Any) -> Decorated:
     _refuse_second(workshop, full_name(plain))
     is_method = class_name(plain) is not None and type(function) is not staticmethod and _first_name(plain) in RECEIVERS
     method = _as_method(workshop, plain) if is_method or type(function) is classmethod else None
-    handler = method or Handler(plain, workshop.concurrency, workshop.engine.hooks)
+    handler = method or workshop.prepare(plain)
     runner = EventRunner(
         workshop.engine,
         handler,
@@ -105,7 +106,7 @@ def decorate_handler(workshop: Workshop, function: Any) -> Decorated:
 
 def _as_method(workshop: Workshop, plain: Any) -> Handler:
     """Return the handler of a method that is bound to something."""
-    return Handler(MethodType(plain, object()), workshop.concurrency, workshop.engine.hooks)
+    return workshop.prepare(MethodType(plain, object()))
 
 
 def _method_if_any(workshop: Workshop, plain: Any) -> Handler | None:
@@ -156,9 +157,11 @@ def decorate_function(workshop: Workshop, options: CallOptions, function: Any) -
     recipe = _recipe(options, label, signature, receiver, rule, name)
     limits = _limits(workshop, options, label)
     workshop.engine.keeper.expect(limits.lease)
+    handler = Handler(_runs(plain), workshop.concurrency, workshop.engine.hooks)
+    handler.restore = return_restorer(plain, label) if rule.remember == "result" else None
     runner = CallRunner(
         engine=structs.replace(workshop.engine, reader=CallReader(workshop.engine.clock), checks_counts=False),
-        handler=Handler(_runs(plain), workshop.concurrency, workshop.engine.hooks),
+        handler=handler,
         limits=limits,
         store_calls=workshop.store_calls,
         batch_type=workshop.batch_type,
@@ -180,7 +183,6 @@ def decorate_function(workshop: Workshop, options: CallOptions, function: Any) -
         scope=Scope(workshop.consumer, CompiledRule(workshop.consumer, rule), recipe, ""),
         scope_of=scope_of,
         runner=runner,
-        restore=_restore(plain, label, rule),
     )
     return (AsyncFunction if is_async(plain) else Function)(function, definition)
 
@@ -269,22 +271,6 @@ def _runs(plain: Any) -> Any:
         return await plain(*call.args, **call.kwargs)
 
     return run_async if is_async(plain) else run
-
-
-def _restore(plain: Any, label: str, rule: Rule) -> Callable[[Any], Any]:
-    """Return what makes a remembered result one of the annotated type."""
-    restore = return_restorer(plain, label) if rule.remember == "result" else None
-    if restore is None:
-        return lambda result: result
-    inner = restore
-
-    def restored(result: Any) -> Any:
-        try:
-            return inner(result)
-        except Exception as error:  # the class may have changed since, or its own code raises
-            raise ResultUnavailable(f"{label}: processed before, but its result: {describe(error)}") from error
-
-    return restored
 
 
 # --- what cannot be decorated ---

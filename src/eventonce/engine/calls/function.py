@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 import msgspec
-from msgspec import structs
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.engine.calls.binder import Binder
@@ -22,7 +21,7 @@ from eventonce.engine.order import RunLimits
 from eventonce.engine.plain import run_one
 from eventonce.engine.reading import many
 from eventonce.engine.steps import Batch, Engine
-from eventonce.errors import CallRejected, ResultUnavailable
+from eventonce.errors import CallRejected
 from eventonce.event import Delivery, Event
 from eventonce.event.keys import Key
 
@@ -103,7 +102,6 @@ class CallDefinition(msgspec.Struct, eq=False):
     scope: Scope
     scope_of: Callable[[type], Scope]  # another class that it is used on
     runner: CallRunner
-    restore: Callable[[Any], Any]  # a remembered result
     scopes: dict[type, Scope] = {}
 
     def bind(self, first: tuple[Any, ...], owner: type | None, args: tuple[Any, ...], kwargs: Any) -> BoundCall[Any]:
@@ -147,15 +145,6 @@ class CallDefinition(msgspec.Struct, eq=False):
                 raise CallRejected(f"{self.label}: map takes calls that its own bind returned, not {call!r:.60}")
         return bound
 
-    def restored(self, outcome: Outcome[Any]) -> Outcome[Any]:
-        """Return an outcome with the result of a duplicate as the function returned it."""
-        if outcome.kind is not OutcomeKind.DUPLICATE or outcome.result is None:
-            return outcome
-        try:
-            return structs.replace(outcome, result=self.restore(outcome.result))
-        except ResultUnavailable as error:
-            return structs.replace(outcome, result=None, error=error)
-
 
 class _CallsDecorated(Decorated):
     def __init__(self, function: Any, definition: CallDefinition) -> None:
@@ -184,13 +173,12 @@ class Function(_CallsDecorated, Generic[P, T, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call it once: return its result, the remembered one, or None. Raise what it raised, or why it did not run."""
         definition = self._definition
-        outcome = definition.runner.run(definition.bind(self._first, self._owner, args, kwargs))
-        returned: R = value(definition.restored(outcome))
+        returned: R = value(definition.runner.run(definition.bind(self._first, self._owner, args, kwargs)))
         return returned
 
     def outcome(self, *args: P.args, **kwargs: P.kwargs) -> Outcome[T | None]:
         """Call it once. Return what became of the call, and raise nothing of it."""
-        return self._definition.restored(self._definition.runner.run(self._bound(args, kwargs)))
+        return self._definition.runner.run(self._bound(args, kwargs))
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundCall[T]:
         """Return the call with its arguments, for `map`. It does not run."""
@@ -199,8 +187,7 @@ class Function(_CallsDecorated, Generic[P, T, R]):
     def map(self, calls: Iterable[BoundCall[T]]) -> list[Outcome[T | None]]:
         """Make many calls together, with one round trip per step. Return one outcome each, in order."""
         definition = self._definition
-        outcomes = drive(definition.runner.flow(definition.check(calls)), definition.runner.store_calls)
-        return list(map(definition.restored, outcomes))
+        return drive(definition.runner.flow(definition.check(calls)), definition.runner.store_calls)
 
     def key(self, *args: P.args, **kwargs: P.kwargs) -> Key:
         """Return the key of a call, or raise `EventRejected`."""
@@ -262,8 +249,7 @@ class AsyncFunction(_CallsDecorated, Generic[P, T, R]):
 
     async def _run_all(self, calls: list[BoundCall[Any]]) -> list[Outcome[Any]]:
         definition = self._definition
-        flow = definition.runner.flow(calls)
-        return list(map(definition.restored, await drive_async(flow, definition.runner.store_calls)))
+        return await drive_async(definition.runner.flow(calls), definition.runner.store_calls)
 
     @overload
     def __get__(self, instance: None, owner: type[object]) -> Self: ...
@@ -362,7 +348,7 @@ class EventHandler(_EventsDecorated, Generic[E, T]):
 
     def _run(self, event: object) -> Outcome[Any]:
         runner = self._runner
-        job = runner.engine.reader.read(0, event)
+        job = runner.engine.reader.read(0, event, self._handler.restore)
         return run_one(
             runner.engine, self._handler, runner.limits, event, job, runner.store_calls, runner.batch_type
         ).outcome

@@ -340,11 +340,11 @@ def _data_of_memo(memo: bytes) -> str | None:
         fields = json.loads(memo) if len(memo) <= LARGEST_MEMO // 2 and b'"$"' not in memo else None
     except ValueError:
         return None
-    result = fields.get("result") if isinstance(fields, dict) else None
+    result = fields.get("value", fields.get("result")) if isinstance(fields, dict) else None
     return None if result is None else json.dumps(result)
 
 
 def _memo_of_data(data: str | None) -> bytes:
     if data is not None and '"$"' in data:
         return b'{"not_kept":"Powertools kept its result in a form that is not read"}'
-    return b'{"result":' + (data or "null").encode() + b"}"
+    return b'{"value":' + (data or "null").encode() + b"}"
