@@ -407,7 +407,6 @@ def test_a_run_with_an_open_transaction_waits_for_nobody(bench: Bench) -> None:
 # --- forks ---
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_fork_takes_no_runs_along(bench: Bench) -> None:
     gate, once = Gate(), bench.once(busy_wait=0)
