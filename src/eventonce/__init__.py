@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from eventonce.claims.outcome import Action, Outcome, OutcomeKind
     from eventonce.engine import Once
-    from eventonce.engine.context import Context
+    from eventonce.engine.context import Context, current
     from eventonce.errors import (
         ConfigError,
         EventBusy,
@@ -33,6 +33,7 @@ __all__ = [
     # what a handler gets
     "Context",
     "Event",
+    "current",
     # what became of an event
     "Action",
     "OutcomeKind",
@@ -56,6 +57,7 @@ _MODULES = {
     "Rule": "rules.rule",
     "open_store": "stores",
     "Context": "engine.context",
+    "current": "engine.context",
     "Event": "event",
     "Action": "claims.outcome",
     "OutcomeKind": "claims.outcome",

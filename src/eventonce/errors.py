@@ -13,6 +13,7 @@ EventOnceError
 │   │   └── SinkUnusable     nothing can be sent until someone acts
 │   └── LettersNotKept       a dead-letter sink can never store some of the letters, and has stored the others
 ├── EventRejected            this event can never be processed
+│   └── CallRejected         a decorated function cannot be called with these arguments
 ├── EventBusy                another worker is running this event now
 ├── EventStale               a newer version of it has been processed
 ├── EventExpired             it is older than its rule's max_age
@@ -114,6 +115,10 @@ class EventRejected(EventOnceError):
     """This event can never be processed. A handler may raise it to dead-letter an event at once."""
 
     code: str | None = None  # the name that a service gave to its refusal
+
+
+class CallRejected(EventRejected, TypeError):
+    """A decorated function cannot be called with these arguments."""
 
 
 class EventBusy(EventOnceError):

@@ -2,11 +2,20 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
 from eventonce.event.keys import Key
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # whose default lets `Outcome` alone mean any result
+
+    T_co = TypeVar("T_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True)
 
 
 class OutcomeKind(StrEnum):
@@ -58,7 +67,7 @@ class FirstCopy(msgspec.Struct, frozen=True, kw_only=True):
     differs: bool | None = None  # whether the content of this copy differs from the first one's
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     """What became of one event.
 
     `error` says why it was not processed. On a processed event it says that the store did not record it.
@@ -68,7 +77,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     kind: OutcomeKind
     key: Key | None = None
     rule: str | None = None
-    result: Any = None
+    result: T_co = None  # type: ignore[assignment]  # of a run or its duplicate; without one None is part of T
     error: BaseException | None = None
     first: FirstCopy | None = None
     attempt: int = 0

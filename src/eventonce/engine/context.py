@@ -1,7 +1,8 @@
 """The context of a run, and how a handler wants to be called with it."""
 
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Literal
 
@@ -30,6 +31,7 @@ class Context(msgspec.Struct, eq=False):
     _store: Store
     _clock: Clock
     _is_async: bool
+    _outer: "Context | None"  # of the run that this one was started in
     _thread: int = field(default_factory=threading.get_ident)
     transaction: Transaction | None = None
     ended: bool = False  # its handler has returned
@@ -71,6 +73,18 @@ class Context(msgspec.Struct, eq=False):
             self.transaction = self._begin()
         return self.transaction.handle
 
+    def is_run_of(self, key: Key, store: Store) -> bool:
+        """Return whether this is a run of a key of a store."""
+        return self._key == key and self._store is store
+
+    def and_outer(self) -> "Iterator[Context]":
+        """Return this context and those of the runs around it, if they have not ended."""
+        context: Context | None = self
+        while context is not None:
+            if not context.ended:
+                yield context
+            context = context._outer
+
     def _begin(self) -> Transaction:
         if self._is_async:
             raise ConfigError("ctx.tx is for synchronous handlers; write this one with def instead of async def")
@@ -84,6 +98,25 @@ class Context(msgspec.Struct, eq=False):
         if self._claim is None:
             raise StoreError("ctx.tx needs the store, which did not answer")
         return self._store.begin(self._claim.claim)
+
+
+CURRENT: ContextVar[Context | None] = ContextVar("eventonce_current", default=None)
+
+
+def current() -> Context:
+    """Return the context of the call or event that runs now. Raise `ConfigError` outside one."""
+    context = CURRENT.get()
+    if context is None:
+        raise ConfigError(
+            "eventonce.current() is for code that a decorated function or a handler runs, and none runs here"
+        )
+    return context
+
+
+def runs_here() -> "Iterator[Context]":
+    """Return the contexts of the runs that this code is part of, the innermost first."""
+    context = CURRENT.get()
+    return iter(()) if context is None else context.and_outer()
 
 
 def idempotency_key(key: Key, version: int | None) -> str:

@@ -77,6 +77,11 @@ def busy(job: Job, answer: Busy) -> Ended:
     return Ended(job, _outcome(job, OutcomeKind.BUSY, error, retry_at=answer.until))
 
 
+def still_running(job: Job, error: EventBusy) -> Ended:
+    """End a call that does not run, because one with its key runs in this process and it may wait no longer."""
+    return Ended(job, _outcome(job, OutcomeKind.BUSY, error))
+
+
 def stale(job: Job, answer: Stale) -> Ended:
     """End a job of which a newer version was done before."""
     error = EventStale(f"version {answer.version} was processed before version {job.version}")

@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from eventonce.engine.context import HandlerFunction, idempotency_key, is_async, wants_context
+from eventonce.engine.context import CURRENT, Context, HandlerFunction, idempotency_key, is_async, wants_context
 from eventonce.engine.drivers import Each, Step
 from eventonce.engine.jobs import Chain, Runnable
 from eventonce.engine.keeper import OpenClaim
 from eventonce.engine.results import Results
 from eventonce.errors import ConfigError, LeaseLost, SinkError
+from eventonce.event import Event
 from eventonce.event.groups import GroupQueue
 from eventonce.event.values import Restore, return_restorer
 from eventonce.ports import AttemptDetails, Sink
@@ -32,25 +33,40 @@ class Handler:
     ) -> None:
         self._sink = handler if isinstance(handler, Sink) and not callable(handler) else None
         self.function: Any = getattr(handler, "eventonce_handler", handler)  # a decorated one must not claim twice
-        self._context = "no"
+        self.is_sink = self._sink is not None
+        self._takes_context: Literal["no", "second", "named"] = "no"
         self.is_async = False
-        if self._sink is None:
+        if not self.is_sink:
             _check(self.function)
-            self._context = wants_context(self.function)
+            self._takes_context = wants_context(self.function)
             self.is_async = is_async(self.function)
-        self.restore = _restorer(self.function) if remembers_results and self._sink is None else None
-        self.takes_context = self._context != "no"
-        self.is_plain = hooks is None and self._sink is None and not self.is_async and not self.takes_context
+        self.restore = _restorer(self.function) if remembers_results and not self.is_sink else None
+        self.is_plain = hooks is None and not self.is_sink and not self.is_async
+        self.context: Context | None = None  # of a run that is played back
         self._has_run = False
         self._concurrency = concurrency
         self._hooks = hooks
 
-    def played_back(self, function: HandlerFunction) -> "Handler":
-        """Return the same handler with a function that only repeats how the real one ended."""
+    def played_back(self, function: HandlerFunction, context: Context | None) -> "Handler":
+        """Return the same handler with a function that only repeats how the real one ended, in its context if any."""
+        other = self.with_function(function)
+        other.context, other._has_run = context, function is not self.function
+        return other
+
+    def with_function(self, function: HandlerFunction) -> "Handler":
+        """Return the same handler with another function of the same signature, such as one bound to an instance."""
         other = Handler.__new__(Handler)
         other.__dict__.update(self.__dict__)
-        other.function, other._has_run = function, function is not self.function
+        other.function = function
         return other
+
+    def call(self, event: Event, context: Context | None) -> Any:
+        """Call the function with an event as it takes it."""
+        if self._takes_context == "no":
+            return self.function(event)
+        if self._takes_context == "second":
+            return self.function(event, context)
+        return self.function(event, ctx=context)
 
     def run(self, chains: Sequence[Chain], results: Results) -> Step:
         """Return the step that runs chains side by side, each in order and up to its first failure."""
@@ -62,23 +78,32 @@ class Handler:
 
     def run_chain(self, results: Results, chain: Chain) -> None:
         """Run the jobs of a chain one after another."""
-        for runnable in chain:
-            try:
-                if self._hooks is None:
+        outer = CURRENT.get()
+        try:
+            for runnable in chain:
+                CURRENT.set(runnable.context)
+                if not self._run(results, runnable):
+                    return
+        finally:
+            CURRENT.set(outer)
+
+    def _run(self, results: Results, runnable: Runnable) -> bool:
+        """Run one job. Return whether those behind it in its chain may run."""
+        try:
+            if self._hooks is None:
+                results.returning = runnable, self._call(runnable)
+            else:
+                with self._hooks.around_run([_details(runnable)]):
                     results.returning = runnable, self._call(runnable)
-                else:
-                    with self._hooks.around_run([_details(runnable)]):
-                        results.returning = runnable, self._call(runnable)
-                goes_on = results.returned(*results.returning)
-            except Exception as error:
-                goes_on = results.raised(runnable, error)
-            if not goes_on:
-                return
+            return results.returned(*results.returning)
+        except Exception as error:
+            return results.raised(runnable, error)
 
     async def _run_chain_async(self, results: Results, chain: Chain) -> None:
         from asyncio import CancelledError, current_task
 
         for runnable in chain:
+            CURRENT.set(runnable.context)  # in a task of ours, which nothing else uses
             try:
                 with nullcontext() if self._hooks is None else self._hooks.around_run([_details(runnable)]):
                     result = await self._call(runnable)
@@ -97,11 +122,7 @@ class Handler:
     def _call(self, runnable: Runnable) -> Any:
         if not self._has_run:
             _check_claim(runnable)  # others may have taken over while earlier jobs ran
-        if self._context == "no":
-            return self.function(runnable.job.event)
-        if self._context == "second":
-            return self.function(runnable.job.event, runnable.context)
-        return self.function(runnable.job.event, ctx=runnable.context)
+        return self.call(runnable.job.event, runnable.context)
 
     # --- a sink ---
 

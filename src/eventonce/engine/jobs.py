@@ -74,7 +74,7 @@ class Runnable(msgspec.Struct, frozen=True, eq=False):
     job: Job
     attempt: int
     basis: OpenClaim | Done | StoreError
-    context: Context | None = None  # if the handler takes one
+    context: Context | None = None  # a sink has none
 
 
 class Deferred(msgspec.Struct, frozen=True, eq=False):

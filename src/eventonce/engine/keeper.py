@@ -49,7 +49,8 @@ class OpenClaims:
     during a store call, and a handler that returns meanwhile does not wait for the network.
     """
 
-    def __init__(self, clock: Clock, *, renewed: bool = True) -> None:
+    def __init__(self, clock: Clock, lease: int, *, renewed: bool = True) -> None:
+        self.lease = lease
         self._clock = clock
         self._renewed = renewed  # otherwise the claims end with their first lease
         self._lock = threading.RLock()  # an interrupt can leave it locked by the thread that releases the claims
@@ -120,8 +121,9 @@ class OpenClaims:
             now = self._clock.steady()
             return any(key in self._open and now < self._open[key].until for key in self._ready)
 
-    def due(self, by: int) -> list[OpenClaim]:
-        """Return the claims whose lease may end by then."""
+    def due(self, now: int) -> list[OpenClaim]:
+        """Return the claims of whose lease a third or more has passed."""
+        by = now + self.lease * 2 // 3
         with self._lock:
             claims = self._open.values() if self._renewed else ()
             return [claim for claim in claims if claim.until <= by and not claim.lost]
@@ -132,11 +134,11 @@ class OpenClaims:
 
 
 class Keeper:
-    """Looks after all open batches of a process: one store call extends every lease that needs it."""
+    """Looks after all open batches of a process: one store call extends every lease of a length that needs it."""
 
     def __init__(self, store: Store, lease: int, clock: Clock) -> None:
         self._store = store
-        self._lease = lease
+        self._shortest_lease = lease
         self._clock = clock
         self._batches: set[OpenClaims] = set()
         self._lock = threading.Lock()
@@ -147,6 +149,10 @@ class Keeper:
         self._claimed = 0  # since the last sweep
         self._stopped = threading.Event()
         register_for_forks(self)
+
+    def expect(self, lease: int) -> None:
+        """Look at open claims often enough for leases of this length too."""
+        self._shortest_lease = min(self._shortest_lease, lease)
 
     def watch(self, claims: OpenClaims, count: int) -> None:
         """Look after the claims of a batch, which is about to claim `count` jobs."""
@@ -173,7 +179,7 @@ class Keeper:
             batches = list(self._batches)
         for claims in batches:
             self._try("commit", partial(self._commit, claims))
-        self._try("extend", lambda: self._extend(batches))
+        self._extend(batches)
         if self._clock.steady() - self._swept_at >= _SWEEP_EVERY:
             self._try("sweep", self._sweep)
 
@@ -189,19 +195,25 @@ class Keeper:
 
     def _extend(self, batches: list[OpenClaims]) -> None:
         now = self._clock.steady()
-        due = [(claims, claim) for claims in batches for claim in claims.due(now + self._lease * 2 // 3)]
-        if not due:
-            return
+        by_lease: dict[int, list[tuple[OpenClaims, OpenClaim]]] = {}
+        for claims in batches:
+            if due := claims.due(now):
+                by_lease.setdefault(claims.lease, []).extend((claims, claim) for claim in due)
+        for lease, owned in by_lease.items():
+            self._try("extend", partial(self._extend_by, lease, owned, now))
+
+    def _extend_by(self, lease: int, due: list[tuple[OpenClaims, OpenClaim]], now: int) -> None:
         try:
-            self._note_extends(due, self._store.extend([claim.claim for _, claim in due], self._lease), now)
+            answers: Sequence[bool | None] = self._store.extend([claim.claim for _, claim in due], lease)
         except StorePartly as error:
             self._note_extends(due, error.answers, now)
             raise
+        self._note_extends(due, answers, now)
 
     def _note_extends(self, due: list[tuple[OpenClaims, OpenClaim]], answers: Sequence[bool | None], now: int) -> None:
         for (claims, claim), still_ours in zip(due, answers, strict=True):
             if still_ours:
-                claim.until = now + self._lease
+                claim.until = now + claims.lease
             elif still_ours is not None and claims.owns(claim):
                 claim.lost = True
                 _log.warning("lost the claim on key %s while it was running", claim.key.hex())
@@ -223,7 +235,7 @@ class Keeper:
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
                 return
-            args = (weakref.ref(self), self._needed, self._stopped, max(1, min(_TICK, self._lease // 6)) / 1000)
+            args = (weakref.ref(self), self._needed, self._stopped)
             self._thread = threading.Thread(target=_keep, args=args, name="eventonce-keeper", daemon=True)
             self._thread.start()
 
@@ -247,6 +259,10 @@ class Keeper:
     def __del__(self) -> None:
         self._needed.set()  # so that the thread sees that its keeper is gone
 
+    def pause(self) -> float:
+        """Return how many seconds to rest between two looks."""
+        return max(1, min(_TICK, self._shortest_lease // 6)) / 1000
+
     def tick(self) -> None:
         """Do what is due now. The thread then rests until there are claims."""
         self._run_due()
@@ -255,14 +271,15 @@ class Keeper:
                 self._needed.clear()
 
 
-def _keep(keeper: "weakref.ref[Keeper]", needed: threading.Event, stopped: threading.Event, tick: float) -> None:
+def _keep(keeper: "weakref.ref[Keeper]", needed: threading.Event, stopped: threading.Event) -> None:
     # This holds the keeper only while it works, so that a `Once` that is no longer used can be collected.
     while True:
         needed.wait()
-        if stopped.wait(tick):
+        if (alive := keeper()) is None:
             return
-        alive = keeper()
-        if alive is None:
+        pause = alive.pause()
+        del alive
+        if stopped.wait(pause) or (alive := keeper()) is None:
             return
         alive.tick()
         del alive

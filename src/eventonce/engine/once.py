@@ -1,6 +1,5 @@
 """`Once`, the front door. What happens behind it is in `steps.py`."""
 
-import functools
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -17,17 +16,18 @@ from eventonce.clock import LONGEST, Clock, Duration, SystemClock, duration
 from eventonce.closing import Closing
 from eventonce.engine import endings
 from eventonce.engine.context import AsyncHandlerFunction, HandlerFunction
+from eventonce.engine.decorator import Decorator
 from eventonce.engine.drivers import Flow, StoreCalls, drive, drive_async
 from eventonce.engine.handler import Handler
 from eventonce.engine.jobs import Job, RefusedEvent
 from eventonce.engine.keeper import Keeper
 from eventonce.engine.order import RunLimits
-from eventonce.engine.reading import Reader
-from eventonce.engine.steps import Batch, Engine, strongest
+from eventonce.engine.reading import Reader, many
+from eventonce.engine.steps import BATCH, Batch, Engine, strongest
 from eventonce.environment import is_disabled, variable, with_password
 from eventonce.errors import ConfigError
-from eventonce.event import Delivery, Event
-from eventonce.event.formats import MAX_BYTES, read_event
+from eventonce.event import Delivery
+from eventonce.event.formats import MAX_BYTES
 from eventonce.event.groups import Stops
 from eventonce.event.keys import Key
 from eventonce.ports import Auth, Checkable, Hook, Sink, Store
@@ -38,17 +38,17 @@ from eventonce.stores import check_url, open_store
 if TYPE_CHECKING:
     from asyncio import Runner
 
+    from eventonce.engine.calls.decorate import Workshop
     from eventonce.engine.hooks import Hooks
 
 
-BATCH = 500  # events that are claimed together
 CONCURRENCY = 16  # async handlers at a time
 _log = logging.getLogger("eventonce")
 
 Returned = TypeVar("Returned")
 
 
-class Once(Closing):
+class Once(Closing, Decorator):
     """The front door: makes every event take effect once.
 
     `store` is a URL or a store. It may also be a client of yours, of redis-py, or a `ConnectionPool` of psycopg_pool. A
@@ -75,7 +75,7 @@ class Once(Closing):
         on_store_error: OnStoreError = "retry",
         remember: Remember = "seen",
         lease: Duration = "60s",
-        busy_wait: Duration = "0s",
+        busy_wait: Duration | None = None,
         max_attempts: int = 5,
         store_password: str | None = None,
         client: Any = None,
@@ -89,8 +89,11 @@ class Once(Closing):
         if not consumer or not isinstance(consumer, str):
             raise ConfigError(f"consumer: {consumer!r} is not a non-empty string")
         self._limits = RunLimits(
-            _at_least_one("max_attempts", max_attempts), read_lease(lease), duration(busy_wait, "busy_wait")
+            _at_least_one("max_attempts", max_attempts),
+            read_lease(lease),
+            duration("0s" if busy_wait is None else busy_wait, "busy_wait"),
         )
+        self._call_wait = None if busy_wait is None else self._limits.busy_wait
         self._concurrency = _at_least_one("concurrency", concurrency)
         self._max_bytes = max_bytes
         self._clock = clock or SystemClock()
@@ -98,7 +101,8 @@ class Once(Closing):
         rule = {"key": key, "ignore": ignore or None, "version": version}
         self._rules = Rulebook(consumer, _one_rule(rule, rules, unmatched) or resolve_rules(rules), unmatched)
         self._rules.watch_ignored(_log.warning)
-        self._batch = 1 if is_disabled() else BATCH  # copies in a batch would still end with their first
+        self._disabled = is_disabled()
+        self._batch = 1 if self._disabled else BATCH  # copies in a batch would still end with their first
         self._store, self._owns_store = _open(store, store_password, client, self._clock)
         observers, self._observed_store = _observed(self._store, hooks)
         self._store_calls = StoreCalls(self._observed_store)
@@ -112,40 +116,45 @@ class Once(Closing):
             hooks=observers,
         )
         self._consumer = consumer
-        self._decorated: str | None = None
+        self._made: Workshop | None = None  # for what it decorates
         self._loop: Runner | None = None
 
     # --- the front door ---
 
-    def __call__(self, handler: Callable[..., Returned]) -> Callable[[object], Returned]:
-        """Decorate a handler. Called with one event, it returns its result or the remembered one, or raises."""
-        from eventonce.engine.plain import run_one  # only here: batches go without it
+    def _workshop(self) -> "Workshop":
+        from eventonce.engine.calls.decorate import Workshop
+        from eventonce.engine.calls.waiting import RunningCalls
+        from eventonce.stores.memory import MemoryStore
 
-        prepared = self.prepare(handler)
-        self._refuse_second(handler)
-
-        def call(event: object) -> Any:
-            ended = run_one(self._engine, prepared, self._limits, event, self._store_calls, self.batch_type)
-            return _value(ended.outcome)
-
-        async def call_async(event: object) -> Any:
-            return _value((await drive_async(self._flow([event], prepared, self._limits), self._store_calls))[0])
-
-        wrapper: Any = functools.wraps(handler)(call_async if prepared.is_async else call)
-        wrapper.eventonce_handler = handler
-        decorated: Callable[[object], Returned] = wrapper
-        return decorated
+        if self._made is None:
+            self._made = Workshop(
+                engine=self._engine,
+                limits=self._limits,
+                call_wait=self._call_wait,
+                concurrency=self._concurrency,
+                defaults=self._rules.definition[2],
+                consumer=self._consumer,
+                outlives=not (self._disabled or isinstance(self._store, MemoryStore)),
+                store_calls=self._store_calls,
+                prepare=self.prepare,
+                batch_type=self.batch_type,
+                batch=self._batch,
+                flow=self._flow,
+                running=RunningCalls(self._store, shared=not self._disabled),
+                names={},
+            )
+        return self._made
 
     def run(self, events: Iterable[object], handler: HandlerFunction | Sink | Handler) -> list[Outcome]:
         """Run a handler or a sink over many events. Return one outcome each, in order. Use `arun` for `async def`."""
-        items, prepared = _many(events), self.prepare(handler)
+        items, prepared = many(events), self.prepare(handler)
         if prepared.is_async:
             raise ConfigError("the handler is async def; use await once.arun(events, handler)")
         return drive(self._flow(items, prepared, self._limits), self._store_calls)
 
     async def arun(self, events: Iterable[object], handler: AsyncHandlerFunction | Handler) -> list[Outcome]:
         """Run an `async def` handler over many events. Return one outcome each, in order."""
-        items, prepared = _many(events), self.prepare(handler)
+        items, prepared = many(events), self.prepare(handler)
         if not prepared.is_async:
             raise ConfigError("the handler is not async def; use once.run(events, handler)")
         return await drive_async(self._flow(items, prepared, self._limits), self._store_calls)
@@ -202,7 +211,7 @@ class Once(Closing):
 
     def keys(self, event: object) -> tuple[Key, ...]:
         """Return the key of an event, and its key under the rule that its rule replaces."""
-        return self._rules.key(read_event(event, self._max_bytes)).keys
+        return self._engine.reader.keys(event)
 
     def preview(self, event: object) -> Outcome:
         """Return the outcome an event would have if it came now and its handler returned. Nothing is changed."""
@@ -236,16 +245,6 @@ class Once(Closing):
 
             self._loop = Runner()
         return self._loop.run(coroutine)
-
-    def _refuse_second(self, handler: HandlerFunction) -> None:
-        """Refuse a second handler: under one consumer each would take the other's events for done."""
-        name = f"{getattr(handler, '__module__', '')}.{getattr(handler, '__qualname__', repr(handler))}"
-        if self._decorated not in (None, name):
-            raise ConfigError(
-                f"this Once decorates {self._decorated} already, and {name} would split the events with it; "
-                'give each handler a Once with a consumer of its own: Once(..., consumer="mail")'
-            )
-        self._decorated = name
 
     # --- how the steps are driven ---
 
@@ -333,20 +332,7 @@ def _observed(store: Store, hooks: Sequence[Hook]) -> "tuple[Hooks | None, Store
     return observers, ObservedStore(store, observers)
 
 
-def _many(events: Iterable[object]) -> list[object]:
-    if isinstance(events, Mapping | str | bytes | Event | Delivery):
-        raise ConfigError("run takes many events; pass a list, such as [event]")
-    return list(events)
-
-
 def _at_least_one(name: str, value: int) -> int:
     if value < 1:
         raise ConfigError(f"{name}: {value!r} is below 1")
     return value
-
-
-def _value(outcome: Outcome) -> Any:
-    """Return or raise what a decorated handler returns or raises for an outcome."""
-    if outcome.error is not None and outcome.kind is not OutcomeKind.PROCESSED:
-        raise outcome.error
-    return outcome.result

@@ -10,6 +10,7 @@ from typing import Any
 
 from eventonce.claims.protocol import TOKEN_BYTES, ClaimRequest, Commit, Done, Won
 from eventonce.engine import endings
+from eventonce.engine.context import CURRENT, Context
 from eventonce.engine.drivers import StoreCalls, drive
 from eventonce.engine.handler import Handler
 from eventonce.engine.jobs import Effect, Ended, Job, RefusedEvent, Runnable
@@ -23,19 +24,23 @@ _NEW = Won(1)
 
 
 def run_one(
-    engine: Engine, handler: Handler, limits: RunLimits, item: object, store: StoreCalls, batch_type: type[Batch]
+    engine: Engine,
+    handler: Handler,
+    limits: RunLimits,
+    item: object,
+    job: Job | RefusedEvent,
+    store: StoreCalls,
+    batch_type: type[Batch],
 ) -> Ended | RefusedEvent:
-    """Run one event, and return how it ended."""
+    """Run one event, which has been read, and return how it ended."""
     batch = batch_type(engine, handler, limits, Stops())
-    if not handler.is_plain:
-        return drive(batch.steps([item]), store)[0]
-    job = engine.reader.read(0, item, handler.restore)
-    if not isinstance(job, Job) or not _is_plain(job):
+    if not handler.is_plain or not isinstance(job, Job) or not _is_plain(job):
         return drive(batch.steps([item], arrived=[job]), store)[0]
-    plain = _PlainRun(job, handler.function, batch.claims)
+    plain = _PlainRun(job, handler, batch.claims)
     if (ended := plain.run(engine, limits, store)) is not None:
         return ended
-    played_back = batch_type(engine, handler.played_back(plain.function), limits, Stops(), batch.claims)
+    again = handler.played_back(plain.function, plain.context)
+    played_back = batch_type(engine, again, limits, Stops(), batch.claims)
     steps = played_back.steps([item], arrived=[job], token=plain.token)
     end = drive(steps, _PlayedBack(store, plain.answers))[0]
     if plain.interrupt is not None:  # it came when all was done, so the steps did not meet it
@@ -46,9 +51,11 @@ def run_one(
 class _PlainRun:
     """The run of one job in straight code, and what has happened in it so far."""
 
-    def __init__(self, job: Job, function: Any, claims: OpenClaims) -> None:
+    def __init__(self, job: Job, handler: Handler, claims: OpenClaims) -> None:
         self.job = job
-        self.function = function  # after its call, one that repeats how it ended
+        self.handler = handler
+        self.function = handler.function  # after its call, one that repeats how it ended
+        self.context: Context | None = None
         self.claims = claims
         self.token = os.urandom(TOKEN_BYTES)
         self.answers: list[Any] = []  # of the store
@@ -85,11 +92,18 @@ class _PlainRun:
             return None
         claim = self.claims.add([job.key], self.token, sent + limits.lease)[job.key]
         claim.check()
-        self.returned = (self.function(job.event),)
+        context = self.context = engine.context(job, 1, claim, self.handler)
+        outer = CURRENT.get()
+        try:
+            CURRENT.set(context)
+            self.returned = (self.handler.call(job.event, context),)
+        finally:
+            CURRENT.set(outer)
         result = self.returned[0]
         self.function = _Returns(result)
-        if result is not None and unrun_kind(result) is not None:
+        if context.transaction is not None or (result is not None and unrun_kind(result) is not None):
             return None
+        context.ended = True
         answers.append(store.call("commit", [Commit(job.key, self.token, rule.window)]))
         return endings.processed(Effect(Runnable(job, 1, claim), result)) if answers[1][0] else None
 
@@ -104,7 +118,7 @@ class _Returns:
     def __init__(self, result: Any) -> None:
         self._result = result
 
-    def __call__(self, event: object) -> Any:
+    def __call__(self, event: object, ctx: object = None) -> Any:
         return self._result
 
 
@@ -114,7 +128,7 @@ class _Raises:
     def __init__(self, error: BaseException) -> None:
         self._error = error
 
-    def __call__(self, event: object) -> Any:
+    def __call__(self, event: object, ctx: object = None) -> Any:
         raise self._error
 
 

@@ -1,14 +1,15 @@
 """Reading: whatever arrived becomes a job, with its event, rule and key."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from eventonce.clock import Clock, to_datetime
 from eventonce.engine import endings
 from eventonce.engine.jobs import Job, RefusedEvent
-from eventonce.errors import EventExpired, EventRejected
+from eventonce.errors import ConfigError, EventExpired, EventRejected
 from eventonce.event import Delivery, Event
 from eventonce.event.formats import read_event
+from eventonce.event.keys import Key
 from eventonce.event.values import Restore
 from eventonce.rules import CompiledRule, Keyed, Rulebook
 
@@ -16,17 +17,46 @@ _LARGE = 64 * 1024  # bytes of a batch that may take a loop too long to read
 _log = logging.getLogger("eventonce")
 
 
-class Reader:
-    """Reads events, and finds their rules and keys."""
+class ItemReader:
+    """Makes jobs of items: of events, or of calls."""
 
-    def __init__(self, rules: Rulebook, clock: Clock, max_bytes: int) -> None:
-        self._rules = rules
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._max_bytes = max_bytes
 
     def read_all(self, items: Sequence[object], first: int, restore: Restore | None) -> list[Job | RefusedEvent]:
         """Read the items of a batch, whose positions begin at `first`."""
         return [self.read(position, item, restore) for position, item in enumerate(items, first)]
+
+    def read(self, position: int, item: object, restore: Restore | None = None) -> Job | RefusedEvent:
+        """Return the job for an item, or the reason why it cannot become one."""
+        raise NotImplementedError
+
+    def keys(self, item: object) -> tuple[Key, ...]:
+        """Return all keys of an item, its own first. Raise `EventRejected` if it has none."""
+        raise NotImplementedError
+
+    def check_version(self, keyed: Keyed, since: int) -> None:
+        """Reject a version that no clock can have given yet. It would make all later versions stale."""
+        rule = keyed.rule
+        if since > self._clock.utc() + rule.ahead_of_clock:
+            time = to_datetime(since).isoformat(timespec="seconds")
+            raise EventRejected(
+                f"{rule.rule.version} is {keyed.version}, which no clock gives before {time}, and would make later "
+                f"versions stale; if it is right, give rule {rule.name!r} another version_ahead"
+            )
+
+
+class Reader(ItemReader):
+    """Reads events, and finds their rules and keys."""
+
+    def __init__(self, rules: Rulebook, clock: Clock, max_bytes: int) -> None:
+        super().__init__(clock)
+        self._rules = rules
+        self._max_bytes = max_bytes
+
+    def keys(self, item: object) -> tuple[Key, ...]:
+        """Return all keys of an event, its own first. Raise `EventRejected` if it has none."""
+        return self._rules.key(read_event(item, self._max_bytes)).keys
 
     def read(self, position: int, item: object, restore: Restore | None = None) -> Job | RefusedEvent:
         """Return the job for an item, or the reason why it cannot become one."""
@@ -41,7 +71,7 @@ class Reader:
             keyed = rule.key(event)
             content = b"" if rule.remember == "seen" else rule.content(event)
             if keyed.since is not None:
-                self._check_version(keyed, keyed.since)
+                self.check_version(keyed, keyed.since)
             if rule.max_age is not None:
                 self._check_age(event, rule, rule.max_age)
             keys = (keyed.key,) if keyed.old_key is None else keyed.keys
@@ -55,16 +85,6 @@ class Reader:
         outcome = endings.refused(reason, rule, None if keyed is None else keyed.key)
         return RefusedEvent(position, None if keyed is None else event, outcome, group, message)
 
-    def _check_version(self, keyed: Keyed, since: int) -> None:
-        """Reject a version that no clock can have given yet. It would make all later versions stale."""
-        rule = keyed.rule
-        if since > self._clock.utc() + rule.ahead_of_clock:
-            time = to_datetime(since).isoformat(timespec="seconds")
-            raise EventRejected(
-                f"{rule.rule.version} is {keyed.version}, which no clock gives before {time}, and would make later "
-                f"versions stale; if it is right, give rule {rule.name!r} another version_ahead"
-            )
-
     def _check_age(self, event: Event, rule: CompiledRule, max_age: int) -> None:
         """Raise `EventExpired` if an event is older than its rule allows."""
         if event.time is None and event.tombstone:
@@ -74,6 +94,13 @@ class Reader:
         age = self._clock.utc() - event.time.timestamp() * 1000
         if age > max_age:
             raise EventExpired(f"is {age / 1000:.0f} s old, over the max_age of rule {rule.name!r}")
+
+
+def many(events: Iterable[object]) -> list[object]:
+    """Return many events as a list. Raise `ConfigError` for a single one, which is iterable too."""
+    if isinstance(events, Mapping | str | bytes | Event | Delivery):
+        raise ConfigError("run and map take many events; pass a list, such as [event]")
+    return list(events)
 
 
 def are_large(items: Sequence[object]) -> bool:

@@ -62,11 +62,8 @@ class Results:
         """Note that a handler has raised, so that those behind it in its chain must not run."""
         if self.effects and self.effects[-1].runnable is runnable:  # it returned what cannot be accepted
             self.effects.pop()
-        context = runnable.context
-        if context is not None:
-            context.ended = True
-            if context.transaction is not None:
-                error = _store_error_behind(error)
+        if _has_transaction(runnable):
+            error = _store_error_behind(error)
         self.failures.append(Failure(runnable, error))
         _roll_back(runnable)
         return False
@@ -213,5 +210,9 @@ def _has_transaction(runnable: Runnable) -> bool:
 
 
 def _roll_back(runnable: Runnable) -> None:
-    if runnable.context is not None and runnable.context.transaction is not None:
-        runnable.context.transaction.rollback()
+    context = runnable.context
+    if context is None:
+        return
+    context.ended = True
+    if context.transaction is not None:
+        context.transaction.rollback()

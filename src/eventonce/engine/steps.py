@@ -55,13 +55,13 @@ import msgspec
 from eventonce.claims.protocol import Answer, Busy, ClaimRequest, Done, Release, Stale, Token, Won
 from eventonce.clock import Clock
 from eventonce.engine import endings
-from eventonce.engine.context import Context
+from eventonce.engine.context import CURRENT, Context
 from eventonce.engine.drivers import Blocking, Flow, Pause, StoreCall
 from eventonce.engine.handler import Handler
 from eventonce.engine.jobs import Chain, Decision, Deferred, Effect, Ended, Failure, Job, RefusedEvent, Runnable, Turn
 from eventonce.engine.keeper import Keeper, OpenClaim, OpenClaims
 from eventonce.engine.order import Order, RunLimits
-from eventonce.engine.reading import Reader, are_large
+from eventonce.engine.reading import ItemReader, are_large
 from eventonce.engine.results import Results
 from eventonce.errors import StoreBusy, StoreError, StorePartly, describe
 from eventonce.event import Delivery
@@ -73,6 +73,7 @@ from eventonce.text import counted, one_line
 if TYPE_CHECKING:
     from eventonce.engine.hooks import Hooks
 
+BATCH = 500  # events that are claimed together
 _COMMIT_PAUSES = (20, 100, 400, None)  # milliseconds after each call that failed; the last one is not repeated
 _NEW = Won(1)
 _STRENGTH: dict[type, int] = {Done: 0, Stale: 1, Busy: 2, Won: 3}
@@ -82,13 +83,19 @@ _log = logging.getLogger("eventonce")
 class Engine(msgspec.Struct, eq=False):
     """What the batches of one `Once` share. It holds nothing of a batch, so threads may share it."""
 
-    reader: Reader
+    reader: ItemReader
     store: Store  # for transactions; its verbs are called by whoever drives the steps
     keeper: Keeper
     clock: Clock
     max_result: int
     checks_counts: bool  # whether a rule bounds how far a version may count beyond the last one
     hooks: "Hooks | None" = None
+
+    def context(self, job: Job, attempt: int, basis: OpenClaim | Done | StoreError, handler: Handler) -> Context:
+        """Return the context of a run."""
+        claim = basis if type(basis) is OpenClaim else None
+        replay, outer = job.event.replay, CURRENT.get()
+        return Context(attempt, replay, job.key, job.version, claim, self.store, self.clock, handler.is_async, outer)
 
 
 class Batch:
@@ -103,7 +110,7 @@ class Batch:
         self._handler = handler
         self._limits = limits
         self._stops = stops
-        self.claims = OpenClaims(engine.clock, renewed=limits.ends is None) if claims is None else claims
+        self.claims = OpenClaims(engine.clock, limits.lease, renewed=limits.ends is None) if claims is None else claims
 
     def steps(
         self,
@@ -184,8 +191,7 @@ class Batch:
         won = [want.key for want, answer in zip(wants, answers, strict=True) if type(answer) is Won]
         claims = self.claims.add(won, turn.token, sent + lease)
         if len(answers) == len(jobs) == answers.count(_NEW) and not rejected:  # nearly always: a short cut
-            runnable = self._runnable if self._handler.takes_context else Runnable
-            return [runnable(job, 1, claims[job.key]) for job in jobs]
+            return [self._runnable(job, 1, claims[job.key]) for job in jobs]
         if len(answers) > len(jobs):  # some have two keys
             remaining = iter(answers)
             answers = [strongest([next(remaining) for _ in job.keys]) for job in jobs]
@@ -245,12 +251,10 @@ class Batch:
         return decisions
 
     def _runnable(self, job: Job, attempt: int, basis: OpenClaim | Done | StoreError) -> Runnable:
-        if not self._handler.takes_context:
+        handler = self._handler
+        if handler.is_sink:
             return Runnable(job, attempt, basis)
-        claim = basis if isinstance(basis, OpenClaim) else None
-        engine, replay, is_async = self._engine, job.event.replay, self._handler.is_async
-        context = Context(attempt, replay, job.key, job.version, claim, engine.store, engine.clock, is_async)
-        return Runnable(job, attempt, basis, context)
+        return Runnable(job, attempt, basis, handler.context or self._engine.context(job, attempt, basis, handler))
 
     # --- commit and release: what the store must know ---
 

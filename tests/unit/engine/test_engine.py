@@ -101,7 +101,7 @@ def test_an_async_handler_runs_once(bench: Bench) -> None:
         ran.append(event.id)
         return "done"
 
-    async def main() -> list[str]:
+    async def main() -> list[str | None]:
         return [await handle(A), await handle(A2)]
 
     assert asyncio.run(main()) == ["done", "done"]
@@ -241,7 +241,7 @@ def test_a_call_raises_what_the_handler_raised(bench: Bench) -> None:
 def test_a_call_raises_for_what_was_not_processed(bench: Bench) -> None:
     clock = ManualClock()
     once = bench.once(version="detail.n", key=["id"], max_age="1h", clock=clock)
-    handle = once(lambda event: None)
+    handle: Any = once(lambda event: None)
     now = {"time": "2026-01-01T00:00:00Z"}
     handle({**A, **now, "detail": {"n": 5}})
     with pytest.raises(EventStale, match="version 5 was processed before version 4"):
@@ -289,7 +289,7 @@ def test_a_duplicate_gets_exactly_what_was_returned(bench: Bench, result: Any) -
 
 
 def test_a_remembered_result_is_nobody_elses(bench: Bench) -> None:
-    handle = bench.once(remember="result")(lambda event: {"list": [1]})
+    handle: Any = bench.once(remember="result")(lambda event: {"list": [1]})
     handle(A)["list"].append(2)
     handle(A)["list"].append(3)
     assert handle(A) == {"list": [1]}
@@ -306,7 +306,7 @@ def test_duplicates_learn_that_a_result_could_not_be_remembered(bench: Bench, re
 
 
 def test_without_result_a_duplicate_only_knows_that_it_ran(bench: Bench) -> None:
-    handle = bench.once(remember="note")(lambda event: "secret")
+    handle: Any = bench.once(remember="note")(lambda event: "secret")
     assert handle(A) == "secret"
     assert handle(A2) is None
 

@@ -13,7 +13,7 @@ from eventonce.claims.protocol import Answer, ClaimRequest, Commit, Record, Rele
 from eventonce.errors import SinkDown, StoreBusy, StorePartly, StoreUnusable
 from eventonce.event import Delivery
 from eventonce.event.keys import Key
-from eventonce.rules.rule import Remember
+from eventonce.rules.rule import OnStoreError, Remember
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
 
@@ -203,7 +203,7 @@ class History(NamedTuple):
     time: int
 
 
-def history(seed: int, *, plainly: bool) -> History:
+def history(seed: int, kind: str, *, plainly: bool) -> History:
     rng = random.Random(seed)
     clock = ManualClock()
     store = FaultyStore(clock)
@@ -216,44 +216,66 @@ def history(seed: int, *, plainly: bool) -> History:
     )
     runs = 0
 
-    def handle(event: Event) -> object:
+    def run() -> object:
         nonlocal runs
         runs += 1
         return ends()
 
+    on_store_error: OnStoreError = rng.choice(["retry", "retry", "process"])
     rule = Rule(
         name="r",
         key="content",
-        on_store_error=rng.choice(["retry", "retry", "process"]),
+        on_store_error=on_store_error,
         refresh=rng.random() < 0.3,
         max_age="1h" if rng.random() < 0.1 else None,
     )
     settings: dict[str, Any] = {"lease": rng.choice(["60s", "1s"]), "busy_wait": rng.choice(["0s", "0s", "300ms"])}
+    settings |= {"on_store_error": on_store_error}
     event = rng.choice(
         [{"id": "a"}, {"id": "a"}, b"[]", _body("a", 1, "a", 1), {"id": "a", "time": "2020-01-01T00:00:00Z"}]
     )
     with Once(store, clock=clock, rules=rule, max_attempts=rng.choice([1, 2, 5]), **settings) as once:
+        take = _takes(once, kind, run)
+        before = rng.choice([*["new"] * 3, "done", "busy", "failed", "died", "died alone"])
         key = _remember(
-            once, store, clock, event, rng.choice([*["new"] * 3, "done", "busy", "failed", "died", "died alone"])
+            _takes(once, kind, lambda: None), _takes(once, kind, lambda: 1 / 0), store, clock, event, before
         )
         store.calls.clear()
         for verb in ("claim", "commit", "release"):
             if rng.random() < 0.35:
                 store.plan[verb] = [_fault(rng) for _ in range(rng.choice([1, 1, 2, 6]))]
-        end = _end(lambda: once(handle)(event) if plainly else _value(once.run([event], handle)[0]))
+        end = _end(lambda: take.plainly(event) if plainly else _value(take.by_steps(event)))
         record = None if key is None else once.peek([key])[0]
     return History(end, record and record._replace(token=b""), store.calls, runs, clock.steady())
 
 
-def _remember(once: Once, store: FaultyStore, clock: ManualClock, event: object, before: str) -> Key | None:
+class Take(NamedTuple):
+    """One function of a kind: how it is run plainly, by the steps, and what its key is."""
+
+    plainly: Callable[[Any], object]
+    by_steps: Callable[[Any], Outcome]
+    key: Callable[[Any], Key]
+
+
+def _takes(once: Once, kind: str, run: Callable[[], object]) -> Take:
+    if kind == "call":
+        call: Any = once(key="content", name="f")(lambda event: run())
+        return Take(call, lambda event: call.map([call.bind(event)])[0], call.key)
+    handle: Any = (lambda event: run()) if kind == "handler" else lambda event, ctx: (ctx.check(), run())[1]
+    return Take(once(handle), lambda event: once.run([event], handle)[0], once.key)
+
+
+def _remember(
+    returns: Take, fails: Take, store: FaultyStore, clock: ManualClock, event: object, before: str
+) -> Key | None:
     try:
-        key = once.key(event)
+        key = returns.key(event)
     except EventRejected:
         return None
     if before == "done":
-        once.run([event], lambda event: None)
+        returns.by_steps(event)
     elif before == "failed":
-        once.run([event], lambda event: 1 / 0)
+        fails.by_steps(event)
     elif before != "new":
         store.claim([ClaimRequest(key, LONG, shared=before == "died")], ANOTHER, 100_000 if before == "busy" else 1000)
         clock.sleep(2000)
@@ -279,6 +301,7 @@ def _end(call: Callable[[], object]) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
-def test_a_plain_call_ends_as_the_steps_do() -> None:
+@pytest.mark.parametrize("kind", ["handler", "with context", "call"])
+def test_a_plain_call_ends_as_the_steps_do(kind: str) -> None:
     for seed in range(HISTORIES):
-        assert history(seed, plainly=True) == history(seed, plainly=False), f"seed {seed}"
+        assert history(seed, kind, plainly=True) == history(seed, kind, plainly=False), f"seed {seed}"

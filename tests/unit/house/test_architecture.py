@@ -124,7 +124,7 @@ def modules(file: Path) -> set[str]:
 # Contracts between the parts of one room, and what the ground needs. What others may write is in ports.py.
 INTERNAL = {
     "ChangeListener", "Clock", "Closing", "CloudEvent", "DedupeEngine", "Documents", "EmbeddedStore", "EventPublisher",
-    "Forkable", "Output", "OutboxFeed", "OutboxTable", "Step", "Stream", "TransactionOwner",
+    "Forkable", "MayReturn", "Output", "OutboxFeed", "OutboxTable", "Returns", "Step", "Stream", "TransactionOwner",
 }  # fmt: skip
 
 

@@ -492,7 +492,7 @@ def test_a_guard_calls_as_its_handler_wants_to_be_called(bench: Bench, closed: b
     def named(event: Event, *, ctx: Any) -> None:
         called.append(f"{event.id} {ctx.attempt}")
 
-    decorated = bench.once(consumer="other")(lambda event: called.append(f"{event.id} 1"))
+    decorated: Any = bench.once(consumer="other")(lambda event: called.append(f"{event.id} 1"))
     once = bench.once()
     handlers: list[Any] = [Object(), named, decorated]
     for number, handler in enumerate(handlers):
