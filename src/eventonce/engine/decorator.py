@@ -3,6 +3,7 @@
 Most of this is for type checkers alone, which see what a decorated function takes and returns.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eventonce.errors import ConfigError
@@ -106,6 +107,25 @@ class Decorator:
         read = decorate.read_options(options)
         return lambda function: decorate.decorate_function(self._workshop(), read, function)
 
+    def on(
+        self,
+        types: "str | Sequence[str]" = (),
+        /,
+        *,
+        source: "str | Sequence[str]" = (),
+        match: "Mapping[str, Any] | None" = None,
+    ) -> "Registers":
+        """Register a handler for the events of a type, or of several. The first registered that takes an event runs.
+
+        `source` is one exact source or several. `match` is an event pattern of EventBridge. All that is named must fit.
+        """
+        from eventonce.engine.calls import decorate
+        from eventonce.engine.routing import read_condition
+
+        condition, pattern = read_condition(types, source, match)
+        register: Any = partial(decorate.decorate_route, self._workshop(), condition, pattern)
+        return register  # type: ignore[no-any-return]
+
     def _workshop(self) -> "Workshop":
         raise NotImplementedError
 
@@ -161,6 +181,24 @@ if TYPE_CHECKING:
         @overload
         def __get__(self, instance: S, owner: type[object] | None = None) -> AsyncEventHandler[E, T]: ...
         def __get__(self, instance: Any, owner: type[object] | None = None) -> Any: ...
+
+    # --- what @once.on(...) returns: the decorator of a handler ---
+
+    class Registers(Protocol):
+        """The decorator of a handler of some events."""
+
+        @overload
+        def __call__(self, handler: "Callable[[E], Async[T]]", /) -> "AsyncEventHandler[E, T]": ...  # type: ignore[overload-overlap]
+        @overload
+        def __call__(self, handler: "Callable[[E], T]", /) -> "EventHandler[E, T]": ...
+        @overload
+        def __call__(self, handler: "Callable[[E, Context], Async[T]]", /) -> "AsyncEventHandler[E, T]": ...  # type: ignore[overload-overlap]
+        @overload
+        def __call__(self, handler: "Callable[[E, Context], T]", /) -> "EventHandler[E, T]": ...
+        @overload
+        def __call__(self, handler: "NamesContext[E, Async[T]]", /) -> "AsyncEventHandler[E, T]": ...  # type: ignore[overload-overlap]
+        @overload
+        def __call__(self, handler: "NamesContext[E, T]", /) -> "EventHandler[E, T]": ...
 
     # --- what @once(key=...) returns: the decorator of a function ---
 

@@ -10,9 +10,11 @@ from eventonce.engine.drivers import Each, Step
 from eventonce.engine.jobs import Chain, Runnable
 from eventonce.engine.keeper import OpenClaim
 from eventonce.engine.results import Results
+from eventonce.engine.routing import Router
 from eventonce.errors import ConfigError, LeaseLost, SinkError
 from eventonce.event import Event
 from eventonce.event.groups import GroupQueue
+from eventonce.event.typed import Validate, event_validator
 from eventonce.event.values import Restore, return_restorer
 from eventonce.ports import AttemptDetails, Sink
 
@@ -30,27 +32,44 @@ class Handler:
         hooks: "Hooks | None" = None,
         *,
         remembers_results: bool = False,
+        names_later: bool = False,
     ) -> None:
         self._sink = handler if isinstance(handler, Sink) and not callable(handler) else None
         self.function: Any = getattr(handler, "eventonce_handler", handler)  # a decorated one must not claim twice
         self.is_sink = self._sink is not None
         self._takes_context: Literal["no", "second", "named"] = "no"
+        self.router: Router | None = None
         self.is_async = False
+        self.restore: Restore | None = None
+        self._validate: Validate | None = None
         if not self.is_sink:
             _check(self.function)
             self._takes_context = wants_context(self.function)
             self.is_async = is_async(self.function)
-        self.restore = _restorer(self.function) if remembers_results and not self.is_sink else None
+            self._read_annotations(remembers_results=remembers_results, names_later=names_later)
         self.is_plain = hooks is None and not self.is_sink and not self.is_async
         self.context: Context | None = None  # of a run that is played back
         self._has_run = False
         self._concurrency = concurrency
         self._hooks = hooks
 
+    def _read_annotations(self, *, remembers_results: bool, names_later: bool) -> None:
+        from inspect import unwrap
+
+        router = unwrap(self.function)
+        if isinstance(router, Router):  # it has handlers of its own
+            self.router = router
+            return
+        label = f"the handler {getattr(self.function, '__qualname__', type(self.function).__name__)}"
+        self.restore = return_restorer(self.function, label) if remembers_results else None
+        self._validate = event_validator(self.function, label, names_later=names_later)
+
     def played_back(self, function: HandlerFunction, context: Context | None) -> "Handler":
         """Return the same handler with a function that only repeats how the real one ended, in its context if any."""
         other = self.with_function(function)
         other.context, other._has_run = context, function is not self.function
+        if other._has_run:
+            other._validate = None
         return other
 
     def with_function(self, function: HandlerFunction) -> "Handler":
@@ -61,12 +80,13 @@ class Handler:
         return other
 
     def call(self, event: Event, context: Context | None) -> Any:
-        """Call the function with an event as it takes it."""
+        """Call the function with an event as it takes it. Raise `EventInvalid` if its data does not fit."""
+        argument = event if self._validate is None else self._validate(event)
         if self._takes_context == "no":
-            return self.function(event)
+            return self.function(argument)
         if self._takes_context == "second":
-            return self.function(event, context)
-        return self.function(event, ctx=context)
+            return self.function(argument, context)
+        return self.function(argument, ctx=context)
 
     def run(self, chains: Sequence[Chain], results: Results) -> Step:
         """Return the step that runs chains side by side, each in order and up to its first failure."""
@@ -182,10 +202,6 @@ def _details(runnable: Runnable) -> AttemptDetails:
 
 
 # --- what is refused when the handler is passed ---
-
-
-def _restorer(function: Any) -> Restore | None:
-    return return_restorer(function, f"the handler {getattr(function, '__qualname__', type(function).__name__)}")
 
 
 def _check(function: Any) -> None:

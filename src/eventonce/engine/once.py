@@ -23,6 +23,7 @@ from eventonce.engine.jobs import Job, RefusedEvent
 from eventonce.engine.keeper import Keeper
 from eventonce.engine.order import RunLimits
 from eventonce.engine.reading import Reader, many
+from eventonce.engine.routing import Route, Router, Unrouted, check_unrouted, make_router
 from eventonce.engine.steps import BATCH, Batch, Engine, strongest
 from eventonce.environment import is_disabled, variable, with_password
 from eventonce.errors import ConfigError
@@ -58,8 +59,9 @@ class Once(Closing, Decorator):
 
     `rules` is a rule, several rules, or the path of a TOML file with rules. `key`, `ignore` and `version` are one rule
     for all events, in place of `rules`. An event that no rule matches is keyed by its own id. `window`,
-    `on_store_error` and `remember` are for such events, and for the rule in place of `rules`. A duration is a string
-    like "60s", or a timedelta.
+    `on_store_error` and `remember` are for such events, and for the rule in place of `rules`. `unrouted` says whether
+    an event without a handler is rejected or dropped ("skip"), if handlers are registered with `once.on`. A duration is
+    a string like "60s", or a timedelta.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Once(Closing, Decorator):
         window: Duration = DEFAULT_WINDOW,
         on_store_error: OnStoreError = "retry",
         remember: Remember = "seen",
+        unrouted: Unrouted = "reject",
         lease: Duration = "60s",
         busy_wait: Duration | None = None,
         max_attempts: int = 5,
@@ -88,6 +91,9 @@ class Once(Closing, Decorator):
         consumer = (variable("consumer") or "default") if consumer is None else consumer
         if not consumer or not isinstance(consumer, str):
             raise ConfigError(f"consumer: {consumer!r} is not a non-empty string")
+        check_unrouted(unrouted)
+        self._unrouted = unrouted
+        self._routes: list[Route] = []  # of the handlers that are registered with `on`
         self._limits = RunLimits(
             _at_least_one("max_attempts", max_attempts),
             read_lease(lease),
@@ -136,24 +142,33 @@ class Once(Closing, Decorator):
                 consumer=self._consumer,
                 outlives=not (self._disabled or isinstance(self._store, MemoryStore)),
                 store_calls=self._store_calls,
-                prepare=self.prepare,
+                prepare=self._inspected,
                 batch_type=self.batch_type,
                 batch=self._batch,
                 flow=self._flow,
                 running=RunningCalls(self._store, shared=not self._disabled),
+                routes=self._routes,
                 names={},
             )
         return self._made
 
-    def run(self, events: Iterable[object], handler: HandlerFunction | Sink | Handler) -> list[Outcome]:
-        """Run a handler or a sink over many events. Return one outcome each, in order. Use `arun` for `async def`."""
+    def run(self, events: Iterable[object], handler: HandlerFunction | Sink | Handler | None = None) -> list[Outcome]:
+        """Run a handler or a sink over many events. Return one outcome each, in order. Use `arun` for `async def`.
+
+        Without a handler, each event goes to the one that `on` has registered for it.
+        """
         items, prepared = many(events), self.prepare(handler)
         if prepared.is_async:
             raise ConfigError("the handler is async def; use await once.arun(events, handler)")
         return drive(self._flow(items, prepared, self._limits), self._store_calls)
 
-    async def arun(self, events: Iterable[object], handler: AsyncHandlerFunction | Handler) -> list[Outcome]:
-        """Run an `async def` handler over many events. Return one outcome each, in order."""
+    async def arun(
+        self, events: Iterable[object], handler: AsyncHandlerFunction | Handler | None = None
+    ) -> list[Outcome]:
+        """Run an `async def` handler over many events. Return one outcome each, in order.
+
+        Without a handler, each event goes to the one that `on` has registered for it.
+        """
         items, prepared = many(events), self.prepare(handler)
         if not prepared.is_async:
             raise ConfigError("the handler is not async def; use once.run(events, handler)")
@@ -161,13 +176,15 @@ class Once(Closing, Decorator):
 
     def aws_lambda(
         self,
-        handler: HandlerFunction | Sink,
+        handler: HandlerFunction | Sink | None = None,
         *,
         enrichment: bool = False,
         report_kafka_failures: bool = False,
         auth: Auth | None = None,
     ) -> Callable[..., Any]:
         """Return a Lambda handler for everything that AWS invokes one with. It responds as its carrier expects.
+
+        Without a handler, each event goes to the one that `on` has registered for it.
 
         With `enrichment` it is part of a pipe: it passes on what is new, as the handler returns it or as it came.
         With `report_kafka_failures` it names the records of Kafka that failed, which takes `ReportBatchItemFailures` in
@@ -215,7 +232,7 @@ class Once(Closing, Decorator):
 
     def preview(self, event: object) -> Outcome:
         """Return the outcome an event would have if it came now and its handler returned. Nothing is changed."""
-        job = self._engine.reader.read(0, event)
+        job = self._engine.reader.read(0, event, self.prepare() if self._routes else None)
         return job.outcome if isinstance(job, RefusedEvent) else self._preview(job)
 
     def peek(self, keys: Sequence[Key]) -> list[Record | None]:
@@ -250,12 +267,22 @@ class Once(Closing, Decorator):
 
     batch_type = Batch
 
-    def prepare(self, handler: "Handler | HandlerFunction | Sink") -> Handler:
-        """Check and inspect a handler or a sink once, for many runs."""
+    @property
+    def eventonce_handler(self) -> Router:
+        """The handlers that `on` has registered, as one handler: a `Once` may stand in place of one."""
+        return make_router(self._routes, self._unrouted)
+
+    def prepare(self, handler: "Handler | HandlerFunction | Sink | None" = None) -> Handler:
+        """Check and inspect a handler or a sink once, for many runs. Without one, those that are registered."""
         if isinstance(handler, Handler):
             return handler
+        return self._inspected(self.eventonce_handler if handler is None else handler, names_later=False)
+
+    def _inspected(self, handler: "HandlerFunction | Sink", *, names_later: bool = True) -> Handler:
+        """Inspect a handler. At its decoration, names in its annotations may not be known yet."""
         remembers = any(rule.remember == "result" for rule in self._rules.all)
-        return Handler(handler, self._concurrency, self._engine.hooks, remembers_results=remembers)
+        hooks = self._engine.hooks
+        return Handler(handler, self._concurrency, hooks, remembers_results=remembers, names_later=names_later)
 
     def _flow(self, items: Sequence[object], handler: Handler, limits: RunLimits) -> Flow[list[Outcome]]:
         stops = Stops()

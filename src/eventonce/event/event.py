@@ -2,13 +2,24 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import msgspec
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # whose default lets `Event` alone mean any data
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+    Data_co = TypeVar("Data_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    Data_co = TypeVar("Data_co", covariant=True)
+
+
+class Event(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
     """One event. Its fields cannot be set. A handler gets one with `data` and `attributes` of its own.
+
+    `data` is plain data, or with `event: Event[Order]` in the handler an `Order`.
 
     `id` and `source` are empty if the envelope has none. `attributes` are the envelope's other fields.
 
@@ -22,7 +33,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     its own.
     """
 
-    data: Any
+    data: Data_co
     id: str = ""
     source: str = ""
     type: str = ""
@@ -58,14 +69,21 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     def _encodable(self) -> Any:
         if self.form == "cloudevents":
             return self._cloudevent()
-        bare = self.form == "plain" and isinstance(self.data, Mapping) and self.attributes
-        return self.data if bare and all(name in self.data for name in self.attributes) else self.document()
+        data: Any = self.data
+        bare = self.form == "plain" and isinstance(data, Mapping) and self.attributes
+        return data if bare and all(name in data for name in self.attributes) else self.document()
 
     def line(self) -> bytes:
         """Return the event as one line of JSON: its own bytes if they are one line, else encoded anew."""
         if not self.raw:
-            return msgspec.json.encode(self._encodable())
+            return msgspec.json.encode(self._encodable(), enc_hook=_spelt)
         return self.raw if b"\n" not in self.raw else msgspec.json.format(self.raw, indent=-1)
+
+
+def _spelt(value: Any) -> Any:
+    from eventonce.event.values import spell  # only data that a handler's type was made of needs it
+
+    return spell(value)
 
 
 class Delivery(msgspec.Struct):

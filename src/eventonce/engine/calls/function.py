@@ -348,7 +348,7 @@ class EventHandler(_EventsDecorated, Generic[E, T]):
 
     def _run(self, event: object) -> Outcome[Any]:
         runner = self._runner
-        job = runner.engine.reader.read(0, event, self._handler.restore)
+        job = runner.engine.reader.read(0, event, self._handler)
         return run_one(
             runner.engine, self._handler, runner.limits, event, job, runner.store_calls, runner.batch_type
         ).outcome
