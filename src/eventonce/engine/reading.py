@@ -63,7 +63,7 @@ class Reader(ItemReader):
 
     def read(self, position: int, item: object, handler: "Handler | None" = None) -> Job | RefusedEvent:
         """Return the job for an item, or the reason why it cannot become one."""
-        restore = None if handler is None else handler.restore
+        restore, router = (None, None) if handler is None else (handler.restore, handler.router)
         group = message = message_id = event = rule = keyed = None
         try:
             body = item
@@ -71,8 +71,8 @@ class Reader(ItemReader):
                 group, message, message_id = item.group, item.handle, item.message_id
                 body = _body(item)
             event = read_event(body, self._max_bytes)  # with data of its own: a handler may write into it
-            if handler is not None and handler.router is not None:
-                restore = handler.router.find(event).handler.restore
+            if router is not None:
+                restore = router.find(event).handler.restore
             rule = self._rules.find(event)
             keyed = rule.key(event)
             content = b"" if rule.remember == "seen" else rule.content(event)

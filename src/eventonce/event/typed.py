@@ -69,8 +69,8 @@ def _validator(annotation: Any, where: str, namespace: dict[str, Any]) -> Valida
         return lambda event: msgspec.structs.replace(event, data=make(event.data))
     if annotation in _OTHER_FORMS:
         raise ConfigError(
-            f"{where} takes {annotation.__name__}, and handlers get an Event; annotate Event, of which event.raw is the "
-            "event's own bytes and event.line() one line of JSON"
+            f"{where} takes {annotation.__name__}, and handlers get an Event; annotate Event, of which event.raw is "
+            "the bytes that arrived, and event.line() one line of JSON in any case"
         )
     make = _maker(annotation, annotation, where)
     return lambda event: make(event.data)
@@ -153,14 +153,15 @@ def _problem(error: Exception) -> tuple[list[str], str]:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         more = error.error_count() - 1
         return list(_steps(first["loc"])), f"{first['msg']}{f' (and {more:,} more)' if more else ''}"
-    reason, _, path = str(error).partition(" - at `$")
+    text, cause = str(error), error.__cause__
+    if isinstance(cause, ValueError) and text.startswith(str(cause)):  # of a model in another
+        inner, message = _problem(cause)
+        return [text.removeprefix(str(cause)).partition("$")[2].rstrip("`"), *inner], message
+    message, _, path = text.partition(" - at `$")
     steps = [path.rstrip("`")]
-    if missing := _MISSING.fullmatch(reason):
+    if missing := _MISSING.fullmatch(message):
         return [*steps, f".{missing[1]}"], "it is missing"
-    if error.__cause__ is not None and hasattr(error.__cause__, "error_count"):  # pydantic's, inside another model
-        inner, reason = _problem(error.__cause__)  # type: ignore[arg-type]
-        steps += inner
-    return steps, reason
+    return steps, message
 
 
 def _steps(location: Iterable[Any]) -> Iterator[str]:

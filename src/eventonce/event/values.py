@@ -475,9 +475,21 @@ def _pydantic(model: Any, made: _Made) -> Restore:
         except ConfigError:  # pydantic knows more types
             if holds_bytes(annotation):
                 raise
-    return lambda value: model.model_validate(
-        {name: parts[name](item) if name in parts else item for name, item in value.items()}
-    )
+
+    def validate(value: Any) -> Any:
+        if isinstance(value, dict):
+            value = {name: _part(parts[name], name, item) if name in parts else item for name, item in value.items()}
+        return model.model_validate(value)
+
+    return validate
+
+
+def _part(restore: Restore, name: str, item: Any) -> Any:
+    try:
+        return restore(item)
+    except msgspec.ValidationError as error:
+        reason, _, path = str(error).partition(" - at `$")
+        raise ValueError(f"{reason} - at `$.{name}{path or '`'}") from None
 
 
 def holds_bytes(annotation: Any, around: tuple[Any, ...] = ()) -> bool:
