@@ -5,10 +5,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
 
 import attrs
 import msgspec
@@ -456,3 +458,44 @@ def test_an_item_of_a_table_as_boto3_returns_it_is_an_event() -> None:
     handle({"id": "o-1", "total": Decimal("10.50"), "tags": {"b", "a"}, "at": datetime(2026, 1, 5, tzinfo=UTC)})
 
     assert got == [Data("o-1", Decimal("10.5"))]
+
+
+# --- the table of values in docs/handlers.md ---
+
+
+class Color(Enum):
+    RED = "red"
+
+
+NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
+PLAIN, LAX, STRICT = ["plain"], ["plain", "lax"], ["plain", "lax", "strict"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected", "by"),
+    [
+        (datetime, "2026-01-05T12:00:00Z", NOON, STRICT),
+        (datetime, 1767614400, NOON, ["lax"]),
+        (date, "2026-01-05", NOON.date(), STRICT),
+        (time, "12:00:00", time(12), STRICT),
+        (timedelta, "PT90S", timedelta(seconds=90), STRICT),
+        (timedelta, 90, timedelta(seconds=90), ["lax"]),
+        (Decimal, "1.50", Decimal("1.50"), STRICT),
+        (Decimal, 1.5, Decimal("1.5"), STRICT),
+        (UUID, str(UUID(int=7)), UUID(int=7), STRICT),
+        (Color, "red", Color.RED, STRICT),
+        (bytes, "/w==", b"\xff", ["plain", "lax", "strict"]),
+        (int, "7", 7, ["lax"]),
+        (int, 7.0, 7, ["lax"]),
+    ],
+)
+def test_how_values_that_json_lacks_are_read(kind: Any, value: Any, expected: Any, by: list[str]) -> None:
+    models = {
+        "plain": msgspec.defstruct("Plain", [("field", kind)]),
+        "lax": pydantic.create_model("Lax", field=(kind, ...)),
+        "strict": pydantic.create_model("Strict", field=(kind, ...), __config__={"strict": True}),
+    }
+    got = {name: outcome_of(model, {"field": value}) for name, model in models.items()}
+
+    assert [name for name, (models_got, _) in got.items() if models_got] == by
+    assert all(model.field == expected for models_got, _ in got.values() for model in models_got)
