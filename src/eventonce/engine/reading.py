@@ -72,7 +72,7 @@ class Reader(ItemReader):
                 body = _body(item)
             event = read_event(body, self._max_bytes)  # with data of its own: a handler may write into it
             if router is not None:
-                restore = router.find(event).handler.restore
+                restore = router.find(event).restore
             rule = self._rules.find(event)
             keyed = rule.key(event)
             content = b"" if rule.remember == "seen" else rule.content(event)

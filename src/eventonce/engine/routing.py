@@ -3,7 +3,7 @@
 The handler is no part of a key. So an event that moves to another handler stays done.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -14,7 +14,7 @@ from eventonce.event.paths import with_aliases
 
 if TYPE_CHECKING:
     from eventonce.engine.context import Context
-    from eventonce.engine.handler import Handler
+    from eventonce.event.values import Restore
     from eventonce.rules.pattern import Pattern
 
 Unrouted = Literal["reject", "skip"]
@@ -36,7 +36,9 @@ class Route(msgspec.Struct, frozen=True, eq=False):
     name: str  # of the function
     condition: Condition
     pattern: "Pattern | None"
-    handler: "Handler"
+    call: "Callable[[Event, Context], Any]"
+    is_async: bool
+    restore: "Restore | None"  # makes the type that it returns of a remembered result
 
     def takes(self, event: Event) -> bool:
         """Return whether an event is for this handler."""
@@ -66,21 +68,21 @@ class Router:
         )
 
     def __call__(self, event: Event, ctx: "Context") -> Any:
-        return self.find(event).handler.call(event, ctx)
+        return self.find(event).call(event, ctx)
 
 
 class AsyncRouter(Router):
     """The same for `async def` handlers."""
 
     async def __call__(self, event: Event, ctx: "Context") -> Any:
-        return await self.find(event).handler.call(event, ctx)
+        return await self.find(event).call(event, ctx)
 
 
 def make_router(routes: Sequence[Route], unrouted: Unrouted) -> Router:
     """Return the router of what is registered so far, and of what is registered later."""
     if not routes:
         raise ConfigError("this Once has no handlers; pass one, or register them with @once.on(...)")
-    return (AsyncRouter if routes[0].handler.is_async else Router)(routes, unrouted)
+    return (AsyncRouter if routes[0].is_async else Router)(routes, unrouted)
 
 
 def check_unrouted(unrouted: str) -> None:
@@ -120,7 +122,7 @@ def _names(option: str, value: Any) -> tuple[str, ...]:
 def add_route(routes: list[Route], route: Route) -> None:
     """Register a handler. One that is defined anew, as when its module is reloaded, replaces itself."""
     first = routes[0] if routes else route
-    if first.handler.is_async != route.handler.is_async:
+    if first.is_async != route.is_async:
         raise ConfigError(
             f"{route.name} and {first.name} are handlers of one Once, and only one of them is async def; "
             "write all of them with def, or all with async def"

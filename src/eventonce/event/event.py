@@ -46,6 +46,25 @@ class Event(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
     tombstone: bool = False  # Kafka itself brought it, without a value
     plain_numbers: bool = False  # all its integers surely have 64 bits, and its other numbers are below 1e15
 
+    if TYPE_CHECKING:
+        # Plain data has no type to infer: `Event(data={})` would need an annotation.
+        def __init__(
+            self: "Event[Any]",
+            *,
+            data: Any,
+            id: str = "",
+            source: str = "",
+            type: str = "",
+            time: datetime | None = None,
+            attributes: Mapping[str, Any] = ...,
+            replay: str | None = None,
+            raw: bytes = b"",
+            named_by: tuple[str, ...] = (),
+            form: Literal["eventbridge", "cloudevents", "plain"] = "plain",
+            tombstone: bool = False,
+            plain_numbers: bool = False,
+        ) -> None: ...
+
     def document(self) -> dict[str, Any]:
         """Return the whole event in the shape of EventBridge, which key paths and patterns are read against."""
         document = dict(self.attributes)

@@ -232,10 +232,10 @@ def test_a_module_that_is_loaded_again_replaces_its_handlers() -> None:
     assert ran == [("placed", 2)]
 
 
-# --- what stands in place of a handler ---
+# --- a `Once` in place of a handler ---
 
 
-def test_once_stands_for_its_handlers() -> None:
+def test_a_once_may_be_passed_in_place_of_its_handlers() -> None:
     orders, runner = shop(), Once("memory:")
 
     assert kinds(runner.run([an_event("Order Placed", id="o-1"), an_event("x", name="2")], orders)) == [
@@ -382,7 +382,7 @@ def test_methods_lambda_handlers_and_classes_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"placed is a method, .*register it bound: once.on\(...\)\(shop.placed\)"):
 
         class Shop:
-            @once.on("x")
+            @once.on("x")  # type: ignore[arg-type]  # which a type checker sees, too
             def placed(self, event: Event) -> None: ...
 
     with pytest.raises(ConfigError, match=r"takes .event, context., as a Lambda handler does"):

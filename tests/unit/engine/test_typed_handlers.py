@@ -17,6 +17,7 @@ import msgspec
 import pydantic
 import pydantic.dataclasses
 import pytest
+from aws_lambda_powertools.utilities import data_classes as classes
 
 from eventonce import ConfigError, Context, Event, EventRejected, Once
 from eventonce.errors import EventInvalid
@@ -415,7 +416,6 @@ def test_pydantic_is_imported_only_for_its_own_models() -> None:
 
 
 def test_data_classes_of_powertools_are_events() -> None:
-    classes = pytest.importorskip("aws_lambda_powertools.utilities.data_classes")
     event = classes.EventBridgeEvent(envelope({"id": "o-1"}))
     record = classes.SQSEvent(
         {"Records": [{"messageId": "m-1", "eventSource": "aws:sqs", "eventSourceARN": "arn:aws:sqs:eu-west-1:1:q",
@@ -432,7 +432,6 @@ def test_data_classes_of_powertools_are_events() -> None:
 
 
 def test_a_data_class_of_powertools_reads_the_document_of_an_event() -> None:
-    classes = pytest.importorskip("aws_lambda_powertools.utilities.data_classes")
     event = read_event(envelope({"id": "o-1"}))
 
     assert classes.EventBridgeEvent(event.document()).detail_type == "Order Placed"

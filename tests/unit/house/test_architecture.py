@@ -124,7 +124,8 @@ def modules(file: Path) -> set[str]:
 # Contracts between the parts of one room, and what the ground needs. What others may write is in ports.py.
 INTERNAL = {
     "ChangeListener", "Clock", "Closing", "CloudEvent", "DedupeEngine", "Documents", "EmbeddedStore", "EventPublisher",
-    "Forkable", "MayReturn", "Output", "OutboxFeed", "OutboxTable", "Returns", "Step", "Stream", "TransactionOwner",
+    "Forkable", "MayReturn", "Output", "OutboxFeed", "OutboxTable", "Registers", "Returns", "Step", "Stream",
+    "TransactionOwner",
 }  # fmt: skip
 
 

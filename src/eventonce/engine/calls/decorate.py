@@ -110,7 +110,7 @@ def decorate_route(workshop: Workshop, condition: Condition, pattern: "Pattern |
             f"this Once decorates {workshop.names['']} for all events; write @once.on(...) above it as well"
         )
     handler = workshop.prepare(plain)
-    add_route(workshop.routes, Route(name, condition, pattern, handler))
+    add_route(workshop.routes, Route(name, condition, pattern, handler.call, handler.is_async, handler.restore))
     return _handler_of_events(workshop, function, handler, None)
 
 
