@@ -81,12 +81,13 @@ class Handler:
 
     def call(self, event: Event, context: Context | None) -> Any:
         """Call the function with an event as it takes it. Raise `EventInvalid` if its data does not fit."""
-        argument = event if self._validate is None else self._validate(event)
+        if self._validate is not None:
+            event = self._validate(event)
         if self._takes_context == "no":
-            return self.function(argument)
+            return self.function(event)
         if self._takes_context == "second":
-            return self.function(argument, context)
-        return self.function(argument, ctx=context)
+            return self.function(event, context)
+        return self.function(event, ctx=context)
 
     def run(self, chains: Sequence[Chain], results: Results) -> Step:
         """Return the step that runs chains side by side, each in order and up to its first failure."""

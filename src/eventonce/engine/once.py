@@ -269,7 +269,7 @@ class Once(Closing, Decorator):
 
     @property
     def eventonce_handler(self) -> Router:
-        """The handlers that `on` has registered, as one handler: a `Once` may stand in place of one."""
+        """The handlers that `on` has registered, as one handler: a `Once` may be passed for one."""
         return make_router(self._routes, self._unrouted)
 
     def prepare(self, handler: "Handler | HandlerFunction | Sink | None" = None) -> Handler:

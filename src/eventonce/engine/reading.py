@@ -63,7 +63,10 @@ class Reader(ItemReader):
 
     def read(self, position: int, item: object, handler: "Handler | None" = None) -> Job | RefusedEvent:
         """Return the job for an item, or the reason why it cannot become one."""
-        restore, router = (None, None) if handler is None else (handler.restore, handler.router)
+        restore = router = None
+        if handler is not None:
+            restore = handler.restore
+            router = handler.router
         group = message = message_id = event = rule = keyed = None
         try:
             body = item

@@ -1,6 +1,6 @@
 """Routing: several handlers behind one `Once`, of which each event has the first that takes it.
 
-The handler is no part of a key. So an event that moves to another handler stays done.
+Keys do not depend on the handler. So an event that moves to another handler stays done.
 """
 
 from collections.abc import Callable, Mapping, Sequence

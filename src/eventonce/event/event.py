@@ -52,9 +52,9 @@ class Event(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
             self: "Event[Any]",
             *,
             data: Any,
-            id: str = "",
+            id: str = "",  # noqa: A002
             source: str = "",
-            type: str = "",
+            type: str = "",  # noqa: A002
             time: datetime | None = None,
             attributes: Mapping[str, Any] = ...,
             replay: str | None = None,
