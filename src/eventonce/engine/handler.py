@@ -12,8 +12,8 @@ from eventonce.engine.keeper import OpenClaim
 from eventonce.engine.results import Results
 from eventonce.errors import ConfigError, LeaseLost, SinkError
 from eventonce.event import Event
+from eventonce.event.event import Restore
 from eventonce.event.groups import GroupQueue
-from eventonce.event.values import Restore, return_restorer
 from eventonce.ports import AttemptDetails, Sink
 
 if TYPE_CHECKING:
@@ -185,6 +185,8 @@ def _details(runnable: Runnable) -> AttemptDetails:
 
 
 def _restorer(function: Any) -> Restore | None:
+    from eventonce.event.values import return_restorer  # only if results are remembered
+
     return return_restorer(function, f"the handler {getattr(function, '__qualname__', type(function).__name__)}")
 
 

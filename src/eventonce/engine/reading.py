@@ -8,9 +8,9 @@ from eventonce.engine import endings
 from eventonce.engine.jobs import Job, RefusedEvent
 from eventonce.errors import ConfigError, EventExpired, EventRejected
 from eventonce.event import Delivery, Event
+from eventonce.event.event import Restore
 from eventonce.event.formats import read_event
 from eventonce.event.keys import Key
-from eventonce.event.values import Restore
 from eventonce.rules import CompiledRule, Keyed, Rulebook
 
 _LARGE = 64 * 1024  # bytes of a batch that may take a loop too long to read

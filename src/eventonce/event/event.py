@@ -1,10 +1,12 @@
 """An event, whatever envelope it came in, and a delivery of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
+
+Restore = Callable[[Any], Any]  # makes a value of the type that an annotation names of its spelling (see `values.py`)
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,8 +11,8 @@ from eventonce.engine.jobs import Job, RefusedEvent
 from eventonce.engine.reading import ItemReader
 from eventonce.errors import EventRejected
 from eventonce.event import Event
+from eventonce.event.event import Restore
 from eventonce.event.keys import Digester, Key
-from eventonce.event.values import Restore
 from eventonce.rules import CompiledRule, Keyed
 from eventonce.rules.rule import read_version
 
