@@ -33,7 +33,6 @@ from eventonce.event.keys import Key
 from eventonce.ports import Auth, Checkable, Hook, Sink, Store
 from eventonce.rules import Rulebook, identity, resolve_rules
 from eventonce.rules.rule import DEFAULT_WINDOW, OnStoreError, Remember, Rule
-from eventonce.stores import check_url, open_store
 
 if TYPE_CHECKING:
     from asyncio import Runner
@@ -293,6 +292,8 @@ def _open(store: object, password: str | None, client: Any, clock: Clock) -> tup
 
 def _opener(store: object, password: str | None, client: Any, clock: Clock) -> tuple[Callable[[], Store], bool]:
     if isinstance(store, str):
+        from eventonce.stores import check_url, open_store
+
         check_url(store)
         if client is None:
             return partial(open_store, with_password(store, password), clock), True
