@@ -1,8 +1,7 @@
 """Arguments and options that verbs share: one way to name a pipeline, and files that the shell completes."""
 
 import json
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -27,17 +26,6 @@ name = "orders"
 key = ["detail.order"]
 """
 EVENT = {"id": "a", "source": "shop", "detail-type": "Order", "detail": {"order": 7}}
-
-
-@pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
-    """Undo what `run` and `redrive` set up for their process."""
-    loggers = [logging.getLogger(name) for name in ("", "eventonce", "eventonce.outage", "eventonce.patience")]
-    before = [(each.level, each.propagate, [*each.handlers], [*each.filters]) for each in loggers]
-    yield
-    for logger, (level, propagate, handlers, filters) in zip(loggers, before, strict=True):
-        logger.setLevel(level)
-        logger.propagate, logger.handlers, logger.filters = propagate, handlers, filters
 
 
 @pytest.fixture
