@@ -7,6 +7,7 @@ INSTALL = $(PYTHON) tools/install.py --into
 SERVERS = tests/servers.sh $(PYTHON)
 WITH_SERVERS = PATH="$(CURDIR)/.servers/bin:$$PATH"
 PYTEST = $(BIN)/python -m pytest --numprocesses 6 --dist worksteal
+unexport PYTHONDONTWRITEBYTECODE  # the tests start over a thousand processes: each module is compiled once
 MINUTES ?= 5  # of torture for each store in make proof
 SECONDS_EACH ?= 60  # for each target of make fuzz
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from eventonce.dead_letters import open_dead_letters
 from eventonce.engine import Once
+from eventonce.environment import is_disabled
 from eventonce.errors import ConfigError, StoreError
 from eventonce.ports import Hook, Sink, Store
 from eventonce.settings import Settings, dead_letter_url, remembered
@@ -20,6 +21,8 @@ _log = logging.getLogger("eventonce")
 
 def open_once(settings: Settings, hooks: Sequence[Hook] = (), store: Store | None = None) -> Once:
     """Open the engine of a pipeline, with its own store or this one."""
+    if is_disabled():
+        raise ConfigError("EVENTONCE_DISABLED is set, which is for tests: every copy would run; unset it")
     return Once(
         store or settings.store,
         consumer=settings.consumer,

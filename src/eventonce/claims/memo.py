@@ -13,10 +13,10 @@ from eventonce.claims.outcome import FirstCopy
 from eventonce.clock import to_datetime
 from eventonce.errors import EventRejected, ResultUnavailable, describe
 from eventonce.event import Event
-from eventonce.event.values import Restore, spell
+from eventonce.event.event import Restore
+from eventonce.event.values import spell
 from eventonce.rules.rule import Remember
 
-MAX_RESULT = 32 * 1024
 _FINGERPRINT = 12  # characters
 _MAX_DEPTH = 100
 _DAMAGED = "its memo cannot be read"
@@ -32,8 +32,6 @@ def write(
     restore: Restore | None = None,
 ) -> tuple[bytes | None, str | None]:
     """Return the memo of a run, and the reason if its result could not be stored. `restore` makes its type again."""
-    if remember == "seen" and message_id is None:
-        return None, None
     memo: dict[str, Any] = {} if message_id is None else {"mark": message_id}
     if remember == "seen":
         return _dump(memo).encode(), None
@@ -87,8 +85,6 @@ def read(
     restore: Restore | None = None,
 ) -> tuple[FirstCopy, Any, ResultUnavailable | None]:
     """Return the first copy and its result, or an error if a result is wanted and not available."""
-    if memo is None and remember != "result":  # nearly always
-        return FirstCopy(at=to_datetime(done_at), attempts=attempts), None, None
     fields = _fields(memo)
     first_fingerprint = fields.get("fingerprint")
     first = FirstCopy(

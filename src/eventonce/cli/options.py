@@ -189,9 +189,12 @@ def events_or_keys(keys: tuple[str, ...], events: str | None) -> str | None:
 
 def traffic_paths(paths: Sequence[str]) -> Sequence[str]:
     """Return the files and folders to read events from, or - for stdin if none is named."""
-    if (not paths or "-" in paths) and (sys.stdin is None or (not paths and sys.stdin.isatty())):
+    if not paths and sys.stdin is not None and sys.stdin.isatty():
         raise click.UsageError("name files or folders of events, or pass them on stdin")
-    return paths or ("-",)
+    paths = paths or ("-",)
+    if "-" in paths and sys.stdin is None:
+        raise ConfigError("stdin: is closed; pass events on stdin, or name a file")
+    return paths
 
 
 def parse_key(text: str) -> Key:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from eventonce.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
     from typing import Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, overload
 
     from eventonce.claims.outcome import Outcome
@@ -38,7 +38,9 @@ class Decorator:
 
     if TYPE_CHECKING:
         # Handlers of events: (event), (event, ctx) and (event, *, ctx), and methods. A coroutine is also a T, so async
-        # comes first.
+        # comes first, and before it what returns Any, which is also a coroutine.
+        @overload
+        def __call__(self, handler: "Callable[..., OnlyAny]", /) -> "EventHandler[Any, Any]": ...  # type: ignore[overload-overlap]
         @overload
         def __call__(self, handler: "Callable[[E], Async[T]]", /) -> "AsyncEventHandler[E, T]": ...  # type: ignore[overload-overlap]
         @overload
@@ -131,6 +133,10 @@ class Decorator:
 
 
 if TYPE_CHECKING:
+
+    class OnlyAny:
+        """Nothing is an instance of it. So what takes or returns one takes anything, or returns Any."""
+
     # --- what a decorated function is, if it is a method ---
 
     class NamesContext(Protocol[E_contra, T_co]):
@@ -146,7 +152,7 @@ if TYPE_CHECKING:
         def __call__(self, cls: K, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
         def outcome(self, cls: K, /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T | None]: ...
         def bind(self, cls: K, /, *args: P.args, **kwargs: P.kwargs) -> BoundCall[T]: ...
-        def map(self, calls: Sequence[BoundCall[T]]) -> list[Outcome[T | None]]: ...
+        def map(self, calls: Iterable[BoundCall[T]]) -> list[Outcome[T | None]]: ...
         def key(self, cls: K, /, *args: P.args, **kwargs: P.kwargs) -> Key: ...
         def forget(self, cls: K, /, *args: P.args, **kwargs: P.kwargs) -> bool: ...
         def __get__(self, instance: object, owner: type[object] | None = None) -> Function[P, T, R]: ...
@@ -159,7 +165,7 @@ if TYPE_CHECKING:
         async def __call__(self, cls: K, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
         async def outcome(self, cls: K, /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T | None]: ...
         def bind(self, cls: K, /, *args: P.args, **kwargs: P.kwargs) -> BoundCall[T]: ...
-        async def map(self, calls: Sequence[BoundCall[T]]) -> list[Outcome[T | None]]: ...
+        async def map(self, calls: Iterable[BoundCall[T]]) -> list[Outcome[T | None]]: ...
         def key(self, cls: K, /, *args: P.args, **kwargs: P.kwargs) -> Key: ...
         async def forget(self, cls: K, /, *args: P.args, **kwargs: P.kwargs) -> bool: ...
         def __get__(self, instance: object, owner: type[object] | None = None) -> AsyncFunction[P, T, R]: ...
@@ -202,9 +208,25 @@ if TYPE_CHECKING:
 
     # --- what @once(key=...) returns: the decorator of a function ---
 
+    # A parameter that takes anything takes a class too, and Any is also a coroutine: such functions come first.
+
     class Returns(Protocol):
         """The decorator with remember="result": a duplicate has the result too."""
 
+        @overload
+        def __call__(self, function: "Callable[Concatenate[OnlyAny, P], OnlyAny]", /) -> "Function[..., Any, Any]": ...
+        @overload
+        def __call__(  # type: ignore[overload-overlap]
+            self, function: "Callable[Concatenate[OnlyAny, P], Async[T]]", /
+        ) -> "AsyncFunction[..., T, T]": ...
+        @overload
+        def __call__(self, function: "Callable[Concatenate[OnlyAny, P], T]", /) -> "Function[..., T, T]": ...
+        @overload
+        def __call__(  # type: ignore[overload-overlap]
+            self, function: "Callable[Concatenate[K, P], OnlyAny]", /
+        ) -> "ClassFunction[K, P, Any, Any]": ...
+        @overload
+        def __call__(self, function: "Callable[P, OnlyAny]", /) -> "Function[P, Any, Any]": ...  # type: ignore[overload-overlap]
         @overload
         def __call__(  # type: ignore[overload-overlap]
             self, function: "Callable[Concatenate[K, P], Async[T]]", /
@@ -219,6 +241,20 @@ if TYPE_CHECKING:
     class MayReturn(Protocol):
         """The decorator without it: a duplicate may return None."""
 
+        @overload
+        def __call__(self, function: "Callable[Concatenate[OnlyAny, P], OnlyAny]", /) -> "Function[..., Any, Any]": ...
+        @overload
+        def __call__(  # type: ignore[overload-overlap]
+            self, function: "Callable[Concatenate[OnlyAny, P], Async[T]]", /
+        ) -> "AsyncFunction[..., T, T | None]": ...
+        @overload
+        def __call__(self, function: "Callable[Concatenate[OnlyAny, P], T]", /) -> "Function[..., T, T | None]": ...
+        @overload
+        def __call__(  # type: ignore[overload-overlap]
+            self, function: "Callable[Concatenate[K, P], OnlyAny]", /
+        ) -> "ClassFunction[K, P, Any, Any]": ...
+        @overload
+        def __call__(self, function: "Callable[P, OnlyAny]", /) -> "Function[P, Any, Any]": ...  # type: ignore[overload-overlap]
         @overload
         def __call__(  # type: ignore[overload-overlap]
             self, function: "Callable[Concatenate[K, P], Async[T]]", /

@@ -111,7 +111,7 @@ class Each(Generic[Item]):
             for runner in runners:
                 runner.cancel()
             ended, _ = await asyncio.wait(runners)
-            for runner in ended:  # an interrupt stands in one of them as well, and would be logged as never retrieved
+            for runner in ended:  # an interrupt is in one of them as well, and would be logged as never retrieved
                 if not runner.cancelled():
                     runner.exception()
             raise

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from eventonce.claims import memo
-from eventonce.claims.outcome import Outcome, OutcomeKind
+from eventonce.claims.outcome import FirstCopy, Outcome, OutcomeKind
 from eventonce.claims.protocol import Busy, Done, Record, Stale, Won
 from eventonce.clock import to_datetime
 from eventonce.engine.jobs import Effect, Ended, Failure, Job
@@ -171,7 +170,11 @@ def follow(job: Job, first: Ended, now: int) -> Ended | None:
 
 def is_redelivery(job: Job, done: Done) -> bool:
     """Return whether an earlier run passed on this very message, and its carrier failed to pass it further."""
-    return job.message_id is not None and memo.message_id(done.record.memo) == job.message_id
+    if job.message_id is None:
+        return False
+    from eventonce.claims import memo
+
+    return memo.message_id(done.record.memo) == job.message_id
 
 
 # --- what is remembered of a failure ---
@@ -188,7 +191,12 @@ def one_line(error: BaseException) -> str:
 
 
 def _remembered(job: Job, memory: bytes | None, at: int, attempts: int) -> Outcome:
-    first, result, error = memo.read(job.rule.remember, memory, at, attempts, job.content, job.restore)
+    if memory is None and job.rule.remember != "result":  # nearly always
+        first, result, error = FirstCopy(at=to_datetime(at), attempts=attempts), None, None
+    else:
+        from eventonce.claims import memo
+
+        first, result, error = memo.read(job.rule.remember, memory, at, attempts, job.content, job.restore)
     return Outcome(kind=OutcomeKind.DUPLICATE, key=job.key, rule=job.rule.name, result=result, error=error, first=first)
 
 

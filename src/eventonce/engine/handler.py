@@ -1,6 +1,6 @@
 """A handler or a sink, checked and inspected once, and how it is run over the jobs of a turn."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,9 +13,8 @@ from eventonce.engine.results import Results
 from eventonce.engine.routing import Router
 from eventonce.errors import ConfigError, LeaseLost, SinkError
 from eventonce.event import Event
+from eventonce.event.event import Restore
 from eventonce.event.groups import GroupQueue
-from eventonce.event.typed import Validate, event_validator
-from eventonce.event.values import Restore, return_restorer
 from eventonce.ports import AttemptDetails, Sink
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class Handler:
         self.router: Router | None = None
         self.is_async = False
         self.restore: Restore | None = None
-        self._validate: Validate | None = None
+        self._validate: Callable[[Event], Any] | None = None  # makes what the function takes of an event
         if not self.is_sink:
             _check(self.function)
             self._takes_context = wants_context(self.function)
@@ -54,15 +53,25 @@ class Handler:
         self._hooks = hooks
 
     def _read_annotations(self, *, remembers_results: bool, names_later: bool) -> None:
-        from inspect import unwrap
+        from inspect import isroutine, unwrap
 
-        router = unwrap(self.function)
-        if isinstance(router, Router):  # it has handlers of its own
-            self.router = router
+        inner = unwrap(self.function)
+        if isinstance(inner, Router):  # it has handlers of its own
+            self.router = inner
             return
         label = f"the handler {getattr(self.function, '__qualname__', type(self.function).__name__)}"
-        self.restore = return_restorer(self.function, label) if remembers_results else None
-        self._validate = event_validator(self.function, label, names_later=names_later)
+        if remembers_results:
+            from eventonce.event.values import return_restorer
+
+            self.restore = return_restorer(self.function, label)
+        is_bare = isroutine(inner) and not getattr(
+            inner, "__annotations__", None
+        )  # nearly always, and cheaper than a signature
+        annotation = Any if is_bare else _event_annotation(self.function)
+        if annotation is not Any and annotation is not Event:
+            from eventonce.event.typed import event_validator
+
+            self._validate = event_validator(self.function, annotation, label, names_later=names_later)
 
     def played_back(self, function: HandlerFunction, context: Context | None) -> "Handler":
         """Return the same handler with a function that only repeats how the real one ended, in its context if any."""
@@ -202,7 +211,20 @@ def _details(runnable: Runnable) -> AttemptDetails:
     return AttemptDetails(runnable.job.event, runnable.job.rule.name, runnable.job.key, runnable.attempt)
 
 
-# --- what is refused when the handler is passed ---
+# --- what is read, and refused, when the handler is passed ---
+
+
+def _event_annotation(function: Any) -> Any:
+    """Return the annotation of the parameter that takes the event, or Any if it has none."""
+    import inspect
+
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # some built-in functions have none
+        return Any
+    if parameters[0].kind is inspect.Parameter.VAR_POSITIONAL or parameters[0].annotation is inspect.Parameter.empty:
+        return Any
+    return parameters[0].annotation
 
 
 def _check(function: Any) -> None:

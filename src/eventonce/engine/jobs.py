@@ -20,8 +20,8 @@ from eventonce.engine.context import Context
 from eventonce.engine.keeper import OpenClaim
 from eventonce.errors import StoreError
 from eventonce.event import Event
+from eventonce.event.event import Restore
 from eventonce.event.keys import Key
-from eventonce.event.values import Restore
 from eventonce.rules import CompiledRule
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import structs
 
-from eventonce.claims import memo, protocol
+from eventonce.claims import protocol
 from eventonce.claims.lease import read_lease
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.claims.protocol import ClaimRequest, Record, Won
@@ -34,7 +34,6 @@ from eventonce.event.keys import Key
 from eventonce.ports import Auth, Checkable, Hook, Sink, Store
 from eventonce.rules import Rulebook, identity, resolve_rules
 from eventonce.rules.rule import DEFAULT_WINDOW, OnStoreError, Remember, Rule
-from eventonce.stores import check_url, open_store
 
 if TYPE_CHECKING:
     from asyncio import Runner
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
 
 
 CONCURRENCY = 16  # async handlers at a time
+MAX_RESULT = 32 * 1024  # bytes of a remembered result
 _log = logging.getLogger("eventonce")
 
 Returned = TypeVar("Returned")
@@ -82,7 +82,7 @@ class Once(Closing, Decorator):
         max_attempts: int = 5,
         store_password: str | None = None,
         client: Any = None,
-        max_result: int = memo.MAX_RESULT,
+        max_result: int = MAX_RESULT,
         max_bytes: int = MAX_BYTES,
         concurrency: int = CONCURRENCY,
         hooks: Sequence[Hook] = (),
@@ -107,6 +107,8 @@ class Once(Closing, Decorator):
         rule = {"key": key, "ignore": ignore or None, "version": version}
         self._rules = Rulebook(consumer, _one_rule(rule, rules, unmatched) or resolve_rules(rules), unmatched)
         self._rules.watch_ignored(_log.warning)
+        if any(rule.remember != "seen" for rule in self._rules.all):
+            import eventonce.claims.memo  # noqa: F401  # nothing is imported behind an effect
         self._disabled = is_disabled()
         self._batch = 1 if self._disabled else BATCH  # copies in a batch would still end with their first
         self._store, self._owns_store = _open(store, store_password, client, self._clock)
@@ -317,6 +319,8 @@ def _open(store: object, password: str | None, client: Any, clock: Clock) -> tup
 
 def _opener(store: object, password: str | None, client: Any, clock: Clock) -> tuple[Callable[[], Store], bool]:
     if isinstance(store, str):
+        from eventonce.stores import check_url, open_store
+
         check_url(store)
         if client is None:
             return partial(open_store, with_password(store, password), clock), True

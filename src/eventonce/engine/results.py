@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Awaitable, Generator, Iterable, Sequ
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from eventonce.claims import memo
 from eventonce.claims.protocol import Commit
 from eventonce.engine.jobs import Chain, Effect, Failure, Job, Runnable
 from eventonce.engine.keeper import OpenClaim, OpenClaims
@@ -150,6 +149,11 @@ class Results:
     def _memo(self, effect: Effect) -> bytes | None:
         job = effect.runnable.job
         rule = job.rule
+        if rule.remember == "seen" and job.message_id is None:
+            self.memos[job] = None
+            return None
+        from eventonce.claims import memo  # imported before, by whoever remembers more than that an event was seen
+
         self.memos[job], reason = memo.write(
             rule.remember, job.event, job.content, effect.result, self._max_result, job.message_id, job.restore
         )

@@ -14,7 +14,7 @@ from eventonce.event.paths import with_aliases
 
 if TYPE_CHECKING:
     from eventonce.engine.context import Context
-    from eventonce.event.values import Restore
+    from eventonce.event.event import Restore
     from eventonce.rules.pattern import Pattern
 
 Unrouted = Literal["reject", "skip"]

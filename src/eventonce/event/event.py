@@ -1,6 +1,6 @@
 """An event, whatever envelope it came in, and a delivery of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
@@ -14,6 +14,8 @@ else:
     from typing import TypeVar
 
     Data_co = TypeVar("Data_co", covariant=True)
+
+Restore = Callable[[Any], Any]  # makes a value of the type that an annotation names of its spelling (see `values.py`)
 
 
 class Event(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
@@ -95,14 +97,13 @@ class Event(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
     def line(self) -> bytes:
         """Return the event as one line of JSON: its own bytes if they are one line, else encoded anew."""
         if not self.raw:
-            return msgspec.json.encode(self._encodable(), enc_hook=_spelt)
+            return msgspec.json.encode(self._encodable(), enc_hook=_plain)
         return self.raw if b"\n" not in self.raw else msgspec.json.format(self.raw, indent=-1)
 
 
-def _spelt(value: Any) -> Any:
-    from eventonce.event.values import spell  # only data that a handler's type was made of needs it
-
-    return spell(value)
+def _plain(value: Any) -> Any:
+    """Return a model of pydantic, or a path, as JSON can say it. Only data of a typed handler has such values."""
+    return value.model_dump(mode="json", by_alias=True) if hasattr(value, "model_dump") else str(value)
 
 
 class Delivery(msgspec.Struct):

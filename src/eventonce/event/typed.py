@@ -11,8 +11,8 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from eventonce.errors import ConfigError, EventInvalid
-from eventonce.event.event import Delivery, Event
-from eventonce.event.values import Restore, converter_to, holds_bytes, innermost, later, refusal, resolved
+from eventonce.event.event import Delivery, Event, Restore
+from eventonce.event.values import converter_to, holds_bytes, innermost, later, refusal, resolved
 
 Validate = Callable[[Event], Any]  # makes the argument of a handler of an event, or raises EventInvalid
 
@@ -23,37 +23,19 @@ _MISSING = re.compile("Object missing required field `(.*)`")  # which msgspec d
 _KNOWN = {"Event": Event, "Mapping": Mapping, "Any": Any}  # often imported for type checkers alone
 
 
-def event_validator(function: Any, where: str, *, names_later: bool) -> Validate | None:
+def event_validator(function: Any, annotation: Any, where: str, *, names_later: bool) -> Validate | None:
     """Return what makes the argument that a handler takes of an event, or None if it takes the event as it was read.
 
     Raise `ConfigError` if that cannot be. Names in the annotation are looked up where the function was defined. With
     `names_later`, those that are missing there are looked up again at its first event.
     """
-    inner = innermost(function)
-    if not getattr(inner, "__annotations__", {}).keys() - {"return"}:  # nearly always, and this is fast
-        return None
-    annotation = _annotation(function)
-    if annotation is Event:
-        return None
-    names = getattr(inner, "__globals__", {})
+    names = getattr(innermost(function), "__globals__", {})
     try:
         return _validator(annotation, where, _KNOWN | names)
     except (NameError, AttributeError) as error:  # a class that is defined later, or imported for type checkers alone
         if names_later:
             return later(lambda: _validator(annotation, where, _KNOWN | names), where)
         raise ConfigError(f"{where}: {error}; import it at run time, not for type checkers alone") from None
-
-
-def _annotation(function: Any) -> Any:
-    from inspect import Parameter, signature
-
-    try:
-        parameters = list(signature(function).parameters.values())
-    except (TypeError, ValueError):  # some built-in functions have none
-        return Any
-    if not parameters or parameters[0].kind is Parameter.VAR_POSITIONAL or parameters[0].annotation is Parameter.empty:
-        return Any
-    return parameters[0].annotation
 
 
 def _validator(annotation: Any, where: str, namespace: dict[str, Any]) -> Validate | None:

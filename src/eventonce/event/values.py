@@ -15,9 +15,8 @@ from uuid import UUID
 import msgspec
 
 from eventonce.errors import ConfigError, EventRejected
+from eventonce.event.event import Restore
 from eventonce.event.keys import MAX_DEPTH, canonical
-
-Restore = Callable[[Any], Any]
 
 _MAX_DIGITS = 1000  # of a Decimal, written without an exponent
 _LONGEST_PLACE = 200  # characters of a path in an error

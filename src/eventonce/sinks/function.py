@@ -21,7 +21,9 @@ def load_function(url: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except Exception as error:  # whatever the user's module raises while it is imported
         reason = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"sink: {url}: module {module_name!r} cannot be imported: {reason}") from error
+        missing = isinstance(error, ModuleNotFoundError) and module_name.startswith(error.name or "\0")
+        remedy = "; run where it is, or set PYTHONPATH to its folder" if missing else "; importing it must not fail"
+        raise ConfigError(f"sink: {url}: module {module_name!r} cannot be imported: {reason}{remedy}") from error
     function = getattr(module, name, None)
     if not callable(function):
         from difflib import get_close_matches

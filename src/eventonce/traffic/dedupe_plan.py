@@ -114,6 +114,8 @@ class DedupePlan:
 
     def __init__(self, archive: Archive, roots: Sequence[str], out: str, form: Format, rulebook: Rulebook) -> None:
         self.archive, self.rulebook = archive, rulebook
+        if file_name(out) != out:
+            raise ConfigError(f"{out}: is a URL, and the output is a folder; write ./{out} if it is one")
         self.out = Path(absolute(out))
         self.work = self.out.with_name(f"{self.out.name}.partial")
         self.work_folder = WorkFolder(self.work)
@@ -131,8 +133,6 @@ class DedupePlan:
 
     def check(self, *, overwrite: bool) -> None:
         """Raise `ConfigError` if the output would destroy something, before anything is done."""
-        if file_name(str(self.out)) != str(self.out):
-            raise ConfigError(f"{self.out}: is a URL, and the output is a folder; write ./NAME if it is one")
         if self.out.exists() and not overwrite:
             raise ConfigError(f"{self.out}: already exists; choose another folder, or use --overwrite")
         if not self.out.parent.is_dir():

@@ -178,7 +178,7 @@ def test_a_closed_stdin_is_an_error(tmp_path: Path) -> None:
     done = subprocess.run(["/bin/sh", "-c", command], check=False, cwd=tmp_path, capture_output=True, text=True)
 
     assert done.returncode == 2
-    assert "pass them on stdin" in done.stderr
+    assert "pass events on stdin" in done.stderr
 
 
 def test_help_has_an_example(audit: Command) -> None:

@@ -296,7 +296,7 @@ STORES: list[tuple[Callable[[Path], None], str, str]] = [
     (lambda folder: None, "sqlite:///no/such/folder/store.db", "no/such/folder' does not exist; create it"),
     (lambda folder: None, "sqlite:///", "names no file; use sqlite:///FILE"),
     (lambda folder: None, "sqlite://store.db", "names no file; use sqlite:///FILE"),
-    (lambda folder: None, "sqlit:///store.db", "did you mean sqlite:?); use one of memory:, sqlite:///FILE"),
+    (lambda folder: None, "sqlit:///store.db", "sqlit:// is not supported; did you mean sqlite:///FILE"),
     (lambda folder: None, "mongodb://host/db", "mongodb:// is not supported; "),
     (lambda folder: None, "store.db", "'store.db' is not supported; use memory:, sqlite:///FILE"),
     (lambda folder: None, "sqlite:///store.db?sharde=true", "unknown option 'sharde'; use shared"),

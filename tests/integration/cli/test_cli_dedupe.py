@@ -123,6 +123,8 @@ def test_a_full_disk_leaves_no_incomplete_file(eventonce: Command, recorded: Pat
     ("args", "message"),
     [
         (["in", "there"], "already exists; choose another folder, or use --overwrite"),
+        (["in", "s3://clean"], "s3://clean: is a URL, and the output is a folder; write ./s3://clean if it is one"),
+        (["in", "s3:clean"], "s3:clean: is a URL, and the output is a folder"),
         (["nowhere", "out"], "nowhere: no such file or folder"),
         (["-", "out"], "stdin cannot be"),
         (["in", "no/such/out"], "no such folder; create it first"),

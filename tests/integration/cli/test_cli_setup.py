@@ -247,7 +247,7 @@ def test_a_queue_keeps_its_own_dead_letter_queue(cli: Command, aws: Callable[[st
     for _ in range(2):
         done = cli("setup", "pipeline.toml", "--yes")
         assert (done.returncode, done.stderr) == (0, "")
-        assert "its own dead-letter queue morgue stays (after 1000 receives)" in done.stdout
+        assert "its own dead-letter queue morgue stays (after 1,000 receives)" in done.stdout
         assert "to use orders-dead, remove its RedrivePolicy and run this again" in done.stdout
     after = json.loads(attributes(aws, "orders")["RedrivePolicy"])
     assert {**after, "maxReceiveCount": int(after["maxReceiveCount"])} == redrive
@@ -341,7 +341,7 @@ def test_the_region_and_endpoint_of_a_url_count(cli: Command, tmp_path: Path, mi
 def test_a_pipeline_without_aws_needs_nothing(cli: Command, tmp_path: Path) -> None:
     (tmp_path / "pipeline.toml").write_text('source = "events.jsonl"\n')
     done = cli("setup", "pipeline.toml")
-    assert (done.returncode, done.stdout) == (0, "nothing to do\n")
+    assert (done.returncode, done.stdout) == (0, "nothing to do: pipeline.toml names no AWS resource\n")
     printed = cli("template", "pipeline.toml")
     assert (printed.returncode, printed.stdout) == (2, "")
     assert "names no AWS resource" in printed.stderr

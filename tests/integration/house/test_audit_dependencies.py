@@ -7,14 +7,14 @@ from pathlib import Path
 
 from tests.audit_dependencies import report
 
-HERE = Path(__file__).parent.parent
+TESTS = Path(__file__).resolve().parents[2]
 
 
 def test_no_installed_package_has_a_known_vulnerability() -> None:
-    path = f"{HERE.parent / '.servers' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    path = f"{TESTS.parent / '.servers' / 'bin'}{os.pathsep}{os.environ['PATH']}"
 
     done = subprocess.run(
-        [sys.executable, str(HERE / "audit_dependencies.py")],
+        [sys.executable, str(TESTS / "audit_dependencies.py")],
         capture_output=True,
         text=True,
         check=False,

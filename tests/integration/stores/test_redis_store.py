@@ -740,7 +740,7 @@ def test_a_key_of_another_program_is_refused(server: Redis) -> None:
         ("redis://:hunter2@[::1:6379/0", "cannot be parsed"),
         ("redis://:a?hunter2@127.0.0.1", "%-encoded"),
         ("redis://127.0.0.1/zero?password=a@hunter2", "database"),
-        ("redis:hunter2@127.0.0.1", "the database is a number"),
+        ("redis:hunter2@127.0.0.1", "redis: is not supported; did you mean redis://HOST"),
         ("redis://127.0.0.1?socket_timeout=soon", "socket_timeout"),
         ("redis://127.0.0.1?ssl_ca_certs=file", "ssl_ca_certs"),
         ("rediss://127.0.0.1?ssl_ca_cert=file", "ssl_ca_cert"),

@@ -9,6 +9,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
+from eventonce import Once
 from eventonce.cli.main import VERBS, cli
 from eventonce.text import counted
 
@@ -111,7 +112,8 @@ def test_an_archive_that_is_missing() -> None:
 @pytest.mark.parametrize("name", ["explain", "peek", "forget"])
 @pytest.mark.usefixtures("folder")
 def test_a_pipeline_or_event_in_place_of_a_key_is_answered_with_the_right_way(name: str) -> None:
-    (Path("claims.db")).touch()
+    with Once("sqlite:///claims.db") as once:
+        once.run([{"id": "1"}], bool)
     for word in ("pipeline.conf", "event.json"):
         done = command(name, "-p", "pipeline.toml", word)
 

@@ -121,7 +121,7 @@ def test_another_version_of_the_key_waits_and_then_runs(bench: Bench) -> None:
 
 def test_waiting_ends_after_busy_wait(bench: Bench) -> None:
     gate = Gate()
-    for once in (bench.once(busy_wait=0), bench.once(busy_wait="20ms")):
+    for once in (bench.once(busy_wait="0s"), bench.once(busy_wait="20ms")):
         one: Any = once(key="n", name="one")(lambda n: gate.run())
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(one, 1)
@@ -409,7 +409,7 @@ def test_a_run_with_an_open_transaction_waits_for_nobody(bench: Bench) -> None:
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_fork_takes_no_runs_along(bench: Bench) -> None:
-    gate, once = Gate(), bench.once(busy_wait=0)
+    gate, once = Gate(), bench.once(busy_wait="0s")
     one: Any = once(key="n", name="one")(lambda n: gate.run())
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(one, 1)

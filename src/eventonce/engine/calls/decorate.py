@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec import structs
 
+import eventonce.claims.memo  # noqa: F401  # nothing is imported behind an effect
 from eventonce.claims.lease import read_lease
 from eventonce.claims.outcome import Outcome
 from eventonce.clock import Duration

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from msgspec import structs
@@ -25,7 +26,6 @@ from eventonce.event.formats.text import (
     tiny_values,
     to_base64,
 )
-from eventonce.event.values import is_model, spell
 
 MAX_BATCH = 64 * 1024 * 1024  # bytes of a document with many events, and of what all its records unpack to
 _RATIO = 32  # bytes that each byte of a message may unpack to
@@ -122,8 +122,8 @@ def _checked(event: Event) -> Event:
     time = event.time
     if time is not None and not isinstance(time, datetime):
         raise EventRejected("has a time that is not a datetime")
-    data = spell(event.data, "data")
-    attributes = data if event.attributes is event.data else spell(event.attributes, "attributes")
+    data = _values().spell(event.data, "data")
+    attributes = data if event.attributes is event.data else _values().spell(event.attributes, "attributes")
     if time is not None and time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
     return structs.replace(event, data=data, attributes=attributes, time=time)
@@ -138,15 +138,22 @@ def _decode(body: object, max_bytes: int) -> tuple[Any, bytes]:
     if isinstance(body, sdk.CloudEvent):
         raw = sdk.structured(body)
         return read_json(raw, max_bytes), raw
-    if is_model(body):
-        return spell(body), b""
+    if _values().is_model(body):
+        return _values().spell(body), b""
     raise EventRejected(f"is a {type(body).__name__}, not an event; pass bytes, text, a mapping, a model or an Event")
 
 
 def _plain(document: dict[str, Any], raw: bytes) -> dict[str, Any]:
     """Return a document as JSON can say it. One that was read from JSON is that already."""
-    plain: dict[str, Any] = document if raw else spell(document)
+    plain: dict[str, Any] = document if raw else _values().spell(document)
     return plain
+
+
+@cache
+def _values() -> Any:
+    from eventonce.event import values  # which costs a cold start, and text needs nothing of it
+
+    return values
 
 
 def _only(results: Iterator[Event | EventRejected]) -> Event:
