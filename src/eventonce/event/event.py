@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 import msgspec
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar  # whose default lets `Event` alone mean any data
+    from typing import Never
 
-    Data_co = TypeVar("Data_co", covariant=True, default=Any)
+    from typing_extensions import TypeVar
+
+    # `Event` alone has any data. Its parameter is not Any, which would make two overloads of `@once` fit a handler.
+    Data_co = TypeVar("Data_co", covariant=True, default=Never)
 else:
     from typing import TypeVar
 
@@ -35,7 +38,7 @@ class Event(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
     its own.
     """
 
-    data: Data_co
+    data: Data_co | Any
     id: str = ""
     source: str = ""
     type: str = ""
@@ -51,7 +54,7 @@ class Event(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
     if TYPE_CHECKING:
         # Plain data has no type to infer: `Event(data={})` would need an annotation.
         def __init__(
-            self: "Event[Any]",
+            self: "Event",
             *,
             data: Any,
             id: str = "",  # noqa: A002
