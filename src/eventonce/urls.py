@@ -34,8 +34,8 @@ def read_scheme(url: str, forms: Mapping[str, str], setting: str, *, files: bool
         return scheme
     name = file_name(url) if files else None
     if name is None:
-        # What follows the scheme may be secret.
-        shown = f"{scheme}:{'//' if rest.startswith('//') else ''}" if colon else repr(url)
+        # What follows the scheme may be secret, and so may what is not a URL.
+        shown = f"{scheme}:{'//' if rest.startswith('//') else ''}" if colon else "what is not a URL"
         remedy = _remedy(scheme, forms, files=files, near_file=files and not rest.startswith("//"))
         raise ConfigError(f"{setting}: {shown:.{_MAX_SHOWN}} is not supported; {remedy}")
     if name == url and not _is_like_a_file(name, forms):
