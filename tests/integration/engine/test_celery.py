@@ -22,7 +22,7 @@ import os, signal
 from pathlib import Path
 from celery import Celery
 from celery.signals import task_success
-from eventonce import Once
+from eventonce import EventBusy, Once, StoreError
 
 app = Celery("shop", broker=os.environ["BROKER"])
 app.conf.broker_transport_options = {"visibility_timeout": int(os.environ["VISIBLE_AFTER"])}
@@ -32,7 +32,7 @@ def write(name, line):
     with open(name, "a") as file:
         print(line, file=file)
 
-@app.task(acks_late=True)
+@app.task(acks_late=True, autoretry_for=(EventBusy, StoreError))
 @once(key="order", remember="result", lease="1s")
 def charge(order, retries=3):
     if Path("die-before").exists():
