@@ -31,15 +31,17 @@ def with_password(url: str, password: str | None) -> str:
     """Return the URL of a store with a password that stands apart from it."""
     if password is None:
         return url
-    if not isinstance(password, str) or not password.strip():
+    if not isinstance(password, str):
+        raise ConfigError(f"store_password: is of type {type(password).__name__}; pass a string")
+    if not password.strip():
         raise ConfigError("store_password: is empty; set it to the password, or leave it out")
     scheme, _, rest = url.partition("://")
     if scheme not in _WITH_PASSWORD:
         raise ConfigError(f"store_password: {scheme.partition(':')[0]}: takes no password; leave store_password out")
-    from urllib.parse import quote
+    from urllib.parse import parse_qs, quote
 
-    authority, slash, path = rest.partition("/")
-    user, _, hosts = authority.rpartition("@")
-    if ":" in user:
+    end = next((index for index, character in enumerate(rest) if character in "/?#"), len(rest))
+    user, _, hosts = rest[:end].rpartition("@")
+    if ":" in user or "password" in parse_qs(rest.partition("?")[2], keep_blank_values=True):
         raise ConfigError("store_password: the URL of the store has a password already; leave one of the two out")
-    return f"{scheme}://{user}:{quote(password, safe='')}@{hosts}{slash}{path}"
+    return f"{scheme}://{user}:{quote(password, safe='')}@{hosts}{rest[end:]}"

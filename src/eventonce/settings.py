@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from eventonce.clock import Duration
 else:
     Duration = Any  # msgspec has no union of a string and a timedelta; `duration` checks the value
+from eventonce.text import without_hidden
 
 _BUS = re.compile(r"[/.\-_A-Za-z0-9]{1,256}")
 _RULE = re.compile(r"[.\-_A-Za-z0-9]{1,64}")
@@ -121,7 +122,7 @@ def _load(file: str | Path | None, defaults: Mapping[str, str], options: Mapping
     try:
         return settings(table, "options" if file is None else str(file))
     except ConfigError as error:
-        raise ConfigError(references.hide(str(error))) from None
+        raise ConfigError(without_hidden(str(error))) from None
 
 
 def with_numbers(table: dict[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,10 +6,11 @@ Marks are as in `wrong.py`, with - where a checker reports nothing. If one learn
 import functools
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, TypeVar, overload
 
 from eventonce import Event, Once
 
+T = TypeVar("T")
 once = Once("memory:", remember="result")
 
 
@@ -49,6 +50,35 @@ def remembered_by_default(order: Order) -> str:
 Mailer().total(1)  # E: call-arg -
 once(key="value")(either)("a")  # E: arg-type reportArgumentType
 remembered_by_default(Order("a")).upper()  # E: union-attr reportOptionalMemberAccess
+
+
+# --- what is wrong, and not reported ---
+
+
+@once(key="value", name="anything")
+def anything(value: Any, times: int = 1) -> int:
+    return times
+
+
+@once(key="value", name="some_object")
+def some_object(value: object, times: int = 1) -> int:
+    return times
+
+
+@once(key="value", name="generic")
+def generic(value: T, times: int = 1) -> T:
+    return value
+
+
+@once(key="order.id", name="returns_any")
+def returns_any(order: Order) -> Any:
+    return order.id
+
+
+anything(1, "2")
+some_object(1, "2")
+generic(1, "2")
+returns_any("x")  # E: - reportArgumentType
 
 
 # --- what is wrong, and not reported: `once` refuses it in a sentence ---
