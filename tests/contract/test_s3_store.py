@@ -97,6 +97,16 @@ class TestS3(StoreContract):
     def opener(self, ministack: Ministack) -> Callable[[], Store]:
         return functools.partial(open_store, url_of(ministack, bucket_at(ministack)))
 
+    # Thousands of calls, because each key is an object.
+
+    @pytest.mark.long
+    def test_a_large_batch(self, store: Store) -> None:
+        super().test_a_large_batch(store)
+
+    @pytest.mark.long
+    def test_threads_that_race_for_keys_have_one_winner_each(self, store: Store) -> None:
+        super().test_threads_that_race_for_keys_have_one_winner_each(store)
+
 
 class TestS3UnderFaults(StoreFaults):
     """Ministack loses its data when it is killed, so it is restarted in order."""

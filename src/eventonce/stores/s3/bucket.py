@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-from eventonce.errors import StoreError
 from eventonce.stores.aws_client import Denied
 from eventonce.stores.s3.client import S3Client
 
@@ -31,10 +30,6 @@ def _lifecycle(client: S3Client) -> list[str]:
         rules = (client.call("get_bucket_lifecycle_configuration") or {}).get("Rules", [])
     except Denied:
         return [f"{client.address()}: its lifecycle was not checked; s3:GetLifecycleConfiguration is not allowed"]
-    except StoreError as error:
-        if "NoSuchLifecycleConfiguration" not in str(error):
-            raise
-        rules = []
     if any(_deletes(rule, client.prefix) for rule in rules):
         return []
     rule = json.dumps(

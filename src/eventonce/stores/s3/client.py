@@ -15,8 +15,8 @@ from eventonce.event.keys import Key
 from eventonce.stores.aws_client import AwsStoreClient, Denied
 from eventonce.stores.s3.record import LARGEST_BODY, decode
 
-# The condition of a write or deletion did not hold, another request to the object was faster, or there is no object.
-_REFUSALS = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey")
+# A condition did not hold, another request to the object was faster, or there is no such object or configuration.
+_REFUSALS = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey", "NoSuchLifecycleConfiguration")
 _NO_ETAG = '"eventonce"'  # the ETag of no object
 _AWS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
 _RIGHTS = "s3:GetObject, s3:PutObject and s3:DeleteObject on the objects, and s3:ListBucket on the bucket"
@@ -105,7 +105,7 @@ class S3Client(AwsStoreClient):
     # --- calls ---
 
     def call(self, name: str, **arguments: Any) -> Response | None:
-        """Call S3. Return None if the condition did not hold or there is no such object. Raise `StoreError` else."""
+        """Call S3. Return None if a condition did not hold or the thing does not exist, and raise `StoreError` else."""
         try:
             client, sent_at = self.client(), self.clock.steady()
             response: Response = getattr(client, name)(Bucket=self.bucket, **arguments)
@@ -136,7 +136,7 @@ class S3Client(AwsStoreClient):
             body: bytes = stream.read()
             return body
 
-    def _learn(self, response: Response, sent_at: int) -> None:
+    def _learn(self, response: Any, sent_at: int) -> None:
         headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         self.time.learn(headers.get("date"), self.clock.steady() - sent_at)
 
@@ -145,7 +145,7 @@ class S3Client(AwsStoreClient):
     def address(self) -> str:
         return f"S3 bucket {self.bucket!r}{self.place()}"
 
-    def _translate(self, code: str, response: Response, name: str) -> StoreError:
+    def _translate(self, code: str, response: Any, name: str) -> StoreError:
         """Return the store error for an error of S3."""
         reason = f"{name} ({code}: {response.get('Error', {}).get('Message', '')})"
         kind = aws.error_kind(code)
