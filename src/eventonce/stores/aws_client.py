@@ -2,7 +2,6 @@
 
 import logging
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
@@ -39,7 +38,7 @@ class Denied(StoreUnusable):
     """The IAM policy does not allow it."""
 
 
-class AwsStoreClient(ABC):
+class AwsStoreClient:
     """A client of one table or bucket. `in_flight` is how many calls it makes at a time."""
 
     service: ClassVar[str]
@@ -47,6 +46,7 @@ class AwsStoreClient(ABC):
 
     def __init__(
         self,
+        label: str,
         *,
         region: str | None,
         endpoint: str | None,
@@ -58,6 +58,7 @@ class AwsStoreClient(ABC):
         self.clock = clock
         self.time = ServerTime(clock)
         self.throttled = 0
+        self._label = label  # what the client is for, in errors
         self._region = region
         self._endpoint = endpoint
         self._timeout = timeout
@@ -67,15 +68,6 @@ class AwsStoreClient(ABC):
         self._lock = threading.Lock()
         self._warned_at: int | None = None
         register_for_forks(self)
-
-    @abstractmethod
-    def address(self) -> str:
-        """Return what the client is for, in the words of an error."""
-
-    def place(self) -> str:
-        """Return the region and the host, as far as they are known. Neither contains a secret."""
-        host = f" at {urlsplit(self._endpoint).netloc}" if self._endpoint else ""
-        return f"{f' in {self._region}' if self._region else ''}{host}"
 
     # --- calls ---
 
@@ -114,6 +106,10 @@ class AwsStoreClient(ABC):
             self.count_throttled()
 
     # --- errors ---
+
+    def address(self) -> str:
+        host = f" at {urlsplit(self._endpoint).netloc}" if self._endpoint else ""  # which contains no secret
+        return f"{self._label}{f' in {self._region}' if self._region else ''}{host}"
 
     def connection_error(self, error: Exception) -> StoreError:
         """Return the store error for a call without an answer."""

@@ -62,7 +62,8 @@ class Interceptor:
             return None
         content = f"<Error><Code>{answer[1]}</Code><Message>from the test</Message></Error>" if answer[1] else ""
         raw: Any = Body(content.encode())
-        return AWSResponse(request.url, answer[0], HeadersDict({"content-length": str(len(content))}), raw)
+        headers: Any = HeadersDict({"content-length": str(len(content))})
+        return AWSResponse(request.url, answer[0], headers, raw)
 
 
 @pytest.fixture(autouse=True)
@@ -235,8 +236,9 @@ def test_a_server_that_ignores_conditions_is_refused(store: S3Store, header: str
     def ignore(request: Any, **_: Any) -> AWSResponse | None:
         if request.method != method or header not in request.headers:
             return None
+        headers: Any = HeadersDict()
         raw: Any = Body(b"")
-        return AWSResponse(request.url, 200, HeadersDict(), raw)
+        return AWSResponse(request.url, 200, headers, raw)
 
     store._client.client().meta.events.register("before-send.s3", ignore)
     with pytest.raises(StoreUnusable, match=f"ignores {reason}, so that two claims of a key could win"):

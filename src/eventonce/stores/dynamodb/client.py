@@ -63,7 +63,13 @@ class DynamoDBClient(AwsStoreClient):
         foreign: Any = None,
     ) -> None:
         super().__init__(
-            region=region, endpoint=endpoint, timeout=timeout, in_flight=in_flight, clock=clock, foreign=foreign
+            f"DynamoDB table {table!r}",
+            region=region,
+            endpoint=endpoint,
+            timeout=timeout,
+            in_flight=in_flight,
+            clock=clock,
+            foreign=foreign,
         )
         self.table = table
         self._remedy = remedy  # how to create the table
@@ -107,9 +113,6 @@ class DynamoDBClient(AwsStoreClient):
         self.time.learn(headers.get("date"), self.clock.steady() - sent_at)
 
     # --- errors ---
-
-    def address(self) -> str:
-        return f"DynamoDB table {self.table!r}{self.place()}"
 
     def translate_error(self, code: str, response: Any, name: str) -> StoreError:
         """Return the store error for an error of DynamoDB."""

@@ -53,7 +53,9 @@ class S3Client(AwsStoreClient):
         in_flight: int,
         clock: Clock,
     ) -> None:
-        super().__init__(region=region, endpoint=endpoint, timeout=timeout, in_flight=in_flight, clock=clock)
+        super().__init__(
+            f"S3 bucket {bucket!r}", region=region, endpoint=endpoint, timeout=timeout, in_flight=in_flight, clock=clock
+        )
         self.bucket = bucket
         self.prefix = prefix
 
@@ -141,9 +143,6 @@ class S3Client(AwsStoreClient):
         self.time.learn(headers.get("date"), self.clock.steady() - sent_at)
 
     # --- errors ---
-
-    def address(self) -> str:
-        return f"S3 bucket {self.bucket!r}{self.place()}"
 
     def _translate(self, code: str, response: Any, name: str) -> StoreError:
         """Return the store error for an error of S3."""
