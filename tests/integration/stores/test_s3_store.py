@@ -10,7 +10,7 @@ import pytest
 from botocore.awsrequest import AWSResponse, HeadersDict
 
 from eventonce import Once, OutcomeKind, open_store
-from eventonce.claims.protocol import Busy, ClaimRequest, Commit, Done, Record, Won
+from eventonce.claims.protocol import Busy, Claim, ClaimRequest, Commit, Done, Record, Won
 from eventonce.clock import SystemClock
 from eventonce.errors import ConfigError, StoreError, StoreUnusable
 from eventonce.stores.s3.record import LARGEST_BODY, LARGEST_MEMO, decode, encode
@@ -157,6 +157,53 @@ def test_an_object_that_vanishes_before_its_change_is_created(
     interceptor.instead = instead
     assert claim(store, 1, b"token--2") == Won(1)
     assert finish(store, 1, b"token--2")
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "answer"),
+    [
+        ("PUT", lambda store: finish(store, 1), False),
+        ("PUT", lambda store: release(store, 1, error="failed"), False),
+        ("DELETE", lambda store: release(store, 1), False),
+        ("PUT", lambda store: store.extend([Claim(key(1), b"token--1")], 2 * LONG), [False]),
+    ],
+)
+def test_an_owner_that_is_replaced_between_its_read_and_its_write_changes_nothing(
+    store: S3Store, interceptor: Interceptor, url: str, method: str, change: Callable[[S3Store], Any], answer: Any
+) -> None:
+    other = open_store(url)
+    claim(store, 1)
+
+    def replace(its_method: str, _: str) -> None:
+        if its_method == method:
+            interceptor.instead = lambda *_: None
+            other.forget([key(1)])
+            assert claim(other, 1, b"token--2") == Won(1)
+
+    interceptor.instead = replace
+    assert change(store) == answer
+    assert finish(other, 1, b"token--2")
+    other.close()
+
+
+def test_a_claim_that_another_takes_over_between_our_read_and_our_write_is_the_others(
+    store: S3Store, interceptor: Interceptor, url: str
+) -> None:
+    other = open_store(url)
+    claim(store, 1)
+    release(store, 1, error="failed")
+    writes: list[str] = []
+
+    def take_over(method: str, path: str) -> None:
+        if method == "PUT":
+            writes.append(path)
+            if len(writes) == 2:  # the one with If-Match
+                assert claim(other, 1, b"token--2") == Won(2, "failed")
+
+    interceptor.instead = take_over
+    assert isinstance(claim(store, 1, b"token--3"), Busy)
+    assert finish(other, 1, b"token--2")
+    other.close()
 
 
 @pytest.mark.parametrize(("status", "code"), [(503, "SlowDown"), (500, "InternalError"), (400, "RequestTimeout")])
