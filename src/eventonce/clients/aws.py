@@ -156,7 +156,7 @@ _ERRORS = {
     ),
     ErrorKind.EXPIRED: ("expiredtoken", "requestexpired"),
     ErrorKind.CREDENTIALS: (
-        "incompletesignature", "invalidclienttokenid", "invalidsecurity", "invalidsignature",
+        "incompletesignature", "invalidaccesskeyid", "invalidclienttokenid", "invalidsecurity", "invalidsignature",
         "missingauthenticationtoken", "signaturedoesnotmatch", "unrecognizedclient",
     ),
     ErrorKind.DENIED: ("accessdenied", "authorizationerror", "kmsaccessdenied", "unauthorizedoperation"),

@@ -20,6 +20,7 @@ _MODULES = {
     "rediss": ("redis.store", "redis"),
     "unix": ("redis.store", "redis"),
     "dynamodb": ("dynamodb.store", "dynamodb"),
+    "s3": ("s3.store", "aws"),
     "postgresql": ("postgres.store", "postgres"),
     "postgres": ("postgres.store", "postgres"),
 }
@@ -31,6 +32,7 @@ _FORMS = {
     "rediss": "rediss://HOST",
     "unix": "unix:///SOCKET",
     "dynamodb": "dynamodb://TABLE",
+    "s3": "s3://BUCKET/PREFIX",
     "postgresql": "postgresql://HOST/DATABASE",
     "postgres": "postgresql://HOST/DATABASE",
 }

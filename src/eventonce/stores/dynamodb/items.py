@@ -7,7 +7,8 @@ from typing import Any, Literal, TypeVar
 from eventonce.claims.protocol import Record
 from eventonce.errors import StoreError
 from eventonce.event.keys import Key
-from eventonce.stores.dynamodb.client import RETRYABLE, THROTTLES, DynamoDBClient, RequestRefusal
+from eventonce.stores.aws_client import THROTTLES
+from eventonce.stores.dynamodb.client import RETRYABLE, DynamoDBClient, RequestRefusal
 from eventonce.stores.dynamodb.layout import Item, Layout
 from eventonce.stores.retry import call_with_retries
 
