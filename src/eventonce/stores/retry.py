@@ -1,10 +1,10 @@
 """Retries of calls to a server that does not answer, for as long as the lease at stake allows."""
 
 import logging
-import random
 from collections.abc import Callable
 from typing import TypeVar
 
+from eventonce.backoff import jitter
 from eventonce.clock import Clock
 from eventonce.errors import StoreBusy, StoreError, describe
 from eventonce.text import one_line

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from eventonce.dead_letters import open_box
 from tests.missing import missing
 
 APP = """
@@ -250,3 +251,42 @@ def test_what_a_time_out_killed_runs_again_soon(runtime: Runtime, effects: Effec
     assert runtime.invoke(batch) == Reply("response", {"batchItemFailures": []})
     assert effects().count("end 1") == 1  # it was committed before the time ran out
     assert [each for each in effects() if each.startswith("end")] == ["end 0", "end 1", "end 2", "end 3"]
+
+
+POISON = """
+import os
+from eventonce import Once
+
+once = Once("sqlite:///claims.db", consumer="billing", max_attempts=2)
+
+
+def handle(event):
+    with open("effects.txt", "a") as file:
+        file.write(f"begin {event.id}\\n")
+    if event.data.get("kills"):
+        os._exit(1)
+
+
+handler = once.aws_lambda(handle, dead_letters="sqlite:///dead.db")
+"""
+
+
+@pytest.mark.long
+def test_an_event_that_kills_its_function_ends_as_a_dead_letter(
+    runtime: Runtime, effects: Effects, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(POISON)
+    batch = sqs(bridge("1"), bridge("2", kills=True), bridge("3"))
+    replies = []
+    for _ in range(12):  # a slow start may take an invocation's time too
+        replies.append(runtime.invoke(batch, seconds=3))
+        if replies[-1] == Reply("response", {"batchItemFailures": []}):
+            break
+        time.sleep(1.2)  # until the claims of a dead function expire
+    assert replies[-1] == Reply("response", {"batchItemFailures": []})
+    assert "begin 1" in effects()
+    assert effects().count("begin 3") == 1
+    assert effects().count("begin 2") <= 3  # once in company, which counts for none of them, and twice alone
+    (letter,) = open_box(f"sqlite:///{tmp_path}/dead.db").letters()
+    assert (letter.event_id or letter.origin["message"], letter.attempts) == ("2", 2)
+    assert "its worker died each time" in letter.reason

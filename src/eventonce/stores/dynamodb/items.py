@@ -1,9 +1,9 @@
 """The items of a DynamoDB table: reads, and conditional writes that return the existing item if they are refused."""
 
-import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
+from eventonce.backoff import jitter
 from eventonce.claims.protocol import Record
 from eventonce.errors import StoreError
 from eventonce.event.keys import Key
