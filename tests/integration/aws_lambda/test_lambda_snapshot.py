@@ -12,7 +12,7 @@ seen = {}
 
 
 def charge(event, ctx) -> None:
-    seen["token"] = ctx.token.hex()
+    seen["token"] = ctx.token
     seen["key"] = ctx.idempotency_key
 """
 RESTORE = """
@@ -24,7 +24,8 @@ import app
 
 
 def sockets():
-    links = [os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{each}")]
+    files = [f"/proc/self/fd/{each}" for each in os.listdir("/proc/self/fd")]
+    links = [os.readlink(file) for file in files if os.path.islink(file)]
     return sorted(link for link in links if link.startswith("socket:"))
 
 
