@@ -78,7 +78,7 @@ class LetterWriter:
 
 
 def _ends(settled: Sequence[MessageOutcomes]) -> list[int]:
-    """Return the positions of the messages that come to an end: neither they nor any before them in their group wait."""
+    """Return the positions of the messages that end: neither they nor an earlier one of their group is retried."""
     stopped: set[str | None] = set()
     ends = []
     for index, message in enumerate(settled):

@@ -38,5 +38,5 @@ def call_with_retries(operation: Callable[[], Result], clock: Clock, timeout: in
             if reported:
                 _log.warning("the store answers again, after %d s", (clock.steady() - started_at) // 1000)
             return answer
-        clock.sleep(random.randint(pause // 2, pause))  # noqa: S311  # jitter, not a secret
+        clock.sleep(jitter(pause))
         pause = min(2 * pause, _LONGEST_PAUSE)

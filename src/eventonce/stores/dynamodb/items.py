@@ -135,7 +135,7 @@ class Items:
         clock, pause = self.client.clock, _FIRST_PAUSE
         deadline = clock.steady() + timeout
         while clock.steady() + pause <= deadline:
-            clock.sleep(random.randint(pause // 2, pause))  # noqa: S311  # jitter, not a secret
+            clock.sleep(jitter(pause))
             yield True
             pause = min(2 * pause, _LONGEST_PAUSE)
 
