@@ -41,6 +41,10 @@ def __getattr__(name: str) -> Any:
     return globals()["handler"]
 
 
+def __dir__() -> list[str]:
+    return [*globals(), "handler"]
+
+
 def pipeline_file() -> Path:
     """Return the pipeline file of this function."""
     return Path(os.environ.get("LAMBDA_TASK_ROOT", ""), variable("pipeline") or PIPELINE)
