@@ -24,8 +24,10 @@ from tests.unit.aws_lambda.test_aws_lambda import (
     firehose,
     kafka,
     kinesis,
+    log_batch,
     packed,
     pipe,
+    rabbitmq,
     request,
     sqs,
 )
@@ -221,6 +223,33 @@ def test_a_dead_letter_of_a_function_is_run_again_by_a_redrive(tmp_path: Path) -
         box = open_box(file)
         Redrive(once, lambda event: ran.append(event.id), box).run(list(box.letters()))
     assert ran == ["m-1", "2"]  # half a character cannot be read from JSON, so the letter of the third stays
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        bridge(1), sqs("no id"), sqs('{"n": 1}'), kinesis(1), kinesis("text"), dynamodb(1), kafka(1), kafka("text"),
+        activemq(1), rabbitmq(1), log_batch(1), firehose(1), pipe("no id"), request('{"n": 1}'),
+        request('{"n": 1}', headers={"idempotency-key": "k-1"}),
+    ],
+    ids=[
+        "bridge", "sqs", "sqs-json", "kinesis", "kinesis-text", "dynamodb", "kafka", "kafka-text", "activemq",
+        "rabbitmq", "logs", "firehose", "pipe", "request", "request-keyed",
+    ],
+)  # fmt: skip
+def test_a_redriven_letter_has_the_key_that_its_event_had(document: Any, tmp_path: Path) -> None:
+    file, ran = str(tmp_path / "dead.jsonl"), []
+
+    def fail(event: Event) -> None:
+        raise ValueError("no")
+
+    with Once(f"sqlite:///{tmp_path}/claims.db", max_attempts=1) as once:
+        once.aws_lambda(fail, dead_letters=file)(document, None)
+    with Once(f"sqlite:///{tmp_path}/claims.db") as once:
+        box = open_box(file)
+        Redrive(once, lambda event: None, box).run(list(box.letters()))
+        once.aws_lambda(lambda event: ran.append(event.id))(document, None)
+    assert ran == []
 
 
 def test_what_is_not_a_dead_letter_sink_is_refused(function: Function) -> None:
