@@ -67,7 +67,7 @@ def _grants(plan: SetupPlan, *, function: bool) -> Iterator[tuple[list[str], Res
         yield _RECEIVE[reader], plan.source
     if plan.stream is not None:
         yield (_READ_TABLE if plan.stream.of_table else _READ_KINESIS)[reader], plan.stream
-    if plan.letters is not None and not function:  # a function leaves its dead letters to the queue
+    if plan.letters is not None:
         yield _SEND[QueueResource], plan.letters
     if plan.sink is not None:
         new_bus = ":event-busv2/" in plan.sink.name  # which cannot be described: it has an address and not a name

@@ -31,13 +31,14 @@ from eventonce.event import Delivery
 from eventonce.event.formats import MAX_BYTES
 from eventonce.event.groups import Stops
 from eventonce.event.keys import Key
-from eventonce.ports import Auth, Checkable, Hook, Sink, Store
+from eventonce.ports import Auth, Checkable, DeadLetterSink, Hook, Sink, Store
 from eventonce.rules import Rulebook, identity, resolve_rules
 from eventonce.rules.rule import DEFAULT_WINDOW, OnStoreError, Remember, Rule
 
 if TYPE_CHECKING:
     from asyncio import Runner
 
+    from eventonce.aws_lambda.letters import LetterWriter
     from eventonce.engine.calls.decorate import Workshop
     from eventonce.engine.hooks import Hooks
 
@@ -183,6 +184,7 @@ class Once(Closing, Decorator):
         enrichment: bool = False,
         report_kafka_failures: bool = False,
         auth: Auth | None = None,
+        dead_letters: DeadLetterSink | str | None = None,
     ) -> Callable[..., Any]:
         """Return a Lambda handler for everything that AWS invokes one with. It responds as its carrier expects.
 
@@ -192,17 +194,21 @@ class Once(Closing, Decorator):
         With `report_kafka_failures` it names the records of Kafka that failed, which takes `ReportBatchItemFailures` in
         the mapping. Without it, one failure brings all of the batch back.
         `auth` decides who may send requests to it. AWS services that invoke it are authorised by IAM.
+        `dead_letters` is a URL or a sink for events that cannot be processed or have failed `max_attempts` times.
+        Without it, their carrier decides how often they are redelivered.
         """
         from eventonce.aws_lambda import Gate, LambdaHandler
 
         if enrichment and auth is not None:
             raise ConfigError("auth: an enrichment is invoked by its pipe and takes no requests; leave auth out")
         prepared = self.prepare(handler)
+        letters = None if dead_letters is None else _letter_writer(dead_letters, self._clock)
 
         def run(deliveries: Sequence[Delivery], remaining: int | None) -> list[Outcome]:
-            # How often a message is delivered is for its carrier to decide: we write no dead letters here.
             ends = None if remaining is None else self._clock.steady() + remaining
-            limits = structs.replace(self._limits, max_attempts=LONGEST, ends=ends)
+            # Without dead letters, how often a message is delivered is for its carrier to decide.
+            max_attempts = LONGEST if letters is None else self._limits.max_attempts
+            limits = structs.replace(self._limits, max_attempts=max_attempts, ends=ends)
             flow = self._flow(deliveries, prepared, limits)
             if prepared.is_async:
                 return self._in_loop(drive_async(flow, self._store_calls))
@@ -217,6 +223,7 @@ class Once(Closing, Decorator):
             gate,
             enrichment=enrichment,
             report_kafka_failures=report_kafka_failures,
+            letters=letters,
         )
 
     @property
@@ -335,6 +342,17 @@ def _opener(store: object, password: str | None, client: Any, clock: Clock) -> t
     from eventonce.stores.adopted import store_of
 
     return partial(store_of, store, clock), True
+
+
+def _letter_writer(dead_letters: DeadLetterSink | str, clock: Clock) -> "LetterWriter":
+    from eventonce.aws_lambda.letters import LetterWriter
+    from eventonce.dead_letters import open_dead_letters
+
+    if isinstance(dead_letters, str):
+        return LetterWriter(open_dead_letters(dead_letters), clock)
+    if not callable(getattr(dead_letters, "write", None)):
+        raise ConfigError(f"dead_letters: {dead_letters!r} is not a dead-letter sink; use a URL such as sqs://QUEUE")
+    return LetterWriter(dead_letters, clock)
 
 
 def _disabled(opened: Callable[[], Store]) -> Store:
