@@ -485,13 +485,13 @@ source = "{source}"
 
 [function]
 name = "bill"
-handler = "app.failing"
+handler = "app.handler"
 """
 PRINTING = """
 import json
 
 def handler(event, context):
-    print("detail", json.dumps(event["detail"]))
+    print("took", json.dumps(event))
 
 def failing(event, context):
     raise ValueError("poison")
@@ -528,7 +528,7 @@ def test_a_rule_invokes_the_function_that_was_set_up(
     again = cli("setup", "pipeline.toml", "--dry-run")
     assert (again.returncode, verbs(again)) == (0, {"keep": 12, "nothing": 1}), again.stdout
     assert cli("send", "--to", "events://shop", stdin=json.dumps(EVENT)).returncode == 0
-    assert until(lambda: 'detail {"n": 7}' in logged(aws))
+    assert until(lambda: '"detail": {"n": 7}' in logged(aws))
     invoked = aws("lambda").get_function_event_invoke_config(FunctionName="bill", Qualifier="$LATEST")
     assert (invoked["MaximumRetryAttempts"], invoked["MaximumEventAgeInSeconds"]) == (2, 21_600)
     assert invoked["DestinationConfig"]["OnFailure"]["Destination"] == attributes(aws, "bill-failed")["QueueArn"]
@@ -551,6 +551,8 @@ def test_a_function_is_brought_up_to_date(cli: Command, tmp_path: Path, aws: Cal
     assert "what fails for good goes to morgue, which stays" in done.stdout
     after = aws("lambda").get_function_configuration(FunctionName="bill")
     assert (after["Handler"], after["MemorySize"]) == ("app.failing", 2048)
+    aws("lambda").invoke(FunctionName="bill", InvocationType="Event", Payload=json.dumps(EVENT).encode())
+    assert until(lambda: attributes(aws, "morgue")["ApproximateNumberOfMessages"] == "1")
     assert verbs(cli("setup", "pipeline.toml", "--dry-run")) == {"keep": 12, "nothing": 1}
 
 
@@ -581,6 +583,9 @@ def test_a_stream_feeds_the_function_that_was_set_up(
     (mapping,) = aws("lambda").list_event_source_mappings()["EventSourceMappings"]
     assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
     assert mapping["DestinationConfig"]["OnFailure"]["Destination"] == attributes(aws, "bill-failed")["QueueArn"]
+    aws("kinesis").put_record(StreamName="orders", Data=b"{}", PartitionKey="a")
+    aws("dynamodb").put_item(TableName="orders", Item={"id": {"S": "a"}})
+    assert until(lambda: '"eventID"' in logged(aws))
 
 
 def test_a_stack_has_the_function_that_setup_would_make(
@@ -591,7 +596,7 @@ def test_a_stack_has_the_function_that_setup_would_make(
     (tmp_path / "pipeline.toml").write_text(DIRECT.replace('"bill"', '"bill"\ncode = "s3://code/function.zip"'))
     assert deployed(aws, cli("template", "pipeline.toml").stdout) == "CREATE_COMPLETE"
     assert cli("send", "--to", "events://shop", stdin=json.dumps(EVENT)).returncode == 0
-    assert until(lambda: 'detail {"n": 7}' in logged(aws))
+    assert until(lambda: '"detail": {"n": 7}' in logged(aws))
     done = cli("setup", "pipeline.toml", "--dry-run")
     left = [line for line in done.stdout.splitlines() if line.startswith(("create", "change"))]
     assert left in ([], [LEFT_OUT])
