@@ -42,6 +42,7 @@ def terraform(plan: SetupPlan, *, function: bool = False) -> str:
 def _common(plan: SetupPlan) -> Iterator[_Block]:
     """Everything but who uses it."""
     yield from map(_queue, plan.queues)
+    yield from _place(plan)
     for bus in plan.buses:
         source = {"event_source_name": bus.name} if bus.partner else {}
         yield f"resource.{_address(bus)}", {"name": bus.name, **source}
@@ -56,6 +57,13 @@ def _common(plan: SetupPlan) -> Iterator[_Block]:
         yield from _rule(plan.rule, plan)
     if plan.table is not None:
         yield _table(plan.table)
+
+
+def _place(plan: SetupPlan) -> Iterator[_Block]:
+    """The partition and the region, which the ARN of a queue of another account needs."""
+    if any(isinstance(each, QueueResource) and foreign(each) for each in (plan.source, plan.letters, plan.sink)):
+        yield "data.aws_partition.current", {}
+        yield "data.aws_region.current", {}
 
 
 def _queue(queue: QueueResource) -> _Block:
@@ -226,7 +234,8 @@ def _arn(resource: Resource | FunctionResource) -> Any:
         return _stream_arn(resource)
     if isinstance(resource, QueueResource) and foreign(resource):
         owner, _, name = resource.name.partition("/")
-        return f"arn:*:sqs:{resource.address.options.get('region', '*')}:{owner}:{name}"
+        region = _escape(resource.address.options.get("region")) or _reference("data.aws_region.current.id")
+        return _Template(f"arn:{_reference('data.aws_partition.current.partition')}:sqs:{region}:{owner}:{name}")
     if not isinstance(resource, TableResource) and foreign(resource):
         return resource.name
     if isinstance(resource, Bus) and resource.name == "default":

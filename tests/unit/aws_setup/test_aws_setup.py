@@ -549,6 +549,19 @@ def test_terraform_admits_the_rule_alone() -> None:
 STRANGE: dict[str, Any] = {"detail": {"a.b${x}": ["${c}", "%{d}", "$${e}", 'é"\\n']}}
 
 
+def test_terraform_names_a_queue_of_another_account_exactly() -> None:
+    made = configuration({**PIPELINES["theirs"], "function": {}})["resource"]
+    (feed,) = made["aws_lambda_event_source_mapping"].values()
+    here = "${data.aws_partition.current.partition}:sqs:${data.aws_region.current.id}"
+    assert feed["event_source_arn"] == f"arn:{here}:123456789012:in"
+    (allowed,) = made["aws_iam_role_policy"].values()
+    queues = [each["Resource"] for each in evaluated(allowed["policy"])["Statement"] if "sqs" in str(each["Resource"])]
+    assert queues == [
+        feed["event_source_arn"],
+        "arn:${data.aws_partition.current.partition}:sqs:eu-west-1:210987654321:next",
+    ]
+
+
 def test_plain_text_is_escaped_for_terraform() -> None:
     rules = configuration({"aws": {"rule": "r", "pattern": STRANGE}})["resource"]["aws_cloudwatch_event_rule"]
     assert not re.search(r"(?<!\$)\$\{|(?<!%)%\{", rules["rule"]["event_pattern"])
