@@ -15,9 +15,11 @@ from botocore.stub import Stubber
 from eventonce import ConfigError
 from eventonce.aws_setup.account import Account
 from eventonce.aws_setup.apply import look
+from eventonce.aws_setup.apply_function import function_steps
 from eventonce.aws_setup.cloudformation import cloudformation, sam
 from eventonce.aws_setup.plan import Bus, QueueResource, SetupPlan, Topic, make_plan
 from eventonce.aws_setup.queue import changes, desired_attributes
+from eventonce.aws_setup.step import SetupStep
 from eventonce.aws_setup.terraform import terraform
 from eventonce.clients.aws import AwsUrl
 from eventonce.errors import EventOnceError
@@ -619,7 +621,7 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
 
     monkeypatch.setattr(AwsUrl, "client", client)
     account = Account()
-    for service in ("sqs", "events", "sts"):
+    for service in ("sqs", "events", "sts", "iam", "lambda", "logs"):
         account._client(PLACE, service)
     yield account, stubs
     account.close()
@@ -669,6 +671,49 @@ def test_an_existing_target_stays(account: Services) -> None:
     target.apply()
     (sent,) = put[0]["Targets"]
     assert sent["Id"] == "eventonce-2"  # under the same id the new one would take its place
+
+
+@pytest.fixture
+def creation(account: Services, monkeypatch: pytest.MonkeyPatch) -> SetupStep:
+    """The step that creates a function whose role is new."""
+    monkeypatch.setattr("eventonce.aws_setup.apply_function._POLL", 0)
+    made, stubs = account
+    code = {"name": "bill", "code": "s3://code/f.zip"}
+    table = "dynamodb://claims?region=us-east-1"
+    plan = planned(source="-", store=table, function=code, rule=[ORDERS], aws={"rule": "r"})
+    assert plan.function is not None
+    arn = "arn:aws:iam::123456789012:role/bill"
+    role = {"Arn": arn, "RoleName": "bill", "Path": "/", "RoleId": "r" * 16, "CreateDate": "2026-01-01T00:00:00Z"}
+    stubs["sts"].add_response("get_caller_identity", {"Account": "123456789012", "Arn": arn})
+    stubs["logs"].add_response("describe_log_groups", {"logGroups": [{"logGroupName": "/aws/lambda/bill"}]})
+    stubs["lambda"].add_client_error("get_function_configuration", "ResourceNotFoundException")
+    stubs["iam"].add_response("get_role", {"Role": role})
+    stubs["iam"].add_client_error("get_role_policy", "NoSuchEntity")
+    steps = function_steps(plan, plan.function, made)
+    _, allow, create = next(steps), next(steps), next(steps)
+    assert (allow.verb, create.verb) == ("change", "create")
+    stubs["iam"].add_response("get_role", {"Role": role})
+    return create
+
+
+def test_a_new_role_takes_a_moment_to_be_known(account: Services, creation: SetupStep) -> None:
+    _, stubs = account
+    refusal = "The role defined for the function cannot be assumed by Lambda."
+    stubs["lambda"].add_client_error("create_function", "InvalidParameterValueException", refusal)
+    stubs["lambda"].add_response("create_function", {"FunctionName": "bill"})
+    for state in ("Pending", "Active"):
+        stubs["lambda"].add_response("get_function_configuration", {"State": state})
+    assert creation.apply is not None
+    creation.apply()
+    stubs["lambda"].assert_no_pending_responses()
+
+
+def test_code_that_lambda_refuses_is_not_sent_again(account: Services, creation: SetupStep) -> None:
+    _, stubs = account
+    stubs["lambda"].add_client_error("create_function", "InvalidParameterValueException", "a non-empty zip")
+    assert creation.apply is not None
+    with pytest.raises(EventOnceError, match="a non-empty zip"):
+        creation.apply()
 
 
 def test_pods_of_eks_may_take_the_role_of_a_worker() -> None:
