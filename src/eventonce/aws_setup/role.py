@@ -72,5 +72,7 @@ def _grants(plan: SetupPlan, *, function: bool) -> Iterator[tuple[list[str], Res
     if plan.sink is not None:
         new_bus = ":event-busv2/" in plan.sink.name  # which cannot be described: it has an address and not a name
         yield ["events:PutEvents"] if new_bus else _SEND[type(plan.sink)], plan.sink
+    if plan.function is not None and plan.function.failed is not None:
+        yield ["sqs:SendMessage"], plan.function.failed  # which Lambda does in the function's name
     if plan.table is not None:
         yield sorted(_REMEMBER if function else _REMEMBER + _CHECK), plan.table

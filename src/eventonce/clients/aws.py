@@ -160,7 +160,7 @@ _ERRORS = {
         "missingauthenticationtoken", "signaturedoesnotmatch", "unrecognizedclient",
     ),
     ErrorKind.DENIED: ("accessdenied", "authorizationerror", "kmsaccessdenied", "unauthorizedoperation"),
-    ErrorKind.MISSING: ("nonexistentqueue", "notfound", "queuedoesnotexist", "resourcenotfound"),
+    ErrorKind.MISSING: ("nonexistentqueue", "nosuchentity", "notfound", "queuedoesnotexist", "resourcenotfound"),
     ErrorKind.DELETED: ("queuedeletedrecently",),
     ErrorKind.UNUSABLE: (
         "invalidaccountid", "invalidaddress", "invalidstate", "kmsdisabled", "kmsinvalidkeyusage", "kmsinvalidstate",
