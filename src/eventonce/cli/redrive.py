@@ -79,7 +79,7 @@ def redrive(
       eventonce redrive pipeline.toml --rule orders --since 2h --reason "no route to host"
       eventonce redrive pipeline.toml --from sqs://billing-undelivered --yes
     """
-    stderr.setup("error" if as_json else "warning", json=as_json)
+    stderr.setup(json=as_json)
     letter_filter = _letter_filter(options)
     settings = read_settings(pipeline, **options)
     with ExitStack() as stack:

@@ -103,7 +103,7 @@ def relay(  # one for each option
       eventonce relay --outbox sqlite:///shop.db --to sqs://orders.fifo --listen 9090
       eventonce relay --outbox sqlite:///shop.db --to - --drain
     """
-    stderr.setup("error" if as_json else "warning", json=as_json, timed=not drain)
+    stderr.setup(json=as_json, timed=not drain)
     logging.getLogger("eventonce").addFilter(Repeats())
     with ExitStack() as stack:
         outbox = stack.enter_context(Outbox(outbox_url))

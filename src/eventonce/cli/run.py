@@ -82,7 +82,7 @@ _GRACE = "25s"  # within the 30 s that containers have
 @click.option(
     "--opentelemetry", is_flag=True, help="Create an OpenTelemetry span for each run, linked to the event's own."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON line on stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as a JSON line on stderr, after the log.")
 @pipeline_options
 def run(
     pipeline: str | None,
@@ -118,14 +118,14 @@ def run(
     log_as_json, level = options.pop("log_format") == "json", options.pop("log_level")
     settings = read_settings(pipeline, **options)
     serves = "://" in settings.source
-    stderr.setup("error" if as_json else level, json=as_json or log_as_json, timed=serves)
+    stderr.setup(level, json=as_json or log_as_json, timed=serves)
     logging.getLogger("eventonce").addFilter(Repeats())
     for name in ("eventonce.outage", "eventonce.patience"):  # outages are always logged
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("eventonce.patience").addFilter(Repeats())  # each thread has its own
     with ExitStack() as stack:
         listening = listen is not None
-        log_events = log_as_json or (level in _EVENT_LEVELS and not as_json)
+        log_events = as_json or log_as_json or level in _EVENT_LEVELS
         monitoring = Monitoring(
             settings.consumer, settings.store, listening=listening, log_events=log_events, tracing=opentelemetry
         )
@@ -148,7 +148,7 @@ def run(
             parts.dead_letters,
             batch=settings.batch,
             threads=settings.threads,
-            watch=_Watcher(progress, quiet=as_json or log_events),
+            watch=_Watcher(progress, quiet=log_events),
         )
         try:
             succeeded = _run(worker) if isinstance(worker, Worker) else _serve(worker, grace_time)
