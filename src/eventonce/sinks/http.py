@@ -87,6 +87,11 @@ class HttpSink:
             ]
         return raise_if_unusable([future.result() for future in futures])
 
+    def check(self) -> list[str]:
+        """Raise `SinkUnusable` if there is no token. No request is sent."""
+        self._token()
+        return []
+
     def close(self) -> None:
         self._client.close()
 
