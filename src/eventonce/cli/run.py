@@ -108,11 +108,11 @@ def run(
 
     \b
       eventonce run pipeline.toml
-      eventonce run --source sqs://orders --sink python:billing:charge --store redis://localhost
+      eventonce run --source sqs://orders --sink python:app:f --store redis://db
       eventonce run --key content --source events.jsonl --sink once.jsonl
       eventonce run pipeline.toml --listen 9090 --log-format json --log-level info
       opentelemetry-instrument eventonce run pipeline.toml --opentelemetry
-      cat events.jsonl | eventonce run --sink python:billing:charge --store sqlite:///billing.db
+      zcat e.gz | eventonce run --sink python:app:f --store sqlite:///x.db
     """
     grace_time = duration(grace, "--grace")
     log_as_json, level = options.pop("log_format") == "json", options.pop("log_level")
@@ -150,11 +150,13 @@ def run(
             threads=settings.threads,
             watch=_Watcher(progress, quiet=log_events),
         )
+        complete = False
         try:
             succeeded = _run(worker) if isinstance(worker, Worker) else _serve(worker, grace_time)
+            complete = True
         finally:
             progress.done()
-            _close(worker.counts, parts.dead_letters.name)
+            _close(worker.counts, parts.dead_letters.name, complete=complete)
     sys.exit(0 if succeeded else 1)
 
 
@@ -237,7 +239,9 @@ def _names(outcome: Outcome) -> str:
     return f" (rule {outcome.rule}{key})" if outcome.rule else ""
 
 
-def _close(counts: OutcomeCounts, dead_letters: str) -> None:
+def _close(counts: OutcomeCounts, dead_letters: str, *, complete: bool = True) -> None:
+    """Write the counts. They are not `complete` if the run ended before the batch in progress was settled."""
     fields = counts.as_dict()
     where = [f"dead letters are in {dead_letters}"] if fields["dead_lettered"] else []
-    stderr.result(fields, str(counts), *where)
+    suffix = "" if complete else " (without the batch in progress)"
+    stderr.result({**fields, "complete": complete}, f"{counts}{suffix}", *where)

@@ -33,7 +33,7 @@ def template(pipeline: str, language: str, *, function: bool) -> None:
     \b
       eventonce template pipeline.toml > stack.json
       eventonce template pipeline.toml --format sam > template.json
-      eventonce template pipeline.toml --format terraform --lambda > eventonce.tf.json
+      eventonce template pipeline.toml --format terraform --lambda > aws.tf.json
     """
     function = function or language == "sam"
     plan = make_plan(load_for_command(pipeline), function=function)

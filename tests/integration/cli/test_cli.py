@@ -775,6 +775,7 @@ def test_a_run_that_is_stopped_releases_its_claims(
     assert process.returncode == code
     assert "Traceback" not in reported
     assert reported.count("stopped; unfinished events were released") == 1
+    assert " (without the batch in progress)" in reported
     finished = [each["id"] for each in effects()]
     assert "1" in finished
     assert "2" not in finished

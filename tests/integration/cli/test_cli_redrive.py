@@ -176,7 +176,7 @@ def test_filters(cli: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--from", "none.jsonl"], "none.jsonl: no dead letters found; check the path"),
+        (["--from", "none.jsonl"], "none.jsonl: no such file, so nothing has failed yet, or the path is wrong"),
         (["--from", "-"], "stdout cannot be read back"),
         (["--from", "sns://x"], "sns:// is not supported"),
         (["--since", "soon"], "--since: 'soon' is not a duration"),

@@ -52,8 +52,8 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
         (
             'dead_letter = "stoer"',
             (
-                "dead_letter: 'stoer' is neither a URL nor like a file; did you mean 'store', a table beside the claims, "
-                "or file:stoer for a file?"
+                "dead_letter: 'stoer' is neither a URL nor like a file; did you mean 'store', a table beside the "
+                "claims, or file:stoer for a file?"
             ),
         ),
         (
