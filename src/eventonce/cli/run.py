@@ -244,4 +244,4 @@ def _close(counts: OutcomeCounts, dead_letters: str, *, complete: bool = True) -
     fields = counts.as_dict()
     where = [f"dead letters are in {dead_letters}"] if fields["dead_lettered"] else []
     suffix = "" if complete else " (without the batch in progress)"
-    stderr.result({**fields, "complete": complete}, f"{counts}{suffix}", *where)
+    stderr.result(fields | ({} if complete else {"complete": False}), f"{counts}{suffix}", *where)
