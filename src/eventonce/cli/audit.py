@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from eventonce.cli.archive_options import choose_engine, engine_options
-from eventonce.cli.options import KEY, complete_files, read_settings, takes_pipeline, traffic_paths
+from eventonce.cli.options import complete_files, read_settings, takes_pipeline, traffic_paths
 from eventonce.cli.progress import Progress
 from eventonce.clock import SystemClock, to_datetime
 from eventonce.errors import ConfigError
@@ -27,7 +27,7 @@ from eventonce.traffic.report_text import text
 @click.command()
 @takes_pipeline("traffic")
 @click.argument("traffic", nargs=-1, shell_complete=complete_files)
-@click.option("--key", type=KEY, help="Key for events when no rules are given.")
+@click.option("--key", type=click.Choice(["id", "content"]), help="Key for events when no rules are given.")
 @engine_options
 @click.option(
     "--work",

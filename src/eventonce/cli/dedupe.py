@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from eventonce.cli.archive_options import engine_options
-from eventonce.cli.options import KEY, complete_files, read_settings, takes_pipeline
+from eventonce.cli.options import complete_files, read_settings, takes_pipeline
 from eventonce.cli.progress import Progress
 from eventonce.settings import rulebook
 from eventonce.text import counted, printable, safe_json
@@ -23,7 +23,7 @@ from eventonce.traffic.dedupe_plan import DedupePlan, Format
 @takes_pipeline("archive")
 @click.argument("archive", nargs=-1, metavar="ARCHIVE...", shell_complete=complete_files)
 @click.argument("out", type=click.Path(readable=False))
-@click.option("--key", type=KEY, help="Key for events when no rules are given.")
+@click.option("--key", type=click.Choice(["id", "content"]), help="Key for events when no rules are given.")
 @click.option(
     "--format", "form", type=click.Choice(get_args(Format)), default="same", help="Output format.  [default: same]"
 )

@@ -1,6 +1,5 @@
 """Options and arguments that several verbs share."""
 
-import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -69,7 +68,7 @@ def takes_pipeline(rest: str | None = None, *, required: bool = False) -> Callab
 def pipeline_options(command: Command) -> Command:
     """Add the options for the store and the rules. They stand in for a pipeline file, or override it."""
     for option in (
-        click.option("--key", type=KEY, help="Key for events when no rules are given."),
+        click.option("--key", type=click.Choice(["id", "content"]), help="Key for events when no rules are given."),
         click.option(
             "--consumer", help="Scope of claims: two consumers both get every event.  [env: EVENTONCE_CONSUMER]"
         ),
@@ -97,20 +96,6 @@ def allow_host_option(command: Command) -> Command:
 
     text = "A further name by which clients may reach --listen. Repeatable."
     return click.option("--allow-host", multiple=True, metavar="NAME", help=text)(with_names)
-
-
-class _KeyChoice(click.Choice[str]):
-    """`id` or `content`. For anything else the error says where a key of paths belongs."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value in self.choices:
-            return str(value)
-        paths = json.dumps([value])
-        text = f"{value!r} is not one of 'id', 'content'; a key of paths goes into a pipeline file: "
-        raise click.BadParameter(f"{text}[[rule]] with key = {paths}", ctx, param)
-
-
-KEY = _KeyChoice(["id", "content"])
 
 
 def display_url(url: str) -> str:

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,6 @@ from eventonce.cli.main import VERBS, cli
 from eventonce.cli.main import main as run_main
 from eventonce.cli.redrive import _confirmed
 from eventonce.cli.top import address
-from eventonce.clock import duration
 from eventonce.errors import ConfigError, StoreError
 from eventonce.observe.outage import awaited
 from eventonce.sinks import open_sink
@@ -61,15 +59,6 @@ def test_a_host_to_allow_is_a_name() -> None:
 @pytest.mark.parametrize("words", [["run"], ["relay", "--outbox", "sqlite:///o.db", "--to", "-"]])
 def test_a_host_to_allow_needs_an_address(words: list[str]) -> None:
     assert "--allow-host is for --listen; add --listen, or leave it out" in message(*words, "--allow-host", "a")
-
-
-@pytest.mark.parametrize("words", [["run"], ["audit"], ["dedupe", "a", "b"]])
-def test_a_path_as_a_key_is_sent_to_a_pipeline(words: list[str]) -> None:
-    done = message(*words, "--key", "detail.orderId")
-
-    assert """a key of paths goes into a pipeline file: [[rule]] with key = ["detail.orderId"]""" in " ".join(
-        done.split()
-    )
 
 
 @pytest.mark.parametrize(
@@ -232,17 +221,6 @@ def test_a_postgresql_server_that_is_away_comes_with_the_remedy() -> None:
     with pytest.raises(StoreError, match=r"; check that it runs and is at this address$"):
         store.check()
     store.close()
-
-
-@pytest.mark.parametrize(("text", "reason"), [("40000d", "is longer than 36500d"), ("9" * 400 + "d", "is longer than")])
-def test_a_duration_that_is_too_long(text: str, reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        duration(text, "window")
-
-
-def test_a_negative_duration() -> None:
-    with pytest.raises(ConfigError, match=r"^window: -1 day, 0:00:00 is negative; write it like"):
-        duration(timedelta(days=-1), "window")
 
 
 def test_a_wait_at_the_start_names_the_service(caplog: pytest.LogCaptureFixture) -> None:

@@ -27,7 +27,9 @@ def test_durations_are_written_as_people_write_them(text: Any, millis: int) -> N
     assert duration(text) == millis
 
 
-@pytest.mark.parametrize("bad", ["", "d", "14 days", "-1s", "1s,2s", -1, True, None, [], "1e3s", float("nan")])
+@pytest.mark.parametrize(
+    "bad", ["", "d", "14 days", "-1s", "1s,2s", -1, True, None, [], "1e3s", float("nan"), "9999999w", timedelta(-1)]
+)
 def test_an_invalid_duration_is_refused_with_its_setting(bad: Any) -> None:
     with pytest.raises(ConfigError, match=r"window: .* is not a duration; write it like"):
         duration(bad, "window")
