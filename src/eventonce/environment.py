@@ -1,7 +1,7 @@
 """Settings from environment variables, and a password that stands apart from its URL."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from eventonce.errors import ConfigError
 
@@ -16,7 +16,26 @@ def variable(name: str) -> str | None:
 
 def variables(names: Iterable[str]) -> dict[str, str]:
     """Return those of these settings that the environment has."""
+    name = f"{PREFIX}STORE_PASSWORD"
+    if (password := os.environ.get(name)) and not password.strip():
+        raise ConfigError(f"{name}: is blank; set it to the password, or unset it")
     return {name: text for name in names if (text := variable(name)) is not None}
+
+
+def unknown_variables(names: Iterable[str]) -> list[str]:
+    """Return a warning for each variable that has our prefix and is none of these settings."""
+    valid = [*names, "disabled"]
+    unknown = [name for name in sorted(os.environ) if name.startswith(PREFIX)]
+    unknown = [name for name in unknown if name.removeprefix(PREFIX).lower() not in valid]
+    return [f"{name}: unknown environment variable; {_nearest(name.removeprefix(PREFIX), valid)}" for name in unknown]
+
+
+def _nearest(name: str, valid: Sequence[str]) -> str:
+    from difflib import get_close_matches  # only for a warning
+
+    if near := get_close_matches(name.lower(), valid, n=1):
+        return f"did you mean {PREFIX}{near[0].upper()}?"
+    return f"{PREFIX} is followed by {', '.join(each.upper() for each in valid)}"
 
 
 def is_disabled() -> bool:

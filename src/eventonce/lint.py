@@ -14,8 +14,8 @@ import msgspec
 from eventonce.clients.aws import NoRegion, has_region
 from eventonce.clock import duration, format_duration
 from eventonce.dead_letters import check_dead_letters
-from eventonce.environment import with_password
-from eventonce.errors import ConfigError, EventRejected, StoreError
+from eventonce.environment import unknown_variables, variables, with_password
+from eventonce.errors import ConfigError, EventRejected, SinkUnusable, StoreError
 from eventonce.event import Event
 from eventonce.event.keys import canonical
 from eventonce.event.paths import ENVELOPE, Wildcard, constant, ignored_path, plain, quoted, roots
@@ -28,17 +28,30 @@ from eventonce.rules.preset import rules_of
 from eventonce.rules.references import References
 from eventonce.rules.rule import DEFAULT_WINDOW, Rule, default_name
 from eventonce.rules.rulebook import shared_keys
-from eventonce.settings import Settings, with_numbers
+from eventonce.settings import (
+    FROM_ENVIRONMENT,
+    TEST_NAMES,
+    AwsSettings,
+    Settings,
+    check_store_name,
+    check_variable,
+    read_test,
+    settings,
+    unknown_setting,
+    with_numbers,
+)
 from eventonce.sinks import check_sink, open_sink
 from eventonce.sources import check_source
-from eventonce.stores import check_url, has_server, open_store
+from eventonce.stores import check_url, has_server, open_store, store_file
 from eventonce.text import counted, without_hidden
 from eventonce.urls import file_name
+from eventonce.wire import conflicts
 
 _DEFAULTS = ("window", "on_store_error", "remember")  # rules inherit these from the settings above them
 _CROSS = ("name", "key", "otherwise", "version")  # other fields of a rule depend on these
 # Fields and those that they depend on: if the key is wrong, they would only repeat its error.
 _NEEDS = {**dict.fromkeys(("otherwise", "ignore", "digest", "replaces"), _CROSS[:3]), "version_ahead": ("version",)}
+_AWS_NAMES = AwsSettings.__struct_fields__
 _AWS = ("sqs://", "sns://", "events://", "kinesis://", "dynamodbstreams://")
 _DAY = 86_400_000  # milliseconds
 _TYPICAL = ("source", "detail-type", "detail")  # a match with one of them is for events with an envelope
@@ -78,6 +91,7 @@ class Lint:
         self.table: Mapping[str, Any] = {}
         self._defaults: dict[str, Any] = {}  # what rules inherit, as far as it can be read
         self._lines = LineIndex("")
+        self._references = References({})
         text = toml_text(file)
         try:
             written = tomllib.loads(text)
@@ -88,9 +102,10 @@ class Lint:
             self._error(1, "is nested too deep")
             return
         self._lines = LineIndex(text)
-        references = References(written)
-        self.table = with_numbers(references.table, written)
-        self._missing(references)
+        self._references = References(written)
+        self._file = file
+        self.table = with_numbers({**self._variables(), **self._references.table}, written)
+        self._missing()
         if not written:
             self._warn(1, "sets nothing, so every setting has its default; name the file of the pipeline")
         self._settings()
@@ -100,6 +115,7 @@ class Lint:
         self._shared_keys()
         self._unreachable()
         self._windows()
+        self._conflicts()
 
     @property
     def errors(self) -> int:
@@ -177,21 +193,15 @@ class Lint:
         """Yield the `[[test]]` tables. A mistake in them becomes a finding."""
         for number, table in enumerate(self._tables("test"), 1):
             line = self._lines.find("test", number)
-            name = str(table.get("name", f"test {number}"))
-            for entry in table.keys() - {"name", "same", "different"}:
-                self._error(self._lines.find("test", number, entry), unknown(entry, ("name", "same", "different")))
-            entries = [entry for entry in ("same", "different") if entry in table]
-            events = table.get(entries[0]) if len(entries) == 1 else None
-            if not isinstance(events, list) or len(events) < 2:
-                self._error(line, f"test {name!r}: use either same or different, with a list of two events or more")
-            else:
-                yield Case(line, name, entries[0] == "same", events)
+            line = next((self._lines.find("test", number, entry) for entry in table if entry not in TEST_NAMES), line)
+            if (case := self._try(line, read_test, table, number)) is not None:
+                yield Case(self._lines.find("test", number), *case)
 
     # --- settings ---
 
-    def _missing(self, references: References) -> None:
+    def _missing(self) -> None:
         """Report values that are neither in the environment nor in a file."""
-        for missing in references.missing:
+        for missing in self._references.missing:
             first, *rest = missing.position
             number = rest[0] if rest and isinstance(rest[0], int) else 1
             entry = next((part for part in rest if isinstance(part, str)), "")
@@ -200,13 +210,7 @@ class Lint:
 
     def _settings(self) -> None:
         for name, value in self.table.items():
-            line = self._lines.find("aws", 1) if name == "aws" else self._lines.find(entry=name)
-            if name not in Settings.__struct_fields__:
-                self._error(line, unknown(name, Settings.__struct_fields__))
-            elif name not in ("rule", "test", "use"):
-                converted = self._try(line, msgspec.convert, {name: value}, Settings)
-                if converted and name in _DEFAULTS:
-                    self._defaults[name] = value
+            self._setting(name, value)
         for name, check in _URLS.items():
             if isinstance(value := self.table.get(name), str):
                 self._try(self._lines.find(entry=name), check, value)
@@ -216,6 +220,38 @@ class Lint:
             self._try(self._lines.find(entry="store_password"), with_password, store, password)
         self._files()
         self._circle()
+
+    def _setting(self, name: str, value: Any) -> None:
+        line = self._lines.find("aws", 1) if name == "aws" else self._lines.find(entry=name)
+        unknown_names = value.keys() - set(_AWS_NAMES) if name == "aws" and isinstance(value, Mapping) else set()
+        for entry in sorted(unknown_names):
+            self._error(self._lines.find("aws", 1, entry), f"aws: {unknown(entry, _AWS_NAMES)}")
+        if name not in Settings.__struct_fields__:
+            self._error(line, unknown_setting(name))
+        elif name not in ("rule", "test", "use") and not unknown_names:
+            converted = self._try(line, msgspec.convert, {name: value}, Settings)
+            if converted and name in _DEFAULTS:
+                self._defaults[name] = value
+
+    def _variables(self) -> dict[str, str]:
+        """Return the settings that the file leaves to the environment, as a command reads them."""
+        for warning in unknown_variables(FROM_ENVIRONMENT):
+            self._warn(1, warning)
+        written = self._try(1, variables, FROM_ENVIRONMENT) or {}
+        open_ones = {name: text for name, text in written.items() if name not in self._references.table}
+        for name, text in open_ones.items():
+            self._try(1, check_variable, name, text)
+        return open_ones if not self.errors else {}
+
+    def _conflicts(self) -> None:
+        """Report what only the settings together show, once each of them is valid."""
+        if self.errors:
+            return
+        table = {name: value for name, value in self.table.items() if name != "test"}
+        pipeline = self._try(1, settings, table, self._file)
+        line = self._lines.find(entry="dead_letter")  # whose error may be that the store has no table
+        for name, reason in self._try(line, lambda: list(conflicts(pipeline))) or () if pipeline else ():
+            self._error(self._lines.find(entry=name), reason)
 
     def _circle(self) -> None:
         """Warn of a sink on the bus that feeds the pipeline: it returns every event under a new id."""
@@ -227,10 +263,11 @@ class Lint:
 
     def _files(self) -> None:
         """Warn of missing files. They may belong to another folder or machine, or be created later."""
-        for name in ("source", "sink", "dead_letter"):
+        for name in ("source", "sink", "dead_letter", "store"):
             url = self.table.get(name)
             try:
-                file = file_name(url) if isinstance(url, str) else None
+                named = store_file if name == "store" else file_name
+                file = named(url) if isinstance(url, str) else None
             except ConfigError:  # which the check of the URL reports
                 continue
             if file in (None, "-") or url == "store":
@@ -391,12 +428,17 @@ def _rank(name: str) -> int:
 
 
 def _sink(url: str) -> None:
-    if check_sink(url):
-        open_sink(url)
+    sink = open_sink(url) if check_sink(url) else None
+    if isinstance(sink, Checkable):
+        try:
+            sink.check()
+        except SinkUnusable as error:
+            raise ConfigError(f"sink: {error}") from None
 
 
 def _dead_letter(url: str) -> None:
     if url != "store":
+        check_store_name(url)
         check_dead_letters(url)
 
 

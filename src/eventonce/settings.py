@@ -1,5 +1,6 @@
 """The settings of a pipeline: a TOML file, or options, as typed values that were checked. It knows no adapter."""
 
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,10 +10,10 @@ import msgspec
 
 from eventonce.claims.lease import read_lease
 from eventonce.clock import duration
-from eventonce.environment import variables, with_password
+from eventonce.environment import PREFIX, unknown_variables, variables, with_password
 from eventonce.errors import ConfigError
 from eventonce.rules import Rulebook, identity, read_all
-from eventonce.rules.files import check_names, explain, read_toml
+from eventonce.rules.files import check_names, explain, read_toml, unknown
 from eventonce.rules.references import References
 from eventonce.rules.rule import DEFAULT_WINDOW, OnStoreError, Remember, Rule
 
@@ -27,6 +28,9 @@ _RULE = re.compile(r"[.\-_A-Za-z0-9]{1,64}")
 _FUNCTION = re.compile(r"[-_A-Za-z0-9]{1,64}")
 _MIN_MEMORY, _MAX_MEMORY = 128, 10_240  # MB: the limits of Lambda
 _NUMBERS = ("batch", "threads", "max_attempts")
+_OPTIONS = ("listen", "allow_host", "grace", "log_format", "log_level", "opentelemetry", "json")  # of `eventonce run`
+TEST_NAMES = ("name", "same", "different")
+_log = logging.getLogger("eventonce")
 FROM_ENVIRONMENT = (  # settings that a command also takes from variables, such as EVENTONCE_STORE
     "consumer", "store", "store_password", "source", "sink", "dead_letter", "window", "lease", "busy_wait",
     "max_attempts", "on_store_error", "remember", "batch", "threads",
@@ -123,6 +127,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         read_lease(self.lease)
         if self.max_attempts < 1:
             raise ConfigError(f"max_attempts: {self.max_attempts} is below 1")
+        for number, table in enumerate(self.test, 1):
+            read_test(table, number)
         if not self.consumer:
             raise ConfigError("consumer: is empty; name the consumer (each consumer receives every event)")
 
@@ -141,6 +147,8 @@ def load(file: str | Path | None = None, **options: Any) -> Settings:
 
 def load_for_command(file: str | Path | None = None, **options: Any) -> Settings:
     """Read a pipeline file for the command line: options override it, and it overrides environment variables."""
+    for warning in unknown_variables(FROM_ENVIRONMENT):
+        _log.warning("%s", warning)
     return _load(file, variables(FROM_ENVIRONMENT), options)
 
 
@@ -150,10 +158,26 @@ def _load(file: str | Path | None, defaults: Mapping[str, str], options: Mapping
     references.check(str(file))
     table = with_numbers({**defaults, **references.table}, written)
     table.update((name, value) for name, value in options.items() if value is not None)
+    for name, text in defaults.items():
+        if name not in references.table and options.get(name) is None:
+            check_variable(name, text)
     try:
         return settings(table, "options" if file is None else str(file))
     except ConfigError as error:
         raise ConfigError(without_hidden(str(error))) from None
+
+
+def check_variable(name: str, text: str) -> None:
+    """Raise `ConfigError` if the environment variable of a setting has a wrong value."""
+    label = f"{PREFIX}{name.upper()}"
+    if name in _NUMBERS and not text.isdecimal():
+        raise ConfigError(f"{label}: {text!r} is not a whole number")
+    try:
+        msgspec.convert(with_numbers({name: text}, {}), Settings)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{label}: {explain(error).removeprefix(f'{name}: ')}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{label}: {str(error).removeprefix(f'{name}: ')}") from None
 
 
 def with_numbers(table: dict[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,7 +191,11 @@ def with_numbers(table: dict[str, Any], written: Mapping[str, Any]) -> dict[str,
 
 def settings(table: Mapping[str, Any], label: str) -> Settings:
     """Return the settings in a table, checked."""
-    check_names(table, Settings.__struct_fields__, label)
+    for name in table:
+        if name not in Settings.__struct_fields__:
+            raise ConfigError(f"{label}: {unknown_setting(name)}")
+    if isinstance(aws := table.get("aws"), Mapping):
+        check_names(aws, AwsSettings.__struct_fields__, f"{label}: aws")
     rules = read_all(table, label)
     try:
         plain = msgspec.convert({name: value for name, value in table.items() if name != "rule"}, Settings)
@@ -180,6 +208,26 @@ def settings(table: Mapping[str, Any], label: str) -> Settings:
     except ConfigError as error:
         raise ConfigError(f"{label}: {error}") from None
     return msgspec.structs.replace(plain, rule=rules, store=store, store_password=None)
+
+
+def unknown_setting(name: str) -> str:
+    """Return the error for a name that is not a setting, with where it belongs."""
+    if name in _OPTIONS:
+        return f"unknown setting {name!r}; it is an option: eventonce run --{name.replace('_', '-')}"
+    if name in Rule.__struct_fields__:
+        return f"unknown setting {name!r}; it belongs in a [[rule]]"
+    return unknown(name, Settings.__struct_fields__)
+
+
+def read_test(table: Mapping[str, Any], number: int) -> tuple[str, bool, list[Any]]:
+    """Return the name of a `[[test]]`, whether its events are the same, and the events."""
+    name = str(table.get("name", f"test {number}"))
+    check_names(table, TEST_NAMES, f"test {name!r}")
+    entries = [entry for entry in ("same", "different") if entry in table]
+    events = table.get(entries[0]) if len(entries) == 1 else None
+    if not isinstance(events, list) or len(events) < 2:
+        raise ConfigError(f"test {name!r}: use either same or different, with a list of two events or more")
+    return name, entries[0] == "same", events
 
 
 def rulebook(settings: Settings) -> Rulebook:
@@ -199,6 +247,7 @@ def remembered(settings: Settings) -> Remember:
 def dead_letter_url(settings: Settings) -> str:
     """Return the URL of the dead letters. `store` means a table beside the claims."""
     if settings.dead_letter != "store":
+        check_store_name(settings.dead_letter)
         return settings.dead_letter
     if not settings.store.startswith(("sqlite:", "postgresql:", "postgres:")):
         raise ConfigError(
@@ -206,3 +255,12 @@ def dead_letter_url(settings: Settings) -> str:
             "PostgreSQL have one; use a file or sqs://QUEUE"
         )
     return settings.store
+
+
+def check_store_name(dead_letter: str) -> None:
+    """Raise `ConfigError` for a misspelt `store`."""
+    from difflib import get_close_matches
+
+    if dead_letter.isidentifier() and get_close_matches(dead_letter, ["store"]):
+        remedy = f"did you mean 'store', a table beside the claims, or file:{dead_letter} for a file?"
+        raise ConfigError(f"dead_letter: {dead_letter!r} is neither a URL nor like a file; {remedy}")

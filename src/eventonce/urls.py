@@ -25,6 +25,24 @@ def file_name(url: str) -> str | None:
     return "./-" if name == "-" else name
 
 
+def read_options(query: str, label: str) -> dict[str, str]:
+    """Return the options of a URL. Raise `ConfigError` if one occurs twice."""
+    from urllib.parse import parse_qsl
+
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name in options:
+            raise ConfigError(f"{label}: option {name:.{_MAX_SHOWN}} occurs twice; write it once")
+        options[name] = value
+    return options
+
+
+def refuse_fragment(url: str, label: str) -> None:
+    """Raise `ConfigError` if a URL has a `#`, which would cut off the rest of a name."""
+    if "#" in url:
+        raise ConfigError(f"{label}: a # in a URL cuts off what follows it; write it as %23")
+
+
 def read_scheme(url: str, forms: Mapping[str, str], setting: str, *, files: bool = True) -> str:
     """Return the scheme of a URL, or an empty string for a file. Raise `ConfigError` if it is neither.
 

@@ -1,8 +1,9 @@
 """The wiring of a pipeline: its settings become an engine, a source, a sink and dead letters."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import combinations
 from pathlib import Path
 
 from eventonce.dead_letters import open_dead_letters
@@ -14,8 +15,9 @@ from eventonce.settings import Settings, dead_letter_url, remembered
 from eventonce.sinks import open_sink
 from eventonce.sources import open_source
 from eventonce.stores import open_store, store_file
-from eventonce.urls import file_name
+from eventonce.urls import file_name, read_options
 
+_KINDS = {"sqs": "queue", "kinesis": "stream"}
 _log = logging.getLogger("eventonce")
 
 
@@ -38,9 +40,15 @@ def open_once(settings: Settings, hooks: Sequence[Hook] = (), store: Store | Non
 
 
 def check_places(settings: Settings) -> None:
-    """Refuse a pipeline that would read its own output, or write two outputs to one file."""
+    """Refuse a pipeline that would read its own output, or write two outputs to one place."""
+    for _, reason in conflicts(settings):
+        raise ConfigError(reason)
+
+
+def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield each setting that names the place of another one, with the error."""
     if settings.sink == "-" and settings.dead_letter == "-":
-        raise ConfigError("sink and dead_letter are both stdout; send one of them to a file")
+        yield "dead_letter", "sink and dead_letter are both stdout; send one of them to a file"
     urls = {"store": store_file(settings.store) or "-"}
     urls |= {"source": settings.source, "sink": settings.sink, "dead_letter": dead_letter_url(settings)}
     names = {name: file_name(url) for name, url in urls.items()}
@@ -48,7 +56,21 @@ def check_places(settings: Settings) -> None:
     for index, (name, file) in enumerate(files):
         for other, other_file in files[:index]:
             if file == other_file and not file.is_char_device():
-                raise ConfigError(f"{other} and {name} are both {urls[name]}; give each a file of its own")
+                yield name, f"{other} and {name} are both {urls[name]}; give each a file of its own"
+    places = {name: _aws_place(urls[name]) for name in ("source", "sink", "dead_letter")}
+    for other, name in combinations(places, 2):
+        if places[name] is not None and places[name] == places[other]:
+            kind = urls[name].partition(":")[0]
+            yield name, f"{other} and {name} are both {urls[name].partition('?')[0]}; give each its own {_KINDS[kind]}"
+
+
+def _aws_place(url: str) -> tuple[str, str | None, str | None] | None:
+    """Return what identifies the queue, topic, bus or stream of a URL, or None if it names none."""
+    if url.partition("://")[0] not in _KINDS:
+        return None
+    bare, _, query = url.partition("?")
+    options = read_options(query, bare)
+    return bare.rstrip("/"), options.get("region"), options.get("endpoint")
 
 
 class Pipeline:

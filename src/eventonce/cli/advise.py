@@ -10,7 +10,7 @@ from eventonce.cli import stderr
 from eventonce.cli.options import complete_files, traffic_paths
 from eventonce.cli.progress import Progress
 from eventonce.clock import duration
-from eventonce.errors import EventRejected, describe
+from eventonce.errors import ConfigError, EventRejected, describe
 from eventonce.traffic.advise import advise_on
 from eventonce.traffic.archive import Archive, RecordedEvent
 from eventonce.traffic.proposal import Totals, to_json, toml
@@ -47,8 +47,11 @@ def advise(traffic: tuple[str, ...], horizon: str | None, *, as_json: bool) -> N
     with Progress(archive) as progress:
         sampler = _Sampler(progress)
         sampler.read(archive)
-    for path, reason in archive.unreadable.items():
-        stderr.fail(f"{path}: {reason}")
+    unread = [f"{path}: {reason}" for path, reason in archive.unreadable.items()]
+    if unread and not sampler.events:
+        raise ConfigError("; ".join(unread))
+    for reason in unread:
+        stderr.warn(reason)
     advices = advise_on(sampler.sample, horizon)
     if not advices:
         stderr.fail("there is no event to learn from")

@@ -36,7 +36,8 @@ def check(pipeline: str, samples: tuple[str, ...], *, as_json: bool) -> None:
     The command finds unknown names, invalid durations, patterns and paths, unreachable rules, and windows shorter than
     a copy can be late. With --samples it also finds ignored fields that no sample has, and samples that would be
     rejected. A store with a server is asked whether it may evict keys. A [[test]] in the file lists events that must
-    be the same, or different. Exit 0 if there is no error, 1 if a test fails, 2 if the file is wrong.
+    be the same, or different. What the file leaves out is read from the environment, as in a run. Exit 0 if there is no
+    error, 1 if a test fails, 2 if the file is wrong.
 
     \b
       eventonce check pipeline.toml

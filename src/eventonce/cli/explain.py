@@ -73,7 +73,7 @@ def explain(keys: tuple[str, ...], events: str | None, pipeline: str | None, *, 
 
     \b
       eventonce explain pipeline.toml < event.json
-      eventonce explain --store sqlite:///billing.db 3f9c2b6c0d4f4b0f9d6a4c1f2e7a8b90
+      eventonce explain --store sqlite:///x.db 3f9c2b6c0d4f4b0f9d6a4c1f2e7a8b90
     """
     events = events_or_keys(keys, events)
     settings = read_settings(pipeline, **options)

@@ -27,7 +27,7 @@ def forget(keys: tuple[str, ...], events: str | None, pipeline: str | None, **op
     A running key loses its claim: its run can no longer be recorded and will happen again.
 
     \b
-      eventonce forget --store sqlite:///billing.db 3f9c2b6c0d4f4b0f9d6a4c1f2e7a8b90
+      eventonce forget --store sqlite:///x.db 3f9c2b6c0d4f4b0f9d6a4c1f2e7a8b90
       eventonce forget pipeline.toml < event.json
     """
     events = events_or_keys(keys, events)

@@ -8,7 +8,14 @@ from typing import Any
 
 import click
 
-from eventonce.cli.options import complete_files, pipeline_options, read_file, read_settings, takes_pipeline
+from eventonce.cli.options import (
+    complete_files,
+    pipeline_options,
+    read_file,
+    read_settings,
+    takes_pipeline,
+    traffic_paths,
+)
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
 from eventonce.event.difference import differences
@@ -39,7 +46,7 @@ def key(files: tuple[str, ...], pipeline: str | None, *, compare: bool, **option
             raise click.UsageError("--compare takes two files, of one event each")
         sys.exit(_compare(rules, *map(_one_event, files)))
     all_keyed = True
-    for name in files or ("-",):
+    for name in traffic_paths(files):
         all_keyed &= _show(rules, name)
     sys.exit(0 if all_keyed else 1)
 

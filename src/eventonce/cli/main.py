@@ -120,7 +120,7 @@ def main() -> None:
             _fail(error.format_message(), error.exit_code)
         shown = StringIO()
         error.show(shown)
-        stderr.result({}, *shown.getvalue().splitlines())
+        stderr.result({}, *shown.getvalue().expandtabs(2).splitlines())
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         _fail(_stopped(), 130)

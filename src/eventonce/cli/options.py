@@ -1,5 +1,6 @@
 """Options and arguments that several verbs share."""
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,8 +11,9 @@ import click
 import msgspec
 from click.shell_completion import CompletionItem
 
+from eventonce.cli import stderr
 from eventonce.engine import Once
-from eventonce.errors import ConfigError, EventRejected
+from eventonce.errors import ConfigError, EventRejected, StoreUnusable
 from eventonce.event import Delivery
 from eventonce.event.keys import KEY_BYTES, Key
 from eventonce.event.reading import split_events
@@ -26,6 +28,7 @@ from eventonce.wire import open_once
 
 Command = Callable[..., Any]
 _BATCH = 500
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_.])?")
 _FILE = click.Path(readable=False)  # any text: the file is checked when it is read
 
 
@@ -81,8 +84,18 @@ def pipeline_options(command: Command) -> Command:
 
 def allow_host_option(command: Command) -> Command:
     """Add the option for names under which `--listen` may be reached."""
+
+    @wraps(command)
+    def with_names(*, allow_host: tuple[str, ...], listen: str | None, **values: Any) -> Any:
+        if allow_host and listen is None:
+            raise click.UsageError("--allow-host is for --listen; add --listen, or leave it out")
+        for name in allow_host:
+            if not _HOST.fullmatch(name):
+                raise click.UsageError(f"--allow-host: {name!r} is not a host name; write it like worker.example.com")
+        return command(allow_host=allow_host, listen=listen, **values)
+
     text = "A further name by which clients may reach --listen. Repeatable."
-    return click.option("--allow-host", multiple=True, metavar="NAME", help=text)(command)
+    return click.option("--allow-host", multiple=True, metavar="NAME", help=text)(with_names)
 
 
 def display_url(url: str) -> str:
@@ -120,7 +133,14 @@ def open_existing(settings: Settings) -> Iterator[Once]:
 
 def existing_store(settings: Settings) -> Store:
     """Return the store of a pipeline, which must exist and answer."""
-    store = open_store(settings.store, create=False)
+    if settings.store.startswith("memory:"):
+        stderr.warn("store: memory: is always empty here: it ends with its process; name the store of the worker")
+    try:
+        store = open_store(settings.store, create=False)
+    except StoreUnusable as error:
+        if settings.store != Settings().store:
+            raise
+        raise StoreUnusable(f"{error}, or name another store with --store or a pipeline") from None
     try:
         if isinstance(store, Checkable):
             store.check()
@@ -180,6 +200,8 @@ def _keys(once: Once, delivery: Delivery) -> Iterator[Key]:
 
 def events_or_keys(keys: tuple[str, ...], events: str | None) -> str | None:
     """Return the file to read events from: the named one, or stdin if something is piped into it."""
+    for text in keys:
+        _argument_key(text)  # before a store is opened
     if events is None and not keys:
         if sys.stdin is None or sys.stdin.isatty():
             raise click.UsageError("name keys, or pass events on stdin or with --events FILE")
@@ -195,6 +217,16 @@ def traffic_paths(paths: Sequence[str]) -> Sequence[str]:
     if "-" in paths and sys.stdin is None:
         raise ConfigError("stdin: is closed; pass events on stdin, or name a file")
     return paths
+
+
+@contextmanager
+def for_option(option: str, *settings: str) -> Iterator[None]:
+    """Let an error name the option that a user wrote, in place of these settings."""
+    try:
+        yield
+    except ConfigError as error:
+        setting, _, reason = str(error).partition(": ")
+        raise ConfigError(f"{option}: {reason if setting in settings else error}") from error
 
 
 def parse_key(text: str) -> Key:

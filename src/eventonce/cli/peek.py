@@ -28,7 +28,7 @@ def peek(keys: tuple[str, ...], events: str | None, pipeline: str | None, **opti
     """Show the records of keys or of events, one JSON line each.
 
     \b
-      eventonce peek --store sqlite:///billing.db 3f9c2b6c0d4f4b0f9d6a4c1f2e7a8b90
+      eventonce peek --store sqlite:///x.db 3f9c2b6c0d4f4b0f9d6a4c1f2e7a8b90
       eventonce peek pipeline.toml < event.json
     """
     events = events_or_keys(keys, events)

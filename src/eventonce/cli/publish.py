@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from eventonce.cli import stderr
-from eventonce.cli.options import complete_files, takes_pipeline, traffic_paths
+from eventonce.cli.options import complete_files, for_option, takes_pipeline, traffic_paths
 from eventonce.cli.progress import Progress
 from eventonce.errors import ConfigError, describe
 from eventonce.event import Event
@@ -50,14 +50,15 @@ def publish(
 
     \b
       eventonce publish orders.jsonl --to events://orders
-      eventonce publish pipeline.toml orders.jsonl --to 'sqs://orders.fifo?group=detail.customer'
-      eventonce publish orders.jsonl --to events://orders --json | jq -c 'select(.kind == "failed")'
+      eventonce publish pipeline.toml e.jsonl --to 'sqs://x.fifo?group=source'
+      eventonce publish e.jsonl --to events://orders --json | grep '"failed"'
     """
     paths = traffic_paths(events)
     rules = load(pipeline).rule if pipeline else None
     counts: Counter[PublishKind] = Counter()
     with ExitStack() as stack:
-        publisher = Publisher(url, rules=rules, dead_letter=dead_letter, max_attempts=max_attempts)
+        with for_option("--to", "sink", "publisher"):
+            publisher = Publisher(url, rules=rules, dead_letter=dead_letter, max_attempts=max_attempts)
         stack.callback(publisher.close)
         recorded = Archive(paths, parquet=False)
         progress = stack.enter_context(Progress(recorded))

@@ -76,10 +76,10 @@ def redrive(
 
     \b
       eventonce redrive pipeline.toml --dry-run
-      eventonce redrive pipeline.toml --rule orders --since 2h --reason "no route to host"
+      eventonce redrive pipeline.toml --rule orders --since 2h --reason "no route"
       eventonce redrive pipeline.toml --from sqs://billing-undelivered --yes
     """
-    stderr.setup("error" if as_json else "warning", json=as_json)
+    stderr.setup(json=as_json)
     letter_filter = _letter_filter(options)
     settings = read_settings(pipeline, **options)
     with ExitStack() as stack:
@@ -90,11 +90,16 @@ def redrive(
             _list(selection.chosen)
         elif not as_json:
             _show(box, selection, on_stderr=not dry_run)
-        if dry_run or not selection.letters or not (yes or _confirmed(len(selection.letters), as_json=as_json)):
+        remaining = any(letter.unreadable is not None for letter in selection.chosen)
+        if dry_run:
+            return
+        if not selection.letters:
+            sys.exit(1 if remaining else 0)
+        if not (yes or _confirmed(len(selection.letters), as_json=as_json)):
             return
         settings = redrive_settings(settings, reprocess=reprocess)
         succeeded = _redrive(stack, settings, box, selection.letters, reprocess=reprocess, as_json=as_json)
-    sys.exit(0 if succeeded else 1)
+    sys.exit(0 if succeeded and not remaining else 1)
 
 
 def _letter_filter(options: dict[str, Any]) -> LetterFilter:
@@ -112,7 +117,12 @@ def _confirmed(count: int, *, as_json: bool) -> bool:
         raise click.UsageError("cannot ask with --json; add --yes to redrive, or --dry-run to look")
     if sys.stdin is None or not sys.stdin.isatty():
         raise click.UsageError("cannot ask without a terminal; add --yes to redrive, or --dry-run to look")
-    return click.confirm(f"redrive {count:,}?", err=True)
+    try:
+        return click.confirm(f"redrive {count:,}?", err=True)
+    except click.Abort:
+        click.echo(err=True)
+        stderr.say("stopped; nothing was redriven")
+        sys.exit(130)
 
 
 # --- the plan ---

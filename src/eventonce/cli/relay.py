@@ -11,7 +11,7 @@ import click
 
 from eventonce.cli import stderr
 from eventonce.cli.log_filter import Repeats
-from eventonce.cli.options import allow_host_option, complete_files, display_url
+from eventonce.cli.options import allow_host_option, complete_files, display_url, for_option
 from eventonce.cli.signals import stopping
 from eventonce.errors import ConfigError, MissingDriver
 from eventonce.observe.health import Health, listen_address
@@ -99,11 +99,11 @@ def relay(  # one for each option
     were refused.
 
     \b
-      eventonce relay --outbox postgresql://localhost/shop --to events://orders --create
-      eventonce relay --outbox sqlite:///shop.db --to sqs://orders.fifo --listen 9090
+      eventonce relay --outbox postgresql://db/shop --to events://orders --create
+      eventonce relay --outbox sqlite:///shop.db --to sqs://x.fifo --listen 9090
       eventonce relay --outbox sqlite:///shop.db --to - --drain
     """
-    stderr.setup("error" if as_json else "warning", json=as_json, timed=not drain)
+    stderr.setup(json=as_json, timed=not drain)
     logging.getLogger("eventonce").addFilter(Repeats())
     with ExitStack() as stack:
         outbox = stack.enter_context(Outbox(outbox_url))
@@ -136,9 +136,10 @@ def relay(  # one for each option
 
 
 def _publisher(url: str) -> Publisher | PlainPublisher:
-    if url.startswith(_CARRIERS):
-        return Publisher(url, max_attempts=_MAX_ATTEMPTS)
-    sink = open_sink(url)
+    with for_option("--to", "sink", "publisher"):
+        if url.startswith(_CARRIERS):
+            return Publisher(url, max_attempts=_MAX_ATTEMPTS)
+        sink = open_sink(url)
     if not isinstance(sink, Sink):
         raise ConfigError(
             f"--to: unsupported URL {url}; use events://, sns://, sqs://, kinesis://, https://, a file or -"
@@ -170,7 +171,7 @@ def _run(outbox_relay: Relay, create: Callable[[], None] | None) -> bool:
     stop = threading.Event()
     with stopping(stop.set):
         if create is not None:
-            awaited(create, stop)
+            awaited(create, stop, service="the outbox")
         outbox_relay.run(stop)
     _print_summary(outbox_relay, None)
     return True

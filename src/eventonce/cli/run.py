@@ -82,7 +82,7 @@ _GRACE = "25s"  # within the 30 s that containers have
 @click.option(
     "--opentelemetry", is_flag=True, help="Create an OpenTelemetry span for each run, linked to the event's own."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON line on stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as a JSON line on stderr, after the log.")
 @pipeline_options
 def run(
     pipeline: str | None,
@@ -108,24 +108,24 @@ def run(
 
     \b
       eventonce run pipeline.toml
-      eventonce run --source sqs://orders --sink python:billing:charge --store redis://localhost
+      eventonce run --source sqs://orders --sink python:app:f --store redis://db
       eventonce run --key content --source events.jsonl --sink once.jsonl
       eventonce run pipeline.toml --listen 9090 --log-format json --log-level info
       opentelemetry-instrument eventonce run pipeline.toml --opentelemetry
-      cat events.jsonl | eventonce run --sink python:billing:charge --store sqlite:///billing.db
+      zcat e.gz | eventonce run --sink python:app:f --store sqlite:///x.db
     """
     grace_time = duration(grace, "--grace")
     log_as_json, level = options.pop("log_format") == "json", options.pop("log_level")
     settings = read_settings(pipeline, **options)
     serves = "://" in settings.source
-    stderr.setup("error" if as_json else level, json=as_json or log_as_json, timed=serves)
+    stderr.setup(level, json=as_json or log_as_json, timed=serves)
     logging.getLogger("eventonce").addFilter(Repeats())
     for name in ("eventonce.outage", "eventonce.patience"):  # outages are always logged
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("eventonce.patience").addFilter(Repeats())  # each thread has its own
     with ExitStack() as stack:
         listening = listen is not None
-        log_events = log_as_json or (level in _EVENT_LEVELS and not as_json)
+        log_events = as_json or log_as_json or level in _EVENT_LEVELS
         monitoring = Monitoring(
             settings.consumer, settings.store, listening=listening, log_events=log_events, tracing=opentelemetry
         )
@@ -148,13 +148,15 @@ def run(
             parts.dead_letters,
             batch=settings.batch,
             threads=settings.threads,
-            watch=_Watcher(progress, quiet=as_json or log_events),
+            watch=_Watcher(progress, quiet=log_events),
         )
+        complete = False
         try:
             succeeded = _run(worker) if isinstance(worker, Worker) else _serve(worker, grace_time)
+            complete = True
         finally:
             progress.done()
-            _close(worker.counts, parts.dead_letters.name)
+            _close(worker.counts, parts.dead_letters.name, complete=complete)
     sys.exit(0 if succeeded else 1)
 
 
@@ -237,7 +239,9 @@ def _names(outcome: Outcome) -> str:
     return f" (rule {outcome.rule}{key})" if outcome.rule else ""
 
 
-def _close(counts: OutcomeCounts, dead_letters: str) -> None:
+def _close(counts: OutcomeCounts, dead_letters: str, *, complete: bool = True) -> None:
+    """Write the counts. They are not `complete` if the run ended before the batch in progress was settled."""
     fields = counts.as_dict()
     where = [f"dead letters are in {dead_letters}"] if fields["dead_lettered"] else []
-    stderr.result(fields, str(counts), *where)
+    suffix = "" if complete else " (without the batch in progress)"
+    stderr.result(fields | ({} if complete else {"complete": False}), f"{counts}{suffix}", *where)

@@ -12,10 +12,10 @@ import click
 import msgspec
 
 from eventonce.cli import stderr
-from eventonce.cli.options import complete_files, traffic_paths
+from eventonce.cli.options import complete_files, for_option, traffic_paths
 from eventonce.cli.progress import Progress
 from eventonce.clock import duration
-from eventonce.errors import ConfigError, describe
+from eventonce.errors import ConfigError, EventRejected, describe
 from eventonce.event import Event
 from eventonce.event.formats import read_event
 from eventonce.ports import Sink
@@ -47,12 +47,12 @@ def send(events: tuple[str, ...], url: str, copies: int, spread: str, seed: int 
 
     EVENTS is files, folders or - for stdin: JSON lines or JSON documents in any carrier's shape. The first copy of each
     event is sent at once, and the others within the time of --spread. Each sending has its own idempotency key, so that
-    no queue or receiver drops a copy. EventBridge itself gives every event a new id. Exit 1 if an event was refused.
+    no queue or receiver drops a copy. EventBridge itself gives every event a new id. Exit 1 if an event was not sent.
 
     \b
       eventonce send events.jsonl --to sqs://orders --copies 2 --spread 30s
       eventonce send events.jsonl --to events://default --copies 2 --new-ids
-      eventonce send events.jsonl --to - --copies 3 --new-ids --seed 7 > copies.jsonl
+      eventonce send e.jsonl --to - --copies 3 --new-ids --seed 7 > copies.jsonl
     """
     rng = random.Random(seed)  # noqa: S311  # for times and test ids
     seconds = duration(spread, "--spread") / 1000
@@ -68,11 +68,12 @@ def send(events: tuple[str, ...], url: str, copies: int, spread: str, seed: int 
         finally:
             progress.done()
             _close(sending)
-    sys.exit(1 if sending.refused else 0)
+    sys.exit(1 if sending.refused or sending.not_sent else 0)
 
 
 def _open(url: str) -> Sink:
-    sink = open_sink(url)
+    with for_option("--to", "sink"):
+        sink = open_sink(url)
     if not isinstance(sink, Sink):
         raise ConfigError(f"--to: {url}: a function is for eventonce run; use a file, - or another URL")
     return sink
@@ -121,6 +122,7 @@ class _Sending:
         self._run = uuid.uuid4().hex  # without it a queue would drop a second run as copies of the first
         self.position = 0
         self.refused = 0
+        self.not_sent = 0  # the receiver did not answer, or cannot be used
 
     @property
     def size(self) -> int:
@@ -148,13 +150,17 @@ class _Sending:
                 time.sleep(min(_NAP, self._schedule[self.position].after - now))
 
     def _report(self, error: Exception) -> None:
-        self.refused += 1
-        if self.refused <= _MAX_WARNINGS:
-            stderr.line(f"refused: {describe(error)}")
-        elif self.refused == _MAX_WARNINGS + 1:
+        rejected = isinstance(error, EventRejected)
+        self.refused += rejected
+        self.not_sent += not rejected
+        if self.refused + self.not_sent <= _MAX_WARNINGS:
+            stderr.line(f"{'refused' if rejected else 'not sent'}: {describe(error)}")
+        elif self.refused + self.not_sent == _MAX_WARNINGS + 1:
             stderr.line("more of these are not shown")
 
 
 def _close(sending: _Sending) -> None:
-    summary = f"{sending.position - sending.refused:,} of {sending.size:,} sent"
-    stderr.result({}, summary + (f", {sending.refused:,} refused" if sending.refused else ""))
+    sent = sending.position - sending.refused - sending.not_sent
+    failures = [(sending.refused, "refused"), (sending.not_sent, "not sent")]
+    counts = "".join(f", {count:,} {kind}" for count, kind in failures if count)
+    stderr.result({}, f"{sent:,} of {sending.size:,} sent{counts}")

@@ -35,7 +35,7 @@ def template(pipeline: str, language: str, *, function: bool) -> None:
     \b
       eventonce template pipeline.toml > stack.json
       eventonce template pipeline.toml --format sam > template.json
-      eventonce template pipeline.toml --format terraform --lambda > eventonce.tf.json
+      eventonce template pipeline.toml --format terraform --lambda > aws.tf.json
     """
     settings = load_for_command(pipeline)
     if language == "sam" and settings.function is None:

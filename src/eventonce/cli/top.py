@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _EVERY = 1.0  # seconds
 _PATIENCE = 5.0
+_MAX_PORT = 65_535
 _MAX_BYTES = 1_000_000
 _MAX_EXCERPT = 300  # bytes of a refusal
 _REDRAW = "\033[H\033[J"  # go to the top, and clear what is below
@@ -52,7 +53,10 @@ def address(worker: str) -> str:
     if worker.startswith(("http://", "https://")):
         return worker.rstrip("/") + ("" if worker.endswith("/status.json") else "/status.json")
     host_port = worker if ":" in worker.strip(":") else f"127.0.0.1:{worker.strip(':')}"
-    if not host_port.rpartition(":")[2].isdigit():
+    port = host_port.rpartition(":")[2]
+    if port.isdecimal() and not 1 <= int(port[:6]) <= _MAX_PORT:
+        raise ConfigError(f"{worker!r}: {port:.20} is not a port; use a number from 1 to {_MAX_PORT}")
+    if not port.isdecimal():
         raise ConfigError(f"{worker!r} is not a worker address; use the port, HOST:PORT or URL it listens on")
     return f"http://{host_port}/status.json"
 

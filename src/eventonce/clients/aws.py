@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from eventonce.clock import duration
 from eventonce.errors import ConfigError, MissingDriver
+from eventonce.urls import read_options, refuse_fragment
 
 _SLOW_DOWN = ("LimitExceededException", "RequestLimitExceeded", "TooManyRequestsException", "PriorRequestNotComplete")
 _TIMEOUT = "10s"  # for an answer; a client of a queue adds the time of its longest poll
@@ -24,7 +25,8 @@ class AwsUrl:
         self.label = label  # source, sink or dead_letter
         self.scheme = parts.scheme
         self.name = f"{parts.netloc}{parts.path}".strip("/")
-        self.options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        refuse_fragment(url, f"{label}: {self.scheme}://{self.name}")
+        self.options = read_options(parts.query, f"{label}: {self.scheme}://{self.name}")
         valid_options = ("region", "endpoint", "timeout", *valid_options)
         for option in self.options:
             if option not in valid_options:

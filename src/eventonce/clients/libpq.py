@@ -6,6 +6,7 @@ from urllib.parse import unquote
 
 from eventonce.clients.passwords import refuse_blank_password
 from eventonce.errors import ConfigError
+from eventonce.urls import read_options
 
 TIMEOUT = 5000  # milliseconds to wait for an answer
 
@@ -20,6 +21,7 @@ def read(url: str, label: str, *ours: str) -> tuple[dict[str, Any], dict[str, st
 
     bare, _, query = url.partition("?")
     pairs = [(pair.partition("=")[0], pair) for pair in query.split("&") if pair]
+    read_options("&".join(pair for name, pair in pairs if name in ours), label)
     # Not decoded and encoded again, because libpq does not read a plus as a space.
     remaining = "&".join(pair for name, pair in pairs if name not in ours)
     try:

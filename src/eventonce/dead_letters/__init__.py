@@ -8,7 +8,7 @@ from eventonce.dead_letters.file import DeadFile, FileBox
 from eventonce.dead_letters.letter import write_dead_letters
 from eventonce.errors import ConfigError
 from eventonce.ports import DeadLetterBox, DeadLetterSink
-from eventonce.urls import file_name, read_scheme
+from eventonce.urls import file_name, read_scheme, refuse_fragment
 
 __all__ = ["check_dead_letters", "driver_extra", "open_box", "open_dead_letters", "write_dead_letters"]
 
@@ -33,7 +33,8 @@ def open_dead_letters(url: str) -> DeadLetterSink:
 
 def check_dead_letters(url: str, setting: str = "dead_letter") -> None:
     """Raise `ConfigError` if a URL names no place for dead letters. Open nothing."""
-    read_scheme(url, _FORMS, setting)
+    if read_scheme(url, _FORMS, setting) == "sqlite":
+        refuse_fragment(url, f"{setting}: {url}")
 
 
 def driver_extra(url: str) -> str:

@@ -43,7 +43,7 @@ class FileBox:
         self.name = name
         self._journal = AppendFile(f"{name}.redriven")
         if not Path(name).is_file():
-            raise SourceError(f"{name}: no dead letters found; check the path")
+            raise SourceError(f"{name}: no such file, so nothing has failed yet, or the path is wrong")
 
     def letters(self) -> Iterator[DeadLetter]:
         with self._locked() as file:

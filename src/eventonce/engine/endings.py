@@ -92,11 +92,12 @@ def stale(job: Job, answer: Stale) -> Ended:
     return Ended(job, _outcome(job, OutcomeKind.STALE, error))
 
 
-def used_up(job: Job, answer: Won, attempts: int) -> Ended:
+def used_up(job: Job, answer: Won) -> Ended:
     """End a job that has no attempt left."""
+    attempts = answer.attempt - 1  # a redrive may have added some
     last = f"the last one ended with {answer.error}" if answer.error else "its worker died each time"
     error = TooManyAttempts(f"failed {counted(attempts, 'time')}; {last}")
-    return Ended(job, _outcome(job, OutcomeKind.FAILED, error, attempt=answer.attempt - 1, final=True))
+    return Ended(job, _outcome(job, OutcomeKind.FAILED, error, attempt=attempts, final=True))
 
 
 def unknown(job: Job, error: StoreError) -> Ended:

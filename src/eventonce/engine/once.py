@@ -311,7 +311,7 @@ class Once(Closing, Decorator):
         if not isinstance(answer, Won):
             return endings.not_won(job, answer).outcome
         if answer.attempt > self._limits.max_attempts:
-            return endings.used_up(job, answer, self._limits.max_attempts).outcome
+            return endings.used_up(job, answer).outcome
         return Outcome(kind=OutcomeKind.PROCESSED, key=job.key, rule=job.rule.name, attempt=answer.attempt)
 
 

@@ -213,7 +213,7 @@ class Batch:
         if answer.suspect and not turn.alone:
             return Deferred(job, alone=True)
         if answer.attempt > self._limits.max_attempts:
-            return endings.used_up(job, answer, self._limits.max_attempts)
+            return endings.used_up(job, answer)
         return self._runnable(job, answer.attempt, claims[job.keys[-1]])
 
     def _too_far_ahead(self, jobs: Sequence[Job]) -> Flow[list[Decision]]:

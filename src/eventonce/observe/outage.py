@@ -7,11 +7,12 @@ from typing import TypeVar
 
 from eventonce.backoff import backoff
 from eventonce.clock import Clock
-from eventonce.errors import EventOnceError, describe
+from eventonce.errors import EventOnceError, SinkError, SourceError, StoreError, describe
 from eventonce.text import counted, one_line
 
 Result = TypeVar("Result")
 _CALM = 5000  # milliseconds without a failure that end an outage: occasional failures belong to one
+_SERVICES = {StoreError: "the store", SourceError: "the source", SinkError: "the sink"}
 _log = logging.getLogger("eventonce.outage")
 
 
@@ -48,13 +49,14 @@ class Outage:
 
 
 def awaited(
-    operation: Callable[[], Result], stop: threading.Event, failed: EventOnceError | None = None
+    operation: Callable[[], Result], stop: threading.Event, failed: EventOnceError | None = None, service: str = ""
 ) -> Result | None:
     """Repeat an operation until it is answered. Return its result, or None if `stop` is set first.
 
-    `failed` is the error of a first attempt. Raise at once an error that no retry can help, such as a wrong name.
+    `failed` is the error of a first attempt. `service` is a name in place of that of the kind of error. Raise
+    at once an error that no retry can help, such as a wrong name.
     """
-    failures, message = 0, ""
+    failures, message, name = 0, "", ""
     while not stop.is_set():
         if failed is None:
             try:
@@ -65,11 +67,17 @@ def awaited(
                 failed = error
             else:
                 if failures:
-                    _log.warning("what is needed to start answers now")
+                    _log.warning("%s answers now", name)
                 return result
         failures += 1
         if message != (message := one_line(describe(failed))):  # another service may be down now
-            _log.warning("what is needed to start does not answer, trying again until it does: %s", message)
+            name = service or _service(failed)
+            _log.warning("%s does not answer, trying again until it does: %s", name, message)
         failed = None
         stop.wait(backoff(failures) / 1000)
     return None
+
+
+def _service(error: EventOnceError) -> str:
+    """Return which service did not answer."""
+    return next((name for kind, name in _SERVICES.items() if isinstance(error, kind)), "a service")

@@ -20,7 +20,8 @@ from eventonce.outbox.feed import MAX_COUNTED, SWEEP_LIMIT, Backlog, ReleasedRow
 from eventonce.outbox.rows import OutboxRow, PendingRow
 from eventonce.outbox.schema import VERSIONS, Schema, absent
 from eventonce.stores.sqlite import LOCK_TIMEOUT, in_transaction, translate_error
-from eventonce.stores.url import options
+from eventonce.stores.url import options, redact_url
+from eventonce.urls import refuse_fragment
 
 _DEPTH = 100  # rows of one group that are taken together
 _TICK = 0.02  # seconds between two checks of the file for a change, which cost microseconds
@@ -54,6 +55,7 @@ class SQLiteTable:
 
     def __init__(self, url: str, clock: Clock) -> None:
         parts = urlsplit(url)
+        refuse_fragment(url, f"outbox: {redact_url(url)}")
         options(url)
         file = unquote(parts.path[1:])
         if parts.netloc or not file or file == ":memory:":

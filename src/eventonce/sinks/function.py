@@ -14,6 +14,9 @@ def load_function(url: str) -> Callable[..., Any]:
     module_name, _, name = url.removeprefix("python:").partition(":")
     if not module_name or not name:
         raise ConfigError(f"sink: {url!r} names no function; write python:package.module:function")
+    if module_name.endswith(".py"):
+        dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise ConfigError(f"sink: {url}: {module_name!r} is a file; name its module, as python:{dotted}:{name}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 import httpx
 
@@ -16,6 +16,7 @@ from eventonce.clock import Clock, SystemClock, duration
 from eventonce.errors import ConfigError, EventRejected, SinkDown, SinkError, SinkUnusable
 from eventonce.event import Event
 from eventonce.sinks.batching import MAX_ATTEMPTS, pause, raise_if_unusable
+from eventonce.urls import read_options
 
 _IN_FLIGHT = 8  # requests at a time
 _MAX_WAIT = 10_000  # milliseconds that a Retry-After is waited for here; a longer one is left to the engine
@@ -85,6 +86,11 @@ class HttpSink:
                 for event, key in zip(events, idempotency_keys, strict=True)
             ]
         return raise_if_unusable([future.result() for future in futures])
+
+    def check(self) -> list[str]:
+        """Raise `SinkUnusable` if there is no token. No request is sent."""
+        self._token()
+        return []
 
     def close(self) -> None:
         self._client.close()
@@ -194,7 +200,7 @@ class HttpSink:
     # --- the URL ---
 
     def _options(self, fragment: str) -> dict[str, str]:
-        options = dict(parse_qsl(fragment, keep_blank_values=True))
+        options = read_options(fragment, f"sink: {self.label}")
         for name in options:
             if name not in _OPTIONS:
                 raise ConfigError(f"sink: {self.label}: unknown option #{name}; use {', '.join(_OPTIONS)}")

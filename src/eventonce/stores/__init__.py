@@ -7,7 +7,7 @@ from eventonce.clock import Clock
 from eventonce.errors import ConfigError
 from eventonce.ports import Store
 from eventonce.stores.url import redact_url
-from eventonce.urls import read_scheme
+from eventonce.urls import read_scheme, refuse_fragment
 
 __all__ = ["check_url", "driver_extra", "has_server", "open_store", "store_file"]
 
@@ -59,6 +59,8 @@ def check_url(url: str) -> None:
         urlsplit(url)
     except ValueError:  # whose message may contain a password
         raise ConfigError(f"store: {redact_url(url)!r} cannot be parsed; check its address") from None
+    if not url.startswith(("postgresql:", "postgres:")):  # libpq reads a # as any other character
+        refuse_fragment(url, f"store: {redact_url(url)}")
     store_file(url)
 
 

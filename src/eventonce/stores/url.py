@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from eventonce.clock import Duration, duration
 from eventonce.errors import ConfigError
+from eventonce.urls import read_options
 
 
 def redact_url(url: str) -> str:
@@ -21,13 +22,13 @@ def options(url: str, *valid_names: str) -> dict[str, str]:
     """Read the options after the question mark. Raise `ConfigError` if one is unknown."""
     from urllib.parse import parse_qsl, urlsplit
 
-    query = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
-    for name in query:
+    written = urlsplit(url).query
+    for name, _ in parse_qsl(written, keep_blank_values=True):
         if not name.isidentifier():  # it may be half a password
             reject(url, "its options cannot be read; write special characters in a password %-encoded")
         if name not in valid_names:
             reject(url, f"unknown option {name!r}; use {', '.join(valid_names)}")
-    return query
+    return read_options(written, f"store: {redact_url(url)}")
 
 
 def flag(url: str, query: Mapping[str, str], name: str) -> bool:

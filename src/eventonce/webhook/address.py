@@ -3,13 +3,14 @@
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from eventonce.auth import Auth, Bearer, Hmac, Sns, Stripe, github, shopify
 from eventonce.auth.signers import TOLERANCE
 from eventonce.auth.sns import SNS_TOLERANCE
 from eventonce.clock import duration
 from eventonce.errors import ConfigError
+from eventonce.urls import read_options
 
 _COUNTS = ("max_body", "max_waiting")
 _TIMES = ("deadline", "patience")
@@ -39,7 +40,7 @@ def read_url(url: str) -> ListenAddress:
         _wrong("write http://HOST:PORT/path (a proxy in front does TLS)")
     if parts.username is not None or parts.fragment:
         _wrong("a user or a # has no meaning here; name the variable of the secret with secret_env=NAME")
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    options = read_options(parts.query, "source: http")
     scheme = options.pop("auth", "none")
     if scheme not in _SCHEMES:
         _wrong(f"unknown auth={scheme}; use {', '.join(_SCHEMES)}")

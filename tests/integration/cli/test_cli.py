@@ -54,8 +54,9 @@ def ids(text: str) -> list[str]:
 
 
 def summary(done: Finished) -> dict[str, int]:
-    """The closing line of `run --json`, which is all there is on stderr."""
-    (line,) = done.stderr.splitlines()
+    """The closing line of `run --json`. Each line before it is a log line."""
+    *logged, line = done.stderr.splitlines()
+    assert all("level" in json.loads(each) for each in logged)
     counts: dict[str, int] = json.loads(line)
     return counts
 
@@ -290,6 +291,14 @@ def test_the_json_summary_is_one_line_with_every_count(cli: Command) -> None:
     assert counts["events"] == sum(counts[name] for name in OUTCOMES) == 4
     assert (counts["processed"], counts["duplicate"], counts["rejected"]) == (2, 1, 1)
     assert counts["dead_lettered"] == 1
+
+
+def test_a_json_run_reports_each_failure_as_json(cli: Command) -> None:
+    done = cli("run", "--json", stdin=lines(1) + "broken\n")
+
+    failure, _ = map(json.loads, done.stderr.splitlines())
+    assert (failure["level"], failure["outcome"], failure["place"]) == ("warning", "rejected", "stdin:2")
+    assert "is not JSON" in failure["error"]
 
 
 def test_a_plain_run_says_what_went_wrong_and_where(cli: Command) -> None:
@@ -766,6 +775,7 @@ def test_a_run_that_is_stopped_releases_its_claims(
     assert process.returncode == code
     assert "Traceback" not in reported
     assert reported.count("stopped; unfinished events were released") == 1
+    assert " (without the batch in progress)" in reported
     finished = [each["id"] for each in effects()]
     assert "1" in finished
     assert "2" not in finished

@@ -109,7 +109,8 @@ def test_a_bad_event_is_rejected_with_its_line_and_kept_and_the_run_goes_on(
     # then the good ones come out, and the bad one is kept with line, place and reason, as it was
     assert done.returncode == 1
     assert done.stdout.encode().splitlines() == GOOD
-    (line,) = done.stderr.splitlines()
+    logged, line = done.stderr.splitlines()
+    assert reason in json.loads(logged)["error"]
     counts = json.loads(line)
     assert (counts["events"], counts["processed"], counts["rejected"], counts["dead_lettered"]) == (4, 3, 1, 1)
     (letter,) = letters(tmp_path)

@@ -176,7 +176,7 @@ def test_filters(cli: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--from", "none.jsonl"], "none.jsonl: no dead letters found; check the path"),
+        (["--from", "none.jsonl"], "none.jsonl: no such file, so nothing has failed yet, or the path is wrong"),
         (["--from", "-"], "stdout cannot be read back"),
         (["--from", "sns://x"], "sns:// is not supported"),
         (["--since", "soon"], "--since: 'soon' is not a duration"),
@@ -331,7 +331,7 @@ def test_letters_that_others_wrote(cli: Command, tmp_path: Path, ministack: Mini
     failed = cli("redrive", name, "--from", queue.place, "--yes", BROKEN="1")
     assert failed.returncode == 1
     assert len(queue.messages()) == 3
-    assert cli("redrive", name, "--from", queue.place, "--yes").returncode == 0
+    assert cli("redrive", name, "--from", queue.place, "--yes").returncode == 1  # one cannot be redriven
     assert done(tmp_path) == ["from-eventbridge", "moved"]
     (left,) = queue.messages()
     assert json.loads(left["Body"]) == record
@@ -369,7 +369,7 @@ def test_what_sqs_has_moved_never_counts_as_our_letter(cli: Command, tmp_path: P
     assert cli("redrive", name, "--rule", "orders", "--yes").returncode == 0
     assert done(tmp_path) == []
 
-    assert cli("redrive", name, "--yes").returncode == 0
+    assert cli("redrive", name, "--yes").returncode == 1  # what SQS moved remains
     assert done(tmp_path) == ["moved", "ours"]
     assert queue.counted() == 2
 

@@ -225,7 +225,7 @@ def test_run_peek_and_forget_take_documents_apart(folder: Path) -> None:
     documents = [{"Records": [*records, {"messageId": "bad", "body": "{", "eventSource": "aws:sqs"}]}, ORDER, [ORDER]]
     stdin = "\n".join(map(json.dumps, [*documents, [1]]))
     done = run(folder, "run", "--sink", "out.jsonl", "--json", stdin=stdin)
-    counts = json.loads(done.stderr)
+    counts = json.loads(done.stderr.splitlines()[-1])
     assert (counts["processed"], counts["duplicate"], counts["rejected"]) == (4, 0, 3)
     assert (folder / "out.jsonl").read_text().count("\n") == 4
     dead = [json.loads(line) for line in (folder / "eventonce-dead.jsonl").read_text().splitlines()]

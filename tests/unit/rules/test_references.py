@@ -157,7 +157,7 @@ def test_the_order_is_option_file_environment(monkeypatch: pytest.MonkeyPatch, t
     assert load_for_command().consumer == "from-environment"
     assert load("p.toml").store == "sqlite:///eventonce.db"  # a library does not read them
     monkeypatch.setenv("EVENTONCE_THREADS", "many")
-    with pytest.raises(ConfigError, match="threads: must be a whole number"):
+    with pytest.raises(ConfigError, match="EVENTONCE_THREADS: 'many' is not a whole number"):
         load_for_command("p.toml")
 
 

@@ -46,8 +46,10 @@ def open_url(url: str, clock: Clock | None, create: bool, client: Any = None) ->
     table = unquote(parts.netloc)
     if "@" in table or "@" in query.get("endpoint", ""):
         reject(url, "credentials do not belong in the URL; set them in the environment, a profile or a role")
-    if not re.fullmatch(_TABLE, table) or parts.path.strip("/"):
+    if not table or parts.path.strip("/"):
         reject(url, "names no table; use dynamodb://TABLE?region=REGION")
+    if not re.fullmatch(_TABLE, table):
+        reject(url, "is not the name of a table; one has 3 to 255 letters, digits and . - _")
     if "endpoint" in query and not is_address(query["endpoint"]):
         reject(url, "endpoint is not an address; use one like http://localhost:8000")
     return DynamoDBStore(

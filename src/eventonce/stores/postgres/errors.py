@@ -1,5 +1,7 @@
 """Errors of PostgreSQL as store errors, retryable or with their remedy. No message contains a password."""
 
+import re
+
 import psycopg
 
 from eventonce.errors import StoreBusy, StoreError, StoreUnusable
@@ -31,6 +33,9 @@ _REFUSALS = {
     "certificate verify failed": "name the certificate of the server's issuer with sslrootcert= in the URL",
     "unrecognized configuration parameter": "correct options= in the URL",
 }
+_UNREACHABLE = re.compile(
+    r"Connection refused|No such file or directory|resolve host|translate host name|timeout expired"
+)
 READ_ONLY = (
     "it takes no writes now; if it stays so, connect to the primary server (add target_session_attrs=read-write "
     "to the URL) or set default_transaction_read_only to off"
@@ -51,7 +56,10 @@ def translate_error(error: psycopg.Error, address: str) -> StoreError:
     remedy = _SQLSTATES.get(state) or _connect_remedy(error)
     if remedy is None and state.startswith("42"):
         remedy = "its tables are not as eventonce left them, so restore them or use another database"
-    return StoreUnusable(f"{address}: {message}; {remedy}") if remedy else StoreError(f"{address}: {message}")
+    if remedy:
+        return StoreUnusable(f"{address}: {message}; {remedy}")
+    suffix = "; check that it runs and is at this address" if _UNREACHABLE.search(message) else ""
+    return StoreError(f"{address}: {message}{suffix}")
 
 
 def is_connection_lost(error: psycopg.Error, connection: psycopg.Connection[object]) -> bool:

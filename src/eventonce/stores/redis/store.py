@@ -404,6 +404,8 @@ def _check_address(url: str, query: dict[str, str]) -> None:
     """Raise if the address is invalid. redis-py would use database 0 for one that is not a number."""
     parts = urlsplit(url)
     if parts.scheme == "unix":
+        if not parts.path.strip("/"):
+            reject(url, "names no socket, as in unix:///run/redis.sock")
         return
     if not parts.path.strip("/").isdecimal() and parts.path.strip("/"):
         reject(url, "the database is a number, as in redis://HOST:6379/0")
