@@ -113,7 +113,7 @@ class Lint:
         return Rulebook(consumer if isinstance(consumer, str) and consumer else "default", rules, self._identity())
 
     def check_samples(self, samples: Sequence[Event]) -> None:
-        """Check recorded events too: for ignored paths that no event has, and for events without a key."""
+        """Check recorded events too: for ignored paths that no event has, and for missing or equal keys."""
         rulebook = self.rulebook()
         by_rule: dict[str, list[Event]] = {}
         for event in samples:
@@ -138,6 +138,9 @@ class Lint:
         if reasons:
             text = f"{len(reasons)} of {counted(len(events), 'sample')} would be rejected; the first {reasons[0]}"
             self._warn(line, f"rule {rule.name!r}: {text}")
+        elif _share_a_key(rule, events):
+            text = f"all {len(events)} samples have the same key, and they differ; use what identifies each of them"
+            self._warn(line, f"rule {rule.name!r}: key: {text}")
 
     def read_source(
         self, scheme: str, read: Callable[[str], Any], cautions: Callable[[Any, Sequence[Rule]], Sequence[str]]
@@ -419,6 +422,14 @@ def _rejection(rule: CompiledRule, event: Event) -> str | None:
     except EventRejected as error:
         return str(error)
     return None
+
+
+def _share_a_key(rule: CompiledRule, events: Sequence[Event]) -> bool:
+    """Return whether events that differ all have one key, most likely by mistake. Versions of a thing may share it."""
+    keyed = [rule.key(event) for event in events]
+    if len({(each.key, each.version) for each in keyed}) != 1:
+        return False
+    return len({rule.content(event) for event in events}) > 1
 
 
 def _occurs(text: str, event: Event) -> bool:

@@ -202,6 +202,11 @@ def _functions(unread: list[Any] | None) -> Any:
     class Functions(functions.Functions):
         """Our functions beside JMESPath's own."""
 
+        @functions.signature({"types": []})
+        def _func_to_string(self, value: Any) -> Any:
+            # JMESPath's own makes the text "null" of a missing value, which would be a key like any other.
+            return None if value is None else super()._func_to_string(value)
+
         @functions.signature({"types": []}, {"types": ["string"]})
         def _func_floor_time(self, value: Any, step: str) -> int | None:
             try:

@@ -1529,7 +1529,6 @@ def test_the_identity_of_plain_events_keeps_distinct_ones_apart(bench: Bench) ->
         {"id": 1, "type": "order"},
         {"id": 1, "type": "customer"},
         {"id": 1, "source": "a"},
-        {"id": True},
         {"id": "1", "source": "a", "detail-type": "", "detail": {}},
         {"id": "1", "source": "a", "type": "", "specversion": "1.0"},
     ]
@@ -1719,6 +1718,54 @@ def test_what_cannot_be_read_as_a_time_is_named(bench: Bench, setting: Any) -> N
     unread, missing = bench.once(**setting).run([{"id": "1", "at": "xyz"}, {"id": "2"}], ok)
     assert "cannot read 'xyz' as a time in floor_time(at, '1s'), which is " in str(unread.error)
     assert str(missing.error).startswith("has no floor_time(at, '1s'), which is ")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "detail.{a: orderID}",
+        "detail.[orderID, none]",
+        "[detail.orderID, detail.none]",
+        "to_string(detail.orderID)",
+        "detail.items[*].ID",
+        "detail.items[*].[ID, none]",
+        "detail.items[?id==`9`].id",
+        "detail.empty",
+        "detail.nothing",
+        "detail.blank",
+    ],
+)
+def test_an_expression_that_finds_nothing_is_no_key(bench: Bench, path: str) -> None:
+    fields = {"items": [{"id": 1}, {"id": 2}], "empty": [], "nothing": {"a": [None, {}]}, "blank": " \n"}
+    events = [{"id": str(number), "orderId": number, **fields} for number in range(3)]
+    for outcome in bench.once(key=[path]).run(events, ok):
+        assert outcome.kind is OutcomeKind.REJECTED
+        assert str(outcome.error) == f"has no {path}, which is in the key of rule 'r'"
+    by_id = bench.once(key=[path], otherwise="id")
+    assert kinds(by_id.run(events, ok)) == ["processed"] * 3
+
+
+def test_a_part_of_an_expression_may_be_missing(bench: Bench) -> None:
+    events = [{"a": [None, 1], "b": False}, {"a": [None, 2], "b": False}, {"a": [None, 1], "b": False, "c": 0}]
+    once = bench.once(key=["[a, c, none]", "to_string(b)"])
+    assert kinds(once.run([*events, events[0]], ok)) == ["processed", "processed", "processed", "duplicate"]
+
+
+@pytest.mark.parametrize("event_id", [True, False, "  ", "", None])
+@pytest.mark.parametrize(
+    "envelope",
+    [
+        {},
+        {"source": "s", "detail-type": "t", "detail": {}},
+        {"source": "s", "detail-type": "t", "detail": {}, "version": "0", "account": "1", "region": "r",
+         "resources": [], "time": "2026-01-01T00:00:00Z"},
+        {"specversion": "1.0", "source": "s", "type": "t"},
+    ],
+)  # fmt: skip
+def test_what_identifies_nothing_is_no_id(bench: Bench, envelope: Any, event_id: Any) -> None:
+    (outcome,) = bench.once().run([msgspec.json.encode({**envelope, "id": event_id, "n": 1})], ok)
+    assert outcome.kind is OutcomeKind.REJECTED
+    assert "id" in str(outcome.error)
 
 
 def test_a_missing_part_may_be_replaced(bench: Bench) -> None:

@@ -269,6 +269,28 @@ def test_what_is_hardly_intended(tmp_path: Path, line: str, message: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("key", "is_warned_of"),
+    [
+        ("['type(detail.orderID)']", True),
+        ("['length(detail.items[*].ID)']", True),
+        ("['detail.orderId']", False),
+        ("'content'\nignore = ['orderId', 'at']", False),
+        ("['source']\nversion = 'detail.orderId'", False),
+    ],
+)
+def test_samples_that_all_have_one_key(tmp_path: Path, key: str, is_warned_of: bool) -> None:
+    def warnings(*events: dict[str, Any]) -> list[tuple[int, str]]:
+        pipeline = lint(tmp_path, f"[[rule]]\nname = 'r'\nkey = {key}\n")
+        pipeline.check_samples([read_event(event | {"source": "s", "items": [1]}) for event in events])
+        return [(line, text) for line, _, text in pipeline.findings]
+
+    text = "rule 'r': key: all 2 samples have the same key, and they differ; use what identifies each of them"
+    assert warnings({"orderId": 1, "at": 1}, {"orderId": 2, "at": 2}) == ([(1, text)] if is_warned_of else [])
+    assert warnings({"orderId": 1, "at": 1}) == []
+    assert warnings({"orderId": 1, "at": 1}, {"orderId": 1, "at": 1}) == []
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "match = { orderId = ['x'], id = ['y'] }",
