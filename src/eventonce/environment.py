@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable
 
 from eventonce.errors import ConfigError
+from eventonce.text import type_of
 
 PREFIX = "EVENTONCE_"
 _WITH_PASSWORD = ("redis", "rediss", "unix", "postgresql", "postgres")
@@ -31,7 +32,9 @@ def with_password(url: str, password: str | None) -> str:
     """Return the URL of a store with a password that stands apart from it."""
     if password is None:
         return url
-    if not isinstance(password, str) or not password.strip():
+    if not isinstance(password, str):
+        raise ConfigError(f"store_password: is {type_of(password)}; use a string")
+    if not password.strip():
         raise ConfigError("store_password: is empty; set it to the password, or leave it out")
     scheme, _, rest = url.partition("://")
     if scheme not in _WITH_PASSWORD:

@@ -21,7 +21,7 @@ from eventonce.event.keys import canonical
 from eventonce.event.paths import ENVELOPE, Wildcard, constant, ignored_path, plain, quoted, roots
 from eventonce.ports import Checkable
 from eventonce.rules import CompiledRule, Rulebook, identity
-from eventonce.rules.files import explain, toml_text, unknown
+from eventonce.rules.files import explain, toml_text
 from eventonce.rules.ignored import IgnoredFields
 from eventonce.rules.line_index import LineIndex
 from eventonce.rules.preset import rules_of
@@ -32,7 +32,7 @@ from eventonce.settings import Settings, with_numbers
 from eventonce.sinks import check_sink, open_sink
 from eventonce.sources import check_source
 from eventonce.stores import check_url, has_server, open_store
-from eventonce.text import counted
+from eventonce.text import counted, unknown
 from eventonce.urls import file_name
 
 _DEFAULTS = ("window", "on_store_error", "remember")  # rules inherit these from the settings above them

@@ -241,7 +241,10 @@ _PUBLISHED = {"eventbridge": "plain", "cloudevents": "cloudevents", "plain": "pl
 
 # What to do if an event has no identity: its rule has to say more, or there is none.
 _OTHER_KEY = 'give its rule another key, such as key = "content"'
-_NO_RULE = 'name what identifies it with key=, such as key="content" or key=["detail.orderId"]'
+_NO_RULE = (
+    'name what identifies it, such as key = ["detail.orderId"] or key = "content", in a [[rule]] of the pipeline or as '
+    "a setting of Once"
+)
 _NO_MATCH = 'no rule matches it, so add one with a key, such as key = "content"'
 
 

@@ -221,7 +221,7 @@ def test_a_key_by_id_is_that_of_an_event_without_a_rule() -> None:
         ({"key": "orderId"}, "unknown key 'orderId'"),
         ({"ignore": ["a"]}, 'ignore only means something with key = "content"'),
         ({"key": "content", "ignore": "sentAt"}, "ignore: 'sentAt' is not a list of paths"),
-        ({"version": 5}, "version is a path"),
+        ({"version": 5}, "version: 5 is not a path"),
     ],
 )
 def test_a_wrong_rule_of_once_is_refused(arguments: Any, message: str) -> None:
@@ -237,7 +237,8 @@ def test_an_event_without_an_id_says_where_to_name_what_identifies_it() -> None:
         return str(caught.value)
 
     assert reason(Once("memory:")) == (
-        'has no id; name what identifies it with key=, such as key="content" or key=["detail.orderId"]'
+        'has no id; name what identifies it, such as key = ["detail.orderId"] or key = "content", in a [[rule]] '
+        "of the pipeline or as a setting of Once"
     )
     elsewhere = Rule(name="r", match={"source": ["shop"]}, key="content")
     assert reason(Once("memory:", rules=elsewhere)) == (
