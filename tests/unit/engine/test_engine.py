@@ -1162,6 +1162,18 @@ def test_a_transaction_without_a_claim_is_refused(bench: Bench) -> None:
         ({"window": 14}, "window: 14 has no unit"),
         ({"max_attempts": 0}, "max_attempts"),
         ({"concurrency": 0}, "concurrency"),
+        ({"max_attempts": 2.5}, "max_attempts: 2.5 is not a whole number from 1 on"),
+        ({"max_attempts": True}, "max_attempts: True is not a whole number from 1 on"),
+        ({"max_attempts": "3"}, "max_attempts: '3' is not a whole number from 1 on"),
+        ({"concurrency": "3"}, "concurrency: '3' is not a whole number from 1 on"),
+        ({"max_bytes": "1MB"}, "max_bytes: '1MB' is not a whole number from 1 on"),
+        ({"max_result": None}, "max_result: None is not a whole number from 1 on"),
+        ({"hooks": print}, "hooks: <built-in function print> is not a list; pass hooks in a list, such as"),
+        ({"hooks": Hook()}, "hooks: .* is not a list; pass hooks in a list, such as"),
+        ({"ignroe": ["at"]}, "^Once: unknown setting 'ignroe'; did you mean 'ignore'"),
+        ({"xyz": 1}, "^Once: unknown setting 'xyz'; use store, consumer, rules, key"),
+        ({"store_password": b"secret"}, "^store_password: is of type bytes; use a string"),
+        ({"window": "40000d"}, "window: '40000d' is over the limit of 36500d; use a shorter one"),
         ({"rules": "missing.toml"}, "missing.toml: cannot be read"),
         ({"rules": [Rule(name="a"), Rule(name="a")]}, "rule 'a' exists twice"),
         ({"rules": Rule(name="a", match={"source": "no list"})}, "rule 'a': match: source"),
@@ -1170,6 +1182,31 @@ def test_a_transaction_without_a_claim_is_refused(bench: Bench) -> None:
 def test_wrong_settings_are_refused(settings: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Once("memory:", **settings)
+
+
+def test_settings_have_names() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^Once: only the store goes without a name; name the others, such as consum"
+    ):
+        Once("memory:", "billing")  # type: ignore[call-arg]
+    with pytest.raises(
+        ConfigError, match=r'^Rule: name each setting, such as Rule\(name="orders", key=\["detail.orderId'
+    ):
+        Rule("id")  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"^Rule: unknown setting 'ignroe'; did you mean 'ignore'"):
+        Rule(key="content", ignroe=["at"])  # type: ignore[call-arg]
+
+
+def test_events_and_handler_in_the_wrong_order(bench: Bench) -> None:
+    async def handle(event: Any) -> None: ...
+
+    message = r"^run and map take many events, not <function .*; pass a list of them first, and the handler after it"
+    with pytest.raises(ConfigError, match=message):
+        bench.once().run(ok, [A])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=message):
+        asyncio.run(bench.once().arun(handle, [A]))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^run and map take many events, not 5; pass a list of them first$"):
+        bench.once()(ok).map(5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -1189,6 +1226,8 @@ def test_wrong_settings_are_refused(settings: Any, message: str) -> None:
         ({"replay": "x"}, "replay"),
         ({"on_store_error": "drop"}, "on_store_error"),
         ({"version": "a b"}, "version"),
+        ({"version": 5}, "rule 'r': version: 5 is not a path"),
+        ({"refresh": 1}, "rule 'r': refresh: 1 is neither True nor False"),
     ],
 )
 def test_wrong_rules_are_refused(fields: Any, message: str) -> None:
