@@ -25,7 +25,7 @@ from eventonce.rules.files import explain, toml_text
 from eventonce.rules.ignored import IgnoredFields
 from eventonce.rules.line_index import LineIndex
 from eventonce.rules.preset import rules_of
-from eventonce.rules.references import References
+from eventonce.rules.references import LITERAL, REFERENCE, References
 from eventonce.rules.rule import DEFAULT_WINDOW, Rule, default_name
 from eventonce.rules.rulebook import shared_keys
 from eventonce.settings import Settings, with_numbers
@@ -216,6 +216,22 @@ class Lint:
                 self._try(self._lines.find(entry=name), check, value)
         self._files()
         self._circle()
+        self._aws_pattern()
+
+    def _aws_pattern(self) -> None:
+        aws = self.table.get("aws")
+        pattern = aws.get("pattern") if isinstance(aws, dict) else None
+        if not isinstance(pattern, dict):
+            return
+        line = self._lines.find("aws", 1, "pattern")
+        self._warn_of_reference(line, "aws: pattern", pattern)
+        if misspelt := _misspelt_field(pattern):
+            self._warn(line, f"aws: pattern: {misspelt}")
+
+    def _warn_of_reference(self, line: int, setting: str, value: Any) -> None:
+        """Warn of a reference where none is replaced."""
+        if reference := _reference(value):
+            self._warn(line, f"{setting}: {reference} stays as it is written here; write the value itself")
 
     def _circle(self) -> None:
         """Warn of a sink on the bus that feeds the pipeline: it returns every event under a new id."""
@@ -274,10 +290,8 @@ class Lint:
         warnings: dict[str, str] = {}
         if not isinstance(rule.key, str) and all(map(constant, rule.key)):
             warnings["key"] = "it is equal for all events, so all but the first are dropped; name a field of the event"
-        for name in rule.match or ():
-            near = get_close_matches(name, _TYPICAL, n=1, cutoff=0.8)
-            if near and name not in ENVELOPE:
-                warnings["match"] = f"unknown envelope field {name!r}; did you mean {near[0]!r}?"
+        if misspelt := _misspelt_field(rule.match or {}):
+            warnings["match"] = misspelt
         if rule.max_age is not None and not duration(rule.max_age):
             warnings["max_age"] = "0 drops every event as too old; leave it out, or write it like 15m"
         if rule.replaced() == msgspec.structs.replace(rule, replaces=None):
@@ -292,6 +306,8 @@ class Lint:
         valid: dict[str, Any] = {"name": _name(table)}  # the valid ones among the fields that others depend on
         for name in sorted(table, key=_rank):
             line, value = self._lines.find("rule", number, name), table[name]
+            if name in LITERAL:
+                self._warn_of_reference(line, f"rule {_name(table)!r}: {name}", value)
             if name not in Rule.__struct_fields__:
                 self._error(line, f"rule {number}: {unknown(name, Rule.__struct_fields__)}")
             elif all(need in valid for need in _NEEDS.get(name, ()) if need in table and need != name):
@@ -434,6 +450,23 @@ def _share_a_key(rule: CompiledRule, events: Sequence[Event]) -> bool:
 
 def _occurs(text: str, event: Event) -> bool:
     return bool(IgnoredFields([text]).strip(event) != event.data)
+
+
+def _misspelt_field(pattern: Mapping[str, Any]) -> str | None:
+    """Return what to write if a pattern names a field that is nearly one of an envelope."""
+    for name in sorted(_names(pattern) - ENVELOPE):
+        if near := get_close_matches(name, _TYPICAL, n=1, cutoff=0.8):
+            return f"unknown envelope field {name!r}; did you mean {near[0]!r}?"
+    return None
+
+
+def _reference(value: Any) -> str | None:
+    """Return the first reference, such as `${NAME}`, anywhere in a value."""
+    if isinstance(value, str):
+        match = REFERENCE.search(value)
+        return match and match[0]
+    items = [*value, *value.values()] if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return next(filter(None, map(_reference, items)), None)
 
 
 # --- paths that start at the wrong place ---

@@ -257,6 +257,15 @@ def test_a_bad_window_above_the_rules_is_reported_once(tmp_path: Path) -> None:
             'match = { detail_type = ["x"] }',
             "match: unknown envelope field 'detail_type'; did you mean 'detail-type'?",
         ),
+        (
+            'match = { "$or" = [{ source = ["x"] }, { detailtype = ["x"] }] }',
+            "match: unknown envelope field 'detailtype'; did you mean 'detail-type'?",
+        ),
+        ('match = { source = ["${SHOP}"] }', "match: ${SHOP} stays as it is written here; write the value itself"),
+        ('match = { detail = { a = [{ prefix = "$${A" }] } }', "match: $${ stays as it is written here"),
+        ('replaces = "${OLD}-x"', "replaces: ${OLD} stays as it is written here"),
+        ('replaces = { name = "${OLD:-a}" }', "replaces: ${OLD:-a} stays as it is written here"),
+        ("key = ['detail.\"${ID}\"']", "key: ${ID} stays as it is written here"),
         ('max_age = "0s"', "max_age: 0 drops every event as too old"),
         ('replaces = "r"', "replaces: it names the rule itself"),
         ('replaces = { name = "r", key = "id" }', "replaces: it names the rule itself"),
@@ -266,6 +275,25 @@ def test_what_is_hardly_intended(tmp_path: Path, line: str, message: str) -> Non
     ((number, level, text),) = findings(tmp_path, f'[[rule]]\nname = "r"\n{line}\n')
     assert (number, level) == (3, "warning")
     assert text.startswith(f"rule 'r': {message}")
+
+
+def test_a_name_takes_no_reference(tmp_path: Path) -> None:
+    assert findings(tmp_path, "[[rule]]\nname = 'r-${STAGE}'\n") == [
+        (2, "warning", "rule 'r-${STAGE}': name: ${STAGE} stays as it is written here; write the value itself")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ('{ sorce = ["x"] }', "unknown envelope field 'sorce'; did you mean 'source'?"),
+        ('{ detailtype = ["x"] }', "unknown envelope field 'detailtype'; did you mean 'detail-type'?"),
+        ('{ source = ["${SHOP}"] }', "${SHOP} stays as it is written here; write the value itself"),
+    ],
+)
+def test_the_pattern_of_aws_is_read_as_a_match_is(tmp_path: Path, pattern: str, message: str) -> None:
+    text = f"source = 'sqs://q?region=eu-west-1'\n[aws]\nbus = 'b'\npattern = {pattern}\n"
+    assert findings(tmp_path, text) == [(4, "warning", f"aws: pattern: {message}")]
 
 
 @pytest.mark.parametrize(
