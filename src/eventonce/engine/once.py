@@ -230,6 +230,10 @@ class Once(Closing, Decorator):
         """Forget these keys, so that the next copy of their events runs again. Return whether each was remembered."""
         return self._observed_store.forget(keys)
 
+    def report_unused(self) -> None:
+        """Warn of ignored paths that have left nothing out. `eventonce run` does so when its file ends."""
+        self._rules.end_watch()
+
     def check(self) -> list[str]:
         """Return warnings about the store's server. Raise `StoreError` if it cannot be used."""
         return self._store.check() if isinstance(self._store, Checkable) else []

@@ -24,6 +24,7 @@ from eventonce.event.paths import ALIASES, Getter, getter, plain, unread_times, 
 from eventonce.event.stamp import identity_of
 from eventonce.rules.ignored import VOLATILE, WATCHED, IgnoredFields, UnusedPaths
 from eventonce.rules.rule import CLOCKS_DIFFER, OnStoreError, Remember, Rule, Version, read_version
+from eventonce.text import counted
 
 if TYPE_CHECKING:
     from eventonce.rules.pattern import Pattern
@@ -87,6 +88,7 @@ class CompiledRule:
         )
         replaced = rule.replaced()
         self._old = None if replaced is None else CompiledRule(consumer, replaced)
+        self.end_watch: Callable[[], None] = lambda: None  # warns of paths that have left nothing out
 
     def key(self, event: Event) -> Keyed:
         """Return the event's key. Raise `EventRejected` if a part of it is missing."""
@@ -112,17 +114,24 @@ class CompiledRule:
         """Warn once of ignored paths that leave nothing out of the rule's first events. Later events cost nothing."""
         key, unused = self._key, UnusedPaths(self.rule.ignore)
 
+        def report(texts: Sequence[str], events: str) -> None:
+            self._key = key
+            for text in texts:
+                warn(f"rule {self.name}: ignore: {text} leaves nothing out of its {events}; check the path")
+
         def watching(event: Event) -> Key:
             texts = unused.watch(event)
             if texts is not None:
-                self._key = key
-                for text in texts:
-                    reason = f"{text} leaves nothing out of its first {WATCHED} events"
-                    warn(f"rule {self.name}: ignore: {reason}; check the path")
+                report(texts, f"first {WATCHED} events")
             return key(event)
+
+        def end() -> None:
+            if unused.watched and self._key is watching:
+                report(unused.texts(), counted(unused.watched, "event"))
 
         if self.rule.ignore:
             self._key = watching
+            self.end_watch = end
 
     def content(self, event: Event) -> bytes:
         """Return the canonical form of the event's data, without what is ignored."""
@@ -316,6 +325,11 @@ class Rulebook:
         """Warn once of each ignored path that leaves nothing out of the first events of its rule."""
         for rule in self._rules:
             rule.watch_ignored(warn)
+
+    def end_watch(self) -> None:
+        """Warn of each ignored path that has left nothing out, if its rule had few events."""
+        for rule in self._rules:
+            rule.end_watch()
 
     def key(self, event: Event) -> Keyed:
         """Return the event's rule and key."""
