@@ -639,7 +639,7 @@ def test_bodies_that_are_no_documents() -> None:
     assert [str(each) for each in read_events(42)] == [
         "is of type int, not an event; pass bytes, text, a mapping, a model or an Event"
     ]
-    assert [str(each) for each in read_events([b"{}"])] == ["is a bytes, not a JSON object"]
+    assert [str(each) for each in read_events([b"{}"])] == ["is of type bytes, not a JSON object"]
     assert read_events(b"[]") == []
     assert str(read_events("text")[0]).startswith("is not JSON")
 

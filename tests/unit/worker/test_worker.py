@@ -297,7 +297,7 @@ def test_the_end_of_a_file_reports_ignored_paths(tmp_path: Path, caplog: pytest.
         closing(DeadFile(str(tmp_path / "dead.jsonl"))) as letters,
         caplog.at_level(logging.WARNING, "eventonce"),
     ):
-        Worker(once, source, once.prepare(lambda event: None), letters, batch=10).run()
+        Worker(once, source, lambda event: None, letters, batch=10).run()
     assert [record.getMessage() for record in caplog.records] == [
         "rule content: ignore: at leaves nothing out of its 2 events; check the path"
     ]
