@@ -408,6 +408,12 @@ def test_a_call_without_a_key_is_rejected(bench: Bench, key: Any, args: Any, mes
     assert len(ran) <= 1
 
 
+def test_one_bound_call_is_not_many(bench: Bench) -> None:
+    one = bench.once()(key="n", name="f")(lambda n: n)
+    with pytest.raises(CallRejected, match=r"map takes many calls; pass a list, such as \[fn.bind\(...\)\]"):
+        one.map(one.bind(1))
+
+
 def test_keys_of_calls_and_of_rules_never_meet(bench: Bench) -> None:
     one: Any = bench.once()(key="content", name="r")(lambda event: None)
     assert one.key(event=1) != bench.once(key="content").key({"event": 1})
