@@ -101,6 +101,7 @@ bench-more: python
 	$(BIN)/python -m benchmarks.webhook
 	$(WITH_SERVERS) $(BIN)/python -m benchmarks.publish
 	$(WITH_SERVERS) $(BIN)/python -m benchmarks.relay
+	$(BIN)/python -m benchmarks.function
 
 audit: python
 	@$(INSTALL) .venv --extras all --groups test,lint

@@ -335,7 +335,7 @@ class _Overtakes(Once):
 class _PressesOn(Once):
     """A failure does not stop its group."""
 
-    def prepare(self, handler: Any) -> Handler:
+    def prepare(self, handler: Any = None) -> Handler:
         return handler if isinstance(handler, Handler) else _WholeChains(handler, 1)
 
 

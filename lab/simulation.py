@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
+from eventonce import backoff
 from eventonce.claims.protocol import Claim, ClaimRequest
 from eventonce.clock import duration, format_duration
 from eventonce.dead_letters.letter import DeadEvents
@@ -446,12 +447,12 @@ def shrunk(run: ScheduleResult, setup: Setup = MEMORY) -> ScheduleResult:
 @contextmanager
 def _quiet(seed: int) -> Iterator[None]:
     """Silence logs, and draw the jitter of waits from the seed."""
-    log, state = logging.getLogger("eventonce"), random.getstate()
+    log, chance = logging.getLogger("eventonce"), backoff.chance
     level = log.level
     log.setLevel(logging.CRITICAL + 1)
-    random.seed(seed)
+    backoff.chance = random.Random(seed)
     try:
         yield
     finally:
         log.setLevel(level)
-        random.setstate(state)
+        backoff.chance = chance

@@ -63,7 +63,7 @@ platform() {
     esac
 }
 
-[ $# -gt 0 ] || set -- redis valkey postgresql dynoxide kinesalite ministack-with-sam cfn-lint terraform
+[ $# -gt 0 ] || set -- redis valkey postgresql dynoxide kinesalite ministack-with-sam cfn-lint pyright terraform
 for name in "$@"; do
     case "$name" in
         redis) with_apt redis-server redis-server ;;
@@ -71,6 +71,7 @@ for name in "$@"; do
         postgresql) with_apt initdb postgresql ;;
         dynoxide) with_npm dynoxide "@dynoxide/$(platform)" 1.2.1 ;;
         kinesalite) with_npm kinesalite kinesalite 3.3.3 cli.js ;;
+        pyright) with_npm pyright pyright 1.1.414 index.js ;;
         ministack) with_pip ministack ministack==1.5.33 ;;
         ministack-with-sam) with_pip ministack ministack==1.5.33 aws-sam-translator ;;
         cfn-lint) with_pip cfn-lint 'cfn-lint>=1.20' ;;

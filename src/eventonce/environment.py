@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterable
 
 from eventonce.errors import ConfigError
-from eventonce.text import type_of
 
 PREFIX = "EVENTONCE_"
 _WITH_PASSWORD = ("redis", "rediss", "unix", "postgresql", "postgres")
@@ -33,16 +32,16 @@ def with_password(url: str, password: str | None) -> str:
     if password is None:
         return url
     if not isinstance(password, str):
-        raise ConfigError(f"store_password: is {type_of(password)}; use a string")
+        raise ConfigError(f"store_password: is of type {type(password).__name__}; pass a string")
     if not password.strip():
         raise ConfigError("store_password: is empty; set it to the password, or leave it out")
     scheme, _, rest = url.partition("://")
     if scheme not in _WITH_PASSWORD:
         raise ConfigError(f"store_password: {scheme.partition(':')[0]}: takes no password; leave store_password out")
-    from urllib.parse import quote
+    from urllib.parse import parse_qs, quote
 
-    authority, slash, path = rest.partition("/")
-    user, _, hosts = authority.rpartition("@")
-    if ":" in user:
+    end = next((index for index, character in enumerate(rest) if character in "/?#"), len(rest))
+    user, _, hosts = rest[:end].rpartition("@")
+    if ":" in user or "password" in parse_qs(rest.partition("?")[2], keep_blank_values=True):
         raise ConfigError("store_password: the URL of the store has a password already; leave one of the two out")
-    return f"{scheme}://{user}:{quote(password, safe='')}@{hosts}{slash}{path}"
+    return f"{scheme}://{user}:{quote(password, safe='')}@{hosts}{rest[end:]}"

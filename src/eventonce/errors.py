@@ -13,7 +13,9 @@ EventOnceError
 │   │   └── SinkUnusable     nothing can be sent until someone acts
 │   └── LettersNotKept       a dead-letter sink can never store some of the letters, and has stored the others
 ├── EventRejected            this event can never be processed
-│   └── CallRejected         a decorated function cannot be called with these arguments
+│   ├── CallRejected         a decorated function cannot be called with these arguments
+│   ├── EventInvalid         its data does not fit the type that its handler takes
+│   └── EventUnrouted        no handler is registered for it
 ├── EventBusy                another worker is running this event now
 ├── EventStale               a newer version of it has been processed
 ├── EventExpired             it is older than its rule's max_age
@@ -119,6 +121,18 @@ class EventRejected(EventOnceError):
 
 class CallRejected(EventRejected, TypeError):
     """A decorated function cannot be called with these arguments."""
+
+
+class EventInvalid(EventRejected):
+    """The data of this event does not fit the type that its handler takes."""
+
+
+class EventUnrouted(EventRejected):
+    """No handler is registered for this event. It is dropped if `skipped`, and rejected if not."""
+
+    def __init__(self, message: str, *, skipped: bool) -> None:
+        super().__init__(message)
+        self.skipped = skipped
 
 
 class EventBusy(EventOnceError):

@@ -32,7 +32,7 @@ from eventonce.settings import Settings, with_numbers
 from eventonce.sinks import check_sink, open_sink
 from eventonce.sources import check_source
 from eventonce.stores import check_url, has_server, open_store
-from eventonce.text import counted, unknown
+from eventonce.text import counted, unknown, without_hidden
 from eventonce.urls import file_name
 
 _DEFAULTS = ("window", "on_store_error", "remember")  # rules inherit these from the settings above them
@@ -78,7 +78,6 @@ class Lint:
         self.table: Mapping[str, Any] = {}
         self._defaults: dict[str, Any] = {}  # what rules inherit, as far as it can be read
         self._lines = LineIndex("")
-        self._references = References({})
         text = toml_text(file)
         try:
             written = tomllib.loads(text)
@@ -89,9 +88,9 @@ class Lint:
             self._error(1, "is nested too deep")
             return
         self._lines = LineIndex(text)
-        self._references = References(written)
-        self.table = with_numbers(self._references.table, written)
-        self._missing()
+        references = References(written)
+        self.table = with_numbers(references.table, written)
+        self._missing(references)
         if not written:
             self._warn(1, "sets nothing, so every setting has its default; name the file of the pipeline")
         self._settings()
@@ -193,9 +192,9 @@ class Lint:
 
     # --- settings ---
 
-    def _missing(self) -> None:
+    def _missing(self, references: References) -> None:
         """Report values that are neither in the environment nor in a file."""
-        for missing in self._references.missing:
+        for missing in references.missing:
             first, *rest = missing.position
             number = rest[0] if rest and isinstance(rest[0], int) else 1
             entry = next((part for part in rest if isinstance(part, str)), "")
@@ -214,6 +213,10 @@ class Lint:
         for name, check in _URLS.items():
             if isinstance(value := self.table.get(name), str):
                 self._try(self._lines.find(entry=name), check, value)
+        store = self.table.get("store", Settings().store)
+        if isinstance(store, str):
+            password = self.table.get("store_password")
+            self._try(self._lines.find(entry="store_password"), with_password, store, password)
         self._files()
         self._circle()
         self._aws_pattern()
@@ -386,12 +389,12 @@ class Lint:
         return None
 
     def _error(self, line: int, text: str) -> None:
-        finding = Finding(line, "error", self._references.hide(text))
+        finding = Finding(line, "error", without_hidden(text))
         if finding not in self.findings:  # a table that is checked for several reasons is reported once
             self.findings.append(finding)
 
     def _warn(self, line: int, text: str) -> None:
-        self.findings.append(Finding(line, "warning", self._references.hide(text)))
+        self.findings.append(Finding(line, "warning", without_hidden(text)))
 
 
 def _toml_line(error: Exception) -> int:

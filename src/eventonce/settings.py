@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from eventonce.clock import Duration
 else:
     Duration = Any  # msgspec has no union of a string and a timedelta; `duration` checks the value
+from eventonce.text import without_hidden
 
 _BUS = re.compile(r"[/.\-_A-Za-z0-9]{1,256}")
 _RULE = re.compile(r"[.\-_A-Za-z0-9]{1,64}")
+_FUNCTION = re.compile(r"[-_A-Za-z0-9]{1,64}")
+_MIN_MEMORY, _MAX_MEMORY = 128, 10_240  # MB: the limits of Lambda
 _NUMBERS = ("batch", "threads", "max_attempts")
 FROM_ENVIRONMENT = (  # settings that a command also takes from variables, such as EVENTONCE_STORE
     "consumer", "store", "store_password", "source", "sink", "dead_letter", "window", "lease", "busy_wait",
@@ -31,7 +34,7 @@ FROM_ENVIRONMENT = (  # settings that a command also takes from variables, such 
 
 
 class AwsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[aws]`: the rule of EventBridge that fills an SQS source, for `eventonce setup` and `eventonce template`."""
+    """`[aws]`: the rule of EventBridge that feeds a queue or a function, for `eventonce setup` and `template`."""
 
     bus: str = "default"
     rule: str | None = None  # its name; by default the consumer's
@@ -56,6 +59,34 @@ class AwsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ConfigError(f"aws: pattern: {error}") from None
 
 
+class FunctionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[function]`: the Lambda function that runs the pipeline, for `eventonce setup` and `eventonce template`."""
+
+    name: str | None = None  # by default the consumer's
+    code: str = "function.zip"  # or s3://BUCKET/KEY
+    handler: str = "eventonce.lambda_function.handler"
+    architecture: Literal["x86_64", "arm64"] = "x86_64"
+    memory: int = 512  # MB
+
+    def __post_init__(self) -> None:
+        if self.name is not None and not _FUNCTION.fullmatch(self.name):
+            raise ConfigError(
+                f"function: name: {self.name!r} is not a valid function name; use up to 64 letters, digits and - _"
+            )
+        if not self.code or (self.code.startswith("s3://") and not all(self.s3 or ())):
+            raise ConfigError(f"function: code: {self.code!r} names no file; use a zip file or s3://BUCKET/KEY")
+        if not _MIN_MEMORY <= self.memory <= _MAX_MEMORY:
+            raise ConfigError(f"function: memory: {self.memory} is not between {_MIN_MEMORY} and {_MAX_MEMORY} MB")
+
+    @property
+    def s3(self) -> tuple[str, str] | None:
+        """The bucket and the key of the code, if it is in S3."""
+        if not self.code.startswith("s3://"):
+            return None
+        bucket, _, key = self.code.removeprefix("s3://").partition("/")
+        return bucket, key
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of a pipeline file."""
 
@@ -76,7 +107,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     use: list[str] = []  # presets
     rule: list[Rule] = []  # its own rules and those of the presets
     test: list[dict[str, Any]] = []  # pairs of events for `eventonce check`
-    aws: AwsSettings | None = None  # where the events of an SQS source come from
+    aws: AwsSettings | None = None  # where the events of an SQS source or of a function come from
+    function: FunctionSettings | None = None  # if the pipeline runs in Lambda
 
     def __post_init__(self) -> None:
         self._check_urls()
@@ -121,7 +153,7 @@ def _load(file: str | Path | None, defaults: Mapping[str, str], options: Mapping
     try:
         return settings(table, "options" if file is None else str(file))
     except ConfigError as error:
-        raise ConfigError(references.hide(str(error))) from None
+        raise ConfigError(without_hidden(str(error))) from None
 
 
 def with_numbers(table: dict[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,10 +4,15 @@ An event, a file name or a server's answer may hold line breaks that forge a log
 and marks that reorder the letters around them. `str.isprintable` is False for all of them.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 _MAX_LENGTH = 500
+_SHORTEST_HIDDEN = 4  # characters of a value
+_CERTAIN = 16  # characters at the beginning of a value that are as good as all of it, since messages are cut
+_CUTS = ("", "'", '"', ".", "\\")  # what may follow a value that is cut
+_hidden: dict[str, str] = {}  # values that came from outside a pipeline file, with what the file has in their place
 
 
 def printable(text: str) -> str:
@@ -56,3 +61,30 @@ def unknown(name: str, valid_names: Sequence[str]) -> str:
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """Return a count with its noun for a message, such as `1 file` or `2,000 files`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+# --- values that no message shows ---
+
+
+def hide_value(value: str, written: str) -> None:
+    """Let no message show a value, which may be secret. `written` is what the pipeline file has in its place."""
+    if len(value) >= _SHORTEST_HIDDEN:
+        spellings = (value, repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
+        _hidden.update(dict.fromkeys(spellings, written))
+
+
+def without_hidden(text: str) -> str:
+    """Return a message with what the pipeline file has in place of hidden values, also of those that are cut."""
+    for value in sorted(_hidden, key=len, reverse=True):
+        start = 0
+        while (start := text.find(value[:_CERTAIN], start)) >= 0:
+            end = start + _common_length(value, text[start : start + len(value)])
+            is_value = end - start == len(value) or text[end : end + 1] in _CUTS
+            text = text[:start] + _hidden[value] + text[end:] if is_value else text
+            start += len(_hidden[value]) if is_value else 1
+    return text
+
+
+def _common_length(value: str, text: str) -> int:
+    pairs = zip(value, text, strict=False)
+    return next((index for index, (one, other) in enumerate(pairs) if one != other), len(text))

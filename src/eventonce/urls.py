@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from eventonce.errors import ConfigError
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_WORD = re.compile(r"[\w./-]*")
 _MAX_SHOWN = 60  # characters
 
 
@@ -34,8 +35,9 @@ def read_scheme(url: str, forms: Mapping[str, str], setting: str, *, files: bool
         return scheme
     name = file_name(url) if files else None
     if name is None:
-        # What follows the scheme may be secret.
-        shown = f"{scheme}:{'//' if rest.startswith('//') else ''}" if colon else repr(url)
+        # What follows the scheme may be secret, and so may all that is not even a word.
+        word = repr(url) if _WORD.fullmatch(url) else "what is not a URL"
+        shown = f"{scheme}:{'//' if rest.startswith('//') else ''}" if colon else word
         remedy = _remedy(scheme, forms, files=files, near_file=files and not rest.startswith("//"))
         raise ConfigError(f"{setting}: {shown:.{_MAX_SHOWN}} is not supported; {remedy}")
     if name == url and not _is_like_a_file(name, forms):

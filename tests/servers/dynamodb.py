@@ -36,7 +36,9 @@ class Ministack(Dynoxide):
         return [find("ministack")]
 
     def environment(self) -> dict[str, str] | None:
-        persistence = {"PERSIST_STATE": "1", "STATE_DIR": str(self.folder / f"ministack-{self.port}")}
+        folder = self.folder / f"ministack-{self.port}"
+        persistence = {"PERSIST_STATE": "1", "STATE_DIR": str(folder)}
+        persistence |= {"S3_PERSIST": "1", "S3_DATA_DIR": str(folder / "s3")}
         address = {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(self.port)}
         return {**os.environ, **address, **(persistence if self._durable else {})}
 

@@ -18,15 +18,29 @@ _log = logging.getLogger("eventonce")
 
 
 class MessageOutcomes(NamedTuple):
-    """A message and the outcome of each of its events, nearly always one."""
+    """A message and the outcome of each of its events, nearly always one.
+
+    `dead_lettered` says that what cannot be processed of it is a dead letter now.
+    """
 
     message: InvocationMessage
     outcomes: Sequence[Outcome]
+    dead_lettered: bool = False
 
     @property
     def failure(self) -> Outcome | None:
         """The first outcome that needs a redelivery, if any."""
-        return next((outcome for outcome in self.outcomes if outcome.action is not Action.ACK), None)
+        ended = (Action.ACK, Action.DEAD_LETTER) if self.dead_lettered else (Action.ACK,)
+        return next((outcome for outcome in self.outcomes if outcome.action not in ended), None)
+
+    @property
+    def is_retried(self) -> bool:
+        return any(outcome.action is Action.RETRY for outcome in self.outcomes)
+
+    @property
+    def dead(self) -> list[Outcome]:
+        """The outcomes that are dead letters now."""
+        return [outcome for outcome in self.outcomes if self.dead_lettered and outcome.action is Action.DEAD_LETTER]
 
     @property
     def processed(self) -> bool:
@@ -105,7 +119,7 @@ def _encoded(result: Any) -> str:
 def to_request(settled: MessageOutcomes, document: Mapping[str, Any], *, keyed: bool) -> dict[str, Any]:
     """Return the response to a request: that of the handler, or the one that the webhook would give."""
     outcomes, result = settled.outcomes, settled.result
-    response = respond(outcomes, keyed=keyed, dead_lettered=False)
+    response = respond(outcomes, keyed=keyed, dead_lettered=settled.dead_lettered)
     if response.status == 200 and isinstance(result, Mapping) and "statusCode" in result:
         return {**result, "headers": {**(result.get("headers") or {}), "eventonce-outcome": str(outcomes[0].kind)}}
     return as_response(response, document)

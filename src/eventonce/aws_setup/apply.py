@@ -1,14 +1,16 @@
 """Creating the resources of a pipeline: look at what exists, list the steps, apply them. It may be repeated."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from eventonce.aws_setup.account import Account
+from eventonce.aws_setup.apply_function import function_arn, function_steps
 from eventonce.aws_setup.plan import (
     RETRY,
     Bus,
     EventRule,
+    FunctionResource,
     QueueResource,
     SetupPlan,
     StreamResource,
@@ -17,22 +19,22 @@ from eventonce.aws_setup.plan import (
     compact,
     foreign,
 )
-from eventonce.aws_setup.queue import Attributes, admission, changes, description, desired_attributes, own_dead_letters
+from eventonce.aws_setup.queue import (
+    Attributes,
+    admission,
+    changes,
+    description,
+    desired_attributes,
+    own_dead_letters,
+    rule_arn,
+)
+from eventonce.aws_setup.step import Apply, SetupStep
 from eventonce.errors import ConfigError, EventOnceError
 from eventonce.stores import open_store
 
-Apply = Callable[[], object]
 Target = Mapping[str, Any]  # of a rule
 # What put_rule would remove if it were left out. A disabled rule stays disabled.
 _PRESERVED = ("Description", "RoleArn", "ScheduleExpression", "State")
-
-
-class SetupStep(NamedTuple):
-    """A resource to create or change, or one that is as desired."""
-
-    verb: Literal["create", "change", "keep"]
-    description: str
-    apply: Apply | None = None
 
 
 def look(plan: SetupPlan, account: Account) -> Iterator[SetupStep]:
@@ -45,10 +47,12 @@ def look(plan: SetupPlan, account: Account) -> Iterator[SetupStep]:
         yield _bus(bus, account)
     if isinstance(plan.sink, Topic) and not foreign(plan.sink):
         yield _topic(plan.sink, account)
-    if plan.rule is not None:
-        yield from _rule(plan.rule, account)
     if plan.table is not None:
         yield _table(plan.table, account)
+    if plan.function is not None:
+        yield from function_steps(plan, plan.function, account)
+    if plan.rule is not None:
+        yield from _rule(plan.rule, account)
 
 
 # --- streams, which must exist ---
@@ -102,8 +106,8 @@ def _queue(queue: QueueResource, rule: EventRule | None, account: Account) -> Se
 def _desired(queue: QueueResource, rule: EventRule | None, account: Account) -> Attributes:
     dead_arn = account.arn(queue.address, "sqs", queue.dead.name) if queue.dead else None
     statement = None
-    if rule is not None and queue in (rule.target, rule.undelivered):
-        statement = admission(rule, account.arn(queue.address, "sqs", queue.name), _rule_arn(rule, account))
+    if rule is not None and queue in rule.queues:
+        statement = admission(rule, account.arn(queue.address, "sqs", queue.name), rule_arn(rule, account))
     return desired_attributes(queue, dead_arn, statement)
 
 
@@ -168,11 +172,6 @@ def _bus(bus: Bus, account: Account) -> SetupStep:
     )
 
 
-def _rule_arn(rule: EventRule, account: Account) -> str:
-    bus = "" if rule.bus.name == "default" else f"{rule.bus.name}/"
-    return account.arn(rule.bus.address, "events", f"rule/{bus}{rule.name}")
-
-
 def _rule(rule: EventRule, account: Account) -> Iterator[SetupStep]:
     address, names = rule.bus.address, {"Name": rule.name, "EventBusName": rule.bus.name}
     current = account.look(address, "events", "describe_rule", **names)
@@ -212,25 +211,35 @@ def _targets(rule: EventRule, account: Account) -> list[Target]:
 
 
 def _ours(rule: EventRule, targets: Sequence[Target], account: Account) -> Target | None:
-    """Return the rule's target that is the pipeline's queue, if any."""
-    arn = account.arn(rule.bus.address, "sqs", rule.target.name)
+    """Return the rule's target that is the pipeline's queue or function, if any."""
+    arn = _target_arn(rule, account)
     return next((each for each in targets if each["Arn"] == arn), None)
 
 
+def _target_arn(rule: EventRule, account: Account) -> str:
+    if isinstance(rule.target, FunctionResource):
+        return function_arn(rule.target, account)
+    return account.arn(rule.bus.address, "sqs", rule.target.name)
+
+
 def _target(rule: EventRule, targets: Sequence[Target], account: Account) -> SetupStep:
-    address, summary = rule.bus.address, f"target of rule {rule.name}: queue {rule.target.name}"
+    address, summary = rule.bus.address, f"target of rule {rule.name}: {rule.target.kind} {rule.target.name}"
     current = _ours(rule, targets, account)
     own = _own_undelivered(rule, current, account)
     desired: dict[str, Any] = {"RetryPolicy": RETRY}
     if own is None:
         desired["DeadLetterConfig"] = {"Arn": account.arn(address, "sqs", rule.undelivered.name)}
-    if rule.target.fifo and "SqsParameters" not in (current or {}):
+    if rule.group is not None and "SqsParameters" not in (current or {}):
         desired["SqsParameters"] = {"MessageGroupId": rule.group}
     if current is not None and all(current.get(name) == value for name, value in desired.items()):
         return SetupStep("keep", summary if own is None else f"{summary}; {own}")
-    arn = account.arn(address, "sqs", rule.target.name)
     suffix = f"; {own}" if own else f", and then in queue {rule.undelivered.name}"
-    target = {"Id": _free_id({each["Id"] for each in targets}), "Arn": arn, **(current or {}), **desired}
+    target = {
+        "Id": _free_id({each["Id"] for each in targets}),
+        "Arn": _target_arn(rule, account),
+        **(current or {}),
+        **desired,
+    }
     return SetupStep(
         "create" if current is None else "change",
         f"{summary}, tried for 24 h and up to 185 times{suffix}",
@@ -267,25 +276,63 @@ def _put_target(rule: EventRule, target: Target, account: Account) -> None:
 
 def _table(table: TableResource, account: Account) -> SetupStep:
     address, summary = table.address, f"table {table.name}"
-    if account.look(address, "dynamodb", "describe_table", TableName=table.name) is None:
+    description = account.look(address, "dynamodb", "describe_table", TableName=table.name)
+    if description is None:
         key = table.key if table.sort is None else f"{table.key} and {table.sort}"
-        return SetupStep(
-            "create",
-            f"{summary}: key {key}, paid per request, time to live on {table.ttl}",
-            lambda: _call_store(table, "create_table"),
-        )
+        words = ", ".join(["paid per request", f"time to live on {table.ttl}", _BACKUPS, _PROTECTION])
+        return SetupStep("create", f"{summary}: key {key}, {words}", lambda: _create_table(table, account))
     warnings = _call_store(table, "check")  # raises if its key is another
-    current = account.call(address, "dynamodb", "describe_time_to_live", TableName=table.name)["TimeToLiveDescription"]
-    if current.get("TimeToLiveStatus") in ("ENABLED", "ENABLING"):
+    changes = list(_table_changes(table, description["Table"], account))
+    if not changes:
         return SetupStep("keep", ": ".join([summary, *warnings]))
+    words = ", ".join(name for name, _ in changes)
+    return SetupStep("change", f"{summary}: {words}", lambda: [apply() for _, apply in changes])
+
+
+def _create_table(table: TableResource, account: Account) -> None:
+    _call_store(table, "create_table")
+    _back_up(table, account)
+    _protect(table, account)
+
+
+def _table_changes(
+    table: TableResource, description: Mapping[str, Any], account: Account
+) -> Iterator[tuple[str, Apply]]:
+    name = {"TableName": table.name}
+    expiry = account.call(table.address, "dynamodb", "describe_time_to_live", **name)["TimeToLiveDescription"]
+    if expiry.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
+        yield f"time to live on {table.ttl}", lambda: _expire(table, account)
+    response = account.call(table.address, "dynamodb", "describe_continuous_backups", **name)
+    backups = response["ContinuousBackupsDescription"].get("PointInTimeRecoveryDescription", {})
+    if backups.get("PointInTimeRecoveryStatus") != "ENABLED":
+        yield _BACKUPS, lambda: _back_up(table, account)
+    if not description.get("DeletionProtectionEnabled"):
+        yield _PROTECTION, lambda: _protect(table, account)
+
+
+def _expire(table: TableResource, account: Account) -> None:
     setting = {"Enabled": True, "AttributeName": table.ttl}
-    return SetupStep(
-        "change",
-        f"{summary}: time to live on {table.ttl}",
-        lambda: account.call(
-            address, "dynamodb", "update_time_to_live", TableName=table.name, TimeToLiveSpecification=setting
-        ),
+    account.call(
+        table.address, "dynamodb", "update_time_to_live", TableName=table.name, TimeToLiveSpecification=setting
     )
+
+
+def _back_up(table: TableResource, account: Account) -> None:
+    setting = {"PointInTimeRecoveryEnabled": True}
+    account.call(
+        table.address,
+        "dynamodb",
+        "update_continuous_backups",
+        TableName=table.name,
+        PointInTimeRecoverySpecification=setting,
+    )
+
+
+def _protect(table: TableResource, account: Account) -> None:
+    account.call(table.address, "dynamodb", "update_table", TableName=table.name, DeletionProtectionEnabled=True)
+
+
+_BACKUPS, _PROTECTION = "point-in-time recovery", "deletion protection"
 
 
 def _call_store(table: TableResource, verb: str) -> Any:

@@ -3,11 +3,12 @@
 import json
 from typing import Any
 
+from eventonce.aws_setup.function import INVOCATION, LOG_DAYS, mapping, properties
 from eventonce.aws_setup.plan import (
-    FUNCTION_TIMEOUT,
     RETENTION,
     RETRY,
     Bus,
+    FunctionResource,
     QueueResource,
     SetupPlan,
     StreamResource,
@@ -21,35 +22,38 @@ from eventonce.aws_setup.role import Resource, policy, trust
 _SERVICES = ["ecs-tasks.amazonaws.com", "ec2.amazonaws.com", "pods.eks.amazonaws.com"]
 # What must survive the stack: events that nobody has looked at, and the record of what is done.
 _RETAINED = {"DeletionPolicy": "RetainExceptOnCreate", "UpdateReplacePolicy": "Retain"}
-_LOG_DAYS = 30
-_BATCH = 10  # the maximum of a FIFO queue, and of other queues without a batching window
+_KEPT = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}  # also by a rollback, which protection stops
 
 
 def cloudformation(plan: SetupPlan, *, function: bool = False) -> str:
-    """Return a template with the role of a worker, or of a function."""
+    """Return a template with the role of a worker or of a function, and with the function if the pipeline has one."""
     template = _Template(plan)
     template.common()
-    if function:
+    if function or plan.function is not None:
         template.function_role()
     else:
         template.worker_role()
+    if plan.function is not None:
+        template.function(plan.function)
     return template.text()
 
 
 def sam(plan: SetupPlan) -> str:
-    """Return a template with a function that the queue feeds."""
-    template = _Template(plan)
+    """Return a template with a function whose code `sam` uploads."""
+    template = _Template(plan, sam=True)
     template.common()
     template.function_role()
-    template.function()
+    if plan.function is not None:
+        template.function(plan.function)
     return template.text()
 
 
 class _Template:
     """Collects the resources of a template."""
 
-    def __init__(self, plan: SetupPlan) -> None:
+    def __init__(self, plan: SetupPlan, *, sam: bool = False) -> None:
         self._plan = plan
+        self._sam = sam
         self._head: dict[str, Any] = {
             "AWSTemplateFormatVersion": "2010-09-09",
             "Description": f"What the eventonce pipeline of consumer {plan.consumer} needs",
@@ -100,12 +104,12 @@ class _Template:
             "RetryPolicy": RETRY,
             "DeadLetterConfig": {"Arn": _arn(rule.undelivered)},
         }
-        if rule.target.fifo:
+        if rule.group is not None:
             target["SqsParameters"] = {"MessageGroupId": rule.group}
         bus = rule.bus.name if rule.bus not in self._plan.buses else {"Ref": _id(rule.bus)}
         properties = {"Name": rule.name, "EventBusName": bus, "EventPattern": rule.pattern, "Targets": [target]}
         self._add("EventRule", "AWS::Events::Rule", properties)
-        for queue in (rule.target, rule.undelivered):
+        for queue in rule.queues:
             statement = admission(rule, _arn(queue), {"Fn::GetAtt": ["EventRule", "Arn"]})
             document = {"Version": "2012-10-17", "Statement": [statement]}
             properties = {"Queues": [{"Ref": _id(queue)}], "PolicyDocument": document}
@@ -119,18 +123,20 @@ class _Template:
             "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name, _ in keys],
             "KeySchema": [{"AttributeName": name, "KeyType": kind} for name, kind in keys],
             "TimeToLiveSpecification": {"AttributeName": table.ttl, "Enabled": True},
+            "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True},
+            "DeletionProtectionEnabled": True,
         }
-        self._add(_id(table), "AWS::DynamoDB::Table", properties, **_RETAINED)
+        self._add(_id(table), "AWS::DynamoDB::Table", properties, **_KEPT)
 
     # --- the worker or the function ---
 
     def worker_role(self) -> None:
-        parameter = {"Type": "String", "Default": _SERVICES[0], "AllowedValues": _SERVICES}
-        self._head["Parameters"] = {"WorkerService": {**parameter, "Description": "What the worker runs on"}}
+        parameter = {"Default": _SERVICES[0], "AllowedValues": _SERVICES}
+        self._parameter("WorkerService", "What the worker runs on", **parameter)
         self._role("WorkerRole", {"Ref": "WorkerService"})
 
     def function_role(self) -> None:
-        self._add("LogGroup", "AWS::Logs::LogGroup", {"RetentionInDays": _LOG_DAYS}, **_RETAINED)
+        self._add("LogGroup", "AWS::Logs::LogGroup", {"RetentionInDays": LOG_DAYS}, **_RETAINED)
         self._role("FunctionRole", "lambda.amazonaws.com", {"Fn::GetAtt": ["LogGroup", "Arn"]})
 
     def _role(self, name: str, service: Any, logs: Any = None) -> None:
@@ -139,24 +145,55 @@ class _Template:
         self._add(name, "AWS::IAM::Role", {"AssumeRolePolicyDocument": trust_policy, "Policies": [permissions]})
         self._head["Outputs"] = {name: {"Value": {"Fn::GetAtt": [name, "Arn"]}}}
 
-    def function(self) -> None:
-        self._head["Transform"] = "AWS::Serverless-2016-10-31"
-        properties: dict[str, Any] = {
-            "Runtime": "python3.13",
-            "Handler": "app.handler",
-            "CodeUri": ".",
-            "Timeout": FUNCTION_TIMEOUT,
-            "Role": {"Fn::GetAtt": ["FunctionRole", "Arn"]},
-            "LoggingConfig": {"LogGroup": {"Ref": "LogGroup"}},
-        }
+    def function(self, function: FunctionResource) -> None:
+        arn = {"Fn::GetAtt": ["Function", "Arn"]}
+        self._add(
+            "Function",
+            f"AWS::{'Serverless' if self._sam else 'Lambda'}::Function",
+            {
+                **properties(function),
+                **self._code(function),
+                "Role": {"Fn::GetAtt": ["FunctionRole", "Arn"]},
+                "LoggingConfig": {"LogGroup": {"Ref": "LogGroup"}},
+            },
+        )
+        kept = {}
+        if function.failed is not None:
+            kept = {"DestinationConfig": {"OnFailure": {"Destination": _arn(function.failed)}}}
+        feed = mapping(self._plan)
+        if feed is not None:
+            fed = {"FunctionName": arn, "EventSourceArn": self._feed_arn(), **feed, **kept}
+            self._add("Feed", "AWS::Lambda::EventSourceMapping", fed)
+            return
+        rule = {"Principal": "events.amazonaws.com", "SourceArn": {"Fn::GetAtt": ["EventRule", "Arn"]}}
+        allowed = {"FunctionName": arn, "Action": "lambda:InvokeFunction", **rule}
+        self._add("Permission", "AWS::Lambda::Permission", allowed)
+        latest = {"FunctionName": {"Ref": "Function"}, "Qualifier": "$LATEST"}
+        self._add("Invocation", "AWS::Lambda::EventInvokeConfig", {**latest, **INVOCATION, **kept})
+
+    def _code(self, function: FunctionResource) -> dict[str, Any]:
+        if self._sam:
+            self._head["Transform"] = "AWS::Serverless-2016-10-31"
+            return {"CodeUri": function.settings.code}
+        if function.settings.s3 is not None:
+            bucket, key = function.settings.s3
+            return {"Code": {"S3Bucket": bucket, "S3Key": key}}
+        code = function.settings.code
+        self._parameter("CodeBucket", f"The bucket to which {code} was uploaded")
+        self._parameter("CodeKey", f"The key of {code} in the bucket")
+        return {"Code": {"S3Bucket": {"Ref": "CodeBucket"}, "S3Key": {"Ref": "CodeKey"}}}
+
+    def _feed_arn(self) -> Any:
+        stream = self._plan.stream
         if self._plan.source is not None:
-            properties["Events"] = {"Queue": {"Type": "SQS", "Properties": _mapping(self._plan.source)}}
-        self._add("Function", "AWS::Serverless::Function", properties)
+            return _arn(self._plan.source)
+        if stream is None or not stream.of_table or stream.name.startswith("arn:"):
+            return stream and _arn(stream)
+        self._parameter("StreamArn", f"The ARN of the stream of table {stream.name}")
+        return {"Ref": "StreamArn"}
 
-
-def _mapping(queue: QueueResource) -> dict[str, Any]:
-    # Without ReportBatchItemFailures one failed event redelivers its whole batch.
-    return {"Queue": _arn(queue), "BatchSize": _BATCH, "FunctionResponseTypes": ["ReportBatchItemFailures"]}
+    def _parameter(self, name: str, description: str, **more: Any) -> None:
+        self._head.setdefault("Parameters", {})[name] = {"Type": "String", **more, "Description": description}
 
 
 # --- names ---
@@ -171,7 +208,9 @@ def _id(resource: Resource) -> str:
     return type(resource).__name__.removesuffix("Resource")
 
 
-def _arn(resource: Resource) -> Any:
+def _arn(resource: Resource | FunctionResource) -> Any:
+    if isinstance(resource, FunctionResource):
+        return {"Fn::GetAtt": ["Function", "Arn"]}
     if isinstance(resource, StreamResource):
         return _stream_arn(resource)
     if isinstance(resource, QueueResource) and foreign(resource):

@@ -15,7 +15,7 @@ from eventonce.dead_letters import check_dead_letters
 from eventonce.errors import ConfigError
 from eventonce.event.paths import ALIASES
 from eventonce.rules.rule import Rule
-from eventonce.settings import AwsSettings, Settings, dead_letter_url
+from eventonce.settings import AwsSettings, FunctionSettings, Settings, dead_letter_url
 from eventonce.sinks import check_sink
 from eventonce.sources import check_source
 from eventonce.stores import check_url
@@ -27,6 +27,8 @@ FUNCTION_TIMEOUT = 30  # seconds
 _MIN_VISIBILITY, _MAX_VISIBILITY = 30, 43_200  # seconds: the default and the maximum of SQS
 _MIN_RECEIVES, _MAX_RECEIVES = 10, 1000
 _MAX_PATTERN = 2048  # characters: the limit of EventBridge
+_STREAMS = ("kinesis://", "dynamodbstreams://")
+_REGIONAL = ("sqs://", "dynamodb://", *_STREAMS)
 _QUEUE = re.compile(r"(\d{12}/)?([A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo)")
 
 
@@ -34,11 +36,12 @@ class QueueResource(NamedTuple):
     """An SQS queue. An existing queue may have larger values than these."""
 
     address: AwsUrl
-    purpose: str  # source, dead, undelivered, letters or sink
+    purpose: str  # source, dead, undelivered, failed, letters or sink
     visibility: int = _MIN_VISIBILITY  # seconds
     dead: "QueueResource | None" = None  # where SQS moves a message that was received too often
     receives: int = 0  # how often that is
     by_content: bool = False  # a FIFO queue that a rule feeds: EventBridge sends no deduplication id
+    kind: str = "queue"
 
     @property
     def name(self) -> str:
@@ -81,15 +84,33 @@ class Bus(NamedTuple):
         return bare if bare == self.name else bare + hashlib.sha256(self.name.encode()).hexdigest()[:8]
 
 
+class FunctionResource(NamedTuple):
+    """A Lambda function that runs the pipeline."""
+
+    address: AwsUrl
+    settings: FunctionSettings
+    failed: QueueResource | None  # what Lambda gives up; a queue that feeds a function has dead letters instead
+    kind: str = "function"
+
+    @property
+    def name(self) -> str:
+        return self.address.name
+
+
 class EventRule(NamedTuple):
     """An EventBridge rule with one target. What it cannot deliver goes to a queue of its own."""
 
     name: str
     bus: Bus
     pattern: Mapping[str, Any]
-    target: QueueResource
+    target: QueueResource | FunctionResource
     undelivered: QueueResource
-    group: str  # of all messages in a FIFO queue
+    group: str | None  # of all messages in a FIFO queue
+
+    @property
+    def queues(self) -> list[QueueResource]:
+        """The queues that the rule sends to."""
+        return [each for each in (self.target, self.undelivered) if isinstance(each, QueueResource)]
 
 
 class TableResource(NamedTuple):
@@ -111,6 +132,7 @@ class StreamResource(NamedTuple):
 
     address: AwsUrl
     purpose: str  # source or sink
+    start: str = "TRIM_HORIZON"  # where a function begins to read
 
     @property
     def name(self) -> str:
@@ -135,6 +157,7 @@ class SetupPlan(NamedTuple):
     sink: Sink | None
     rule: EventRule | None
     table: TableResource | None
+    function: FunctionResource | None
 
     @property
     def buses(self) -> list[Bus]:
@@ -146,7 +169,7 @@ class SetupPlan(NamedTuple):
     @property
     def addresses(self) -> list[AwsUrl]:
         """The addresses of everything that the pipeline names."""
-        others = [each.address for each in (self.stream, self.sink, self.table) if each is not None]
+        others = [each.address for each in (self.stream, self.sink, self.table, self.function) if each]
         return [queue.address for queue in self.queues] + others
 
 
@@ -164,11 +187,16 @@ def make_plan(settings: Settings, *, function: bool = False) -> SetupPlan:
     check_sink(settings.sink)
     check_dead_letters(dead_letter_url(settings))
     letters, sink = _letters(settings), _sink(settings)
-    source = _source(settings, letters, function=function)
-    rule = None if settings.aws is None else _rule(settings, settings.aws, source)
-    candidates = [rule and rule.undelivered, source and source.dead, letters, sink, source]
+    lambda_function = None if settings.function is None else _function(settings, settings.function)
+    source = _source(settings, letters, function=function or lambda_function is not None)
+    target = lambda_function if settings.source == "-" else source
+    rule = None if settings.aws is None else _rule(settings, settings.aws, target)
+    failed = lambda_function and lambda_function.failed
+    candidates = [rule and rule.undelivered, failed, source and source.dead, letters, sink, source]
     queues = _distinct([queue for queue in candidates if isinstance(queue, QueueResource) and not foreign(queue)])
-    return SetupPlan(settings.consumer, queues, source, _stream(settings), letters, sink, rule, _table(settings))
+    return SetupPlan(
+        settings.consumer, queues, source, _stream(settings), letters, sink, rule, _table(settings), lambda_function
+    )
 
 
 # --- queues ---
@@ -232,18 +260,21 @@ def _beside(address: AwsUrl, purpose: str, suffix: str = "") -> AwsUrl:
 # --- the rule ---
 
 
-def _rule(settings: Settings, aws: AwsSettings, source: QueueResource | None) -> EventRule:
-    if source is None or foreign(source):
-        raise ConfigError('aws: a rule needs a queue of this account to send to; write source = "sqs://QUEUE"')
+def _rule(settings: Settings, aws: AwsSettings, target: QueueResource | FunctionResource | None) -> EventRule:
+    if target is None or (isinstance(target, QueueResource) and foreign(target)):
+        raise ConfigError(
+            'aws: a rule needs a queue of this account or a function to send to; write source = "sqs://QUEUE", or '
+            "leave source out and add [function]"
+        )
     name = aws.rule or f"eventonce-{settings.consumer}"
     AwsSettings(rule=name)  # raises if the consumer's name is not valid for a rule
     return EventRule(
         name,
-        Bus(source.address, aws.bus),
+        Bus(target.address, aws.bus),
         _pattern(settings.rule) if aws.pattern is None else aws.pattern,
-        source,
-        QueueResource(_beside(source.address, "undelivered"), "undelivered"),
-        group=name,
+        target,
+        QueueResource(_beside(target.address, "undelivered"), "undelivered"),
+        group=name if isinstance(target, QueueResource) and target.fifo else None,
     )
 
 
@@ -277,16 +308,35 @@ def compact(document: Any) -> str:
     return msgspec.json.encode(document).decode()
 
 
+# --- the function ---
+
+
+def _function(settings: Settings, function: FunctionSettings) -> FunctionResource:
+    if settings.source == "-" and settings.aws is None:
+        raise ConfigError("function: nothing invokes it; name a queue or a stream as source, or a rule in [aws]")
+    if settings.source != "-" and not settings.source.startswith(("sqs://", *_STREAMS)):
+        raise ConfigError(
+            f"function: {settings.source} cannot invoke it; use sqs://QUEUE, kinesis://STREAM or "
+            "dynamodbstreams://TABLE, or leave source out and name a rule in [aws]"
+        )
+    name = function.name or f"eventonce-{settings.consumer}"
+    FunctionSettings(name=name)  # raises if the consumer's name is not valid for a function
+    places = [_address(url, "function") for url in (settings.source, settings.store) if url.startswith(_REGIONAL)]
+    options = f"?{urlencode(places[0].options)}" if places else ""
+    address = AwsUrl(f"lambda://{name}{options}", "function")
+    failed = None if settings.source.startswith("sqs://") else QueueResource(_beside(address, "failed"), "failed")
+    return FunctionResource(address, function, failed)
+
+
 # --- streams, sink and store ---
 
 
 def _stream(settings: Settings) -> StreamResource | None:
     url = settings.source
-    return (
-        StreamResource(_address(url, "source"), "source")
-        if url.startswith(("kinesis://", "dynamodbstreams://"))
-        else None
-    )
+    if not url.startswith(_STREAMS):
+        return None
+    start = dict(parse_qsl(urlsplit(url).query)).get("start", "trim_horizon")
+    return StreamResource(_address(url, "source"), "source", start.upper())
 
 
 def _sink(settings: Settings) -> Sink | None:

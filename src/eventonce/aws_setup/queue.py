@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from eventonce.aws_setup.account import Account
 from eventonce.aws_setup.plan import RETENTION, EventRule, QueueResource, compact
 from eventonce.text import counted
 
@@ -30,7 +31,7 @@ def desired_attributes(queue: QueueResource, dead_arn: str | None, statement: Ma
 def admission(rule: EventRule, queue_arn: Any, rule_arn: Any) -> dict[str, Any]:
     """Return the statement that lets one EventBridge rule send to a queue. ARNs may be references of a template."""
     return {
-        "Sid": f"eventonce_{_digest(rule)}",
+        "Sid": statement_id(rule),
         "Effect": "Allow",
         "Principal": {"Service": "events.amazonaws.com"},
         "Action": "sqs:SendMessage",
@@ -39,12 +40,18 @@ def admission(rule: EventRule, queue_arn: Any, rule_arn: Any) -> dict[str, Any]:
     }
 
 
-def _digest(rule: EventRule) -> str:
-    """Return a digest of the rule's ARN without account and region, since several rules may feed one queue.
+def statement_id(rule: EventRule) -> str:
+    """Return a name with a digest of the rule's ARN without account and region: several rules may feed one queue.
 
     Account and region are those of the queue. A template does not know them, and writes the same statement as setup.
     """
-    return hashlib.sha256(f"{rule.bus.name}/{rule.name}".encode()).hexdigest()[:16]
+    return f"eventonce_{hashlib.sha256(f'{rule.bus.name}/{rule.name}'.encode()).hexdigest()[:16]}"
+
+
+def rule_arn(rule: EventRule, account: Account) -> str:
+    """Return the ARN of the rule, whether it exists or not."""
+    bus = "" if rule.bus.name == "default" else f"{rule.bus.name}/"
+    return account.arn(rule.bus.address, "events", f"rule/{bus}{rule.name}")
 
 
 def changes(current: Mapping[str, str], desired: Attributes) -> Attributes:

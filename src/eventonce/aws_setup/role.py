@@ -67,10 +67,12 @@ def _grants(plan: SetupPlan, *, function: bool) -> Iterator[tuple[list[str], Res
         yield _RECEIVE[reader], plan.source
     if plan.stream is not None:
         yield (_READ_TABLE if plan.stream.of_table else _READ_KINESIS)[reader], plan.stream
-    if plan.letters is not None and not function:  # a function leaves its dead letters to the queue
+    if plan.letters is not None:
         yield _SEND[QueueResource], plan.letters
     if plan.sink is not None:
         new_bus = ":event-busv2/" in plan.sink.name  # which cannot be described: it has an address and not a name
         yield ["events:PutEvents"] if new_bus else _SEND[type(plan.sink)], plan.sink
+    if plan.function is not None and plan.function.failed is not None:
+        yield ["sqs:SendMessage"], plan.function.failed  # which Lambda does in the function's name
     if plan.table is not None:
         yield sorted(_REMEMBER if function else _REMEMBER + _CHECK), plan.table

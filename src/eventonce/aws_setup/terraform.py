@@ -1,14 +1,17 @@
 """What a pipeline needs, as Terraform in its JSON syntax, for a file whose name ends in `.tf.json`."""
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from eventonce.aws_setup.function import INVOCATION, LOG_DAYS, mapping, properties
 from eventonce.aws_setup.plan import (
     RETENTION,
     RETRY,
     Bus,
     EventRule,
+    FunctionResource,
     QueueResource,
     SetupPlan,
     StreamResource,
@@ -19,14 +22,15 @@ from eventonce.aws_setup.plan import (
 from eventonce.aws_setup.queue import admission
 from eventonce.aws_setup.role import Resource, policy, trust
 
-_LOG_DAYS = 30
 _Block = tuple[str, dict[str, Any]]  # its address, such as resource.aws_sqs_queue.source, and its arguments
 
 
 def terraform(plan: SetupPlan, *, function: bool = False) -> str:
-    """Return a configuration with the role of a worker, or of a function."""
+    """Return a configuration with the role of a worker or of a function, and with the function if there is one."""
     blocks: dict[str, Any] = {}
-    for address, body in (*_common(plan), *(_function_role(plan) if function else _worker_role(plan))):
+    user = _function_role if function or plan.function is not None else _worker_role
+    made = () if plan.function is None else _function(plan, plan.function)
+    for address, body in (*_common(plan), *user(plan), *made):
         *parents, label = address.split(".")
         inner = blocks
         for name in parents:
@@ -38,6 +42,7 @@ def terraform(plan: SetupPlan, *, function: bool = False) -> str:
 def _common(plan: SetupPlan) -> Iterator[_Block]:
     """Everything but who uses it."""
     yield from map(_queue, plan.queues)
+    yield from _place(plan)
     for bus in plan.buses:
         source = {"event_source_name": bus.name} if bus.partner else {}
         yield f"resource.{_address(bus)}", {"name": bus.name, **source}
@@ -52,6 +57,13 @@ def _common(plan: SetupPlan) -> Iterator[_Block]:
         yield from _rule(plan.rule, plan)
     if plan.table is not None:
         yield _table(plan.table)
+
+
+def _place(plan: SetupPlan) -> Iterator[_Block]:
+    """The partition and the region, which the ARN of a queue of another account needs."""
+    if any(isinstance(each, QueueResource) and foreign(each) for each in (plan.source, plan.letters, plan.sink)):
+        yield "data.aws_partition.current", {}
+        yield "data.aws_region.current", {}
 
 
 def _queue(queue: QueueResource) -> _Block:
@@ -85,10 +97,10 @@ def _rule(rule: EventRule, plan: SetupPlan) -> Iterator[_Block]:
         },
         "dead_letter_config": {"arn": _arn(rule.undelivered)},
     }
-    if rule.target.fifo:
+    if rule.group is not None:
         target["sqs_target"] = {"message_group_id": rule.group}
-    yield "resource.aws_cloudwatch_event_target.queue", target
-    for queue in (rule.target, rule.undelivered):
+    yield "resource.aws_cloudwatch_event_target.target", target
+    for queue in rule.queues:
         admits = admission(rule, _arn(queue), _reference("aws_cloudwatch_event_rule.rule.arn"))
         document = _json({"Version": "2012-10-17", "Statement": [admits]})
         body = {"queue_url": _reference(f"{_address(queue)}.url"), "policy": document}
@@ -103,6 +115,8 @@ def _table(table: TableResource) -> _Block:
         **dict(zip(("hash_key", "range_key"), keys, strict=False)),
         "attribute": [{"name": name, "type": "S"} for name in keys],
         "ttl": {"attribute_name": table.ttl, "enabled": True},
+        "point_in_time_recovery": {"enabled": True},
+        "deletion_protection_enabled": True,
     }
     return f"resource.{_address(table)}", body
 
@@ -117,7 +131,7 @@ def _worker_role(plan: SetupPlan) -> Iterator[_Block]:
 
 
 def _function_role(plan: SetupPlan) -> Iterator[_Block]:
-    group = {"name_prefix": "/aws/lambda/eventonce-", "retention_in_days": _LOG_DAYS}
+    group = {"name_prefix": "/aws/lambda/eventonce-", "retention_in_days": LOG_DAYS}
     yield "resource.aws_cloudwatch_log_group.function", group
     streams = _Template(_reference("aws_cloudwatch_log_group.function.arn") + ":*")
     yield from _role(plan, "function", "lambda.amazonaws.com", streams)
@@ -128,8 +142,62 @@ def _role(plan: SetupPlan, name: str, service: str, logs: str | None = None) -> 
     trusted = _json(trust(service, worker=logs is None))
     yield f"resource.{role}", {"name_prefix": "eventonce-", "assume_role_policy": trusted}
     allowed = _json(policy(plan, _arn, logs))
-    yield f"resource.aws_iam_role_policy.{name}", {"role": _reference(f"{role}.id"), "policy": allowed}
+    yield (
+        f"resource.aws_iam_role_policy.{name}",
+        {"name": "eventonce", "role": _reference(f"{role}.id"), "policy": allowed},
+    )
     yield f"output.{name}_role", {"value": _reference(f"{role}.arn")}
+
+
+def _function(plan: SetupPlan, function: FunctionResource) -> Iterator[_Block]:
+    log = {"log_format": "Text", "log_group": _reference("aws_cloudwatch_log_group.function.name")}
+    role = {"role": _reference("aws_iam_role.function.arn"), "logging_config": log}
+    yield "resource.aws_lambda_function.function", {**_snake(properties(function)), **_code(function), **role}
+    feed = mapping(plan)
+    yield from _invocation(function) if feed is None else _feed(plan, feed)
+
+
+def _code(function: FunctionResource) -> dict[str, Any]:
+    if function.settings.s3 is not None:
+        bucket, key = function.settings.s3
+        return {"s3_bucket": bucket, "s3_key": key}
+    code = function.settings.code
+    quoted = json.dumps(_escape(code), ensure_ascii=False)
+    return {"filename": code, "source_code_hash": _reference(f"filebase64sha256({quoted})")}
+
+
+def _feed(plan: SetupPlan, feed: dict[str, Any]) -> Iterator[_Block]:
+    """A queue or a stream that feeds the function."""
+    body = _snake(feed)
+    if plan.function is not None and plan.function.failed is not None:
+        body["destination_config"] = {"on_failure": {"destination_arn": _arn(plan.function.failed)}}
+    arn = _arn(plan.source) if plan.source is not None else plan.stream and _feed_arn(plan.stream)
+    ends = {"function_name": _reference("aws_lambda_function.function.arn"), "event_source_arn": arn}
+    allowed = {"depends_on": ["aws_iam_role_policy.function"]}  # Lambda refuses a mapping that it may not read
+    yield "resource.aws_lambda_event_source_mapping.feed", {**ends, **body, **allowed}
+
+
+def _feed_arn(stream: StreamResource) -> Any:
+    by_name = stream.of_table and not stream.name.startswith("arn:")
+    return _reference(f"{_stream_address(stream)}.stream_arn") if by_name else _stream_arn(stream)
+
+
+def _invocation(function: FunctionResource) -> Iterator[_Block]:
+    """A rule that invokes the function."""
+    name = {"function_name": _reference("aws_lambda_function.function.function_name")}
+    rule = _reference("aws_cloudwatch_event_rule.rule.arn")
+    permission = {"action": "lambda:InvokeFunction", "principal": "events.amazonaws.com", "source_arn": rule}
+    yield "resource.aws_lambda_permission.rule", {**name, **permission}
+    if function.failed is not None:
+        kept = {"destination_config": {"on_failure": {"destination": _arn(function.failed)}}}
+        allowed = {"depends_on": ["aws_iam_role_policy.function"]}
+        body = {**name, **_snake(INVOCATION), **kept, **allowed}
+        yield "resource.aws_lambda_function_event_invoke_config.function", body
+
+
+def _snake(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return properties under the names that Terraform has for them."""
+    return {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower(): value for name, value in properties.items()}
 
 
 # --- names ---
@@ -159,12 +227,15 @@ def _stream_address(stream: StreamResource) -> str:
     return f"data.{'aws_dynamodb_table' if stream.of_table else 'aws_kinesis_stream'}.{stream.purpose}"
 
 
-def _arn(resource: Resource) -> Any:
+def _arn(resource: Resource | FunctionResource) -> Any:
+    if isinstance(resource, FunctionResource):
+        return _reference("aws_lambda_function.function.arn")
     if isinstance(resource, StreamResource):
         return _stream_arn(resource)
     if isinstance(resource, QueueResource) and foreign(resource):
         owner, _, name = resource.name.partition("/")
-        return f"arn:*:sqs:{resource.address.options.get('region', '*')}:{owner}:{name}"
+        region = _escape(resource.address.options.get("region")) or _reference("data.aws_region.current.id")
+        return _Template(f"arn:{_reference('data.aws_partition.current.partition')}:sqs:{region}:{owner}:{name}")
     if not isinstance(resource, TableResource) and foreign(resource):
         return resource.name
     if isinstance(resource, Bus) and resource.name == "default":

@@ -29,6 +29,7 @@ class OutcomeKind(StrEnum):
     FAILED = "failed"  # the handler raised, or the claim was lost before its commit
     REJECTED = "rejected"  # can never be processed
     UNKNOWN = "unknown"  # the store did not answer
+    UNROUTED = "unrouted"  # no handler is registered for it
 
 
 class Action(StrEnum):
@@ -39,7 +40,8 @@ class Action(StrEnum):
     DEAD_LETTER = "dead-letter"
 
 
-# A failure is retried until its attempts are used up. That alone is not decided by the kind.
+# A failure is retried until its attempts are used up, and an unrouted event is dropped if its `Once` skips such. Only
+# these two are not decided by the kind.
 _ACTIONS = {
     OutcomeKind.PROCESSED: Action.ACK,
     OutcomeKind.DUPLICATE: Action.ACK,
@@ -49,12 +51,14 @@ _ACTIONS = {
     OutcomeKind.FAILED: Action.RETRY,
     OutcomeKind.REJECTED: Action.DEAD_LETTER,
     OutcomeKind.UNKNOWN: Action.RETRY,
+    OutcomeKind.UNROUTED: Action.ACK,
 }
+_KEPT_IF_FINAL = (OutcomeKind.FAILED, OutcomeKind.UNROUTED)
 
 
 def settle(kind: OutcomeKind, *, final: bool = False) -> Action:
     """Return how to settle a delivery with this outcome. `final` says that no attempt remains."""
-    return Action.DEAD_LETTER if kind is OutcomeKind.FAILED and final else _ACTIONS[kind]
+    return Action.DEAD_LETTER if final and kind in _KEPT_IF_FINAL else _ACTIONS[kind]
 
 
 class FirstCopy(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,6 +43,7 @@ VERBS = {  # in groups. Each verb is a module of its own, imported when it is us
         "presets": "List the presets, or show the rules of one.",
         "setup": "Create the AWS resources of a pipeline.",
         "template": "Print the AWS resources of a pipeline as a template.",
+        "package": "Write the zip of a Lambda function that runs a pipeline.",
         "completion": "Print a script that completes commands in your shell.",
     },
 }

@@ -5,8 +5,9 @@ import sys
 import click
 
 from eventonce.aws_setup.account import Account
-from eventonce.aws_setup.apply import SetupStep, look
+from eventonce.aws_setup.apply import look
 from eventonce.aws_setup.plan import make_plan
+from eventonce.aws_setup.step import SetupStep
 from eventonce.cli import stderr
 from eventonce.cli.options import takes_pipeline
 from eventonce.settings import load_for_command
@@ -22,10 +23,11 @@ def setup(pipeline: str, *, dry_run: bool, yes: bool) -> None:
     """Create the missing AWS resources of a pipeline, in an account or an emulator.
 
     These are the queues with their dead-letter queues, the bus, rule and target that [aws] in the pipeline describes,
-    the sink, and the table with its time to live. The plan is shown first. Nothing is ever deleted, existing resources
-    keep more generous settings, and a dead-letter queue of your own stays in use. The command may be repeated, and
-    continues where it was stopped. AWS_PROFILE, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL and the like have their usual
-    effect. Exit 0 on success, 1 if something failed or you declined, 2 if something must be fixed first.
+    the function of [function] with its role and what invokes it, the sink, and the table with its time to live. The
+    plan is shown first. Nothing is ever deleted, existing resources keep more generous settings, and a dead-letter
+    queue of your own stays in use. The command may be repeated, and continues where it was stopped. AWS_PROFILE,
+    AWS_DEFAULT_REGION, AWS_ENDPOINT_URL and the like have their usual effect. Exit 0 on success, 1 if something failed
+    or you declined, 2 if something must be fixed first.
 
     \b
       eventonce setup pipeline.toml --dry-run

@@ -17,7 +17,7 @@ import click
 
 import eventonce
 from eventonce.observe import lines
-from eventonce.text import printable, safe_json
+from eventonce.text import printable, safe_json, without_hidden
 
 _CLEAR = "\r\033[K"  # go to the beginning of the line, and clear it
 _log = logging.getLogger("eventonce.cli")
@@ -38,7 +38,7 @@ class _Stderr(logging.Handler):
     def write(self, line: str) -> None:
         """Write a line that is safe."""
         with self.alone():
-            click.echo(f"{_CLEAR if self.drawn else ''}{line}", err=True)
+            click.echo(f"{_CLEAR if self.drawn else ''}{without_hidden(line)}", err=True)
             self.drawn = False
 
     @contextmanager

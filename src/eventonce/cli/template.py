@@ -1,13 +1,14 @@
 """`eventonce template`: the AWS resources of a pipeline, as a template."""
 
 import click
+import msgspec
 
 from eventonce.aws_setup.cloudformation import cloudformation, sam
 from eventonce.aws_setup.plan import SetupPlan, make_plan
 from eventonce.aws_setup.terraform import terraform
 from eventonce.cli.options import takes_pipeline
 from eventonce.errors import ConfigError
-from eventonce.settings import load_for_command
+from eventonce.settings import FunctionSettings, load_for_command
 
 
 @click.command()
@@ -21,36 +22,30 @@ from eventonce.settings import load_for_command
     help="Template language. All are written as JSON: name a Terraform file NAME.tf.json.",
 )
 @click.option(
-    "--lambda", "function", is_flag=True, help="Print the role of a function, not of a worker. SAM implies it."
+    "--lambda", "function", is_flag=True, help="Print the role of a function, not of a worker. [function] implies it."
 )
 def template(pipeline: str, language: str, *, function: bool) -> None:
     """Print the AWS resources of a pipeline as a template: those that `eventonce setup` creates, and a role.
 
     The role allows the calls of a worker, on this queue, this table and this sink only. With --lambda it allows those
-    of a function and of Lambda for it, and its log. The SAM template also has the function, fed by the queue, with
-    ReportBatchItemFailures. Resources that the pipeline names by an ARN are used and not created.
+    of a function and of Lambda for it, and its log. With [function] in the pipeline, and always in a SAM template, the
+    function is there too, with what feeds it: a queue, a stream, or the rule itself. Resources that the pipeline names
+    by an ARN are used and not created.
 
     \b
       eventonce template pipeline.toml > stack.json
       eventonce template pipeline.toml --format sam > template.json
       eventonce template pipeline.toml --format terraform --lambda > eventonce.tf.json
     """
-    function = function or language == "sam"
-    plan = make_plan(load_for_command(pipeline), function=function)
+    settings = load_for_command(pipeline)
+    if language == "sam" and settings.function is None:
+        settings = msgspec.structs.replace(settings, function=FunctionSettings())
+    plan = make_plan(settings, function=function)
     _check(pipeline, plan)
     if language == "sam":
-        _check_feed(pipeline, plan)
         click.echo(sam(plan))
     else:
         click.echo((terraform if language == "terraform" else cloudformation)(plan, function=function))
-
-
-def _check_feed(pipeline: str, plan: SetupPlan) -> None:
-    if plan.stream is not None:
-        raise ConfigError(
-            f"{pipeline}: --format sam feeds a function from a queue, and the source is a stream; take the role from "
-            "--format cloudformation --lambda, and give your mapping FunctionResponseTypes: [ReportBatchItemFailures]"
-        )
 
 
 def _check(pipeline: str, plan: SetupPlan) -> None:

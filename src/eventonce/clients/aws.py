@@ -156,11 +156,11 @@ _ERRORS = {
     ),
     ErrorKind.EXPIRED: ("expiredtoken", "requestexpired"),
     ErrorKind.CREDENTIALS: (
-        "incompletesignature", "invalidclienttokenid", "invalidsecurity", "invalidsignature",
+        "incompletesignature", "invalidaccesskeyid", "invalidclienttokenid", "invalidsecurity", "invalidsignature",
         "missingauthenticationtoken", "signaturedoesnotmatch", "unrecognizedclient",
     ),
     ErrorKind.DENIED: ("accessdenied", "authorizationerror", "kmsaccessdenied", "unauthorizedoperation"),
-    ErrorKind.MISSING: ("nonexistentqueue", "notfound", "queuedoesnotexist", "resourcenotfound"),
+    ErrorKind.MISSING: ("nonexistentqueue", "nosuchentity", "notfound", "queuedoesnotexist", "resourcenotfound"),
     ErrorKind.DELETED: ("queuedeletedrecently",),
     ErrorKind.UNUSABLE: (
         "invalidaccountid", "invalidaddress", "invalidstate", "kmsdisabled", "kmsinvalidkeyusage", "kmsinvalidstate",

@@ -10,7 +10,7 @@ from eventonce.errors import ConfigError
 from eventonce.ports import DeadLetterBox, DeadLetterSink
 from eventonce.urls import file_name, read_scheme
 
-__all__ = ["check_dead_letters", "open_box", "open_dead_letters", "write_dead_letters"]
+__all__ = ["check_dead_letters", "driver_extra", "open_box", "open_dead_letters", "write_dead_letters"]
 
 # By scheme: the module with its `open_url(url)` and `open_box(url)`, and the extra that installs its driver.
 _MODULES = {
@@ -34,6 +34,11 @@ def open_dead_letters(url: str) -> DeadLetterSink:
 def check_dead_letters(url: str, setting: str = "dead_letter") -> None:
     """Raise `ConfigError` if a URL names no place for dead letters. Open nothing."""
     read_scheme(url, _FORMS, setting)
+
+
+def driver_extra(url: str) -> str:
+    """Return the extra that installs the driver of dead letters, or an empty string."""
+    return _MODULES.get(url.partition(":")[0], ("", ""))[1]
 
 
 def open_box(url: str) -> DeadLetterBox:

@@ -3,12 +3,13 @@
 Most of this is for type checkers alone, which see what a decorated function takes and returns.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eventonce.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
     from typing import Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, overload
 
     from eventonce.claims.outcome import Outcome
@@ -37,7 +38,9 @@ class Decorator:
 
     if TYPE_CHECKING:
         # Handlers of events: (event), (event, ctx) and (event, *, ctx), and methods. A coroutine is also a T, so async
-        # comes first.
+        # comes first, and before it what returns Any, which is also a coroutine.
+        @overload
+        def __call__(self, handler: "Callable[..., OnlyAny]", /) -> "EventHandler[Any, Any]": ...  # type: ignore[overload-overlap]
         @overload
         def __call__(self, handler: "Callable[[E], Async[T]]", /) -> "AsyncEventHandler[E, T]": ...  # type: ignore[overload-overlap]
         @overload
@@ -106,11 +109,34 @@ class Decorator:
         read = decorate.read_options(options)
         return lambda function: decorate.decorate_function(self._workshop(), read, function)
 
+    def on(
+        self,
+        types: "str | Sequence[str]" = (),
+        /,
+        *,
+        source: "str | Sequence[str]" = (),
+        match: "Mapping[str, Any] | None" = None,
+    ) -> "Registers":
+        """Register a handler for the events of a type, or of several. The first registered that takes an event runs.
+
+        `source` is one exact source or several. `match` is an event pattern of EventBridge. All that is named must fit.
+        """
+        from eventonce.engine.calls import decorate
+        from eventonce.engine.routing import read_condition
+
+        condition, pattern = read_condition(types, source, match)
+        register: Any = partial(decorate.decorate_route, self._workshop(), condition, pattern)
+        return register  # type: ignore[no-any-return]
+
     def _workshop(self) -> "Workshop":
         raise NotImplementedError
 
 
 if TYPE_CHECKING:
+
+    class OnlyAny:
+        """Nothing is an instance of it. So what takes or returns one takes anything, or returns Any."""
+
     # --- what a decorated function is, if it is a method ---
 
     class NamesContext(Protocol[E_contra, T_co]):
@@ -126,7 +152,7 @@ if TYPE_CHECKING:
         def __call__(self, cls: K, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
         def outcome(self, cls: K, /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T | None]: ...
         def bind(self, cls: K, /, *args: P.args, **kwargs: P.kwargs) -> BoundCall[T]: ...
-        def map(self, calls: Sequence[BoundCall[T]]) -> list[Outcome[T | None]]: ...
+        def map(self, calls: Iterable[BoundCall[T]]) -> list[Outcome[T | None]]: ...
         def key(self, cls: K, /, *args: P.args, **kwargs: P.kwargs) -> Key: ...
         def forget(self, cls: K, /, *args: P.args, **kwargs: P.kwargs) -> bool: ...
         def __get__(self, instance: object, owner: type[object] | None = None) -> Function[P, T, R]: ...
@@ -139,7 +165,7 @@ if TYPE_CHECKING:
         async def __call__(self, cls: K, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
         async def outcome(self, cls: K, /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T | None]: ...
         def bind(self, cls: K, /, *args: P.args, **kwargs: P.kwargs) -> BoundCall[T]: ...
-        async def map(self, calls: Sequence[BoundCall[T]]) -> list[Outcome[T | None]]: ...
+        async def map(self, calls: Iterable[BoundCall[T]]) -> list[Outcome[T | None]]: ...
         def key(self, cls: K, /, *args: P.args, **kwargs: P.kwargs) -> Key: ...
         async def forget(self, cls: K, /, *args: P.args, **kwargs: P.kwargs) -> bool: ...
         def __get__(self, instance: object, owner: type[object] | None = None) -> AsyncFunction[P, T, R]: ...
@@ -162,11 +188,45 @@ if TYPE_CHECKING:
         def __get__(self, instance: S, owner: type[object] | None = None) -> AsyncEventHandler[E, T]: ...
         def __get__(self, instance: Any, owner: type[object] | None = None) -> Any: ...
 
+    # --- what @once.on(...) returns: the decorator of a handler ---
+
+    class Registers(Protocol):
+        """The decorator of a handler of some events."""
+
+        @overload
+        def __call__(self, handler: "Callable[[E], Async[T]]", /) -> "AsyncEventHandler[E, T]": ...  # type: ignore[overload-overlap]
+        @overload
+        def __call__(self, handler: "Callable[[E], T]", /) -> "EventHandler[E, T]": ...
+        @overload
+        def __call__(self, handler: "Callable[[E, Context], Async[T]]", /) -> "AsyncEventHandler[E, T]": ...  # type: ignore[overload-overlap]
+        @overload
+        def __call__(self, handler: "Callable[[E, Context], T]", /) -> "EventHandler[E, T]": ...
+        @overload
+        def __call__(self, handler: "NamesContext[E, Async[T]]", /) -> "AsyncEventHandler[E, T]": ...  # type: ignore[overload-overlap]
+        @overload
+        def __call__(self, handler: "NamesContext[E, T]", /) -> "EventHandler[E, T]": ...
+
     # --- what @once(key=...) returns: the decorator of a function ---
+
+    # A parameter that takes anything takes a class too, and Any is also a coroutine: such functions come first.
 
     class Returns(Protocol):
         """The decorator with remember="result": a duplicate has the result too."""
 
+        @overload
+        def __call__(self, function: "Callable[Concatenate[OnlyAny, P], OnlyAny]", /) -> "Function[..., Any, Any]": ...
+        @overload
+        def __call__(  # type: ignore[overload-overlap]
+            self, function: "Callable[Concatenate[OnlyAny, P], Async[T]]", /
+        ) -> "AsyncFunction[..., T, T]": ...
+        @overload
+        def __call__(self, function: "Callable[Concatenate[OnlyAny, P], T]", /) -> "Function[..., T, T]": ...
+        @overload
+        def __call__(  # type: ignore[overload-overlap]
+            self, function: "Callable[Concatenate[K, P], OnlyAny]", /
+        ) -> "ClassFunction[K, P, Any, Any]": ...
+        @overload
+        def __call__(self, function: "Callable[P, OnlyAny]", /) -> "Function[P, Any, Any]": ...  # type: ignore[overload-overlap]
         @overload
         def __call__(  # type: ignore[overload-overlap]
             self, function: "Callable[Concatenate[K, P], Async[T]]", /
@@ -181,6 +241,20 @@ if TYPE_CHECKING:
     class MayReturn(Protocol):
         """The decorator without it: a duplicate may return None."""
 
+        @overload
+        def __call__(self, function: "Callable[Concatenate[OnlyAny, P], OnlyAny]", /) -> "Function[..., Any, Any]": ...
+        @overload
+        def __call__(  # type: ignore[overload-overlap]
+            self, function: "Callable[Concatenate[OnlyAny, P], Async[T]]", /
+        ) -> "AsyncFunction[..., T, T | None]": ...
+        @overload
+        def __call__(self, function: "Callable[Concatenate[OnlyAny, P], T]", /) -> "Function[..., T, T | None]": ...
+        @overload
+        def __call__(  # type: ignore[overload-overlap]
+            self, function: "Callable[Concatenate[K, P], OnlyAny]", /
+        ) -> "ClassFunction[K, P, Any, Any]": ...
+        @overload
+        def __call__(self, function: "Callable[P, OnlyAny]", /) -> "Function[P, Any, Any]": ...  # type: ignore[overload-overlap]
         @overload
         def __call__(  # type: ignore[overload-overlap]
             self, function: "Callable[Concatenate[K, P], Async[T]]", /

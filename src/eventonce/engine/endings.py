@@ -9,8 +9,10 @@ from eventonce.engine.jobs import Effect, Ended, Failure, Job
 from eventonce.errors import (
     EventBusy,
     EventExpired,
+    EventInvalid,
     EventRejected,
     EventStale,
+    EventUnrouted,
     LeaseLost,
     SinkDown,
     StoreError,
@@ -22,14 +24,17 @@ from eventonce.rules import CompiledRule
 from eventonce.text import counted
 
 _LONGEST_ERROR = 500
-_BLAMELESS = (StoreError, LeaseLost, SinkDown)  # not caused by the event, so not an attempt of it
+# Not caused by the event, or the handler has not begun, so not an attempt of it.
+_BLAMELESS = (StoreError, LeaseLost, SinkDown, EventInvalid)
 
 
 # --- before the claim ---
 
 
 def refused(error: EventRejected | EventExpired, rule: CompiledRule | None, key: Key | None) -> Outcome:
-    """Return the outcome of an event that is unreadable, has no key or an impossible version, or is too old."""
+    """Return the outcome of an event that is unreadable, unrouted, too old, or has no key or an impossible version."""
+    if isinstance(error, EventUnrouted):
+        return Outcome(kind=OutcomeKind.UNROUTED, error=error, final=not error.skipped)
     kind = OutcomeKind.EXPIRED if isinstance(error, EventExpired) else OutcomeKind.REJECTED
     return Outcome(kind=kind, key=key, rule=None if rule is None else rule.name, error=error)
 
@@ -139,6 +144,8 @@ def failed(failure: Failure, max_attempts: int) -> Ended:
     error, job, attempt = failure.error, failure.runnable.job, failure.runnable.attempt
     if isinstance(error, StoreError):
         return Ended(job, _outcome(job, OutcomeKind.UNKNOWN, error, attempt=attempt))
+    if isinstance(error, EventInvalid):
+        return Ended(job, _outcome(job, OutcomeKind.REJECTED, error, attempt=attempt - 1))
     if isinstance(error, EventRejected):
         return Ended(job, _outcome(job, OutcomeKind.REJECTED, error, attempt=attempt))
     final = attempt >= max_attempts and not isinstance(error, _BLAMELESS)

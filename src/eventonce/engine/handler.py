@@ -1,6 +1,6 @@
 """A handler or a sink, checked and inspected once, and how it is run over the jobs of a turn."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,6 +10,7 @@ from eventonce.engine.drivers import Each, Step
 from eventonce.engine.jobs import Chain, Runnable
 from eventonce.engine.keeper import OpenClaim
 from eventonce.engine.results import Results
+from eventonce.engine.routing import Router
 from eventonce.errors import ConfigError, LeaseLost, SinkError
 from eventonce.event import Event
 from eventonce.event.event import Restore
@@ -31,27 +32,54 @@ class Handler:
         hooks: "Hooks | None" = None,
         *,
         remembers_results: bool = False,
+        names_later: bool = False,
     ) -> None:
         self._sink = handler if isinstance(handler, Sink) and not callable(handler) else None
         self.function: Any = getattr(handler, "eventonce_handler", handler)  # a decorated one must not claim twice
         self.is_sink = self._sink is not None
         self._takes_context: Literal["no", "second", "named"] = "no"
+        self.router: Router | None = None
         self.is_async = False
+        self.restore: Restore | None = None
+        self._validate: Callable[[Event], Any] | None = None  # makes what the function takes of an event
         if not self.is_sink:
             _check(self.function)
             self._takes_context = wants_context(self.function)
             self.is_async = is_async(self.function)
-        self.restore = _restorer(self.function) if remembers_results and not self.is_sink else None
+            self._read_annotations(remembers_results=remembers_results, names_later=names_later)
         self.is_plain = hooks is None and not self.is_sink and not self.is_async
         self.context: Context | None = None  # of a run that is played back
         self._has_run = False
         self._concurrency = concurrency
         self._hooks = hooks
 
+    def _read_annotations(self, *, remembers_results: bool, names_later: bool) -> None:
+        from inspect import isroutine, unwrap
+
+        inner = unwrap(self.function)
+        if isinstance(inner, Router):  # it has handlers of its own
+            self.router = inner
+            return
+        label = f"the handler {getattr(self.function, '__qualname__', type(self.function).__name__)}"
+        if remembers_results:
+            from eventonce.event.values import return_restorer
+
+            self.restore = return_restorer(self.function, label)
+        is_bare = isroutine(inner) and not getattr(
+            inner, "__annotations__", None
+        )  # nearly always, and cheaper than a signature
+        annotation = Any if is_bare else _event_annotation(self.function)
+        if annotation is not Any and annotation is not Event:
+            from eventonce.event.typed import event_validator
+
+            self._validate = event_validator(self.function, annotation, label, names_later=names_later)
+
     def played_back(self, function: HandlerFunction, context: Context | None) -> "Handler":
         """Return the same handler with a function that only repeats how the real one ended, in its context if any."""
         other = self.with_function(function)
         other.context, other._has_run = context, function is not self.function
+        if other._has_run:
+            other._validate = None
         return other
 
     def with_function(self, function: HandlerFunction) -> "Handler":
@@ -62,7 +90,9 @@ class Handler:
         return other
 
     def call(self, event: Event, context: Context | None) -> Any:
-        """Call the function with an event as it takes it."""
+        """Call the function with an event as it takes it. Raise `EventInvalid` if its data does not fit."""
+        if self._validate is not None:
+            event = self._validate(event)
         if self._takes_context == "no":
             return self.function(event)
         if self._takes_context == "second":
@@ -182,13 +212,20 @@ def _details(runnable: Runnable) -> AttemptDetails:
     return AttemptDetails(runnable.job.event, runnable.job.rule.name, runnable.job.key, runnable.attempt)
 
 
-# --- what is refused when the handler is passed ---
+# --- what is read, and refused, when the handler is passed ---
 
 
-def _restorer(function: Any) -> Restore | None:
-    from eventonce.event.values import return_restorer  # only if results are remembered
+def _event_annotation(function: Any) -> Any:
+    """Return the annotation of the parameter that takes the event, or Any if it has none."""
+    import inspect
 
-    return return_restorer(function, f"the handler {getattr(function, '__qualname__', type(function).__name__)}")
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # some built-in functions have none
+        return Any
+    if parameters[0].kind is inspect.Parameter.VAR_POSITIONAL or parameters[0].annotation is inspect.Parameter.empty:
+        return Any
+    return parameters[0].annotation
 
 
 def _check(function: Any) -> None:

@@ -24,6 +24,7 @@ from eventonce.engine.keeper import Keeper
 from eventonce.engine.options import at_least_one, checks_names
 from eventonce.engine.order import RunLimits
 from eventonce.engine.reading import Reader, many
+from eventonce.engine.routing import Route, Router, Unrouted, check_unrouted, make_router
 from eventonce.engine.steps import BATCH, Batch, Engine, strongest
 from eventonce.environment import is_disabled, variable, with_password
 from eventonce.errors import ConfigError
@@ -31,13 +32,14 @@ from eventonce.event import Delivery
 from eventonce.event.formats import MAX_BYTES
 from eventonce.event.groups import Stops
 from eventonce.event.keys import Key
-from eventonce.ports import Auth, Checkable, Hook, Sink, Store
+from eventonce.ports import Auth, Checkable, DeadLetterSink, Hook, Sink, Store
 from eventonce.rules import Rulebook, identity, resolve_rules
 from eventonce.rules.rule import DEFAULT_WINDOW, OnStoreError, Remember, Rule
 
 if TYPE_CHECKING:
     from asyncio import Runner
 
+    from eventonce.aws_lambda.letters import LetterWriter
     from eventonce.engine.calls.decorate import Workshop
     from eventonce.engine.hooks import Hooks
 
@@ -59,8 +61,9 @@ class Once(Closing, Decorator):
 
     `rules` is a rule, several rules, or the path of a TOML file with rules. `key`, `ignore` and `version` are one rule
     for all events, in place of `rules`. An event that no rule matches is keyed by its own id. `window`,
-    `on_store_error` and `remember` are for such events, and for the rule in place of `rules`. A duration is a string
-    like "60s", or a timedelta.
+    `on_store_error` and `remember` are for such events, and for the rule in place of `rules`. `unrouted` says whether
+    an event without a handler is rejected or dropped ("skip"), if handlers are registered with `once.on`. A duration is
+    a string like "60s", or a timedelta.
     """
 
     @checks_names
@@ -76,6 +79,7 @@ class Once(Closing, Decorator):
         window: Duration = DEFAULT_WINDOW,
         on_store_error: OnStoreError = "retry",
         remember: Remember = "seen",
+        unrouted: Unrouted = "reject",
         lease: Duration = "60s",
         busy_wait: Duration | None = None,
         max_attempts: int = 5,
@@ -90,6 +94,9 @@ class Once(Closing, Decorator):
         consumer = (variable("consumer") or "default") if consumer is None else consumer
         if not consumer or not isinstance(consumer, str):
             raise ConfigError(f"consumer: {consumer!r} is not a non-empty string")
+        check_unrouted(unrouted)
+        self._unrouted = unrouted
+        self._routes: list[Route] = []  # of the handlers that are registered with `on`
         self._limits = RunLimits(
             at_least_one("max_attempts", max_attempts),
             read_lease(lease),
@@ -140,24 +147,33 @@ class Once(Closing, Decorator):
                 consumer=self._consumer,
                 outlives=not (self._disabled or isinstance(self._store, MemoryStore)),
                 store_calls=self._store_calls,
-                prepare=self.prepare,
+                prepare=self._inspected,
                 batch_type=self.batch_type,
                 batch=self._batch,
                 flow=self._flow,
                 running=RunningCalls(self._store, shared=not self._disabled),
+                routes=self._routes,
                 names={},
             )
         return self._made
 
-    def run(self, events: Iterable[object], handler: HandlerFunction | Sink | Handler) -> list[Outcome]:
-        """Run a handler or a sink over many events. Return one outcome each, in order. Use `arun` for `async def`."""
+    def run(self, events: Iterable[object], handler: HandlerFunction | Sink | Handler | None = None) -> list[Outcome]:
+        """Run a handler or a sink over many events. Return one outcome each, in order. Use `arun` for `async def`.
+
+        Without a handler, each event goes to the one that `on` has registered for it.
+        """
         items, prepared = many(events), self.prepare(handler)
         if prepared.is_async:
             raise ConfigError("the handler is async def; use await once.arun(events, handler)")
         return drive(self._flow(items, prepared, self._limits), self._store_calls)
 
-    async def arun(self, events: Iterable[object], handler: AsyncHandlerFunction | Handler) -> list[Outcome]:
-        """Run an `async def` handler over many events. Return one outcome each, in order."""
+    async def arun(
+        self, events: Iterable[object], handler: AsyncHandlerFunction | Handler | None = None
+    ) -> list[Outcome]:
+        """Run an `async def` handler over many events. Return one outcome each, in order.
+
+        Without a handler, each event goes to the one that `on` has registered for it.
+        """
         items, prepared = many(events), self.prepare(handler)
         if not prepared.is_async:
             raise ConfigError("the handler is not async def; use once.run(events, handler)")
@@ -165,29 +181,36 @@ class Once(Closing, Decorator):
 
     def aws_lambda(
         self,
-        handler: HandlerFunction | Sink,
+        handler: HandlerFunction | Sink | None = None,
         *,
         enrichment: bool = False,
         report_kafka_failures: bool = False,
         auth: Auth | None = None,
+        dead_letters: DeadLetterSink | str | None = None,
     ) -> Callable[..., Any]:
         """Return a Lambda handler for everything that AWS invokes one with. It responds as its carrier expects.
+
+        Without a handler, each event goes to the one that `on` has registered for it.
 
         With `enrichment` it is part of a pipe: it passes on what is new, as the handler returns it or as it came.
         With `report_kafka_failures` it names the records of Kafka that failed, which takes `ReportBatchItemFailures` in
         the mapping. Without it, one failure brings all of the batch back.
         `auth` decides who may send requests to it. AWS services that invoke it are authorised by IAM.
+        `dead_letters` is a URL or a sink for events that cannot be processed or have failed `max_attempts` times.
+        Without it, their carrier decides how often they are redelivered.
         """
         from eventonce.aws_lambda import Gate, LambdaHandler
 
         if enrichment and auth is not None:
             raise ConfigError("auth: an enrichment is invoked by its pipe and takes no requests; leave auth out")
         prepared = self.prepare(handler)
+        letters = None if dead_letters is None else _letter_writer(dead_letters, self._clock)
 
         def run(deliveries: Sequence[Delivery], remaining: int | None) -> list[Outcome]:
-            # How often a message is delivered is for its carrier to decide: we write no dead letters here.
             ends = None if remaining is None else self._clock.steady() + remaining
-            limits = structs.replace(self._limits, max_attempts=LONGEST, ends=ends)
+            # Without dead letters, how often a message is delivered is for its carrier to decide.
+            max_attempts = LONGEST if letters is None else self._limits.max_attempts
+            limits = structs.replace(self._limits, max_attempts=max_attempts, ends=ends)
             flow = self._flow(deliveries, prepared, limits)
             if prepared.is_async:
                 return self._in_loop(drive_async(flow, self._store_calls))
@@ -202,6 +225,7 @@ class Once(Closing, Decorator):
             gate,
             enrichment=enrichment,
             report_kafka_failures=report_kafka_failures,
+            letters=letters,
         )
 
     @property
@@ -219,7 +243,7 @@ class Once(Closing, Decorator):
 
     def preview(self, event: object) -> Outcome:
         """Return the outcome an event would have if it came now and its handler returned. Nothing is changed."""
-        job = self._engine.reader.read(0, event)
+        job = self._engine.reader.read(0, event, self.prepare() if self._routes else None)
         return job.outcome if isinstance(job, RefusedEvent) else self._preview(job)
 
     def peek(self, keys: Sequence[Key]) -> list[Record | None]:
@@ -258,12 +282,22 @@ class Once(Closing, Decorator):
 
     batch_type = Batch
 
-    def prepare(self, handler: "Handler | HandlerFunction | Sink") -> Handler:
-        """Check and inspect a handler or a sink once, for many runs."""
+    @property
+    def eventonce_handler(self) -> Router:
+        """The handlers that `on` has registered, as one handler: a `Once` may be passed for one."""
+        return make_router(self._routes, self._unrouted)
+
+    def prepare(self, handler: "Handler | HandlerFunction | Sink | None" = None) -> Handler:
+        """Check and inspect a handler or a sink once, for many runs. Without one, those that are registered."""
         if isinstance(handler, Handler):
             return handler
+        return self._inspected(self.eventonce_handler if handler is None else handler, names_later=False)
+
+    def _inspected(self, handler: "HandlerFunction | Sink", *, names_later: bool = True) -> Handler:
+        """Inspect a handler. At its decoration, names in its annotations may not be known yet."""
         remembers = any(rule.remember == "result" for rule in self._rules.all)
-        return Handler(handler, self._concurrency, self._engine.hooks, remembers_results=remembers)
+        hooks = self._engine.hooks
+        return Handler(handler, self._concurrency, hooks, remembers_results=remembers, names_later=names_later)
 
     def _flow(self, items: Sequence[object], handler: Handler, limits: RunLimits) -> Flow[list[Outcome]]:
         stops = Stops()
@@ -314,6 +348,17 @@ def _opener(store: object, password: str | None, client: Any, clock: Clock) -> t
     from eventonce.stores.adopted import store_of
 
     return partial(store_of, store, clock), True
+
+
+def _letter_writer(dead_letters: DeadLetterSink | str, clock: Clock) -> "LetterWriter":
+    from eventonce.aws_lambda.letters import LetterWriter
+    from eventonce.dead_letters import open_dead_letters
+
+    if isinstance(dead_letters, str):
+        return LetterWriter(open_dead_letters(dead_letters), clock)
+    if not callable(getattr(dead_letters, "write", None)):
+        raise ConfigError(f"dead_letters: {dead_letters!r} is not a dead-letter sink; use a URL such as sqs://QUEUE")
+    return LetterWriter(dead_letters, clock)
 
 
 def _disabled(opened: Callable[[], Store]) -> Store:

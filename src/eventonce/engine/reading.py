@@ -2,16 +2,19 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from eventonce.clock import Clock, to_datetime
 from eventonce.engine import endings
 from eventonce.engine.jobs import Job, RefusedEvent
-from eventonce.errors import ConfigError, EventExpired, EventRejected
+from eventonce.errors import ConfigError, EventExpired, EventRejected, EventUnrouted
 from eventonce.event import Delivery, Event
-from eventonce.event.event import Restore
 from eventonce.event.formats import read_event
 from eventonce.event.keys import Key
 from eventonce.rules import CompiledRule, Keyed, Rulebook
+
+if TYPE_CHECKING:
+    from eventonce.engine.handler import Handler
 
 _LARGE = 64 * 1024  # bytes of a batch that may take a loop too long to read
 _log = logging.getLogger("eventonce")
@@ -23,11 +26,11 @@ class ItemReader:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
-    def read_all(self, items: Sequence[object], first: int, restore: Restore | None) -> list[Job | RefusedEvent]:
-        """Read the items of a batch, whose positions begin at `first`."""
-        return [self.read(position, item, restore) for position, item in enumerate(items, first)]
+    def read_all(self, items: Sequence[object], first: int, handler: "Handler") -> list[Job | RefusedEvent]:
+        """Read the items of a batch for a handler. Their positions begin at `first`."""
+        return [self.read(position, item, handler) for position, item in enumerate(items, first)]
 
-    def read(self, position: int, item: object, restore: Restore | None = None) -> Job | RefusedEvent:
+    def read(self, position: int, item: object, handler: "Handler | None" = None) -> Job | RefusedEvent:
         """Return the job for an item, or the reason why it cannot become one."""
         raise NotImplementedError
 
@@ -58,8 +61,12 @@ class Reader(ItemReader):
         """Return all keys of an event, its own first. Raise `EventRejected` if it has none."""
         return self._rules.key(read_event(item, self._max_bytes)).keys
 
-    def read(self, position: int, item: object, restore: Restore | None = None) -> Job | RefusedEvent:
+    def read(self, position: int, item: object, handler: "Handler | None" = None) -> Job | RefusedEvent:
         """Return the job for an item, or the reason why it cannot become one."""
+        restore = router = None
+        if handler is not None:
+            restore = handler.restore
+            router = handler.router
         group = message = message_id = event = rule = keyed = None
         try:
             body = item
@@ -67,6 +74,8 @@ class Reader(ItemReader):
                 group, message, message_id = item.group, item.handle, item.message_id
                 body = _body(item)
             event = read_event(body, self._max_bytes)  # with data of its own: a handler may write into it
+            if router is not None:
+                restore = router.find(event).restore
             rule = self._rules.find(event)
             keyed = rule.key(event)
             content = b"" if rule.remember == "seen" else rule.content(event)
@@ -83,7 +92,8 @@ class Reader(ItemReader):
             _log.exception("an event could not be read")
             reason = EventRejected(f"could not be read: {endings.one_line(error)}")
         outcome = endings.refused(reason, rule, None if keyed is None else keyed.key)
-        return RefusedEvent(position, None if keyed is None else event, outcome, group, message)
+        is_known = keyed is not None or isinstance(reason, EventUnrouted)
+        return RefusedEvent(position, event if is_known else None, outcome, group, message)
 
     def _check_age(self, event: Event, rule: CompiledRule, max_age: int) -> None:
         """Raise `EventExpired` if an event is older than its rule allows."""

@@ -10,6 +10,8 @@ What can happen at each step, the outcome of the event, and what its source then
 outcomes, and whoever passed the events acts on them.
 
     read     unreadable, no key, impossible version  rejected     it becomes a dead letter
+             no handler is registered for it         unrouted     it becomes a dead letter, or is dropped if its router
+                                                                  says so
              older than its rule allows              expired      it is dropped
     claim    done before                             duplicate    it is dropped, with the remembered result
              done before, from this very message     processed    it runs once more, without a claim: its carrier,
@@ -21,7 +23,9 @@ outcomes, and whoever passed the events acts on them.
              its worker died in company              -            it runs alone, in a turn of its own
              the store does not answer               unknown      it comes back, or runs unclaimed if its rule says so
              only other servers of the store fail    -            it is claimed again in the next turn
-    run      the handler raises EventRejected        rejected     it becomes a dead letter
+    run      its data does not fit the type that     rejected     it becomes a dead letter, and that counts as no
+             the handler takes                                    attempt
+             the handler raises EventRejected        rejected     it becomes a dead letter
              the handler cannot reach its store      unknown      it comes back
              the handler raises another error        failed       it comes back, or becomes a dead letter after its
                                                                   last attempt
@@ -157,11 +161,11 @@ class Batch:
 
     def _read(self, items: Sequence[object], first: int) -> Flow[Sequence[Job | RefusedEvent]]:
         """Read each event, and find its rule and key."""
-        reader, restore = self._engine.reader, self._handler.restore
-        if self._handler.is_async and are_large(items):  # on a thread: the loop has others to serve
-            jobs: list[Job | RefusedEvent] = yield Blocking(reader.read_all, items, first, restore)
+        reader, handler = self._engine.reader, self._handler
+        if handler.is_async and are_large(items):  # on a thread: the loop has others to serve
+            jobs: list[Job | RefusedEvent] = yield Blocking(reader.read_all, items, first, handler)
             return jobs
-        return reader.read_all(items, first, restore)
+        return reader.read_all(items, first, handler)
 
     # --- claim: may these run? ---
 

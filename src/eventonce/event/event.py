@@ -2,15 +2,29 @@
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import msgspec
+
+if TYPE_CHECKING:
+    from typing import Never
+
+    from typing_extensions import TypeVar
+
+    # `Event` alone has any data. Its parameter is not Any, which would make two overloads of `@once` fit a handler.
+    Data_co = TypeVar("Data_co", covariant=True, default=Never)
+else:
+    from typing import TypeVar
+
+    Data_co = TypeVar("Data_co", covariant=True)
 
 Restore = Callable[[Any], Any]  # makes a value of the type that an annotation names of its spelling (see `values.py`)
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class Event(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
     """One event. Its fields cannot be set. A handler gets one with `data` and `attributes` of its own.
+
+    `data` is plain data, or with `event: Event[Order]` in the handler an `Order`.
 
     `id` and `source` are empty if the envelope has none. `attributes` are the envelope's other fields.
 
@@ -24,7 +38,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     its own.
     """
 
-    data: Any
+    data: Data_co | Any
     id: str = ""
     source: str = ""
     type: str = ""
@@ -36,6 +50,25 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     form: Literal["eventbridge", "cloudevents", "plain"] = "plain"  # the envelope it came in
     tombstone: bool = False  # Kafka itself brought it, without a value
     plain_numbers: bool = False  # all its integers surely have 64 bits, and its other numbers are below 1e15
+
+    if TYPE_CHECKING:
+        # Plain data has no type to infer: `Event(data={})` would need an annotation.
+        def __init__(
+            self: "Event",
+            *,
+            data: Any,
+            id: str = "",  # noqa: A002
+            source: str = "",
+            type: str = "",  # noqa: A002
+            time: datetime | None = None,
+            attributes: Mapping[str, Any] = ...,
+            replay: str | None = None,
+            raw: bytes = b"",
+            named_by: tuple[str, ...] = (),
+            form: Literal["eventbridge", "cloudevents", "plain"] = "plain",
+            tombstone: bool = False,
+            plain_numbers: bool = False,
+        ) -> None: ...
 
     def document(self) -> dict[str, Any]:
         """Return the whole event in the shape of EventBridge, which key paths and patterns are read against."""
@@ -60,14 +93,20 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     def _encodable(self) -> Any:
         if self.form == "cloudevents":
             return self._cloudevent()
-        bare = self.form == "plain" and isinstance(self.data, Mapping) and self.attributes
-        return self.data if bare and all(name in self.data for name in self.attributes) else self.document()
+        data: Any = self.data
+        bare = self.form == "plain" and isinstance(data, Mapping) and self.attributes
+        return data if bare and all(name in data for name in self.attributes) else self.document()
 
     def line(self) -> bytes:
         """Return the event as one line of JSON: its own bytes if they are one line, else encoded anew."""
         if not self.raw:
-            return msgspec.json.encode(self._encodable())
+            return msgspec.json.encode(self._encodable(), enc_hook=_plain)
         return self.raw if b"\n" not in self.raw else msgspec.json.format(self.raw, indent=-1)
+
+
+def _plain(value: Any) -> Any:
+    """Return a model of pydantic, or a path, as JSON can say it. Only data of a typed handler has such values."""
+    return value.model_dump(mode="json", by_alias=True) if hasattr(value, "model_dump") else str(value)
 
 
 class Delivery(msgspec.Struct):

@@ -315,19 +315,23 @@ _PACKED = frozenset((str, int, float, bool, type(None), list, dict, tuple, bytes
 
 def return_restorer(function: Any, where: str) -> Restore | None:
     """Return the restorer of what a function returns, by its annotation. Names are looked up where it was defined."""
-    from inspect import isroutine, unwrap
-
-    while hasattr(function, "func"):  # a partial
-        function = function.func
-    function = unwrap(function)
-    if not isroutine(function):
-        function = type(function).__call__
+    function = innermost(function)
     annotation = getattr(function, "__annotations__", {}).get("return")
     namespace = getattr(function, "__globals__", {})
     try:
         return restorer(annotation, where, namespace)
     except (NameError, AttributeError):  # a class that is defined later, or imported for type checkers alone
-        return _later(annotation, where, namespace)
+        return later(lambda: restorer(annotation, where, namespace), where)
+
+
+def innermost(function: Any) -> Any:
+    """Return the function itself, without partials, wrappers and the object whose `__call__` it is."""
+    from inspect import isroutine, unwrap
+
+    while hasattr(function, "func"):  # a partial
+        function = function.func
+    function = unwrap(function)
+    return function if isroutine(function) else type(function).__call__
 
 
 def restorer(annotation: Any, where: str, namespace: dict[str, Any] | None = None) -> Restore | None:
@@ -337,7 +341,7 @@ def restorer(annotation: Any, where: str, namespace: dict[str, Any] | None = Non
     up. Raise `NameError` if one is missing there.
     """
     try:
-        annotation = _resolved(annotation, namespace or {})
+        annotation = resolved(annotation, namespace or {})
     except SyntaxError:
         raise _cannot_come_back(annotation, where, "it is not a type") from None
     return None if _needs_nothing(annotation) else _restorer(annotation, where, {})
@@ -348,13 +352,17 @@ _Made = dict[Any, Restore]  # the restorers of pydantic models, of which one may
 
 def _restorer(annotation: Any, where: str, made: _Made) -> Restore:
     try:
-        converters = _converters(annotation, made)
+        return converter_to(annotation, made)
     except TypeError as error:
-        raise _cannot_come_back(annotation, where, str(error)) from None
+        raise _cannot_come_back(annotation, where, refusal(error)) from None
+
+
+def converter_to(annotation: Any, made: _Made) -> Restore:
+    """Return what makes a value of this type of its spelling. Raise `TypeError` if that cannot be."""
+    converters = _converters(annotation, made)
     for kind, converter in converters.items():
         if converter is None:
-            reason = f"{kind.__name__} is not a type of data"
-            raise _cannot_come_back(annotation, where, reason)
+            raise TypeError(f"{kind.__name__} is not a type of data")
 
     def convert(kind: Any, value: Any) -> Any:
         converter = converters[get_origin(kind) or kind]
@@ -364,14 +372,19 @@ def _restorer(annotation: Any, where: str, made: _Made) -> Restore:
     return lambda value: msgspec.convert(value, annotation, str_keys=True, dec_hook=convert)
 
 
-def _later(annotation: Any, where: str, namespace: dict[str, Any]) -> Restore:
-    """Return a restorer that looks the names in its annotation up when it is first needed."""
+def refusal(error: TypeError) -> str:
+    """Return why a type was refused, in one line."""
+    return " ".join(str(error).split()).partition(" - type ")[0]  # which msgspec repeats
+
+
+def later(make: Callable[[], Restore | None], where: str) -> Restore:
+    """Return what `make` returns, made when it is first needed: only then are all names in an annotation known."""
     made: list[Restore | None] = []
 
     def restore(value: Any) -> Any:
         if not made:
             try:
-                made.append(restorer(annotation, where, namespace))
+                made.append(make())
             except (NameError, AttributeError) as error:
                 raise ConfigError(f"{where}: {error}; import it at run time, not for type checkers alone") from None
         return value if made[0] is None else made[0](value)
@@ -379,7 +392,8 @@ def _later(annotation: Any, where: str, namespace: dict[str, Any]) -> Restore:
     return restore
 
 
-def _resolved(annotation: Any, namespace: dict[str, Any]) -> Any:
+def resolved(annotation: Any, namespace: dict[str, Any]) -> Any:
+    """Return a type with the names in its strings looked up in `namespace`."""
     from types import SimpleNamespace
     from typing import get_type_hints
 
@@ -406,7 +420,6 @@ def _needs_nothing(annotation: Any) -> bool:
 
 def _cannot_come_back(annotation: Any, where: str, reason: str) -> ConfigError:
     shown = annotation.__qualname__ if type(annotation) is type else str(annotation)
-    reason = " ".join(reason.split()).partition(" - type ")[0]  # which msgspec repeats
     return ConfigError(
         f"{where}: a remembered {shown:.200} cannot come back as one: {reason}; "
         'annotate a model or plain data, or use remember = "note"'
@@ -451,7 +464,7 @@ def _converter(kind: type, made: _Made) -> Restore | None:
 
 
 def _pydantic(model: Any, made: _Made) -> Restore:
-    if not _holds_bytes(model):
+    if not holds_bytes(model):
         return lambda value: model.model_validate_json(msgspec.json.encode(value))
     parts: dict[str, Restore] = {}  # pydantic reads the text of bytes as UTF-8, so fields are made before it sees them
     for name, wire in model_fields(model) or ():
@@ -459,18 +472,30 @@ def _pydantic(model: Any, made: _Made) -> Restore:
         try:
             parts[wire] = _restorer(annotation, f"{model.__name__}.{name}", made)
         except ConfigError:  # pydantic knows more types
-            if _holds_bytes(annotation):
+            if holds_bytes(annotation):
                 raise
-    return lambda value: model.model_validate(
-        {name: parts[name](item) if name in parts else item for name, item in value.items()}
-    )
+
+    def validate(value: Any) -> Any:
+        if isinstance(value, dict):
+            value = {name: _part(parts[name], name, item) if name in parts else item for name, item in value.items()}
+        return model.model_validate(value)
+
+    return validate
 
 
-def _holds_bytes(annotation: Any, around: tuple[Any, ...] = ()) -> bool:
+def _part(restore: Restore, name: str, item: Any) -> Any:
+    try:
+        return restore(item)
+    except msgspec.ValidationError as error:
+        reason, _, path = str(error).partition(" - at `$")
+        raise ValueError(f"{reason} - at `$.{name}{path or '`'}") from None
+
+
+def holds_bytes(annotation: Any, around: tuple[Any, ...] = ()) -> bool:
     """Return whether bytes are among the fields of a model, or in a type. `around` are the models that it is in."""
     if annotation is bytes or annotation is bytearray:
         return True
     is_around = any(annotation is each for each in around)
     fields = {} if is_around else getattr(annotation, "__pydantic_fields__", {})
     inner = [field.annotation for field in fields.values()]
-    return any(_holds_bytes(each, (*around, annotation)) for each in (*get_args(annotation), *inner))
+    return any(holds_bytes(each, (*around, annotation)) for each in (*get_args(annotation), *inner))

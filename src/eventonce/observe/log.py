@@ -24,6 +24,7 @@ _LEVELS = {
     OutcomeKind.EXPIRED: logging.INFO,
     OutcomeKind.FAILED: logging.WARNING,
     OutcomeKind.REJECTED: logging.WARNING,
+    OutcomeKind.UNROUTED: logging.WARNING,
 }
 _POSITION = ("source", "line", "message", "record")
 _SAMPLE_FIRST, _SAMPLE_EVERY = 10, 100  # of each minute
@@ -46,6 +47,8 @@ class LogHook(Hook):
             level = _LEVELS[outcome.kind]
             if outcome.kind is OutcomeKind.PROCESSED and outcome.error is not None:
                 level = logging.WARNING  # it ran and will run again, because it could not be recorded
+            if outcome.kind is OutcomeKind.UNROUTED and outcome.action is Action.ACK:
+                level = logging.INFO  # it is dropped, as its router says
             if _log.isEnabledFor(level) and (level != logging.INFO or self._sample.includes(outcome)):
                 fields = _fields(details)
                 _log.log(level, "%s", _sentence(fields), extra={"seen": fields})

@@ -13,7 +13,8 @@ from eventonce.clock import Clock
 from eventonce.errors import ConfigError, EventRejected, StoreError, StoreUnusable
 from eventonce.outbox.feed import Backlog
 from eventonce.outbox.rows import OutboxRow, PendingRow
-from eventonce.stores.dynamodb.client import RETRYABLE, Denied, DynamoDBClient, RequestRefusal
+from eventonce.stores.aws_client import Denied
+from eventonce.stores.dynamodb.client import RETRYABLE, DynamoDBClient, RequestRefusal
 from eventonce.stores.dynamodb.transaction import MAX_ACTIONS, MAX_BYTES, MAX_ITEM, TransactionRefused, Writes, size
 from eventonce.stores.retry import call_with_retries
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 BATCH = 20  # letters that are claimed together, and removed together
 _NO_END = 2**31 - 1
 DONE = (OutcomeKind.PROCESSED, OutcomeKind.DUPLICATE, OutcomeKind.STALE)
-_TRIED = (OutcomeKind.FAILED, OutcomeKind.REJECTED)
+_TRIED = (OutcomeKind.FAILED, OutcomeKind.REJECTED, OutcomeKind.UNROUTED)
 
 Watcher = Callable[[DeadLetter, Outcome], None]
 

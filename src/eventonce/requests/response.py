@@ -15,6 +15,7 @@ _STATUS = {
     OutcomeKind.FAILED: 500,
     OutcomeKind.BUSY: 503,
     OutcomeKind.REJECTED: 400,
+    OutcomeKind.UNROUTED: 400,
     OutcomeKind.PROCESSED: 200,
     OutcomeKind.DUPLICATE: 200,
     OutcomeKind.STALE: 200,
@@ -47,12 +48,14 @@ def respond(outcomes: Sequence[Outcome], *, keyed: bool, dead_lettered: bool) ->
     retried = any(outcome.action is Action.RETRY for outcome in outcomes)
     if worst.kind is OutcomeKind.FAILED and dead_lettered and not retried:
         status = 200
+    if worst.kind is OutcomeKind.UNROUTED and worst.action is Action.ACK:
+        status = 200
     if keyed and worst.kind is OutcomeKind.BUSY:
         status = 409
     if keyed and worst.first is not None and worst.first.differs:
         return refused(RequestRefused(422, "this Idempotency-Key was sent before with another body"))
     body: dict[str, Any] = {"outcome": worst.kind}
-    if worst.kind is OutcomeKind.REJECTED:  # the sender can fix it; other errors are not for the sender to know
+    if status == 400:  # the sender can fix it; other errors are not for the sender to know
         body["error"] = describe(worst.error)
     if len(outcomes) > 1:
         body["outcomes"] = [outcome.kind for outcome in outcomes]

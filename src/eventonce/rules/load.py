@@ -6,6 +6,7 @@ from typing import Any
 
 from eventonce.errors import ConfigError
 from eventonce.rules.rule import Rule
+from eventonce.text import without_hidden
 
 
 def load_rules(file: str | PathLike[str]) -> list[Rule]:
@@ -18,7 +19,7 @@ def load_rules(file: str | PathLike[str]) -> list[Rule]:
     try:
         return read_all(references.table, str(file))
     except ConfigError as error:
-        raise ConfigError(references.hide(str(error))) from None
+        raise ConfigError(without_hidden(str(error))) from None
 
 
 def resolve_rules(rules: Rule | Sequence[Rule] | str | PathLike[str]) -> Sequence[Rule]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from eventonce.errors import ConfigError
+from eventonce.text import hide_value
 
 Position = tuple[str | int, ...]  # of a value: names of settings, and numbers in lists
 
@@ -22,7 +23,6 @@ _FILE = "file:"
 _MAX_FILE = 64 * 1024  # bytes
 LITERAL = frozenset({"name", "key", "otherwise", "ignore", "digest", "match", "version", "replaces", "pattern", "test"})
 _PLACES = frozenset({"source", "sink", "dead_letter"})  # in which `file:` names a file of events
-_SHORTEST_HIDDEN = 4  # characters
 
 
 class Missing(NamedTuple):
@@ -43,20 +43,12 @@ class References:
 
     def __init__(self, table: Mapping[str, Any]) -> None:
         self.missing: list[Missing] = []  # whose settings the table lacks
-        self._written: dict[str, str] = {}  # what the file has in place of each value
         self.table: dict[str, Any] = self._expand_table(table, ())
 
     def check(self, label: str) -> None:
         """Raise `ConfigError` if values are missing."""
         if self.missing:
             raise ConfigError(f"{label}: " + "; ".join(map(str, self.missing)))
-
-    def hide(self, text: str) -> str:
-        """Return a message with the references in place of the values, which may be secret."""
-        for value in sorted(self._written, key=len, reverse=True):
-            if len(value) >= _SHORTEST_HIDDEN:
-                text = text.replace(value, self._written[value])
-        return text
 
     def _expand_table(self, table: Mapping[str, Any], position: Position) -> dict[str, Any]:
         expanded = {
@@ -97,7 +89,7 @@ class References:
         return self._note(value, reference)
 
     def _note(self, value: str, written: str) -> str:
-        self._written[value] = written
+        hide_value(value, written)
         return value
 
 

@@ -10,7 +10,7 @@ from eventonce.sinks.file import FileSink
 from eventonce.sinks.function import load_function
 from eventonce.urls import file_name, read_scheme
 
-__all__ = ["check_sink", "open_carrier", "open_sink"]
+__all__ = ["check_sink", "driver_extra", "open_carrier", "open_sink"]
 
 # By scheme: the module with its `open_url(url)`, and the extra that installs its driver.
 _MODULES = {
@@ -46,6 +46,11 @@ def open_sink(url: str) -> Sink | Callable[..., Any]:
 def check_sink(url: str) -> str:
     """Return the scheme of a sink, or an empty string for a file. Raise `ConfigError` if it is neither."""
     return read_scheme(url, _FORMS, "sink")
+
+
+def driver_extra(url: str) -> str:
+    """Return the extra that installs the driver of a sink, or an empty string."""
+    return _MODULES.get(check_sink(url), ("", ""))[1]
 
 
 def open_carrier(url: str) -> Carrier:

@@ -1,8 +1,8 @@
 """Batching: events sent in as few calls as possible, in the order of their groups, and retried if that may help."""
 
-import random
 from collections.abc import Iterable, Sequence
 
+from eventonce.backoff import jitter
 from eventonce.clock import Clock
 from eventonce.errors import EventRejected, SinkDown, SinkError, SinkUnusable
 from eventonce.event import Event
@@ -246,8 +246,7 @@ class BatchSender:
 
 def pause(attempts: int) -> int:
     """Return the milliseconds to wait after a number of attempts."""
-    longest = min(_FIRST_PAUSE * 2 ** min(attempts - 1, 10), _LONGEST_PAUSE)
-    return random.randint(longest // 2, longest)  # noqa: S311  # jitter, not a secret
+    return jitter(min(_FIRST_PAUSE * 2 ** min(attempts - 1, 10), _LONGEST_PAUSE))
 
 
 def raise_if_unusable(results: Sequence[Exception | None]) -> Sequence[Exception | None]:

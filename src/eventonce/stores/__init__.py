@@ -9,7 +9,7 @@ from eventonce.ports import Store
 from eventonce.stores.url import redact_url
 from eventonce.urls import read_scheme
 
-__all__ = ["check_url", "has_server", "open_store", "store_file"]
+__all__ = ["check_url", "driver_extra", "has_server", "open_store", "store_file"]
 
 # The module of each scheme, whose `open_url(url, clock, create)` opens the store, and the extra with its driver.
 _MODULES = {
@@ -20,6 +20,7 @@ _MODULES = {
     "rediss": ("redis.store", "redis"),
     "unix": ("redis.store", "redis"),
     "dynamodb": ("dynamodb.store", "dynamodb"),
+    "s3": ("s3.store", "aws"),
     "postgresql": ("postgres.store", "postgres"),
     "postgres": ("postgres.store", "postgres"),
 }
@@ -31,6 +32,7 @@ _FORMS = {
     "rediss": "rediss://HOST",
     "unix": "unix:///SOCKET",
     "dynamodb": "dynamodb://TABLE",
+    "s3": "s3://BUCKET/PREFIX",
     "postgresql": "postgresql://HOST/DATABASE",
     "postgres": "postgresql://HOST/DATABASE",
 }
@@ -62,7 +64,12 @@ def check_url(url: str) -> None:
 
 def has_server(url: str) -> bool:
     """Return whether the store of a URL needs a server."""
-    return bool(_MODULES.get(url.partition(":")[0], ("", ""))[1])
+    return bool(driver_extra(url))
+
+
+def driver_extra(url: str) -> str:
+    """Return the extra that installs the driver of a store, or an empty string."""
+    return _MODULES.get(url.partition(":")[0], ("", ""))[1]
 
 
 def store_file(url: str) -> str | None:

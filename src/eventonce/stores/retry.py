@@ -1,10 +1,10 @@
 """Retries of calls to a server that does not answer, for as long as the lease at stake allows."""
 
 import logging
-import random
 from collections.abc import Callable
 from typing import TypeVar
 
+from eventonce.backoff import jitter
 from eventonce.clock import Clock
 from eventonce.errors import StoreBusy, StoreError, describe
 from eventonce.text import one_line
@@ -38,5 +38,5 @@ def call_with_retries(operation: Callable[[], Result], clock: Clock, timeout: in
             if reported:
                 _log.warning("the store answers again, after %d s", (clock.steady() - started_at) // 1000)
             return answer
-        clock.sleep(random.randint(pause // 2, pause))  # noqa: S311  # jitter, not a secret
+        clock.sleep(jitter(pause))
         pause = min(2 * pause, _LONGEST_PAUSE)

@@ -1,5 +1,6 @@
 """Reading the URL of a store, and showing it without secrets."""
 
+import re
 from collections.abc import Mapping
 from typing import NoReturn
 
@@ -51,6 +52,17 @@ def parse_timeout(text: Duration, label: str = "store") -> int:
     if not timeout:
         raise ConfigError(f"{label}: timeout=0 would give no server time to answer; write it like 5s")
     return timeout
+
+
+def is_address(endpoint: str) -> bool:
+    """Return whether this is the address of an HTTP server."""
+    from urllib.parse import urlsplit
+
+    try:
+        port = urlsplit(endpoint).port
+    except ValueError:
+        return False
+    return port != 0 and re.match(r"https?://[^/]", endpoint) is not None
 
 
 def without(url: str, *names: str) -> str:

@@ -190,7 +190,7 @@ class Trial:
             while time.monotonic() < deadline:
                 outcome = _run(once, [event or self._event], self._handler)[0]
                 retry = outcome.kind in (OutcomeKind.BUSY, OutcomeKind.UNKNOWN) or isinstance(outcome.error, LeaseLost)
-                failed = outcome.kind in (OutcomeKind.REJECTED, OutcomeKind.FAILED) and not retry
+                failed = outcome.kind in (OutcomeKind.REJECTED, OutcomeKind.UNROUTED, OutcomeKind.FAILED) and not retry
                 if outcome.error is not None and (failed or isinstance(outcome.error, StoreUnusable)):
                     raise outcome.error
                 if not retry:

@@ -2,10 +2,8 @@
 
 from collections import Counter
 
-from eventonce.claims.outcome import Outcome, OutcomeKind
+from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.text import counted
-
-_GOOD = (OutcomeKind.PROCESSED, OutcomeKind.DUPLICATE, OutcomeKind.STALE, OutcomeKind.EXPIRED)
 
 
 class OutcomeCounts:
@@ -15,11 +13,13 @@ class OutcomeCounts:
         self._kinds: Counter[OutcomeKind] = Counter()
         self._differing = 0
         self._dead = 0
+        self._good = True
 
     def add(self, outcome: Outcome, *, dead: bool) -> None:
         """Count one delivery that has ended."""
         self._kinds[outcome.kind] += 1
         self._dead += dead
+        self._good = self._good and outcome.action is Action.ACK
         self._differing += outcome.first is not None and outcome.first.differs is True
 
     @property
@@ -29,7 +29,7 @@ class OutcomeCounts:
     @property
     def good(self) -> bool:
         """True if every event took effect, or was rightly left out."""
-        return all(kind in _GOOD for kind in self._kinds)
+        return self._good
 
     def as_dict(self) -> dict[str, int]:
         """Return the count of each outcome, and of the dead letters."""

@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from eventonce.dead_letters import open_box
 from tests.missing import missing
+from tests.servers import Postgres
 
 APP = """
 import json, os, sys, time
@@ -62,6 +64,7 @@ class Runtime:
         self._server: ThreadingHTTPServer | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self.rounds = 0
+        self.handler = "app.handler"
 
     def invoke(self, event: Any, seconds: float = 60) -> Reply | None:
         """Start the function if necessary, and return its response, or None if it exceeded its time."""
@@ -74,6 +77,12 @@ class Runtime:
                 self.kill()
                 return None
             return self._replies.pop(name)
+
+    def exit_code(self) -> int:
+        """Start the function, which ends by itself, and return its exit code."""
+        self._start()
+        assert self._process is not None
+        return self._process.wait(60)
 
     def kill(self) -> None:
         if self._process is not None:
@@ -99,7 +108,7 @@ class Runtime:
         own = {"AWS_LAMBDA_RUNTIME_API": f"127.0.0.1:{port}", "ROUND": str(self.rounds), "LAMBDA_TASK_ROOT": "."}
         with (self._folder / "log.txt").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "awslambdaric", "app.handler"],
+                [sys.executable, "-m", "awslambdaric", self.handler],
                 cwd=self._folder,
                 env={**os.environ, **own},
                 stdout=log,
@@ -250,3 +259,93 @@ def test_what_a_time_out_killed_runs_again_soon(runtime: Runtime, effects: Effec
     assert runtime.invoke(batch) == Reply("response", {"batchItemFailures": []})
     assert effects().count("end 1") == 1  # it was committed before the time ran out
     assert [each for each in effects() if each.startswith("end")] == ["end 0", "end 1", "end 2", "end 3"]
+
+
+POISON = """
+import os
+from eventonce import Once
+
+once = Once("sqlite:///claims.db", consumer="billing", max_attempts=2)
+
+
+def handle(event):
+    with open("effects.txt", "a") as file:
+        file.write(f"begin {event.id}\\n")
+    if event.data.get("kills"):
+        os._exit(1)
+
+
+handler = once.aws_lambda(handle, dead_letters="sqlite:///dead.db")
+"""
+
+
+@pytest.mark.long
+def test_an_event_that_kills_its_function_ends_as_a_dead_letter(
+    runtime: Runtime, effects: Effects, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(POISON)
+    batch = sqs(bridge("1"), bridge("2", kills=True), bridge("3"))
+    replies = []
+    for _ in range(12):  # a slow start may take an invocation's time too
+        replies.append(runtime.invoke(batch, seconds=3))
+        if replies[-1] == Reply("response", {"batchItemFailures": []}):
+            break
+        time.sleep(1.2)  # until the claims of a dead function expire
+    assert replies[-1] == Reply("response", {"batchItemFailures": []})
+    assert "begin 1" in effects()
+    assert effects().count("begin 3") == 1
+    assert effects().count("begin 2") <= 3  # once in company, which counts for none of them, and twice alone
+    (letter,) = open_box(f"sqlite:///{tmp_path}/dead.db").letters()
+    assert (letter.event_id or letter.origin["message"], letter.attempts) == ("2", 2)
+    assert "its worker died each time" in letter.reason
+
+
+PIPELINE_APP = """
+def charge(event) -> dict:
+    with open("effects.txt", "a") as file:
+        file.write(f"begin {event.id}\\n")
+    if event.data.get("fails"):
+        raise ValueError("no money")
+    return {"charged": event.id}
+"""
+
+
+def test_a_pipeline_file_is_a_whole_function(
+    runtime: Runtime, effects: Effects, tmp_path: Path, postgres_server: Postgres
+) -> None:
+    store = postgres_server.url()
+    (tmp_path / "app.py").write_text(PIPELINE_APP)
+    (tmp_path / "pipeline.toml").write_text(
+        f"""
+consumer     = "{tmp_path.name}"
+store        = "{store}"
+sink         = "python:app:charge"
+dead_letter  = "store"
+max_attempts = 2
+
+[[rule]]
+name     = "orders"
+key      = "id"
+remember = "result"
+"""
+    )
+    runtime.handler = "eventonce.lambda_function.handler"
+    for _ in range(2):
+        assert runtime.invoke(bridge("1")) == Reply("response", {"charged": "1"})
+    batch = sqs(bridge(f"{tmp_path.name}-2", fails=True), bridge("3"))
+    first, second = runtime.invoke(batch), runtime.invoke(batch)
+    assert first == Reply("response", {"batchItemFailures": [{"itemIdentifier": f"m-{tmp_path.name}-2"}]})
+    assert second == Reply("response", {"batchItemFailures": []})
+    assert effects() == ["begin 1", f"begin {tmp_path.name}-2", "begin 3", f"begin {tmp_path.name}-2"]
+    letters = [each for each in open_box(store).letters() if each.event_id or b"no" in each.body]
+    assert any(f"{tmp_path.name}-2".encode() in each.body and each.attempts == 2 for each in letters)
+
+
+def test_a_pipeline_file_with_a_mistake_is_one_sentence_in_the_log(runtime: Runtime, tmp_path: Path) -> None:
+    (tmp_path / "pipeline.toml").write_text('store = "memory:"\nsink = "python:nowhere:charge"\n')
+    runtime.handler = "eventonce.lambda_function.handler"
+    assert runtime.exit_code() == 2
+    log = (tmp_path / "log.txt").read_text()
+    assert "sink: python:nowhere:charge: module 'nowhere' cannot be imported" in log
+    assert log.count("nowhere:charge") == 1
+    assert "Traceback" not in log

@@ -121,7 +121,8 @@ def test_a_queue_and_dead_letters(
         source.ack(deliveries[:1])
         source.retry(deliveries[1], 0)
     assert called == allowed(**places)
-    assert allowed(**places, function=True) == {"sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage"}
+    reads = {"sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage"}
+    assert allowed(**places, function=True) == {*reads, "sqs:GetQueueUrl", "sqs:SendMessage"}
 
 
 def test_a_kinesis_stream(ministack: Ministack, name: str, create: Callable[..., Any], called: set[str]) -> None:

@@ -20,7 +20,7 @@ VERBS = [
     "demo", "run", "check", "key", "presets", "audit", "advise", "peek", "forget", "sweep", "setup", "template", "send",
     "completion", "explain", "top", "redrive",
 ]  # fmt: skip
-OUTCOMES = ["processed", "duplicate", "busy", "stale", "expired", "failed", "rejected", "unknown"]
+OUTCOMES = ["processed", "duplicate", "busy", "stale", "expired", "failed", "rejected", "unknown", "unrouted"]
 Finished = subprocess.CompletedProcess[str]
 Command = Callable[..., Finished]
 

@@ -29,8 +29,8 @@ from eventonce.errors import ConfigError, LeaseLost, StoreError, StoreUnusable
 from eventonce.event.keys import Key
 from eventonce.stores.dynamodb.layout import Layout
 from eventonce.stores.dynamodb.store import DynamoDBStore
-from eventonce.stores.dynamodb.time import ServerTime
 from eventonce.stores.dynamodb.transaction import TransactionRefused, Writes, size
+from eventonce.stores.server_time import ServerTime
 from eventonce.testing import FaultProxy, ManualClock
 from eventonce.testing.contract import LONG, SHORT, claim, finish, key, keys, release
 from eventonce.testing.faults import Skewed

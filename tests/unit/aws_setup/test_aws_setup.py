@@ -15,9 +15,11 @@ from botocore.stub import Stubber
 from eventonce import ConfigError
 from eventonce.aws_setup.account import Account
 from eventonce.aws_setup.apply import look
+from eventonce.aws_setup.apply_function import function_steps
 from eventonce.aws_setup.cloudformation import cloudformation, sam
 from eventonce.aws_setup.plan import Bus, QueueResource, SetupPlan, Topic, make_plan
 from eventonce.aws_setup.queue import changes, desired_attributes
+from eventonce.aws_setup.step import SetupStep
 from eventonce.aws_setup.terraform import terraform
 from eventonce.clients.aws import AwsUrl
 from eventonce.errors import EventOnceError
@@ -28,8 +30,8 @@ ORDERS = {"name": "orders", "match": {"source": ["com.example.orders"]}}
 RIDES = {"name": "rides", "match": {"source": ["com.example.rides"]}}
 
 
-def planned(*, function: bool = False, **table: Any) -> SetupPlan:
-    return make_plan(settings({"source": "sqs://in", **table}, "pipeline.toml"), function=function)
+def planned(*, in_lambda: bool = False, **table: Any) -> SetupPlan:
+    return make_plan(settings({"source": "sqs://in", **table}, "pipeline.toml"), function=in_lambda)
 
 
 def dead(plan: SetupPlan) -> str:
@@ -79,7 +81,7 @@ def test_dead_letters_that_sqs_would_not_take(source: str, letters: str, expecte
 def test_messages_are_hidden_for_a_lease_and_for_six_timeouts_of_a_function(
     lease: str, function: bool, expected: int
 ) -> None:
-    source = planned(lease=lease, function=function).source
+    source = planned(lease=lease, in_lambda=function).source
     assert source is not None
     assert source.visibility == expected
 
@@ -142,6 +144,13 @@ LONG = [{"name": f"r{number}", "match": {"source": [f"com.example.{number:040}"]
         ({"aws": {"rule": "my shop"}}, "aws: rule: 'my shop' is not a valid rule name"),
         ({"aws": {"pattern": {"source": "x"}}}, "aws: pattern: source: must be a list"),
         ({"aws": {"buss": "x"}}, "unknown field `buss`"),
+        ({"function": {"name": "my shop"}}, "function: name: 'my shop' is not a valid function name"),
+        ({"function": {}, "consumer": "my shop"}, "'eventonce-my shop' is not a valid function name"),
+        ({"function": {"code": "s3://bucket"}}, "use a zip file or s3://BUCKET/KEY"),
+        ({"function": {"memory": 64}}, "64 is not between 128 and 10240 MB"),
+        ({"function": {}, "source": "-"}, "nothing invokes it; name a queue or a stream as source, or a rule"),
+        ({"function": {}, "source": "http://localhost:8080/"}, "http://localhost:8080/ cannot invoke it"),
+        ({"function": {}, "source": "kinesis://in", "aws": {}, "rule": [ORDERS]}, "leave source out"),
         ({"source": "sqs://a.b"}, "is not a queue name"),
         ({"source": f"sqs://{'a' * 78}"}, "its name is too long"),
         ({"sink": "sqs://in"}, "is the queue for sink and source"),
@@ -311,6 +320,10 @@ PIPELINES = {
     "new-bus": {**FULL, "sink": f"events://{NEW_BUS}"},
     "streams": {"source": "kinesis://in", "sink": "kinesis://next", "store": "dynamodb://claims"},
     "changes": {"source": "dynamodbstreams://orders?region=eu-west-1", "sink": f"kinesis://{STREAM}"},
+    "direct": {**FULL, "source": "-", "function": {"name": "bill", "code": "s3://code/f.zip", "memory": 1024}},
+    "fed": {**FULL, "function": {"architecture": "arm64"}},
+    "kinesis-fed": {"source": "kinesis://in?start=latest", "store": "dynamodb://claims", "function": {}},
+    "table-fed": {"source": "dynamodbstreams://orders", "store": "dynamodb://claims", "function": {}},
 }
 
 
@@ -346,7 +359,7 @@ def test_a_role_may_read_the_stream_that_is_the_source_and_write_to_the_one_that
         "kinesis:DescribeStreamSummary", "kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards",
     ]  # fmt: skip
     assert allowed[json.dumps({"Fn::Sub": f"{at}/next"})] == ["kinesis:PutRecords"]
-    function = cloudformation(planned(**PIPELINES["streams"], function=True), function=True)
+    function = cloudformation(planned(**PIPELINES["streams"], in_lambda=True), function=True)
     assert "kinesis:DescribeStream" in grants(function)[json.dumps({"Fn::Sub": f"{at}/in"})]
 
 
@@ -383,11 +396,62 @@ def test_a_target_is_tried_for_a_day_and_then_kept() -> None:
 
 
 def test_a_function_answers_for_each_event_of_its_batch() -> None:
-    text = sam(planned(function=True, **FULL))
+    text = sam(planned(**PIPELINES["fed"]))
     (function,) = resources(text, "AWS::Serverless::Function")
-    assert function["Events"]["Queue"]["Properties"]["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    (mapping,) = resources(text, "AWS::Lambda::EventSourceMapping")
+    assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
     source = next(each for each in resources(text, "AWS::SQS::Queue") if each["QueueName"] == "in")
     assert source["VisibilityTimeout"] >= 6 * function["Timeout"]
+
+
+def test_a_rule_invokes_a_function_alone() -> None:
+    text = cloudformation(planned(**PIPELINES["direct"]))
+    (rule,) = resources(text, "AWS::Events::Rule")
+    (target,) = rule["Targets"]
+    assert target["Arn"] == {"Fn::GetAtt": ["Function", "Arn"]}
+    assert target["DeadLetterConfig"] == {"Arn": {"Fn::GetAtt": ["UndeliveredQueue", "Arn"]}}
+    (permission,) = resources(text, "AWS::Lambda::Permission")
+    assert permission["SourceArn"] == {"Fn::GetAtt": ["EventRule", "Arn"]}
+    (invocation,) = resources(text, "AWS::Lambda::EventInvokeConfig")
+    assert (invocation["MaximumRetryAttempts"], invocation["MaximumEventAgeInSeconds"]) == (2, 21_600)
+    failed = {"Fn::GetAtt": ["FailedQueue", "Arn"]}
+    assert invocation["DestinationConfig"] == {"OnFailure": {"Destination": failed}}
+    assert grants(text)[json.dumps(failed)] == ["sqs:SendMessage"]
+    (function,) = resources(text, "AWS::Lambda::Function")
+    assert (function["FunctionName"], function["MemorySize"]) == ("bill", 1024)
+    assert function["Code"] == {"S3Bucket": "code", "S3Key": "f.zip"}
+    names = [each["QueueName"] for each in resources(text, "AWS::SQS::Queue")]
+    assert names == ["bill-undelivered", "bill-failed"]
+
+
+@pytest.mark.parametrize(("name", "start"), [("kinesis-fed", "LATEST"), ("table-fed", "TRIM_HORIZON")])
+def test_a_stream_feeds_a_function(name: str, start: str) -> None:
+    text = sam(planned(**PIPELINES[name]))
+    (feed,) = resources(text, "AWS::Lambda::EventSourceMapping")
+    assert feed["StartingPosition"] == start
+    assert feed["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    assert feed["BisectBatchOnFunctionError"]
+    assert feed["MaximumRecordAgeInSeconds"] == 43_200  # what is given up can be read for as long again
+    assert feed["DestinationConfig"]["OnFailure"]["Destination"] == {"Fn::GetAtt": ["FailedQueue", "Arn"]}
+    assert grants(text)['{"Fn::GetAtt": ["FailedQueue", "Arn"]}'] == ["sqs:SendMessage"]
+
+
+def test_a_function_of_its_own_may_write_dead_letters() -> None:
+    text = cloudformation(planned(**PIPELINES["direct"], dead_letter="sqs://letters"))
+    assert grants(text)['{"Fn::GetAtt": ["LettersQueue", "Arn"]}'] == ["sqs:GetQueueUrl", "sqs:SendMessage"]
+
+
+def test_the_table_of_claims_is_protected() -> None:
+    (table,) = resources(cloudformation(planned(**FULL)), "AWS::DynamoDB::Table")
+    assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+    assert table["DeletionProtectionEnabled"]
+
+
+def test_code_on_the_disk_is_a_parameter_of_a_stack_and_a_path_of_sam() -> None:
+    template = json.loads(cloudformation(planned(**PIPELINES["fed"])))
+    assert set(template["Parameters"]) == {"CodeBucket", "CodeKey"}
+    (function,) = resources(sam(planned(**PIPELINES["fed"])), "AWS::Serverless::Function")
+    assert function["CodeUri"] == "function.zip"
 
 
 def checked(program: str, *args: str) -> None:
@@ -399,15 +463,15 @@ def checked(program: str, *args: str) -> None:
 
 def test_cfn_lint_finds_nothing(tmp_path: Path) -> None:
     for name, table in PIPELINES.items():
-        function = planned(**table, function=True)
+        function = planned(**table, in_lambda=True)
         (tmp_path / f"{name}-worker.json").write_text(cloudformation(planned(**table)))
         (tmp_path / f"{name}-function.json").write_text(cloudformation(function, function=True))
-        (tmp_path / f"{name}-sam.json").write_text(sam(function))
+        (tmp_path / f"{name}-sam.json").write_text(sam(planned(**{"function": {"name": "f"}, **table})))
     checked("cfn-lint", *map(str, tmp_path.iterdir()))
 
 
 def configuration(table: dict[str, Any], *, function: bool = False) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(terraform(planned(**table, function=function), function=function))
+    document: dict[str, Any] = json.loads(terraform(planned(**table, in_lambda=function), function=function))
     return document
 
 
@@ -443,7 +507,7 @@ SAME_TYPES = {
 @pytest.mark.parametrize("function", [False, True])
 @pytest.mark.parametrize("name", PIPELINES)
 def test_terraform_makes_what_cloudformation_makes(name: str, *, function: bool) -> None:
-    text = cloudformation(planned(**PIPELINES[name], function=function), function=function)
+    text = cloudformation(planned(**PIPELINES[name], in_lambda=function), function=function)
     made = configuration(PIPELINES[name], function=function)["resource"]
     for kind, (named, ours) in SAME_TYPES.items():
         assert [each[named] for each in resources(text, kind)] == [each["name"] for each in made.get(ours, {}).values()]
@@ -458,6 +522,22 @@ def test_terraform_makes_what_cloudformation_makes(name: str, *, function: bool)
     ]
 
 
+def test_terraform_feeds_a_function() -> None:
+    direct = configuration(PIPELINES["direct"])["resource"]
+    (invoke,) = direct["aws_lambda_function_event_invoke_config"].values()
+    assert (invoke["maximum_retry_attempts"], invoke["maximum_event_age_in_seconds"]) == (2, 21_600)
+    assert invoke["destination_config"] == {"on_failure": {"destination": "${aws_sqs_queue.failed.arn}"}}
+    (permission,) = direct["aws_lambda_permission"].values()
+    assert permission["source_arn"] == "${aws_cloudwatch_event_rule.rule.arn}"
+    made = configuration(PIPELINES["table-fed"])["resource"]
+    (feed,) = made["aws_lambda_event_source_mapping"].values()
+    assert feed["event_source_arn"] == "${data.aws_dynamodb_table.source.stream_arn}"
+    assert feed["destination_config"] == {"on_failure": {"destination_arn": "${aws_sqs_queue.failed.arn}"}}
+    assert feed["bisect_batch_on_function_error"]
+    (function,) = made["aws_lambda_function"].values()
+    assert function["source_code_hash"] == '${filebase64sha256("function.zip")}'
+
+
 def test_terraform_admits_the_rule_alone() -> None:
     policies = configuration(FULL)["resource"]["aws_sqs_queue_policy"]
     assert set(policies) == {"source", "undelivered"}
@@ -469,6 +549,19 @@ def test_terraform_admits_the_rule_alone() -> None:
 
 
 STRANGE: dict[str, Any] = {"detail": {"a.b${x}": ["${c}", "%{d}", "$${e}", 'é"\\n']}}
+
+
+def test_terraform_names_a_queue_of_another_account_exactly() -> None:
+    made = configuration({**PIPELINES["theirs"], "function": {}})["resource"]
+    (feed,) = made["aws_lambda_event_source_mapping"].values()
+    here = "${data.aws_partition.current.partition}:sqs:${data.aws_region.current.id}"
+    assert feed["event_source_arn"] == f"arn:{here}:123456789012:in"
+    (allowed,) = made["aws_iam_role_policy"].values()
+    queues = [each["Resource"] for each in evaluated(allowed["policy"])["Statement"] if "sqs" in str(each["Resource"])]
+    assert queues == [
+        feed["event_source_arn"],
+        "arn:${data.aws_partition.current.partition}:sqs:eu-west-1:210987654321:next",
+    ]
 
 
 def test_plain_text_is_escaped_for_terraform() -> None:
@@ -502,7 +595,7 @@ def test_terraform_reads_every_configuration(tmp_path: Path) -> None:
         for function in (False, True):
             module = f"{name}-{'function' if function else 'worker'}"
             (tmp_path / module).mkdir()
-            text = terraform(planned(**table, function=function), function=function)
+            text = terraform(planned(**table, in_lambda=function), function=function)
             (tmp_path / module / "eventonce.tf.json").write_text(text)
             modules[module] = {"source": f"./{module}"}
     (tmp_path / "main.tf.json").write_text(json.dumps({"module": modules}))
@@ -528,7 +621,7 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
 
     monkeypatch.setattr(AwsUrl, "client", client)
     account = Account()
-    for service in ("sqs", "events", "sts"):
+    for service in ("sqs", "events", "sts", "iam", "lambda", "logs"):
         account._client(PLACE, service)
     yield account, stubs
     account.close()
@@ -580,9 +673,52 @@ def test_an_existing_target_stays(account: Services) -> None:
     assert sent["Id"] == "eventonce-2"  # under the same id the new one would take its place
 
 
+@pytest.fixture
+def creation(account: Services, monkeypatch: pytest.MonkeyPatch) -> SetupStep:
+    """The step that creates a function whose role is new."""
+    monkeypatch.setattr("eventonce.aws_setup.apply_function._POLL", 0)
+    made, stubs = account
+    code = {"name": "bill", "code": "s3://code/f.zip"}
+    table = "dynamodb://claims?region=us-east-1"
+    plan = planned(source="-", store=table, function=code, rule=[ORDERS], aws={"rule": "r"})
+    assert plan.function is not None
+    arn = "arn:aws:iam::123456789012:role/bill"
+    role = {"Arn": arn, "RoleName": "bill", "Path": "/", "RoleId": "r" * 16, "CreateDate": "2026-01-01T00:00:00Z"}
+    stubs["sts"].add_response("get_caller_identity", {"Account": "123456789012", "Arn": arn})
+    stubs["logs"].add_response("describe_log_groups", {"logGroups": [{"logGroupName": "/aws/lambda/bill"}]})
+    stubs["lambda"].add_client_error("get_function_configuration", "ResourceNotFoundException")
+    stubs["iam"].add_response("get_role", {"Role": role})
+    stubs["iam"].add_client_error("get_role_policy", "NoSuchEntity")
+    steps = function_steps(plan, plan.function, made)
+    _, allow, create = next(steps), next(steps), next(steps)
+    assert (allow.verb, create.verb) == ("change", "create")
+    stubs["iam"].add_response("get_role", {"Role": role})
+    return create
+
+
+def test_a_new_role_takes_a_moment_to_be_known(account: Services, creation: SetupStep) -> None:
+    _, stubs = account
+    refusal = "The role defined for the function cannot be assumed by Lambda."
+    stubs["lambda"].add_client_error("create_function", "InvalidParameterValueException", refusal)
+    stubs["lambda"].add_response("create_function", {"FunctionName": "bill"})
+    for state in ("Pending", "Active"):
+        stubs["lambda"].add_response("get_function_configuration", {"State": state})
+    assert creation.apply is not None
+    creation.apply()
+    stubs["lambda"].assert_no_pending_responses()
+
+
+def test_code_that_lambda_refuses_is_not_sent_again(account: Services, creation: SetupStep) -> None:
+    _, stubs = account
+    stubs["lambda"].add_client_error("create_function", "InvalidParameterValueException", "a non-empty zip")
+    assert creation.apply is not None
+    with pytest.raises(EventOnceError, match="a non-empty zip"):
+        creation.apply()
+
+
 def test_pods_of_eks_may_take_the_role_of_a_worker() -> None:
     (worker,) = resources(cloudformation(planned(**FULL)), "AWS::IAM::Role")
-    (function,) = resources(cloudformation(planned(**FULL, function=True), function=True), "AWS::IAM::Role")
+    (function,) = resources(cloudformation(planned(**FULL, in_lambda=True), function=True), "AWS::IAM::Role")
     allowed = [each["AssumeRolePolicyDocument"]["Statement"][0]["Action"] for each in (worker, function)]
     assert allowed == [["sts:AssumeRole", "sts:TagSession"], ["sts:AssumeRole"]]
 

@@ -13,6 +13,7 @@ TABLE = {
     "failed": "retry",
     "unknown": "retry",
     "rejected": "dead-letter",
+    "unrouted": "ack",
 }
 
 
@@ -27,6 +28,7 @@ def test_each_kind_has_one_action(kind: str, action: str) -> None:
 
 
 @pytest.mark.parametrize("kind", list(OutcomeKind))
-def test_only_a_failure_can_be_final(kind: OutcomeKind) -> None:
-    expected = Action.DEAD_LETTER if kind is OutcomeKind.FAILED else settle(kind)
+def test_only_what_failed_or_has_no_handler_can_be_final(kind: OutcomeKind) -> None:
+    can_be = kind in (OutcomeKind.FAILED, OutcomeKind.UNROUTED)
+    expected = Action.DEAD_LETTER if can_be else settle(kind)
     assert settle(kind, final=True) is expected

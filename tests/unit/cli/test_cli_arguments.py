@@ -16,7 +16,7 @@ from eventonce.text import counted
 NAMES = [name for group in VERBS.values() for name in group]
 PIPELINES = [
     *("run", "explain", "peek", "key", "redrive", "forget", "sweep"),
-    *("audit", "dedupe", "check", "setup", "template", "publish"),
+    *("audit", "dedupe", "check", "setup", "template", "package", "publish"),
 ]
 RULES = """
 store = "sqlite:///claims.db"

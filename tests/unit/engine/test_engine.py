@@ -1172,7 +1172,7 @@ def test_a_transaction_without_a_claim_is_refused(bench: Bench) -> None:
         ({"hooks": Hook()}, "hooks: .* is not a list; pass hooks in a list, such as"),
         ({"ignroe": ["at"]}, "^Once: unknown setting 'ignroe'; did you mean 'ignore'"),
         ({"xyz": 1}, "^Once: unknown setting 'xyz'; use store, consumer, rules, key"),
-        ({"store_password": b"secret"}, "^store_password: is of type bytes; use a string"),
+        ({"store_password": b"secret"}, "^store_password: is of type bytes; pass a string"),
         ({"window": "40000d"}, "window: '40000d' is over the limit of 36500d; use a shorter one"),
         ({"rules": "missing.toml"}, "missing.toml: cannot be read"),
         ({"rules": [Rule(name="a"), Rule(name="a")]}, "rule 'a' exists twice"),

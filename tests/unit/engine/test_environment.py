@@ -111,6 +111,7 @@ def test_disabled_is_for_tests(monkeypatch: pytest.MonkeyPatch) -> None:
         ("rediss://a,b/0", "rediss://:p%40%2F%3A%3F@a,b/0"),
         ("unix:///run/redis.sock", "unix://:p%40%2F%3A%3F@/run/redis.sock"),
         ("postgresql://me@host/db", "postgresql://me:p%40%2F%3A%3F@host/db"),
+        ("redis://host?client_name=a@b", "redis://:p%40%2F%3A%3F@host?client_name=a@b"),
     ],
 )
 def test_a_password_stands_apart(url: str, whole: str) -> None:
@@ -122,13 +123,15 @@ def test_a_password_stands_apart(url: str, whole: str) -> None:
     ("url", "password", "reason"),
     [
         ("redis://me:other@host", "p", "has a password already"),
+        ("redis://host?password=other", "p", "has a password already"),
+        ("redis://host", b"p", "store_password: is of type bytes"),
         ("sqlite:///a.db", "p", "sqlite: takes no password"),
         ("memory:", "p", "memory: takes no password"),
         ("dynamodb://table", "p", "dynamodb: takes no password"),
         ("redis://host", " ", "store_password: is empty"),
     ],
 )
-def test_a_password_that_does_not_fit(url: str, password: str, reason: str) -> None:
+def test_a_password_that_does_not_fit(url: str, password: Any, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         Once(url, store_password=password)
     assert "other" not in reason

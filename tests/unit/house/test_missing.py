@@ -9,6 +9,7 @@ from tests.missing import missing, need
 
 TESTS = Path(__file__).parents[2]
 ALLOWED = {  # where tests may be skipped in CI as well, and why nothing is lost by it
+    "integration/aws_setup/test_package.py": "a package runs only on the machines that Lambda has",
     "integration/cli/test_cli_bad_input.py": "only Linux lets root drop what a file's rights do not stop",
     "unit/house/test_benchmarks.py": "only Linux counts in /proc what a process has computed",
     "unit/house/test_samples_beside.py": "tests/data has samples for the same",

@@ -1,5 +1,7 @@
 """Values of a pipeline file from outside it: variables, defaults, files, and what stays as it is written."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,12 @@ from eventonce.lint import Lint
 from eventonce.rules import load_rules
 from eventonce.rules.references import References
 from eventonce.settings import load, load_for_command
+from eventonce.text import hide_value, without_hidden
 
 
 @pytest.fixture(autouse=True)
 def variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("eventonce.text._hidden", {})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOST", "db.example")
     monkeypatch.setenv("EMPTY", "")
@@ -155,3 +159,45 @@ def test_the_order_is_option_file_environment(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("EVENTONCE_THREADS", "many")
     with pytest.raises(ConfigError, match="threads: must be a whole number"):
         load_for_command("p.toml")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("store", "password=hunter2 host=database.internal.example.com port=5432 dbname=billing"),
+        ("lease", "hunter\\2"),
+        ("lease", 'hunter"2'),
+        ("window", "hünter2"),
+        ("dead_letter", "hunter2"),
+    ],
+)
+def test_no_message_shows_a_value_that_is_cut_or_escaped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: str, value: str
+) -> None:
+    monkeypatch.setenv("VALUE", value)
+    (tmp_path / "p.toml").write_text(f'{setting} = "${{VALUE}}"')
+    (tmp_path / "e.jsonl").write_text('{"id": "1"}')
+    for words in (["check", "p.toml"], ["check", "p.toml", "--json"], ["run", "p.toml", "--source", "e.jsonl"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "eventonce", *words], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 2, words
+        assert not any(part in done.stdout + done.stderr for part in ("unter", "database.internal"))
+        assert "${VALUE}" in done.stdout + done.stderr or setting == "store"
+
+
+def test_hidden_values_are_replaced_wherever_they_are() -> None:
+    hide_value("https://user:hunter2@example.com/a/long/path", "${URL}")
+    assert without_hidden("x https://user:hunter2@example.com/a/long/path y") == "x ${URL} y"
+    assert without_hidden("cut: 'https://user:hunter2@exam'") == "cut: '${URL}'"
+    assert without_hidden("https://user:hun2 is another") == "https://user:hun2 is another"
+    assert without_hidden("https://user:hunter2@other.com/") == "https://user:hunter2@other.com/"
+    hide_value("abc", "${SHORT}")
+    assert without_hidden("abc") == "abc"
+
+
+def test_check_finds_a_password_that_does_not_fit(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text('store = "sqlite:///a.db"\nstore_password = "${SECRET}"')
+    (finding,) = Lint("p.toml").findings
+    assert (finding.line, finding.level) == (2, "error")
+    assert "sqlite: takes no password" in finding.text

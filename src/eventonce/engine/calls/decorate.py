@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import structs
@@ -33,11 +33,15 @@ from eventonce.engine.drivers import Flow, StoreCalls
 from eventonce.engine.handler import Handler
 from eventonce.engine.options import at_least_one
 from eventonce.engine.order import RunLimits
+from eventonce.engine.routing import Condition, Route, add_route
 from eventonce.engine.steps import Batch, Engine
 from eventonce.errors import ConfigError
 from eventonce.event.values import return_restorer
 from eventonce.rules import CompiledRule
 from eventonce.rules.rule import Rule
+
+if TYPE_CHECKING:
+    from eventonce.rules.pattern import Pattern
 
 
 class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +84,7 @@ class Workshop(NamedTuple):
     batch: int  # calls that are claimed together
     flow: Callable[[Sequence[object], Handler, RunLimits], Flow[list[Outcome[Any]]]]
     running: RunningCalls
+    routes: list[Route]  # what it has registered for some events each
     names: dict[str, Any]  # of the functions that it has decorated, to what tells them apart
 
 
@@ -88,18 +93,49 @@ class Workshop(NamedTuple):
 
 def decorate_handler(workshop: Workshop, function: Any) -> Decorated:
     """Return a decorated handler of events."""
+    function, plain = _function_for_events(function, "@once")
+    _refuse_second(workshop, full_name(plain))
+    method = _as_method(workshop, plain) if _is_method(function, plain) else None
+    handler = method or workshop.prepare(plain)
+    return _handler_of_events(workshop, function, handler, method or _method_if_any(workshop, plain))
+
+
+def decorate_route(workshop: Workshop, condition: Condition, pattern: "Pattern | None", function: Any) -> Decorated:
+    """Return a decorated handler of events, registered for those that fit a condition."""
+    function, plain = _function_for_events(function, "@once.on")
+    name = full_name(plain)
+    if _is_method(function, plain):
+        bound = f"shop.{name.rpartition('.')[2]}"
+        raise ConfigError(f"@once.on: {name} is a method, of no instance yet; register it bound: once.on(...)({bound})")
+    if "" in workshop.names:
+        raise ConfigError(
+            f"this Once decorates {workshop.names['']} for all events; write @once.on(...) above it as well"
+        )
+    handler = workshop.prepare(plain)
+    add_route(workshop.routes, Route(name, condition, pattern, handler.call, handler.is_async, handler.restore))
+    return _handler_of_events(workshop, function, handler, None)
+
+
+def _function_for_events(function: Any, decorator: str) -> tuple[Any, Any]:
+    """Return the function of a handler, and what is inside a static or class method. Refuse what cannot be one."""
     function = getattr(function, "eventonce_handler", function)  # a decorated one must not claim twice
     plain = _inner(function)
-    _refuse_misfit("@once", _misfit(plain, "@once"))
+    _refuse_misfit(decorator, _misfit(plain, decorator))
     _refuse_lambda_handler(plain)
-    _refuse_second(workshop, full_name(plain))
-    is_method = class_name(plain) is not None and type(function) is not staticmethod and _first_name(plain) in RECEIVERS
-    method = _as_method(workshop, plain) if is_method or type(function) is classmethod else None
-    handler = method or workshop.prepare(plain)
+    return function, plain
+
+
+def _is_method(function: Any, plain: Any) -> bool:
+    if type(function) is classmethod:
+        return True
+    return class_name(plain) is not None and type(function) is not staticmethod and _first_name(plain) in RECEIVERS
+
+
+def _handler_of_events(workshop: Workshop, function: Any, handler: Handler, method: Handler | None) -> Decorated:
     runner = EventRunner(
         workshop.engine,
         handler,
-        method or _method_if_any(workshop, plain),
+        method,
         workshop.limits,
         workshop.store_calls,
         workshop.batch_type,
@@ -123,11 +159,16 @@ def _method_if_any(workshop: Workshop, plain: Any) -> Handler | None:
 
 def _refuse_second(workshop: Workshop, name: str) -> None:
     """Refuse a second handler: under one consumer each would take the other's events for done."""
+    if workshop.routes:
+        raise ConfigError(
+            f"this Once routes its events, as to {workshop.routes[0].name}; write @once.on(...) above {name} as well"
+        )
     first = workshop.names.setdefault("", name)
     if first != name:
         raise ConfigError(
             f"this Once decorates {first} already, and {name} would split the events with it; "
-            'give each handler a Once with a consumer of its own: Once(..., consumer="mail")'
+            'write @once.on("Order Placed") and the like above each, or give each a Once with a consumer of its own: '
+            'Once(..., consumer="mail")'
         )
 
 

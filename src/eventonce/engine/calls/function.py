@@ -287,15 +287,10 @@ class _EventsDecorated(Decorated):
         self._handler = runner.handler
 
     @property
-    def plain(self) -> Callable[..., Any]:
-        """The function itself, which runs whenever it is called."""
-        plain: Callable[..., Any] = self.__wrapped__
-        return plain
-
-    @property
     def eventonce_handler(self) -> Callable[..., Any]:
         """The function itself, so that whoever runs it elsewhere claims once."""
-        return self.plain
+        plain: Callable[..., Any] = self.__wrapped__
+        return plain
 
     def _bind_to(self, receiver: Any, owner: type) -> Self:
         if self._runner.method is None:  # it takes an event and nothing before it, wherever it is
@@ -322,6 +317,12 @@ class _EventsDecorated(Decorated):
 
 class EventHandler(_EventsDecorated, Generic[E, T]):
     """A decorated `def` handler of events."""
+
+    @property
+    def plain(self) -> Callable[..., T]:
+        """The function itself, which runs whenever it is called."""
+        plain: Callable[..., T] = self.__wrapped__
+        return plain
 
     @overload
     def __call__(self, event: E | Incoming, /) -> T | None: ...
@@ -350,7 +351,7 @@ class EventHandler(_EventsDecorated, Generic[E, T]):
 
     def _run(self, event: object) -> Outcome[Any]:
         runner = self._runner
-        job = runner.engine.reader.read(0, event, self._handler.restore)
+        job = runner.engine.reader.read(0, event, self._handler)
         return run_one(
             runner.engine, self._handler, runner.limits, event, job, runner.store_calls, runner.batch_type
         ).outcome
@@ -358,6 +359,12 @@ class EventHandler(_EventsDecorated, Generic[E, T]):
 
 class AsyncEventHandler(_EventsDecorated, Generic[E, T]):
     """A decorated `async def` handler of events."""
+
+    @property
+    def plain(self) -> Callable[..., Coroutine[Any, Any, T]]:
+        """The function itself, which runs whenever it is called."""
+        plain: Callable[..., Coroutine[Any, Any, T]] = self.__wrapped__
+        return plain
 
     @overload
     async def __call__(self, event: E | Incoming, /) -> T | None: ...

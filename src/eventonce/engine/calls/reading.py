@@ -1,7 +1,7 @@
 """Reading: a bound call becomes a job, with its rule and key."""
 
 from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -11,10 +11,12 @@ from eventonce.engine.jobs import Job, RefusedEvent
 from eventonce.engine.reading import ItemReader
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.event.event import Restore
 from eventonce.event.keys import Digester, Key
 from eventonce.rules import CompiledRule, Keyed
 from eventonce.rules.rule import read_version
+
+if TYPE_CHECKING:
+    from eventonce.engine.handler import Handler
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -84,7 +86,7 @@ class BoundCall(msgspec.Struct, Generic[T_co], frozen=True, eq=False):
 class CallReader(ItemReader):
     """Reads bound calls, and makes their keys."""
 
-    def read(self, position: int, item: object, restore: Restore | None = None) -> Job | RefusedEvent:
+    def read(self, position: int, item: object, handler: "Handler | None" = None) -> Job | RefusedEvent:
         """Return the job for a call, or the reason why it cannot become one."""
         assert isinstance(item, BoundCall)
         rule, key = item.scope.rule, None
@@ -103,6 +105,7 @@ class CallReader(ItemReader):
             return RefusedEvent(position, None, endings.refused(reason, rule, None))
         event = CallEvent(data=None, type=rule.name, args=item.args, kwargs=item.kwargs)
         keys = (keyed.key,) if keyed.old_key is None else keyed.keys
+        restore = None if handler is None else handler.restore
         return Job(position, event, rule, keyed.key, keys, keyed.version, content, restore=restore)
 
     def keys(self, item: object) -> tuple[Key, ...]:

@@ -34,7 +34,7 @@ class CallRunner(msgspec.Struct, frozen=True, eq=False):
 
     def run(self, call: BoundCall[Any]) -> Outcome:
         """Run one call of a `def` function here and now."""
-        job = self.engine.reader.read(0, call, self.handler.restore)
+        job = self.engine.reader.read(0, call, self.handler)
         if isinstance(job, Job) and self.running.refuse_own([job]) and (run := self.running.lead(job)):
             ended: tuple[Ended | RefusedEvent, ...] = ()
             try:
@@ -49,7 +49,7 @@ class CallRunner(msgspec.Struct, frozen=True, eq=False):
         outcomes: list[Outcome] = []
         for first in range(0, len(calls), self.batch):
             batch = calls[first : first + self.batch]
-            arrived = self.engine.reader.read_all(batch, 0, self.handler.restore)
+            arrived = self.engine.reader.read_all(batch, 0, self.handler)
             ended = yield from self._batch(batch, arrived)
             outcomes += [end.outcome for end in ended]
         return outcomes

@@ -1,13 +1,14 @@
 """The items of a DynamoDB table: reads, and conditional writes that return the existing item if they are refused."""
 
-import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
+from eventonce.backoff import jitter
 from eventonce.claims.protocol import Record
 from eventonce.errors import StoreError
 from eventonce.event.keys import Key
-from eventonce.stores.dynamodb.client import RETRYABLE, THROTTLES, DynamoDBClient, RequestRefusal
+from eventonce.stores.aws_client import THROTTLES
+from eventonce.stores.dynamodb.client import RETRYABLE, DynamoDBClient, RequestRefusal
 from eventonce.stores.dynamodb.layout import Item, Layout
 from eventonce.stores.retry import call_with_retries
 
@@ -135,7 +136,7 @@ class Items:
         clock, pause = self.client.clock, _FIRST_PAUSE
         deadline = clock.steady() + timeout
         while clock.steady() + pause <= deadline:
-            clock.sleep(random.randint(pause // 2, pause))  # noqa: S311  # jitter, not a secret
+            clock.sleep(jitter(pause))
             yield True
             pause = min(2 * pause, _LONGEST_PAUSE)
 

@@ -22,7 +22,7 @@ from eventonce.stores.dynamodb.layout import Item, ItemWrite, Layout, call_argum
 from eventonce.stores.dynamodb.table import check_table, create_command, create_table
 from eventonce.stores.dynamodb.transaction import DynamoDBTransaction
 from eventonce.stores.retry import RELEASE_TIMEOUT
-from eventonce.stores.url import count, options, parse_timeout, reject
+from eventonce.stores.url import count, is_address, options, parse_timeout, reject
 
 IN_FLIGHT = 8  # calls at a time
 _TIMEOUT = "5s"
@@ -48,7 +48,7 @@ def open_url(url: str, clock: Clock | None, create: bool, client: Any = None) ->
         reject(url, "credentials do not belong in the URL; set them in the environment, a profile or a role")
     if not re.fullmatch(_TABLE, table) or parts.path.strip("/"):
         reject(url, "names no table; use dynamodb://TABLE?region=REGION")
-    if "endpoint" in query and not _is_address(query["endpoint"]):
+    if "endpoint" in query and not is_address(query["endpoint"]):
         reject(url, "endpoint is not an address; use one like http://localhost:8000")
     return DynamoDBStore(
         table,
@@ -60,14 +60,6 @@ def open_url(url: str, clock: Clock | None, create: bool, client: Any = None) ->
         client=client,
         clock=clock,
     )
-
-
-def _is_address(endpoint: str) -> bool:
-    try:
-        port = urlsplit(endpoint).port
-    except ValueError:
-        return False
-    return port != 0 and re.match(r"https?://[^/]", endpoint) is not None
 
 
 def _layout(url: str, query: dict[str, str]) -> Layout:

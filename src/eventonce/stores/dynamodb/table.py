@@ -3,7 +3,8 @@
 from typing import Any
 
 from eventonce.errors import StoreError, StoreUnusable
-from eventonce.stores.dynamodb.client import Denied, DynamoDBClient
+from eventonce.stores.aws_client import Denied
+from eventonce.stores.dynamodb.client import DynamoDBClient
 from eventonce.stores.dynamodb.layout import Layout
 
 _LOW = 10  # write units a second: a few events

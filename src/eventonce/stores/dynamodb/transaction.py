@@ -9,7 +9,8 @@ from boto3.dynamodb.types import TypeSerializer
 from eventonce.claims import protocol
 from eventonce.claims.protocol import Claim, Commit
 from eventonce.errors import ConfigError, EventOnceError, StoreError
-from eventonce.stores.dynamodb.client import RETRYABLE, THROTTLES, DynamoDBClient, RequestRefusal
+from eventonce.stores.aws_client import THROTTLES
+from eventonce.stores.dynamodb.client import RETRYABLE, DynamoDBClient, RequestRefusal
 from eventonce.stores.dynamodb.layout import Item, Layout, Value, call_arguments
 from eventonce.stores.retry import call_with_retries
 from eventonce.text import type_of

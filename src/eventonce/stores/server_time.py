@@ -1,4 +1,4 @@
-"""An estimate of the server's time. DynamoDB sends its date with every answer, to the second."""
+"""An estimate of the server's time. DynamoDB and S3 send their date with every answer, to the second."""
 
 import threading
 from email.utils import parsedate_to_datetime
