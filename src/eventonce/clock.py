@@ -54,6 +54,10 @@ def duration(value: Duration, setting: str = "duration") -> int:
         if _NUMBER.fullmatch(number):
             remedy = f'write "{number}s" for seconds or "{number}d" for days (in Python also a timedelta)'
             raise ConfigError(f"{setting}: {value!r} has no unit; {remedy}")
+        if millis is not None and millis > LONGEST:
+            raise ConfigError(f"{setting}: {value!r} is over the limit of {LONGEST // _UNITS['d']}d; use a shorter one")
+        if isinstance(value, timedelta):
+            raise ConfigError(f"{setting}: {value!r} is negative; use a timedelta from 0 on")
         raise ConfigError(f"{setting}: {value!r} is not a duration; write it like 500ms, 60s, 15m, 24h or 14d")
     return round(millis)
 

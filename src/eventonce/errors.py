@@ -35,7 +35,7 @@ def describe(error: BaseException | None) -> str:
     try:
         return str(error).encode("utf-8", "backslashreplace").decode()
     except Exception:
-        return f"(a {type(error).__name__} with no message)"
+        return f"({type(error).__name__} with no message)"
 
 
 class EventOnceError(Exception):

@@ -21,11 +21,11 @@ from eventonce.event.keys import canonical
 from eventonce.event.paths import ENVELOPE, Wildcard, constant, ignored_path, plain, quoted, roots
 from eventonce.ports import Checkable
 from eventonce.rules import CompiledRule, Rulebook, identity
-from eventonce.rules.files import explain, toml_text, unknown
+from eventonce.rules.files import explain, toml_text
 from eventonce.rules.ignored import IgnoredFields
 from eventonce.rules.line_index import LineIndex
 from eventonce.rules.preset import rules_of
-from eventonce.rules.references import References
+from eventonce.rules.references import LITERAL, REFERENCE, References
 from eventonce.rules.rule import DEFAULT_WINDOW, Rule, default_name
 from eventonce.rules.rulebook import shared_keys
 from eventonce.settings import (
@@ -43,7 +43,7 @@ from eventonce.settings import (
 from eventonce.sinks import check_sink, open_sink
 from eventonce.sources import check_source
 from eventonce.stores import check_url, has_server, open_store, store_file
-from eventonce.text import counted, without_hidden
+from eventonce.text import counted, unknown, without_hidden
 from eventonce.urls import file_name
 from eventonce.wire import conflicts
 
@@ -128,7 +128,7 @@ class Lint:
         return Rulebook(consumer if isinstance(consumer, str) and consumer else "default", rules, self._identity())
 
     def check_samples(self, samples: Sequence[Event]) -> None:
-        """Check recorded events too: for ignored paths that no event has, and for events without a key."""
+        """Check recorded events too: for ignored paths that no event has, and for missing or equal keys."""
         rulebook = self.rulebook()
         by_rule: dict[str, list[Event]] = {}
         for event in samples:
@@ -153,6 +153,9 @@ class Lint:
         if reasons:
             text = f"{len(reasons)} of {counted(len(events), 'sample')} would be rejected; the first {reasons[0]}"
             self._warn(line, f"rule {rule.name!r}: {text}")
+        elif _share_a_key(rule, events):
+            text = f"all {len(events)} samples have the same key, and they differ; use what identifies each of them"
+            self._warn(line, f"rule {rule.name!r}: key: {text}")
 
     def read_source(
         self, scheme: str, read: Callable[[str], Any], cautions: Callable[[Any, Sequence[Rule]], Sequence[str]]
@@ -220,6 +223,22 @@ class Lint:
             self._try(self._lines.find(entry="store_password"), with_password, store, password)
         self._files()
         self._circle()
+        self._aws_pattern()
+
+    def _aws_pattern(self) -> None:
+        aws = self.table.get("aws")
+        pattern = aws.get("pattern") if isinstance(aws, dict) else None
+        if not isinstance(pattern, dict):
+            return
+        line = self._lines.find("aws", 1, "pattern")
+        self._warn_of_reference(line, "aws: pattern", pattern)
+        if misspelt := _misspelt_field(pattern):
+            self._warn(line, f"aws: pattern: {misspelt}")
+
+    def _warn_of_reference(self, line: int, setting: str, value: Any) -> None:
+        """Warn of a reference where none is replaced."""
+        if reference := _reference(value):
+            self._warn(line, f"{setting}: {reference} stays as it is written here; write the value itself")
 
     def _setting(self, name: str, value: Any) -> None:
         line = self._lines.find("aws", 1) if name == "aws" else self._lines.find(entry=name)
@@ -311,10 +330,8 @@ class Lint:
         warnings: dict[str, str] = {}
         if not isinstance(rule.key, str) and all(map(constant, rule.key)):
             warnings["key"] = "it is equal for all events, so all but the first are dropped; name a field of the event"
-        for name in rule.match or ():
-            near = get_close_matches(name, _TYPICAL, n=1, cutoff=0.8)
-            if near and name not in ENVELOPE:
-                warnings["match"] = f"unknown envelope field {name!r}; did you mean {near[0]!r}?"
+        if misspelt := _misspelt_field(rule.match or {}):
+            warnings["match"] = misspelt
         if rule.max_age is not None and not duration(rule.max_age):
             warnings["max_age"] = "0 drops every event as too old; leave it out, or write it like 15m"
         if rule.replaced() == msgspec.structs.replace(rule, replaces=None):
@@ -329,6 +346,8 @@ class Lint:
         valid: dict[str, Any] = {"name": _name(table)}  # the valid ones among the fields that others depend on
         for name in sorted(table, key=_rank):
             line, value = self._lines.find("rule", number, name), table[name]
+            if name in LITERAL:
+                self._warn_of_reference(line, f"rule {_name(table)!r}: {name}", value)
             if name not in Rule.__struct_fields__:
                 self._error(line, f"rule {number}: {unknown(name, Rule.__struct_fields__)}")
             elif all(need in valid for need in _NEEDS.get(name, ()) if need in table and need != name):
@@ -466,8 +485,33 @@ def _rejection(rule: CompiledRule, event: Event) -> str | None:
     return None
 
 
+def _share_a_key(rule: CompiledRule, events: Sequence[Event]) -> bool:
+    """Return whether events that differ all have one key, most likely by mistake. Versions of a thing may share it."""
+    keyed = [rule.key(event) for event in events]
+    if len({(each.key, each.version) for each in keyed}) != 1:
+        return False
+    return len({rule.content(event) for event in events}) > 1
+
+
 def _occurs(text: str, event: Event) -> bool:
     return bool(IgnoredFields([text]).strip(event) != event.data)
+
+
+def _misspelt_field(pattern: Mapping[str, Any]) -> str | None:
+    """Return what to write if a pattern names a field that is nearly one of an envelope."""
+    for name in sorted(_names(pattern) - ENVELOPE):
+        if near := get_close_matches(name, _TYPICAL, n=1, cutoff=0.8):
+            return f"unknown envelope field {name!r}; did you mean {near[0]!r}?"
+    return None
+
+
+def _reference(value: Any) -> str | None:
+    """Return the first reference, such as `${NAME}`, anywhere in a value."""
+    if isinstance(value, str):
+        match = REFERENCE.search(value)
+        return match and match[0]
+    items = [*value, *value.values()] if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return next(filter(None, map(_reference, items)), None)
 
 
 # --- paths that start at the wrong place ---

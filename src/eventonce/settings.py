@@ -13,7 +13,7 @@ from eventonce.clock import duration
 from eventonce.environment import PREFIX, unknown_variables, variables, with_password
 from eventonce.errors import ConfigError
 from eventonce.rules import Rulebook, identity, read_all
-from eventonce.rules.files import check_names, explain, read_toml, unknown
+from eventonce.rules.files import check_names, explain, read_toml
 from eventonce.rules.references import References
 from eventonce.rules.rule import DEFAULT_WINDOW, OnStoreError, Remember, Rule
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from eventonce.clock import Duration
 else:
     Duration = Any  # msgspec has no union of a string and a timedelta; `duration` checks the value
-from eventonce.text import without_hidden
+from eventonce.text import unknown, without_hidden
 
 _BUS = re.compile(r"[/.\-_A-Za-z0-9]{1,256}")
 _RULE = re.compile(r"[.\-_A-Za-z0-9]{1,64}")

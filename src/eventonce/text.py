@@ -5,6 +5,8 @@ and marks that reorder the letters around them. `str.isprintable` is False for a
 """
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
 _MAX_LENGTH = 500
 _SHORTEST_HIDDEN = 4  # characters of a value
@@ -41,6 +43,19 @@ def safe_json(encoded: str) -> str:
 def _json_escape(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
+
+
+def type_of(value: Any) -> str:
+    """Return the type of a value for a message that says "is", such as `of type int`. None is itself."""
+    return "None" if value is None else f"of type {type(value).__name__}"
+
+
+def unknown(name: str, valid_names: Sequence[str]) -> str:
+    """Return the error for an unknown setting, with the valid name that may have been meant."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, valid_names, n=1)
+    return f"unknown setting {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"use {', '.join(valid_names)}")
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:

@@ -17,6 +17,7 @@ from eventonce.event.formats.headers import NAMING, READABLE
 from eventonce.ports import Admitted
 from eventonce.requests.reading import as_json
 from eventonce.requests.refusal import RequestRefused
+from eventonce.text import type_of
 
 TOLERANCE = "5m"  # how old a signature with a time may be, as Stripe's own libraries have it
 CONTENT = ("content-type", "content-encoding")  # these say how to read a body
@@ -237,7 +238,7 @@ def unauthorized(reason: str, scheme: str = "Signature") -> RequestRefused:
 def _checked(secrets: Sequence[Any], label: str) -> Sequence[str]:
     for number, secret in enumerate(secrets or (None,), 1):
         if secret is not None and not isinstance(secret, str):
-            raise ConfigError(f"auth: {label}: secret {number} is a {type(secret).__name__}; use a string")
+            raise ConfigError(f"auth: {label}: secret {number} is {type_of(secret)}; use a string")
         if secret is None or not secret.strip():
             raise ConfigError(f"auth: {label}: secret {number} is missing or blank; set it, or anybody could sign")
     return secrets

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from eventonce.errors import EventRejected
 from eventonce.event.formats import Carried, gateway, unpack
-from eventonce.text import counted
+from eventonce.text import counted, type_of
 
 Document = Mapping[str, Any]
 EXPECTED = (
@@ -210,5 +210,5 @@ def _describe(event: Any) -> str:
             else "an empty list"
         )
     return {str: "a string", bool: "true or false", int: "a number", type(None): "nothing"}.get(
-        type(event), f"a {type(event).__name__}"
+        type(event), type_of(event)
     )

@@ -16,6 +16,7 @@ from eventonce.event import Event
 from eventonce.event.event import Restore
 from eventonce.event.groups import GroupQueue
 from eventonce.ports import AttemptDetails, Sink
+from eventonce.text import type_of
 
 if TYPE_CHECKING:
     from eventonce.engine.hooks import Hooks
@@ -231,7 +232,7 @@ def _check(function: Any) -> None:
     import inspect
 
     if not callable(function):
-        raise ConfigError(f"the handler is a {type(function).__name__}; pass a function or a sink")
+        raise ConfigError(f"the handler is {type_of(function)}; pass a function or a sink")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError("the handler is a generator, which would never run; return instead of yield")
     _check_arguments(function)

@@ -18,6 +18,8 @@ class Hooks:
     """Calls each hook. The first error of a hook is logged, and no error goes further."""
 
     def __init__(self, hooks: Sequence[Hook]) -> None:
+        if not isinstance(hooks, Sequence):
+            raise ConfigError(f"hooks: {hooks!r:.60} is not a list; pass hooks in a list, such as [hook]")
         for hook in hooks:
             if not isinstance(hook, Hook):
                 raise ConfigError(f"hooks: {hook!r} is not a Hook; subclass eventonce.ports.Hook")

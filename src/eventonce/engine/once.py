@@ -21,6 +21,7 @@ from eventonce.engine.drivers import Flow, StoreCalls, drive, drive_async
 from eventonce.engine.handler import Handler
 from eventonce.engine.jobs import Job, RefusedEvent
 from eventonce.engine.keeper import Keeper
+from eventonce.engine.options import at_least_one, checks_names
 from eventonce.engine.order import RunLimits
 from eventonce.engine.reading import Reader, many
 from eventonce.engine.routing import Route, Router, Unrouted, check_unrouted, make_router
@@ -65,6 +66,7 @@ class Once(Closing, Decorator):
     a string like "60s", or a timedelta.
     """
 
+    @checks_names
     def __init__(
         self,
         store: object = None,
@@ -96,13 +98,13 @@ class Once(Closing, Decorator):
         self._unrouted = unrouted
         self._routes: list[Route] = []  # of the handlers that are registered with `on`
         self._limits = RunLimits(
-            _at_least_one("max_attempts", max_attempts),
+            at_least_one("max_attempts", max_attempts),
             read_lease(lease),
             duration("0s" if busy_wait is None else busy_wait, "busy_wait"),
         )
         self._call_wait = None if busy_wait is None else self._limits.busy_wait
-        self._concurrency = _at_least_one("concurrency", concurrency)
-        self._max_bytes = max_bytes
+        self._concurrency = at_least_one("concurrency", concurrency)
+        self._max_bytes = at_least_one("max_bytes", max_bytes)
         self._clock = clock or SystemClock()
         unmatched = identity(window, on_store_error, remember)
         rule = {"key": key, "ignore": ignore or None, "version": version}
@@ -120,7 +122,7 @@ class Once(Closing, Decorator):
             store=self._store,
             keeper=Keeper(self._observed_store, self._limits.lease, self._clock),
             clock=self._clock,
-            max_result=max_result,
+            max_result=at_least_one("max_result", max_result),
             checks_counts=any(rule.ahead_of_last is not None for rule in self._rules.all),
             hooks=observers,
         )
@@ -252,6 +254,10 @@ class Once(Closing, Decorator):
         """Forget these keys, so that the next copy of their events runs again. Return whether each was remembered."""
         return self._observed_store.forget(keys)
 
+    def report_unused(self) -> None:
+        """Warn of ignored paths that have left nothing out. `eventonce run` does so when its file ends."""
+        self._rules.end_watch()
+
     def check(self) -> list[str]:
         """Return warnings about the store's server. Raise `StoreError` if it cannot be used."""
         return self._store.check() if isinstance(self._store, Checkable) else []
@@ -379,9 +385,3 @@ def _observed(store: Store, hooks: Sequence[Hook]) -> "tuple[Hooks | None, Store
 
     observers = Hooks(hooks)
     return observers, ObservedStore(store, observers)
-
-
-def _at_least_one(name: str, value: int) -> int:
-    if value < 1:
-        raise ConfigError(f"{name}: {value!r} is below 1")
-    return value

@@ -19,6 +19,18 @@ _DECIMAL_BELOW = 10**21  # RFC 8785 writes larger numbers with an exponent
 _sorted = msgspec.json.Encoder(order="sorted").encode
 
 
+def is_empty(value: Any) -> bool:
+    """Return whether a JSON value identifies nothing: all events or calls that have it would be the same.
+
+    So are null, a string without a character but spaces, and a list or an object of nothing else.
+    """
+    if isinstance(value, str):
+        return not value or value.isspace()
+    if isinstance(value, dict):
+        return all(map(is_empty, value.values()))
+    return value is None or (isinstance(value, list) and all(map(is_empty, value)))
+
+
 # --- canonical JSON (RFC 8785; integers of any size stay exact) ---
 
 

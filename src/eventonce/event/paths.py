@@ -178,6 +178,8 @@ def _check_functions(tree: Mapping[str, Any], functions: Mapping[str, Any], labe
 
 _BARE_STEP = re.compile(r"\bfloor_time\(.*?,\s*(\d+\s*[a-z]+)\s*\)")  # such as 1s, which needs quotes
 
+_UNQUOTED = re.compile(r"\w+(?:-\w+)+|\d\w*[A-Za-z_]\w*")  # names that need quotes, such as order-id and 1st
+
 
 def _syntax_hint(error: Exception, text: str) -> str:
     offset = getattr(error, "lexer_position", getattr(error, "lex_position", None))
@@ -185,10 +187,13 @@ def _syntax_hint(error: Exception, text: str) -> str:
         return f" at character {step.start(1) + 1}; write the step in quotes: '{step[1]}'"
     if offset is None:
         return f": {' '.join(str(error).split())}"
-    return (
-        f" at character {offset + 1}; "
-        'quote names that have other characters than letters, digits and _: detail."order-id"'
-    )
+    at = f" at character {offset + 1}"
+    for name in _UNQUOTED.finditer(text):
+        if name.start() <= offset <= name.end():
+            return f'{at}; write the name in quotes: "{name[0]}"'
+    if text[offset : offset + 1] in tuple("+-/%"):
+        return f"{at}; JMESPath has no arithmetic, use a path to a value"
+    return f"{at}; write names with dots between, such as detail.orderId, or another expression of JMESPath"
 
 
 def _concerns_a_value(error: Exception) -> bool:
@@ -201,6 +206,12 @@ def _functions(unread: list[Any] | None) -> Any:
 
     class Functions(functions.Functions):
         """Our functions beside JMESPath's own."""
+
+        @functions.signature({"types": []})
+        def _func_to_string(self, value: Any) -> Any:
+            # JMESPath's own makes the text "null" of a missing value, which would be a key like any other.
+            parent: Any = super()
+            return None if value is None else parent._func_to_string(value)
 
         @functions.signature({"types": []}, {"types": ["string"]})
         def _func_floor_time(self, value: Any, step: str) -> int | None:
@@ -217,6 +228,7 @@ def _functions(unread: list[Any] | None) -> Any:
 
 # --- times ---
 
+_LONGEST_STEP = 86_400_000  # a day: the weeks of a floored time would begin on Thursdays
 _SECONDS_BELOW, _MILLIS_BELOW = 10**11, 10**14  # after the year 5000, in each unit
 _NUMBER = r"-?([0-9]{1,17})(?:\.[0-9]+)?"
 _CALENDAR = (8, 12, 14, 17)  # this many digits are a date, to the minute, second or millisecond: 20260131235959
@@ -229,7 +241,9 @@ def floor_time(value: Any, step: str) -> int | None:
     A time is in ISO 8601, or seconds, milliseconds or microseconds since 1970, as a number or a string of digits. A
     leap second counts as the first second of the next minute, as it does in POSIX.
     """
-    step_millis = duration(step, "floor_time") or 1
+    step_millis = duration(step, "floor_time")
+    if not 0 < step_millis <= _LONGEST_STEP:
+        raise ConfigError(f"floor_time: {step!r} is not a step; use one from 1ms to 1d, such as '1s'")
     time = _millis(value)
     return None if time is None else time // step_millis * step_millis
 

@@ -42,4 +42,4 @@ def identity_of(event: Event) -> str | None:
     if stamp is None and isinstance(event.data, dict):
         stamp = event.data.get(FIELD)
     identity = stamp.get("id") if isinstance(stamp, dict) else None
-    return identity if isinstance(identity, str) and 0 < len(identity) <= LONGEST else None
+    return identity if isinstance(identity, str) and identity.strip() and len(identity) <= LONGEST else None

@@ -81,7 +81,7 @@ def raw_bytes(source: object) -> bytes:
         document = source.document() if isinstance(source, Event) else source
         return msgspec.json.encode(document, enc_hook=_describe)
     except Exception:  # whatever it is, there is a letter of it
-        return f"(a {type(source).__name__} that has no JSON form)".encode()
+        return f"({type(source).__name__}, which has no JSON form)".encode()
 
 
 def _json(value: Any) -> bytes:
@@ -93,4 +93,4 @@ def _json(value: Any) -> bytes:
 
 
 def _describe(value: object) -> str:
-    return f"(a {type(value).__name__})"
+    return f"({type(value).__name__})"

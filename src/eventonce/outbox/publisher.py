@@ -7,6 +7,7 @@ from typing import Any
 from eventonce.clock import Clock, SystemClock
 from eventonce.closing import Closing
 from eventonce.dead_letters import open_dead_letters
+from eventonce.engine.options import at_least_one
 from eventonce.errors import ConfigError, EventRejected, describe
 from eventonce.event import Event
 from eventonce.event.formats.sdk import CloudEvent
@@ -38,11 +39,9 @@ class Publisher(Closing):
         max_attempts: int = MAX_ATTEMPTS,
         clock: Clock | None = None,
     ) -> None:
-        if max_attempts < 1:
-            raise ConfigError(f"max_attempts: {max_attempts!r} is below 1")
         self._identities = Identities(() if rules is None else resolve_rules(rules))
         self._clock = clock or SystemClock()
-        self._max_attempts = max_attempts
+        self._max_attempts = at_least_one("max_attempts", max_attempts)
         self._carrier = open_carrier(to) if isinstance(to, str) else to
         self._dead_letters = None if dead_letter is None else open_dead_letters(dead_letter)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from eventonce.clock import Clock, Duration, SystemClock, duration
 from eventonce.dead_letters import open_dead_letters
 from eventonce.engine.hooks import Hooks
+from eventonce.engine.options import at_least_one
 from eventonce.errors import ConfigError
 from eventonce.observe.outage import Outage, awaited
 from eventonce.outbox.feed import OutboxFeed
@@ -53,8 +54,7 @@ class Relay:
         clock: Clock | None = None,
     ) -> None:
         for name, value in (("batch", batch), ("threads", threads), ("max_attempts", max_attempts)):
-            if value < 1:
-                raise ConfigError(f"relay: {name}: {value} is below 1")
+            at_least_one(f"relay: {name}", value)
         self._outbox = outbox
         self._threads = threads
         self._settings = RelaySettings(batch, _above_0(lease, "lease"), _above_0(poll, "poll"), max_attempts)

@@ -9,6 +9,7 @@ import msgspec
 
 from eventonce.errors import ConfigError
 from eventonce.rules.rule import Rule
+from eventonce.text import unknown
 
 
 def read_rules(table: Mapping[str, Any], label: str) -> list[Rule]:
@@ -27,7 +28,8 @@ def _rule(table: Mapping[str, Any], label: str) -> Rule:
     except msgspec.ValidationError as error:
         raise ConfigError(f"{label}: {explain(error)}") from None
     except ConfigError as error:
-        raise ConfigError(f"{label}: {error}") from None
+        file = label.rpartition(": ")[0]  # the error itself names the rule
+        raise ConfigError(f"{file if str(error).startswith('rule ') else label}: {error}") from None
 
 
 _TYPES = {
@@ -84,11 +86,3 @@ def check_names(table: Mapping[str, Any], valid_names: Sequence[str], label: str
     for name in table:
         if name not in valid_names:
             raise ConfigError(f"{label}: {unknown(name, valid_names)}")
-
-
-def unknown(name: str, valid_names: Sequence[str]) -> str:
-    """Return the error for an unknown setting, with the valid name that may have been meant."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, valid_names, n=1)
-    return f"unknown setting {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"use {', '.join(valid_names)}")

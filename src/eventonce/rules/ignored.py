@@ -79,10 +79,16 @@ class UnusedPaths:
     def __init__(self, texts: Iterable[str]) -> None:
         self._unused = {text: IgnoredFields([text]) for text in texts}
         self._numbers = count(1)  # threads share it
+        self.watched = 0
 
     def watch(self, event: Event) -> list[str] | None:
         """Look at one more event. Return the unused paths if it was the last one, which one thread gets."""
         for text, fields in list(self._unused.items()):
             if fields.strip(event) != event.data:
                 self._unused.pop(text, None)
-        return list(self._unused) if next(self._numbers) == WATCHED else None
+        self.watched = next(self._numbers)
+        return self.texts() if self.watched == WATCHED else None
+
+    def texts(self) -> list[str]:
+        """Return the paths that have left nothing out yet."""
+        return list(self._unused)

@@ -17,13 +17,11 @@ from eventonce.text import hide_value
 
 Position = tuple[str | int, ...]  # of a value: names of settings, and numbers in lists
 
-_REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
+REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _FILE = "file:"
 _MAX_FILE = 64 * 1024  # bytes
-_LITERAL = frozenset(
-    {"name", "key", "otherwise", "ignore", "digest", "match", "version", "replaces", "pattern", "test"}
-)
+LITERAL = frozenset({"name", "key", "otherwise", "ignore", "digest", "match", "version", "replaces", "pattern", "test"})
 _PLACES = frozenset({"source", "sink", "dead_letter"})  # in which `file:` names a file of events
 
 
@@ -54,7 +52,7 @@ class References:
 
     def _expand_table(self, table: Mapping[str, Any], position: Position) -> dict[str, Any]:
         expanded = {
-            name: value if name in _LITERAL else self._expand(value, (*position, name)) for name, value in table.items()
+            name: value if name in LITERAL else self._expand(value, (*position, name)) for name, value in table.items()
         }
         return {name: value for name, value in expanded.items() if not isinstance(value, Missing)}
 
@@ -69,7 +67,7 @@ class References:
         try:
             if value.startswith(_FILE) and position[-1] not in _PLACES:
                 return self._note(_text_of(value.removeprefix(_FILE)), value)
-            return _REFERENCE.sub(self._replacement, value) if "${" in value else value
+            return REFERENCE.sub(self._replacement, value) if "${" in value else value
         except _Unavailable as unavailable:
             missing = Missing(position, str(unavailable))
             self.missing.append(missing)

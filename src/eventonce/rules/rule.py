@@ -12,6 +12,7 @@ from eventonce.clock import duration
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event.paths import getter, read_time
 from eventonce.rules.ignored import check_ignored
+from eventonce.text import unknown
 
 if TYPE_CHECKING:
     from eventonce.clock import Duration
@@ -46,7 +47,21 @@ Digest = Literal[
 ]
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
+class _NamedSettings(msgspec.StructMeta):
+    """The class of `Rule`: an unknown setting, or one without a name, is a `ConfigError`."""
+
+    if not TYPE_CHECKING:  # which sees the settings themselves
+
+        def __call__(cls, *unnamed, **settings):  # noqa: N805
+            if unnamed:
+                raise ConfigError('Rule: name each setting, such as Rule(name="orders", key=["detail.orderId"])')
+            for name in settings:
+                if name not in cls.__struct_fields__:
+                    raise ConfigError(f"Rule: {unknown(name, cls.__struct_fields__)}")
+            return super().__call__(**settings)
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, metaclass=_NamedSettings):
     """What makes two events of a kind the same.
 
     `name` is part of its keys, and shown wherever the rule is. A rule without one is called `id`, `content` or `paths`
@@ -119,8 +134,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
                 or not all(isinstance(item, str) for item in value)
             ):
                 raise ConfigError(f"{label}: {field}: {value!r} is not a list of paths")
-        if not isinstance(self.version, str | None) or not isinstance(self.refresh, bool):
-            raise ConfigError(f"{label}: version is a path, and refresh is true or false")
+        if not isinstance(self.version, str | None):
+            raise ConfigError(f"{label}: version: {self.version!r} is not a path; use a string such as detail.version")
+        if not isinstance(self.refresh, bool):
+            raise ConfigError(f"{label}: refresh: {self.refresh!r} is neither True nor False")
 
     def _check_key(self, label: str) -> None:
         self._check_kind(label)

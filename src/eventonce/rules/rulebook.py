@@ -9,11 +9,22 @@ from eventonce.clock import Duration, duration
 from eventonce.errors import ConfigError, EventRejected
 from eventonce.event import Event
 from eventonce.event.formats.records import without_id
-from eventonce.event.keys import Digester, Key, Part, canonical, canonical_parsed, carrier_part, part, powertools_key
+from eventonce.event.keys import (
+    Digester,
+    Key,
+    Part,
+    canonical,
+    canonical_parsed,
+    carrier_part,
+    is_empty,
+    part,
+    powertools_key,
+)
 from eventonce.event.paths import ALIASES, Getter, getter, plain, unread_times, value_at, with_aliases
 from eventonce.event.stamp import identity_of
 from eventonce.rules.ignored import VOLATILE, WATCHED, IgnoredFields, UnusedPaths
 from eventonce.rules.rule import CLOCKS_DIFFER, OnStoreError, Remember, Rule, Version, read_version
+from eventonce.text import counted
 
 if TYPE_CHECKING:
     from eventonce.rules.pattern import Pattern
@@ -77,6 +88,7 @@ class CompiledRule:
         )
         replaced = rule.replaced()
         self._old = None if replaced is None else CompiledRule(consumer, replaced)
+        self.end_watch: Callable[[], None] = lambda: None  # warns of paths that have left nothing out
 
     def key(self, event: Event) -> Keyed:
         """Return the event's key. Raise `EventRejected` if a part of it is missing."""
@@ -102,17 +114,24 @@ class CompiledRule:
         """Warn once of ignored paths that leave nothing out of the rule's first events. Later events cost nothing."""
         key, unused = self._key, UnusedPaths(self.rule.ignore)
 
+        def report(texts: Sequence[str], events: str) -> None:
+            self._key = key
+            for text in texts:
+                warn(f"rule {self.name}: ignore: {text} leaves nothing out of its {events}; check the path")
+
         def watching(event: Event) -> Key:
             texts = unused.watch(event)
             if texts is not None:
-                self._key = key
-                for text in texts:
-                    reason = f"{text} leaves nothing out of its first {WATCHED} events"
-                    warn(f"rule {self.name}: ignore: {reason}; check the path")
+                report(texts, f"first {WATCHED} events")
             return key(event)
+
+        def end() -> None:
+            if unused.watched and self._key is watching:
+                report(unused.texts(), counted(unused.watched, "event"))
 
         if self.rule.ignore:
             self._key = watching
+            self.end_watch = end
 
     def content(self, event: Event) -> bytes:
         """Return the canonical form of the event's data, without what is ignored."""
@@ -129,7 +148,7 @@ class CompiledRule:
         if self._paths and not by_id:
             document = event.document()
             by_path = {text: get(document) for text, get in self._paths}
-            if not any(map(_missing, by_path.values())):
+            if not any(map(is_empty, by_path.values())):
                 return by_path | self._namer(event, by_path)
         if (self.rule.otherwise if self._paths else self.rule.key) == "content" and not by_id:
             return {"source": event.source, "type": event.type, "content": self.stripped(event)}
@@ -145,7 +164,7 @@ class CompiledRule:
             return True
         try:
             document = event.document()
-            if any(_missing(get(document)) for _, get in self._paths):
+            if any(is_empty(get(document)) for _, get in self._paths):
                 return True
             if self._version is not None:
                 self._version_of(event, self._version)
@@ -164,13 +183,13 @@ class CompiledRule:
         if event.named_by and self.rule.digest == "powertools":
             document = _without_name(event)  # Powertools knows no name but the event's own
         values = [get(document) for _, get in self._paths]
-        if not any(map(_missing, values)):
+        if not any(map(is_empty, values)):
             if self.rule.digest == "powertools":
                 return powertools_key(values, replay)
             return self._digest(self._carrier_parts(event, values) if event.named_by else map(part, values), replay)
         if self.rule.otherwise is not None:
             return self._otherwise(event, replay)
-        missing = next(text for (text, _), value in zip(self._paths, values, strict=True) if _missing(value))
+        missing = next(text for (text, _), value in zip(self._paths, values, strict=True) if is_empty(value))
         raise _missing_error(missing, document, f"which is in the key of rule {self.name!r}")
 
     def _carrier_parts(self, event: Event, values: Sequence[Any]) -> list[Part]:
@@ -179,7 +198,7 @@ class CompiledRule:
         own_values = [get(document) for _, get in self._paths]
         triples = zip(map(part, values), values, own_values, strict=True)
         return [
-            plain if not _missing(own) and part(own) == plain else carrier_part(event.named_by, value)
+            plain if not is_empty(own) and part(own) == plain else carrier_part(event.named_by, value)
             for plain, value, own in triples
         ]
 
@@ -204,11 +223,6 @@ class CompiledRule:
         if value is None:
             raise _missing_error(text, document, f"which is the version of rule {self.name!r}")
         return read_version(value, text, self.rule.version_ahead)
-
-
-def _missing(value: Any) -> bool:
-    # An empty string identifies nothing: all events that have one would be the same.
-    return value is None or value == ""
 
 
 def _missing_error(text: str, document: dict[str, Any], purpose: str) -> EventRejected:
@@ -236,7 +250,10 @@ _PUBLISHED = {"eventbridge": "plain", "cloudevents": "cloudevents", "plain": "pl
 
 # What to do if an event has no identity: its rule has to say more, or there is none.
 _OTHER_KEY = 'give its rule another key, such as key = "content"'
-_NO_RULE = 'name what identifies it with key=, such as key="content" or key=["detail.orderId"]'
+_NO_RULE = (
+    'name what identifies it, such as key = ["detail.orderId"] or key = "content", in a [[rule]] of the pipeline or as '
+    "a setting of Once"
+)
 _NO_MATCH = 'no rule matches it, so add one with a key, such as key = "content"'
 
 
@@ -244,7 +261,7 @@ def _identity(event: Event, remedy: str) -> tuple[Part, ...]:
     if stamp_id := identity_of(event):
         identity = {"source": event.source, "type": event.type, "id": stamp_id}
         return tuple(part(identity[name]) for name in _IDENTITY[_PUBLISHED[event.form]])
-    if not event.id:
+    if is_empty(event.id):
         raise EventRejected(without_id(event, remedy))
     if event.named_by:
         return part(event.source), part(event.type), carrier_part(event.named_by, event.id)
@@ -308,6 +325,11 @@ class Rulebook:
         """Warn once of each ignored path that leaves nothing out of the first events of its rule."""
         for rule in self._rules:
             rule.watch_ignored(warn)
+
+    def end_watch(self) -> None:
+        """Warn of each ignored path that has left nothing out, if its rule had few events."""
+        for rule in self._rules:
+            rule.end_watch()
 
     def key(self, event: Event) -> Keyed:
         """Return the event's rule and key."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from eventonce.errors import EventRejected
 from eventonce.event import Event
-from eventonce.event.keys import part
+from eventonce.event.keys import is_empty, part
 from eventonce.event.stamp import FIELD, identity_of
 from eventonce.rules.rulebook import CompiledRule, Keyed
 
@@ -31,7 +31,7 @@ def of_id(event: Event) -> int | None:
         return _of_text(event.id)
     event_id: Any = identity_of(event)
     if event_id is None:
-        if not event.id:
+        if is_empty(event.id):
             return None
         if event.form == "eventbridge":
             return _of_text(event.id)
@@ -43,7 +43,7 @@ def of_id(event: Event) -> int | None:
 
 
 def _of_text(text: str) -> int | None:
-    return of_digest(sha256(text.encode("utf-8", "surrogatepass")).digest()) if text else None
+    return of_digest(sha256(text.encode("utf-8", "surrogatepass")).digest()) if not is_empty(text) else None
 
 
 def of_content(keyed: Keyed, event: Event) -> int:

@@ -12,7 +12,8 @@ from eventonce.claims.outcome import Action, Outcome, OutcomeKind
 from eventonce.clock import Duration, SystemClock, duration
 from eventonce.dead_letters import write_dead_letters
 from eventonce.engine import Once
-from eventonce.errors import ConfigError, SinkError, describe
+from eventonce.engine.options import at_least_one
+from eventonce.errors import SinkError, describe
 from eventonce.event import Delivery
 from eventonce.event.formats.headers import IDEMPOTENCY_KEY, from_api_destination
 from eventonce.event.formats.text import GZIP
@@ -68,8 +69,7 @@ class Webhook:
     ) -> None:
         bounds = {"max_body": max_body, "max_waiting": max_waiting, "threads": threads, "batch": batch}
         for name, value in bounds.items():
-            if value < 1:
-                raise ConfigError(f"{name}: {value!r} is below 1")
+            at_least_one(name, value)
         self._once = once
         self._handler = once.prepare(handler)
         self._auth = auth

@@ -64,6 +64,7 @@ class Worker:
         try:
             while received := self._source.receive(self._batch):
                 self.work(received)
+            self._once.report_unused()
         finally:
             self.close()
 

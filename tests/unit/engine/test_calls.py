@@ -382,7 +382,14 @@ def test_a_function_as_key_gets_the_arguments_that_it_names() -> None:
         ("order", (object(),), "order is of type object, which has no spelling"),
         ("content", ({"a": [object()]},), r"order\.a\[0\] is of type object, which has no spelling"),
         ("order.id", (Order(_Array()),), "order.id is of type _Array, which has no spelling"),
-        (lambda order: None, (1,), "has no key: its key function returned None"),
+        ("order.id", (Order("  "),), "has no order.id"),
+        ("order.id", (Order([]),), "has no order.id"),
+        ("order", ({"id": None},), "has no order, which is in its key"),
+        (lambda order: None, (1,), "has no key: its key function returned None; return a value that identifies"),
+        (lambda order: " ", (1,), "has no key: its key function returned ' '; return"),
+        (lambda order: [], (1,), r"has no key: its key function returned \[\]; return"),
+        (lambda order: {"id": order.get("none")}, ({},), "has no key: its key function returned {'id': None}; return"),
+        (lambda order: ("t", order.get("none")), ({},), r"has no key: its key function returned \('t', None\); return"),
         (lambda order: order.nothing, (1,), "its key cannot be made: AttributeError: 'int' object"),
     ],
 )
@@ -399,6 +406,12 @@ def test_a_call_without_a_key_is_rejected(bench: Bench, key: Any, args: Any, mes
     outcomes = one.map([one.bind(*args), one.bind({"id": 1, "nothing": 1, "method": 1})])
     assert outcomes[0].kind is OutcomeKind.REJECTED
     assert len(ran) <= 1
+
+
+def test_one_bound_call_is_not_many(bench: Bench) -> None:
+    one = bench.once()(key="n", name="f")(lambda n: n)
+    with pytest.raises(CallRejected, match=r"map takes many calls; pass a list, such as \[fn.bind\(...\)\]"):
+        one.map(one.bind(1))
 
 
 def test_keys_of_calls_and_of_rules_never_meet(bench: Bench) -> None:

@@ -1162,6 +1162,18 @@ def test_a_transaction_without_a_claim_is_refused(bench: Bench) -> None:
         ({"window": 14}, "window: 14 has no unit"),
         ({"max_attempts": 0}, "max_attempts"),
         ({"concurrency": 0}, "concurrency"),
+        ({"max_attempts": 2.5}, "max_attempts: 2.5 is not a whole number from 1 on"),
+        ({"max_attempts": True}, "max_attempts: True is not a whole number from 1 on"),
+        ({"max_attempts": "3"}, "max_attempts: '3' is not a whole number from 1 on"),
+        ({"concurrency": "3"}, "concurrency: '3' is not a whole number from 1 on"),
+        ({"max_bytes": "1MB"}, "max_bytes: '1MB' is not a whole number from 1 on"),
+        ({"max_result": None}, "max_result: None is not a whole number from 1 on"),
+        ({"hooks": print}, "hooks: <built-in function print> is not a list; pass hooks in a list, such as"),
+        ({"hooks": Hook()}, "hooks: .* is not a list; pass hooks in a list, such as"),
+        ({"ignroe": ["at"]}, "^Once: unknown setting 'ignroe'; did you mean 'ignore'"),
+        ({"xyz": 1}, "^Once: unknown setting 'xyz'; use store, consumer, rules, key"),
+        ({"store_password": b"secret"}, "^store_password: is of type bytes; pass a string"),
+        ({"window": "40000d"}, "window: '40000d' is over the limit of 36500d; use a shorter one"),
         ({"rules": "missing.toml"}, "missing.toml: cannot be read"),
         ({"rules": [Rule(name="a"), Rule(name="a")]}, "rule 'a' exists twice"),
         ({"rules": Rule(name="a", match={"source": "no list"})}, "rule 'a': match: source"),
@@ -1170,6 +1182,31 @@ def test_a_transaction_without_a_claim_is_refused(bench: Bench) -> None:
 def test_wrong_settings_are_refused(settings: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Once("memory:", **settings)
+
+
+def test_settings_have_names() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^Once: only the store goes without a name; name the others, such as consum"
+    ):
+        Once("memory:", "billing")  # type: ignore[call-arg]
+    with pytest.raises(
+        ConfigError, match=r'^Rule: name each setting, such as Rule\(name="orders", key=\["detail.orderId'
+    ):
+        Rule("id")  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"^Rule: unknown setting 'ignroe'; did you mean 'ignore'"):
+        Rule(key="content", ignroe=["at"])  # type: ignore[call-arg]
+
+
+def test_events_and_handler_in_the_wrong_order(bench: Bench) -> None:
+    async def handle(event: Any) -> None: ...
+
+    message = r"^run and map take many events, not <function .*; pass a list of them first, and the handler after it"
+    with pytest.raises(ConfigError, match=message):
+        bench.once().run(ok, [A])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=message):
+        asyncio.run(bench.once().arun(handle, [A]))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^run and map take many events, not 5; pass a list of them first$"):
+        bench.once()(ok).map(5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -1189,6 +1226,8 @@ def test_wrong_settings_are_refused(settings: Any, message: str) -> None:
         ({"replay": "x"}, "replay"),
         ({"on_store_error": "drop"}, "on_store_error"),
         ({"version": "a b"}, "version"),
+        ({"version": 5}, "rule 'r': version: 5 is not a path"),
+        ({"refresh": 1}, "rule 'r': refresh: 1 is neither True nor False"),
     ],
 )
 def test_wrong_rules_are_refused(fields: Any, message: str) -> None:
@@ -1529,7 +1568,6 @@ def test_the_identity_of_plain_events_keeps_distinct_ones_apart(bench: Bench) ->
         {"id": 1, "type": "order"},
         {"id": 1, "type": "customer"},
         {"id": 1, "source": "a"},
-        {"id": True},
         {"id": "1", "source": "a", "detail-type": "", "detail": {}},
         {"id": "1", "source": "a", "type": "", "specversion": "1.0"},
     ]
@@ -1719,6 +1757,54 @@ def test_what_cannot_be_read_as_a_time_is_named(bench: Bench, setting: Any) -> N
     unread, missing = bench.once(**setting).run([{"id": "1", "at": "xyz"}, {"id": "2"}], ok)
     assert "cannot read 'xyz' as a time in floor_time(at, '1s'), which is " in str(unread.error)
     assert str(missing.error).startswith("has no floor_time(at, '1s'), which is ")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "detail.{a: orderID}",
+        "detail.[orderID, none]",
+        "[detail.orderID, detail.none]",
+        "to_string(detail.orderID)",
+        "detail.items[*].ID",
+        "detail.items[*].[ID, none]",
+        "detail.items[?id==`9`].id",
+        "detail.empty",
+        "detail.nothing",
+        "detail.blank",
+    ],
+)
+def test_an_expression_that_finds_nothing_is_no_key(bench: Bench, path: str) -> None:
+    fields = {"items": [{"id": 1}, {"id": 2}], "empty": [], "nothing": {"a": [None, {}]}, "blank": " \n"}
+    events = [{"id": str(number), "orderId": number, **fields} for number in range(3)]
+    for outcome in bench.once(key=[path]).run(events, ok):
+        assert outcome.kind is OutcomeKind.REJECTED
+        assert str(outcome.error) == f"has no {path}, which is in the key of rule 'r'"
+    by_id = bench.once(key=[path], otherwise="id")
+    assert kinds(by_id.run(events, ok)) == ["processed"] * 3
+
+
+def test_a_part_of_an_expression_may_be_missing(bench: Bench) -> None:
+    events = [{"a": [None, 1], "b": False}, {"a": [None, 2], "b": False}, {"a": [None, 1], "b": False, "c": 0}]
+    once = bench.once(key=["[a, c, none]", "to_string(b)"])
+    assert kinds(once.run([*events, events[0]], ok)) == ["processed", "processed", "processed", "duplicate"]
+
+
+@pytest.mark.parametrize("event_id", [True, False, "  ", "", None])
+@pytest.mark.parametrize(
+    "envelope",
+    [
+        {},
+        {"source": "s", "detail-type": "t", "detail": {}},
+        {"source": "s", "detail-type": "t", "detail": {}, "version": "0", "account": "1", "region": "r",
+         "resources": [], "time": "2026-01-01T00:00:00Z"},
+        {"specversion": "1.0", "source": "s", "type": "t"},
+    ],
+)  # fmt: skip
+def test_what_identifies_nothing_is_no_id(bench: Bench, envelope: Any, event_id: Any) -> None:
+    (outcome,) = bench.once().run([msgspec.json.encode({**envelope, "id": event_id, "n": 1})], ok)
+    assert outcome.kind is OutcomeKind.REJECTED
+    assert "id" in str(outcome.error)
 
 
 def test_a_missing_part_may_be_replaced(bench: Bench) -> None:

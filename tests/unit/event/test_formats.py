@@ -107,6 +107,10 @@ def test_odd_envelopes_do_not_crash() -> None:
     [
         (b"{", "is not JSON"),
         (b"", "is not JSON"),
+        (
+            b'["software.amazon.payloadoffloading.PayloadS3Pointer", {"s3BucketName": "b", "s3Key": "k"}]',
+            "is a pointer to a payload in S3 by the extended client of SQS or SNS, not the event; read it with",
+        ),
         (b"[]", "is a list, not a JSON object; write each of its events on a line of its own"),
         (b"null", "is null"),
         (b"true", "is a boolean"),
@@ -118,8 +122,8 @@ def test_odd_envelopes_do_not_crash() -> None:
         (b'{"a":' + b"[" * 300 + b"]" * 300 + b"}", "is nested deeper than 200 levels"),
         (b'{"a": "' + b"x" * 5_000_000 + b'"}', "has 5,000,009 bytes, over the limit of 4,194,304"),
         ("\ud800", "half a surrogate"),
-        (42, "is a int, not an event"),
-        (None, "is a NoneType, not an event"),
+        (42, "is of type int, not an event"),
+        (None, "is None, not an event"),
     ],
     ids=lambda value: repr(value)[:20],
 )

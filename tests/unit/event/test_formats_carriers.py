@@ -637,9 +637,9 @@ def test_bodies_that_are_no_documents() -> None:
     event = Event(id="x", data=None)
     assert read_events(event) == [event]
     assert [str(each) for each in read_events(42)] == [
-        "is a int, not an event; pass bytes, text, a mapping, a model or an Event"
+        "is of type int, not an event; pass bytes, text, a mapping, a model or an Event"
     ]
-    assert [str(each) for each in read_events([b"{}"])] == ["is a bytes, not a JSON object"]
+    assert [str(each) for each in read_events([b"{}"])] == ["is of type bytes, not a JSON object"]
     assert read_events(b"[]") == []
     assert str(read_events("text")[0]).startswith("is not JSON")
 

@@ -86,6 +86,32 @@ def test_a_step_without_quotes_is_reported_as_such(text: str, position: int, ste
     )
 
 
+@pytest.mark.parametrize("step", ["0s", "0.4ms", "25h", "1w", "99w"])
+def test_a_step_is_a_day_at_most(step: str) -> None:
+    message = f"floor_time: '{step}' is not a step; use one from 1ms to 1d, such as '1s'"
+    with pytest.raises(ConfigError, match=f"^key: .* is not a path: {message}$"):
+        getter(f"floor_time(at, '{step}')", "key")
+    assert getter("floor_time(at, step)")({"at": 1, "step": step}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("detail-type", 'character 7; write the name in quotes: "detail-type"'),
+        ("detail.x || detail.order-line-id.y", 'character 25; write the name in quotes: "order-line-id"'),
+        ("detail.1st", 'character 8; write the name in quotes: "1st"'),
+        ("detail.sentAt + 1", "character 15; JMESPath has no arithmetic, use a path to a value"),
+        ("detail.a - 1", "character 10; JMESPath has no arithmetic, use a path to a value"),
+        ("detail..x", "character 8; write names with dots between, such as detail.orderId, or another expression"),
+        ("a[", "character 3; write names with dots between"),
+    ],
+)
+def test_what_is_wrong_with_a_path_comes_with_its_remedy(text: str, remedy: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        getter(text, "key")
+    assert str(caught.value).startswith(f"key: {text!r} is not a path at {remedy}")
+
+
 @pytest.mark.parametrize(
     ("text", "fields"),
     [

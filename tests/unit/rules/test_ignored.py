@@ -177,6 +177,22 @@ def test_an_ignored_path_that_leaves_nothing_out_is_warned_of_once(caplog: pytes
     ]
 
 
+def test_few_events_are_enough_when_they_are_all(caplog: pytest.LogCaptureFixture) -> None:
+    rules = [
+        Rule(name="orders", match={"source": ["shop"]}, key="content", ignore=["detail.sentAt", "detail.sendAt"]),
+        Rule(name="others", match={"source": ["other"]}, key="content", ignore=["detail.x"]),
+        Rule(name="all", key="content"),
+    ]
+    warning = "rule orders: ignore: detail.sendAt leaves nothing out of its {}; check the path"
+    for events, text in ((1, "1 event"), (3, "3 events"), (WATCHED, f"first {WATCHED} events")):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "eventonce"), Once("memory:", rules=rules) as once:
+            once.run([eventbridge({"n": n, "sentAt": n}) for n in range(events)], lambda event: None)
+            once.report_unused()
+            once.report_unused()
+        assert [record.getMessage() for record in caplog.records] == [warning.format(text)]
+
+
 def test_a_rule_is_watched_in_its_own_events_and_costs_nothing_afterwards(caplog: pytest.LogCaptureFixture) -> None:
     rule = Rule(key=["detail.n"], otherwise="content", match={"source": ["shop"]}, ignore=["detail.x"])
     others = [{**eventbridge({"n": number}), "source": "other"} for number in range(WATCHED)]
@@ -221,7 +237,7 @@ def test_a_key_by_id_is_that_of_an_event_without_a_rule() -> None:
         ({"key": "orderId"}, "unknown key 'orderId'"),
         ({"ignore": ["a"]}, 'ignore only means something with key = "content"'),
         ({"key": "content", "ignore": "sentAt"}, "ignore: 'sentAt' is not a list of paths"),
-        ({"version": 5}, "version is a path"),
+        ({"version": 5}, "version: 5 is not a path"),
     ],
 )
 def test_a_wrong_rule_of_once_is_refused(arguments: Any, message: str) -> None:
@@ -237,7 +253,8 @@ def test_an_event_without_an_id_says_where_to_name_what_identifies_it() -> None:
         return str(caught.value)
 
     assert reason(Once("memory:")) == (
-        'has no id; name what identifies it with key=, such as key="content" or key=["detail.orderId"]'
+        'has no id; name what identifies it, such as key = ["detail.orderId"] or key = "content", in a [[rule]] '
+        "of the pipeline or as a setting of Once"
     )
     elsewhere = Rule(name="r", match={"source": ["shop"]}, key="content")
     assert reason(Once("memory:", rules=elsewhere)) == (

@@ -257,6 +257,15 @@ def test_a_bad_window_above_the_rules_is_reported_once(tmp_path: Path) -> None:
             'match = { detail_type = ["x"] }',
             "match: unknown envelope field 'detail_type'; did you mean 'detail-type'?",
         ),
+        (
+            'match = { "$or" = [{ source = ["x"] }, { detailtype = ["x"] }] }',
+            "match: unknown envelope field 'detailtype'; did you mean 'detail-type'?",
+        ),
+        ('match = { source = ["${SHOP}"] }', "match: ${SHOP} stays as it is written here; write the value itself"),
+        ('match = { detail = { a = [{ prefix = "$${A" }] } }', "match: $${ stays as it is written here"),
+        ('replaces = "${OLD}-x"', "replaces: ${OLD} stays as it is written here"),
+        ('replaces = { name = "${OLD:-a}" }', "replaces: ${OLD:-a} stays as it is written here"),
+        ("key = ['detail.\"${ID}\"']", "key: ${ID} stays as it is written here"),
         ('max_age = "0s"', "max_age: 0 drops every event as too old"),
         ('replaces = "r"', "replaces: it names the rule itself"),
         ('replaces = { name = "r", key = "id" }', "replaces: it names the rule itself"),
@@ -266,6 +275,47 @@ def test_what_is_hardly_intended(tmp_path: Path, line: str, message: str) -> Non
     ((number, level, text),) = findings(tmp_path, f'[[rule]]\nname = "r"\n{line}\n')
     assert (number, level) == (3, "warning")
     assert text.startswith(f"rule 'r': {message}")
+
+
+def test_a_name_takes_no_reference(tmp_path: Path) -> None:
+    assert findings(tmp_path, "[[rule]]\nname = 'r-${STAGE}'\n") == [
+        (2, "warning", "rule 'r-${STAGE}': name: ${STAGE} stays as it is written here; write the value itself")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ('{ sorce = ["x"] }', "unknown envelope field 'sorce'; did you mean 'source'?"),
+        ('{ detailtype = ["x"] }', "unknown envelope field 'detailtype'; did you mean 'detail-type'?"),
+        ('{ source = ["${SHOP}"] }', "${SHOP} stays as it is written here; write the value itself"),
+    ],
+)
+def test_the_pattern_of_aws_is_read_as_a_match_is(tmp_path: Path, pattern: str, message: str) -> None:
+    text = f"source = 'sqs://q?region=eu-west-1'\n[aws]\nbus = 'b'\npattern = {pattern}\n"
+    assert findings(tmp_path, text) == [(4, "warning", f"aws: pattern: {message}")]
+
+
+@pytest.mark.parametrize(
+    ("key", "is_warned_of"),
+    [
+        ("['type(detail.orderID)']", True),
+        ("['length(detail.items[*].ID)']", True),
+        ("['detail.orderId']", False),
+        ("'content'\nignore = ['orderId', 'at']", False),
+        ("['source']\nversion = 'detail.orderId'", False),
+    ],
+)
+def test_samples_that_all_have_one_key(tmp_path: Path, key: str, is_warned_of: bool) -> None:
+    def warnings(*events: dict[str, Any]) -> list[tuple[int, str]]:
+        pipeline = lint(tmp_path, f"[[rule]]\nname = 'r'\nkey = {key}\n")
+        pipeline.check_samples([read_event(event | {"source": "s", "items": [1]}) for event in events])
+        return [(line, text) for line, _, text in pipeline.findings]
+
+    text = "rule 'r': key: all 2 samples have the same key, and they differ; use what identifies each of them"
+    assert warnings({"orderId": 1, "at": 1}, {"orderId": 2, "at": 2}) == ([(1, text)] if is_warned_of else [])
+    assert warnings({"orderId": 1, "at": 1}) == []
+    assert warnings({"orderId": 1, "at": 1}, {"orderId": 1, "at": 1}) == []
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ def test_a_batch_out_of_bounds_is_refused(write: Callable[[str], str], batch: in
 
 
 @pytest.mark.parametrize("name", ["window", "lease", "busy_wait"])
-@pytest.mark.parametrize("value", ["'soon'", "'5 parsecs'", "'-1s'", "''", "-1", "'1d1'", "'99999999d'"])
+@pytest.mark.parametrize("value", ["'soon'", "'5 parsecs'", "'-1s'", "''", "-1", "'1d1'"])
 def test_a_bad_duration_is_reported_with_file_and_name(write: Callable[[str], str], name: str, value: str) -> None:
     with pytest.raises(ConfigError) as caught:
         open_once(load(write(f"store = 'memory:'\n{name} = {value}"))).close()
@@ -306,7 +306,7 @@ def test_an_error_in_a_rule_is_reported_with_the_rule(write: Callable[[str], str
     with pytest.raises(ConfigError) as caught:
         load(write(f"[[rule]]\nname = 'first'\n[[rule]]\nname = 'orders'\n{rule}"))
 
-    assert str(caught.value).startswith("pipeline.toml: rule 2: rule 'orders': ")
+    assert str(caught.value).startswith("pipeline.toml: rule 'orders': ")
     assert message in str(caught.value)
 
 

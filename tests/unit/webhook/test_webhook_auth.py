@@ -406,8 +406,8 @@ def test_every_scheme_can_be_named(query: str) -> None:
         ([""], "secret 1 is missing or blank; set it"),
         (["s-1", " \t\n"], "secret 2 is missing or blank; set it"),
         ([None], "secret 1 is missing or blank; set it"),  # os.environ.get
-        ([b"s-1"], "secret 1 is a bytes; use a string"),
-        ([["s-1"]], "secret 1 is a list; use a string"),
+        ([b"s-1"], "secret 1 is of type bytes; use a string"),
+        ([["s-1"]], "secret 1 is of type list; use a string"),
     ],
 )
 def test_a_blank_secret_is_refused_by_name(

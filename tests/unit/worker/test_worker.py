@@ -288,6 +288,21 @@ def test_a_part_of_a_document_that_comes_again_is_what_it_was(bench: Bench, tmp_
     assert [letter["attempts"] for letter in dead(tmp_path)] == [3, 3]
 
 
+def test_the_end_of_a_file_reports_ignored_paths(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_text('{"n": 1}\n{"n": 2}\n')
+    with (
+        Once("memory:", key="content", ignore=["at"]) as once,
+        closing(FileSource(str(file))) as source,
+        closing(DeadFile(str(tmp_path / "dead.jsonl"))) as letters,
+        caplog.at_level(logging.WARNING, "eventonce"),
+    ):
+        Worker(once, source, lambda event: None, letters, batch=10).run()
+    assert [record.getMessage() for record in caplog.records] == [
+        "rule content: ignore: at leaves nothing out of its 2 events; check the path"
+    ]
+
+
 def test_a_busy_copy_comes_back_when_the_lease_could_be_over(pool: Make, bench: Bench) -> None:
     clock = ManualClock()
     store = MemoryStore(clock=clock)

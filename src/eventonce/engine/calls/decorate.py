@@ -31,6 +31,7 @@ from eventonce.engine.calls.waiting import RunningCalls
 from eventonce.engine.context import Context, is_async
 from eventonce.engine.drivers import Flow, StoreCalls
 from eventonce.engine.handler import Handler
+from eventonce.engine.options import at_least_one
 from eventonce.engine.order import RunLimits
 from eventonce.engine.routing import Condition, Route, add_route
 from eventonce.engine.steps import Batch, Engine
@@ -301,8 +302,7 @@ def _limits(workshop: Workshop, options: CallOptions, label: str) -> RunLimits:
     limits = workshop.limits
     lease = limits.lease if options.lease is None else read_lease(options.lease)
     attempts = limits.max_attempts if options.max_attempts is None else options.max_attempts
-    if not isinstance(attempts, int) or attempts < 1:
-        raise ConfigError(f"{label}: max_attempts: {attempts!r} is not a number from 1 on")
+    attempts = at_least_one(f"{label}: max_attempts", attempts)
     return RunLimits(attempts, lease, lease if workshop.call_wait is None else workshop.call_wait)
 
 

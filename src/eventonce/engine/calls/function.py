@@ -139,7 +139,9 @@ class CallDefinition(msgspec.Struct, eq=False):
 
     def check(self, calls: Iterable[BoundCall[Any]]) -> list[BoundCall[Any]]:
         """Return bound calls as a list. Raise `CallRejected` if one is not a call of this function."""
-        bound = list(calls)
+        if isinstance(calls, BoundCall):
+            raise CallRejected(f"{self.label}: map takes many calls; pass a list, such as [fn.bind(...)]")
+        bound: list[Any] = many(calls)
         for call in bound:
             if not isinstance(call, BoundCall) or call.scope.recipe is not self.scope.recipe:
                 raise CallRejected(f"{self.label}: map takes calls that its own bind returned, not {call!r:.60}")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from eventonce.engine.calls.binder import read_signature
 from eventonce.engine.context import is_async
 from eventonce.errors import ConfigError, EventRejected
-from eventonce.event.keys import Part, canonical, part
+from eventonce.event.keys import Part, canonical, is_empty, part
 from eventonce.event.paths import Ignored, Wildcard, ignored_path, plain
 from eventonce.event.values import spell
 
@@ -58,23 +58,26 @@ class ArgumentPath:
         self._index = _index(label, signature, names[0], f"{setting}: {text!r}")
         self._steps = names[1:]
         default = signature.parameters[names[0]].default
-        self._may_be_empty = not self._steps and _is_empty(default)
+        self._may_be_empty = not self._steps and _is_empty_default(default)
 
     def __call__(self, values: Values) -> Any:
-        """Return the value. Raise `EventRejected` if the path leads nowhere."""
+        """Return the value as JSON can say it. Raise `EventRejected` if the path leads nowhere."""
         value = values[self._index]
         for step in self._steps:
             value = value.get(step) if isinstance(value, Mapping) else getattr(value, step, None)
-        if _is_empty(value) and not self._may_be_empty:
-            # It identifies nothing, and all calls that have it would be the same: orders that are not saved yet.
-            raise EventRejected(f"has no {self.text}, {self._purpose}")
         if callable(value):
             raise EventRejected(f"has a function as {self.text}, {self._purpose}; use a path to a value")
-        return value
+        spelt = spell(value, self.text)
+        if is_empty(spelt) and not self._may_be_empty:  # as of orders that are not saved yet
+            raise EventRejected(f"has no {self.text}, {self._purpose}")
+        return spelt
 
 
-def _is_empty(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and not value)  # == may raise, or return an array
+def _is_empty_default(default: Any) -> bool:
+    try:
+        return is_empty(spell(default))
+    except EventRejected:  # it has no spelling, as the mark of a parameter without a default
+        return False
 
 
 class _Paths:
@@ -82,7 +85,7 @@ class _Paths:
         self._paths = paths
 
     def __call__(self, values: Values) -> Sequence[Part]:
-        return [part(spell(path(values), path.text)) for path in self._paths]
+        return [part(path(values)) for path in self._paths]
 
 
 def _index(label: str, signature: Signature, name: str, setting: str) -> int:
@@ -197,6 +200,13 @@ class _Made:
     def __call__(self, values: Values) -> Sequence[Part]:
         positional = [values[index] for index in self._positional]
         made = self._function(*positional, **{name: values[index] for name, index in self._named.items()})
-        if _is_empty(made) or inspect.isawaitable(made):
+        if inspect.isawaitable(made):
             raise EventRejected(f"has no key: its key function returned {made!r:.60}")
-        return [part(spell(made, "the key"))]
+        spelt = spell(made, "the key")
+        # Each item of a list is a part, and one that is missing would leave half a key.
+        if is_empty(spelt) or (isinstance(spelt, list) and any(map(is_empty, spelt))):
+            raise EventRejected(
+                f"has no key: its key function returned {made!r:.60}; return a value that identifies the call, with "
+                "no empty part"
+            )
+        return [part(spelt)]

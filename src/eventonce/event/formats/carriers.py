@@ -23,7 +23,7 @@ Document = dict[str, Any]
 TRACE_NAMES = ("traceparent", "tracestate", "AWSTraceHeader")
 _ATTRIBUTES = ("attributes", "messageAttributes", "Attributes", "MessageAttributes")  # of Lambda, and of SQS and SNS
 _SERVICES = {"aws:docdb": "Amazon DocumentDB"}  # whose batches are not taken apart
-_POINTER = (
+POINTER = (
     "is a pointer to a payload in S3 by the extended client of SQS or SNS, not the event; read it with that client and "
     "pass the payload to once.run, or send payloads that fit into the message"
 )
@@ -64,8 +64,8 @@ class Carried(NamedTuple):
 def unpack(document: object) -> list[Carried]:
     """Return the messages in a document: one for each record of a batch or item of a list, else the document itself."""
     if isinstance(document, list):  # EventBridge Pipes, a batch of CloudEvents, entries of PutEvents
-        if _is_pointer(document):
-            return [Carried(document[1], unreadable=_POINTER)]
+        if is_pointer(document):
+            return [Carried(document[1], unreadable=POINTER)]
         return [carried for item in document for carried in _item(item)]
     if isinstance(document, Mapping):
         body = document if isinstance(document, dict) else dict(document)
@@ -405,7 +405,7 @@ def _is_logs(body: Document) -> bool:
     return isinstance(body.get("awslogs"), dict) and len(body) == 1
 
 
-def _is_pointer(items: list[Any]) -> bool:
+def is_pointer(items: list[Any]) -> bool:
     """Return whether this is what the extended clients send: the name of a class, and the place of the payload in S3.
 
     The class differs between their versions, and is the same in Java and Python.

@@ -8,7 +8,7 @@ import msgspec
 from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.event.formats.numbers import flag_plain_numbers, number_watch
-from eventonce.event.formats.plain import text
+from eventonce.event.formats.plain import read_id, text
 from eventonce.event.formats.text import MAX_BYTES, check_size, from_base64, read_json, to_base64
 from eventonce.event.paths import read_time
 
@@ -25,7 +25,7 @@ def recognises(body: dict[str, Any]) -> bool:
 def read(body: dict[str, Any], raw: bytes) -> Event:
     """Read it."""
     return Event(
-        id=text(body.get("id")),
+        id=read_id(body.get("id")),
         source=text(body["source"]),
         type=text(body["type"]),
         time=read_time(body.get("time")),

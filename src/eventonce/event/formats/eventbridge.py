@@ -8,7 +8,7 @@ from msgspec import structs
 
 from eventonce.event import Event
 from eventonce.event.formats import cloudevents
-from eventonce.event.formats.plain import text
+from eventonce.event.formats.plain import read_id, text
 from eventonce.event.formats.text import LEVELS, MAX_BYTES, SMALL, is_costly, ordinary, read_object
 from eventonce.event.paths import read_time
 
@@ -72,7 +72,7 @@ def read(body: dict[str, Any], raw: bytes) -> Event:
     if type(detail) is dict and "specversion" in detail and _holds_cloudevent(body, detail):
         return structs.replace(cloudevents.read(detail, msgspec.json.encode(detail)), replay=replay)
     return Event(
-        id=event_id if type(event_id) is str else text(event_id),
+        id=event_id if type(event_id) is str else read_id(event_id),
         source=source if type(source) is str else text(source),
         type=kind if type(kind) is str else _type(kind),
         time=read_time(body.get("time")),

@@ -10,7 +10,7 @@ from eventonce.event.paths import read_time
 def read(body: dict[str, Any], raw: bytes) -> Event:
     """Read it."""
     return Event(
-        id=text(body.get("id")),
+        id=read_id(body.get("id")),
         source=text(body.get("source")),
         type=text(body.get("type")),
         time=read_time(body.get("time")),
@@ -18,6 +18,11 @@ def read(body: dict[str, Any], raw: bytes) -> Event:
         attributes=body,
         raw=raw,
     )
+
+
+def read_id(value: Any) -> str:
+    """Return an id as text, or "" for true and false, which identify nothing."""
+    return "" if isinstance(value, bool) else text(value)
 
 
 def text(value: Any) -> str:

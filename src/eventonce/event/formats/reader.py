@@ -11,7 +11,7 @@ from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.event.formats import cloudevents, dynamodb, eventbridge, kpl, logs, plain, records, sdk
 from eventonce.event.formats import new_bus as bus
-from eventonce.event.formats.carriers import Carried, unpack
+from eventonce.event.formats.carriers import POINTER, Carried, is_pointer, unpack
 from eventonce.event.formats.headers import apply_headers
 from eventonce.event.formats.numbers import flag_plain_numbers, number_watch
 from eventonce.event.formats.text import (
@@ -26,6 +26,7 @@ from eventonce.event.formats.text import (
     tiny_values,
     to_base64,
 )
+from eventonce.text import type_of
 
 MAX_BATCH = 64 * 1024 * 1024  # bytes of a document with many events, and of what all its records unpack to
 _RATIO = 32  # bytes that each byte of a message may unpack to
@@ -110,6 +111,8 @@ def _max_unpacked(body: object, max_bytes: int) -> int:
 
 
 def _not_an_object(document: Any) -> EventRejected:
+    if isinstance(document, list) and is_pointer(document):
+        return EventRejected(POINTER)
     remedy = "; write each of its events on a line of its own" if isinstance(document, list) else ""
     return EventRejected(f"is {kind_of(document)}, not a JSON object{remedy}")
 
@@ -140,7 +143,7 @@ def _decode(body: object, max_bytes: int) -> tuple[Any, bytes]:
         return read_json(raw, max_bytes), raw
     if _values().is_model(body):
         return _values().spell(body), b""
-    raise EventRejected(f"is a {type(body).__name__}, not an event; pass bytes, text, a mapping, a model or an Event")
+    raise EventRejected(f"is {type_of(body)}, not an event; pass bytes, text, a mapping, a model or an Event")
 
 
 def _plain(document: dict[str, Any], raw: bytes) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from eventonce.event import Event
-from eventonce.event.formats.plain import text
+from eventonce.event.formats.plain import read_id, text
 from eventonce.event.paths import read_time
 
 # Services that give their records no id, or none in the field of the others, and what identifies a record.
@@ -36,7 +36,7 @@ def read(body: dict[str, Any], raw: bytes) -> Event:
     """Read it: all of it is the data."""
     event_id = text(body.get("eventID"))
     return Event(
-        id=event_id or text(body.get("id")),
+        id=event_id or read_id(body.get("id")),
         source=text(body["eventSource"]),
         type=text(body["eventName"]),
         time=read_time(body.get("eventTime")),

@@ -13,6 +13,7 @@ from eventonce.errors import EventRejected
 from eventonce.event.decoding import decode
 from eventonce.event.formats.numbers import LARGEST, report_unusual_number
 from eventonce.event.keys import MAX_DEPTH
+from eventonce.text import type_of
 
 MAX_BYTES = 4 * 1024 * 1024  # four times what EventBridge, SQS and Lambda carry, for what wraps and escapes it
 BOM = b"\xef\xbb\xbf"
@@ -209,7 +210,7 @@ _KINDS = {
 
 def kind_of(value: Any) -> str:
     """Return the kind of a value in words, such as "an object"."""
-    return _KINDS.get(type(value)) or f"a {type(value).__name__}"
+    return _KINDS.get(type(value)) or type_of(value)
 
 
 def _unreadable(raw: bytes, error: Exception) -> EventRejected:

@@ -13,6 +13,7 @@ from eventonce.stores.aws_client import THROTTLES
 from eventonce.stores.dynamodb.client import RETRYABLE, DynamoDBClient, RequestRefusal
 from eventonce.stores.dynamodb.layout import Item, Layout, Value, call_arguments
 from eventonce.stores.retry import call_with_retries
+from eventonce.text import type_of
 
 MAX_ACTIONS = 99  # DynamoDB takes 100 in a transaction, and one of them is ours
 MAX_ITEM = 400 * 1024
@@ -136,7 +137,7 @@ class Writes:
     def _check_types(action: dict[str, Any]) -> None:
         for name in ("TableName", "UpdateExpression", "ConditionExpression"):
             if not isinstance(action.get(name, ""), str):
-                raise ConfigError(f"ctx.tx: {name} is a {type(action[name]).__name__}; use a string")
+                raise ConfigError(f"ctx.tx: {name} is {type_of(action[name])}; use a string")
 
     def _check_size(self, action: dict[str, Any]) -> None:
         if len(self.actions) == MAX_ACTIONS:
