@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import importlib
 import inspect
 import multiprocessing
 import pickle
@@ -485,7 +486,7 @@ def test_a_module_that_python_runs_has_the_name_by_which_others_import_it(tmp_pa
     for name in ("tasks", "tasks/inner/__main__"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"{name}.py").write_text(SCRIPT.format(store=f"sqlite:///{tmp_path}/{name[-1]}.db", name=""))
-    for module, imported in (("tasks", "tasks"), ("pkg", "pkg")):
+    for module, imported in (("tasks", "tasks"), ("pkg", "pkg.__main__")):
         if module == "pkg":
             (tmp_path / "pkg").mkdir()
             (tmp_path / "pkg/__init__.py").write_text("")
@@ -493,11 +494,10 @@ def test_a_module_that_python_runs_has_the_name_by_which_others_import_it(tmp_pa
             (tmp_path / "pkg/__main__.py").write_text(text)
         run = [sys.executable, "-m", module]
         first = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-        code = [sys.executable, "-c", f"import {imported}" + (".__main__" if module == "pkg" else "")]
+        code = [sys.executable, "-c", f"import {imported}"]
         again = subprocess.run(code, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
         assert first.split()[1:] == ["1", "None"]
-        if module == "tasks":
-            assert again.split() == [first.split()[0], "None", "None"]
+        assert again.split() == [first.split()[0], "None", "None"]
 
 
 def test_local_functions_and_lambdas_need_names_on_a_store_that_outlives_the_process(bench: Bench) -> None:
@@ -523,7 +523,7 @@ def test_two_functions_of_one_name_are_refused_and_one_that_is_defined_anew_is_n
     once = bench.once()
     first: Any = once(key="n")(lambda n: "first")
     with pytest.raises(ConfigError, match="another function of this Once is called"):
-        once(key="n", name=first.outcome(1).rule)(charge.plain)
+        once(key="order", name=first.outcome(1).rule)(charge.plain)
     once(key="n", name="one")(len_of)
     with pytest.raises(
         ConfigError, match="another function of this Once is called 'one'; give each a name= of its own"
@@ -534,6 +534,115 @@ def test_two_functions_of_one_name_are_refused_and_one_that_is_defined_anew_is_n
     for number in range(2):
         again: Any = once(key="n", name=f"loop {number}")(lambda n: "again")
         assert again(1) == "again"
+
+
+SHARED = """
+import functools
+from eventonce import Once
+once = Once("memory:")
+
+@functools.singledispatch
+def pay(by, order): ...
+
+def notify(order): ...
+
+def by(channel):
+    @functools.wraps(notify)
+    def wrapper(order): return channel
+    return wrapper
+
+def factory(kind):
+    @once(key="x", name="go")
+    def go(x): return kind
+    return go
+
+def handlers(kind):
+    @once
+    def handle(event): return kind
+    return handle
+
+def same(n): return n
+"""
+DISPATCHED = """
+@pay.register
+@once(key="order")
+def _(by: int, order): ...
+
+@pay.register
+@once(key="order")
+def _(by: str, order): ...
+"""
+
+
+def module_of(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> Any:
+    (folder / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(folder))
+    return importlib.import_module(name)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        DISPATCHED,
+        'mail, sms = (once(key="order")(by(channel)) for channel in ("mail", "sms"))',
+        'mail, sms = factory("mail"), factory("sms")',
+        'mail, sms = handlers("mail"), handlers("sms")',
+        'def _(n): ...\none = once(key="n")(_)\ndef _(n): ...\ntwo = once(key="n")(_)',
+    ],
+)
+def test_two_live_functions_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: str) -> None:
+    name = f"shared_{abs(hash(use))}"
+    message = "this Once decorates" if "handlers(" in use else "give each a name= of its own"
+    with pytest.raises(ConfigError, match=message):
+        module_of(tmp_path, monkeypatch, name, SHARED + use)
+
+
+def test_a_function_that_is_defined_anew_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "the_once.py").write_text('from eventonce import Once\nonce = Once("memory:")\n')
+    text = (
+        "import functools\nfrom the_once import once\nfrom the_wraps import passing\n{}"
+        '@once(key="n", remember="result")\ndef one(n): return n\n'
+        '@once(key="n", remember="result")\n@passing\ndef two(n): return n\n'
+    )
+    (tmp_path / "the_wraps.py").write_text(
+        "import functools\ndef passing(function):\n"
+        "    @functools.wraps(function)\n    def inner(*args, **kwargs): return function(*args, **kwargs)\n"
+        "    return inner\n"
+    )
+    module = module_of(tmp_path, monkeypatch, "reloaded_calls", text.format(""))
+    before = module.one, module.two
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "reloaded_calls.py").write_text(text.format("# another line\n"))
+    importlib.invalidate_caches()
+    importlib.reload(module)
+    assert module.one is not before[0]
+    assert [module.one.key(1), module.two.key(1)] == [before[0].key(1), before[1].key(1)]
+    again: dict[str, Any] = {"once": module.once, "__name__": "streamlit"}
+    code = compile('@once(key="n", name="cell")\ndef cell(n, m=1): return n\n', "cell", "exec")
+    exec(code, again)
+    first = again["cell"]
+    exec(code, again)
+    exec(compile('@once(key="n", name="cell")\ndef cell(n, m=1): return -n\n', "cell", "exec"), again)
+    assert first.key(1) == again["cell"].key(1)
+    with pytest.raises(ConfigError, match="another function of this Once is called 'cell'"):
+        exec(compile('\n@once(key="n", name="cell")\ndef cell(n): ...\n', "cell", "exec"), again)
+
+
+def test_a_function_that_is_gone_leaves_its_name(bench: Bench) -> None:
+    once = bench.once()
+
+    def define(result: int) -> Any:
+        @once(key="n", name="one")
+        def one(n: int) -> Any:
+            return result if n else one(n)
+
+        return one
+
+    define(1)
+    first = define(2)
+    with pytest.raises(ConfigError, match="another function of this Once is called 'one'"):
+        define(3)
+    assert first(1) == 2
 
 
 def ran_with(n: int) -> None:

@@ -24,7 +24,7 @@ from eventonce.engine.calls.function import (
     Function,
 )
 from eventonce.engine.calls.keys import ArgumentPath, Content, key_parts
-from eventonce.engine.calls.names import RECEIVERS, class_name, full_name, is_lasting
+from eventonce.engine.calls.names import RECEIVERS, Named, class_name, full_name, is_lasting
 from eventonce.engine.calls.reading import CallReader, KeyRecipe, Scope
 from eventonce.engine.calls.running import CallRunner
 from eventonce.engine.calls.waiting import RunningCalls
@@ -79,7 +79,7 @@ class Workshop(NamedTuple):
     batch: int  # calls that are claimed together
     flow: Callable[[Sequence[object], Handler, RunLimits], Flow[list[Outcome[Any]]]]
     running: RunningCalls
-    names: dict[str, Any]  # of the functions that it has decorated, to what tells them apart
+    names: dict[str, Named]  # what it has decorated, by the name that scopes the keys
 
 
 # --- handlers of events ---
@@ -91,7 +91,7 @@ def decorate_handler(workshop: Workshop, function: Any) -> Decorated:
     plain = _inner(function)
     _refuse_misfit("@once", _misfit(plain, "@once"))
     _refuse_lambda_handler(plain)
-    _refuse_second(workshop, full_name(plain))
+    _refuse_second(workshop, plain)
     is_method = class_name(plain) is not None and type(function) is not staticmethod and _first_name(plain) in RECEIVERS
     method = _as_method(workshop, plain) if is_method or type(function) is classmethod else None
     handler = method or workshop.prepare(plain)
@@ -120,14 +120,16 @@ def _method_if_any(workshop: Workshop, plain: Any) -> Handler | None:
         return None
 
 
-def _refuse_second(workshop: Workshop, name: str) -> None:
+def _refuse_second(workshop: Workshop, plain: Any) -> None:
     """Refuse a second handler: under one consumer each would take the other's events for done."""
-    first = workshop.names.setdefault("", name)
-    if first != name:
+    named = Named(plain)
+    first = workshop.names.setdefault("", named)
+    if not first.is_replaced_by(named):
         raise ConfigError(
-            f"this Once decorates {first} already, and {name} would split the events with it; "
+            f"this Once decorates {first.label} already, and {named.label} would split the events with it; "
             'give each handler a Once with a consumer of its own: Once(..., consumer="mail")'
         )
+    workshop.names[""] = named
 
 
 def _refuse_lambda_handler(plain: Any) -> None:
@@ -188,6 +190,7 @@ def decorate_function(workshop: Workshop, options: CallOptions, function: Any) -
         scope_of=scope_of,
         runner=runner,
     )
+    _take_name(workshop, name, plain)
     return (AsyncFunction if is_async(plain) else Function)(function, definition)
 
 
@@ -195,19 +198,23 @@ _NO_NAME = 'whose name means nothing in another process; give it a name of its o
 
 
 def _name(workshop: Workshop, options: CallOptions, plain: Any) -> str:
-    """Return the name that scopes the keys. Raise `ConfigError` if it is not one, or another function has it."""
+    """Return the name that scopes the keys. Raise `ConfigError` if it is not one."""
     label = full_name(plain)
     if options.name is None and workshop.outlives and not is_lasting(plain):
         raise ConfigError(f"{label} is a function {_NO_NAME}")
     if options.name is not None and (not isinstance(options.name, str) or not options.name):
         raise ConfigError(f"{label}: name: {options.name!r} is not a non-empty string")
-    name = options.name or label
-    # A module that is reloaded, or a cell that runs again, defines the same function anew. Two lambdas are two.
-    code = getattr(plain, "__code__", None)
-    identity = label if is_lasting(plain) or code is None else (label, code.co_filename, code.co_firstlineno)
-    if workshop.names.setdefault(name, identity) != identity:
-        raise ConfigError(f"{label}: another function of this Once is called {name!r}; give each a name= of its own")
-    return name
+    return options.name or label
+
+
+def _take_name(workshop: Workshop, name: str, plain: Any) -> None:
+    """Take a name for the keys of a function. Raise `ConfigError` if another function has it."""
+    named = Named(plain)
+    if not workshop.names.setdefault(name, named).is_replaced_by(named):
+        raise ConfigError(
+            f"{named.label}: another function of this Once is called {name!r}; give each a name= of its own"
+        )
+    workshop.names[name] = named
 
 
 def _rule(workshop: Workshop, options: CallOptions, name: str) -> Rule:
