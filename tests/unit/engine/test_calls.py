@@ -456,6 +456,93 @@ def test_a_method_runs_once_for_each_class_that_it_is_used_on() -> None:
     assert ran == [("slow", 1)]
 
 
+class Base:
+    def __init__(this, number: int) -> None:  # noqa: N805
+        this.number = number
+
+    @once(key="n", name="base.send")
+    def send(this, n: int) -> str:  # noqa: N805
+        return type(this).__name__
+
+    @classmethod
+    @once(key="n", name="base.of")
+    def of(klass, n: int) -> str:  # noqa: N804
+        return klass.__name__
+
+    @staticmethod
+    @once(key="n", name="base.static")
+    def static(n: Any) -> Any:
+        return n
+
+
+class First(Base):
+    def send(this, n: int) -> str:  # type: ignore[override]  # noqa: N805
+        return Base.send(this, n)
+
+
+class Second(Base):
+    def send(this, n: int) -> str:  # type: ignore[override]  # noqa: N805
+        return Base.send(this, n)
+
+
+class Plain(Base): ...
+
+
+@once(key="n", name="tick")
+def tick(self: Any, n: int) -> str:
+    return type(self).__name__
+
+
+class Clock:
+    tick = tick
+
+
+def test_the_class_of_use_counts_whatever_the_receiver_is_called() -> None:
+    assert [First(1).send(1), Second(1).send(1), First(2).send(1)] == ["First", "Second", None]
+    assert Plain(1).send.key(2) == Plain.send.key(Plain(1), 2) == Base.send.key(n=2, this=Plain(1))
+    assert Base(1).send.key(2) == Base.send.key(Base(1), 2) != Plain(1).send.key(2)
+    assert Clock().tick.key(1) == Clock.tick.key(Clock(), 1) == tick.key(Clock(), 1) != tick.key(5, 1)
+    unbound: Any = vars(Base)["of"].__func__
+    assert Plain.of.key(1) == unbound.key(Plain, 1) != Base.of.key(1)
+    assert [Base.static(5), Plain.static.key(First(1).number)] == [5, Base.static.key(1)]
+
+
+def test_a_class_that_gets_the_function_later_has_it_as_its_method(bench: Bench) -> None:
+    late: Any = bench.once()(key="n", name="late")(tick.plain)
+    cls: Any = type("Late", (), {})
+    cls.late = late
+    assert cls.late.key(cls(), 1) == cls().late.key(1) != late.key(5, 1)
+
+
+def test_two_classes_of_one_name_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make() -> Any:
+        return type("Channel", (Base,), {"__module__": __name__})
+
+    assert make()(1).send(7) == "Channel"
+    with pytest.raises(ConfigError, match=r"Base.send is used on two classes that are called .*Channel, which"):
+        make()(1).send(7)
+    anew: list[Any] = []
+    for _ in range(2):  # as when a module is reloaded
+        anew.append(type("Anew", (Base,), {"__module__": __name__}))
+        monkeypatch.setitem(globals(), "Anew", anew[-1])
+        anew[-1](1).send(7)
+    assert anew[0](1).send.key(7) == anew[1](1).send.key(7)
+
+
+def test_a_class_whose_name_means_nothing_elsewhere_is_refused_on_a_store_that_outlives_the_process(
+    bench: Bench,
+) -> None:
+    @bench.once(bench.url)(key="n", name="local.send")
+    def send(self: Any, n: int) -> None: ...
+
+    local: Any = type("Local", (), {"__qualname__": "f.<locals>.Local", "send": send})
+    message = (
+        "is used on .*Local, whose name means nothing in another process; define that class at the top of a module"
+    )
+    with pytest.raises(ConfigError, match=message):
+        local().send(1)
+
+
 # --- names ---
 
 

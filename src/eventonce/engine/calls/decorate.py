@@ -175,8 +175,11 @@ def decorate_function(workshop: Workshop, options: CallOptions, function: Any) -
     )
 
     def scope_of(owner: type) -> Scope:
-        if workshop.outlives and options.name is None and not is_lasting(owner):
-            raise ConfigError(f"{label} is used on {full_name(owner)}, {_NO_NAME}")
+        if workshop.outlives and not is_lasting(owner):
+            raise ConfigError(
+                f"{label} is used on {full_name(owner)}, whose name means nothing in another process; define that "
+                "class at the top of a module that others import"
+            )
         suffix = f" of {full_name(owner)}"
         return Scope(workshop.consumer, CompiledRule(workshop.consumer, _renamed(rule, name + suffix)), recipe, suffix)
 
@@ -185,10 +188,12 @@ def decorate_function(workshop: Workshop, options: CallOptions, function: Any) -
         binder=make_binder(signature, plain.__qualname__),
         hint="; if a decorator under @once adds arguments, put @once under it" if hasattr(plain, "__wrapped__") else "",
         receiver=receiver,
+        first_name=None if type(function) is staticmethod else first,
         class_name=class_name(plain),
         scope=Scope(workshop.consumer, CompiledRule(workshop.consumer, rule), recipe, ""),
         scope_of=scope_of,
         runner=runner,
+        in_class=class_name(plain) is not None or receiver == "cls",
     )
     _take_name(workshop, name, plain)
     return (AsyncFunction if is_async(plain) else Function)(function, definition)

@@ -33,6 +33,14 @@ def is_lasting(thing: Any) -> bool:
     return module_name(getattr(thing, "__module__", None)) is not None and not any(local in name for local in _LOCAL)
 
 
+def leads_to(cls: type) -> bool:
+    """Return whether the full name of a class leads to it, and not to nothing or to another one."""
+    value: Any = sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        value = getattr(value, name, None)
+    return value is cls
+
+
 def class_name(function: Any) -> str | None:
     """Return the full name of the class that a function is defined in, or None."""
     parent = full_name(function).rpartition(".")[0]
