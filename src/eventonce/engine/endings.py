@@ -22,7 +22,7 @@ from eventonce.rules import CompiledRule
 from eventonce.text import counted
 
 _LONGEST_ERROR = 500
-_BLAMELESS = (StoreError, LeaseLost, SinkDown)  # not caused by the event, so not an attempt of it
+_BLAMELESS = (StoreError, LeaseLost, SinkDown, EventBusy)  # not caused by the event, so not an attempt of it
 
 
 # --- before the claim ---

@@ -18,7 +18,8 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from eventonce import ConfigError, Event, EventRejected, Once, OutcomeKind, TooManyAttempts, current
+from eventonce import ConfigError, Event, EventBusy, EventRejected, Once, OutcomeKind, TooManyAttempts, current
+from eventonce.claims.protocol import ClaimRequest
 from eventonce.engine.calls.binder import make_binder
 from eventonce.engine.calls.keys import key_parts
 from eventonce.errors import CallRejected
@@ -361,6 +362,15 @@ def test_what_is_ignored_needs_no_spelling() -> None:
     first = parts(one, "content", object(), {"id": 1, "at": 5}, object(), ignore=ignore)
     assert first == parts(one, "content", None, {"id": 1, "x": {"trace": 1}}, ignore=[*ignore, "order.x"])
     assert first == [part({"order": {"id": 1}})]
+
+
+@pytest.mark.parametrize("ignore", ["kw.trace", "**.trace", "kw.*"])
+def test_starred_arguments_that_are_all_ignored_are_as_if_none_had_come(ignore: str) -> None:
+    def one(n: int, *args: Any, **kw: Any) -> None: ...
+
+    assert parts(one, "content", 1, ignore=[ignore]) == parts(one, "content", 1, trace="a", ignore=[ignore])
+    assert parts(one, "content", 1, ignore=["args[*]"]) == parts(one, "content", 1, 2, 3, ignore=["args[*]"])
+    assert parts(one, "content", 1, other=1, ignore=["kw.trace"]) != parts(one, "content", 1, ignore=["kw.trace"])
 
 
 def test_a_function_as_key_gets_the_arguments_that_it_names() -> None:
@@ -889,6 +899,19 @@ def test_an_effect_in_the_store_s_own_database_commits_with_the_call(bench: Benc
     assert [book(5), book(5), book.map([book.bind(6), book.bind(5)])[0].result] == [5, 5, 6]
     counted: Any = once(key="n", name="count")(lambda n: current().tx.execute("SELECT n FROM ledger").fetchall())
     assert [row[0] for row in counted(1)] == [5, 6]
+
+
+def test_a_call_inside_that_is_busy_costs_the_run_no_attempt(bench: Bench) -> None:
+    store = MemoryStore()
+    once = bench.once(store, busy_wait="0s")
+    inner: Any = once(key="n", name="inner")(lambda n: "inner")
+    outer: Any = once(key="n", name="outer", max_attempts=1, remember="result")(lambda n: [inner(n), current().attempt])
+    store.claim([ClaimRequest(inner.key(1), 1000)], b"another!", 60_000)
+    for _ in range(2):
+        outcome = outer.outcome(1)
+        assert (outcome.kind, type(outcome.error), outcome.action) == ("failed", EventBusy, "retry")
+    store.forget([inner.key(1)])
+    assert outer(1) == ["inner", 1]
 
 
 # --- handlers of events ---

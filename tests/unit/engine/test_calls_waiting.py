@@ -332,6 +332,17 @@ def test_entering_one_s_own_key_is_refused_and_another_key_nests(bench: Bench) -
         both(1)
 
 
+def test_a_function_that_calls_the_one_it_replaces_with_its_key_is_refused(bench: Bench) -> None:
+    once = bench.once()
+    old: Any = once(key="n", name="old")(lambda n: "old")
+    new: Any = once(key="n", name="new", replaces="old")(lambda n: [old(n)])
+    both: Any = once(key="n", name="back")(lambda n: [new(n)])
+    other: Any = once(key="n", name="newest", replaces="new")(lambda n: [both(n)])
+    for call in (new, other):
+        with pytest.raises(ConfigError, match=r"^(old|new) is called with the key that the calling code runs under"):
+            call(1)
+
+
 def test_the_same_key_of_another_once_is_another_key(bench: Bench) -> None:
     inner: Any = bench.once()(key="n", name="one")(lambda n: "inner")
     outer: Any = bench.once()(key="n", name="one")(lambda n: [inner(n)])

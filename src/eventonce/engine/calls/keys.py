@@ -13,7 +13,7 @@ from eventonce.event.paths import Ignored, Wildcard, ignored_path, plain
 from eventonce.event.values import spell
 
 Values = tuple[Any, ...]  # of all parameters, in their order
-_STARRED = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_ABSENT = {Parameter.VAR_POSITIONAL: b"[]", Parameter.VAR_KEYWORD: b"{}"}  # `*args` and `**kwargs` of which none came
 
 
 class KeyParts(NamedTuple):
@@ -123,7 +123,9 @@ class Content:
         self._parameters.sort(key=lambda each: each[1].name.encode("utf-16-be"))  # as RFC 8785 sorts names
         self._defaults: dict[str, bytes] = {}
         for _, parameter, _ in self._parameters:
-            if parameter.default is not Parameter.empty:
+            if parameter.kind in _ABSENT:  # also if all that came is ignored
+                self._defaults[parameter.name] = _ABSENT[parameter.kind]
+            elif parameter.default is not Parameter.empty:
                 self._read_default(label, parameter)
 
     def __call__(self, values: Values) -> Sequence[Part]:
@@ -135,7 +137,7 @@ class Content:
         prefixes: list[bytes] = []
         for index, parameter, prefix in self._parameters:
             value = values[index]
-            if value is parameter.default or (parameter.kind in _STARRED and not value):
+            if value is parameter.default or (parameter.kind in _ABSENT and not value):
                 continue
             try:
                 document[parameter.name] = spell(value, parameter.name)

@@ -93,7 +93,7 @@ class RunningCalls:
         may_wait = True
         for context in runs_here():
             for job in jobs:
-                if self._shared and context.is_run_of(job.key, self._store):
+                if self._shared and context.is_run_of(job.keys, self._store):
                     raise ConfigError(
                         f"{job.rule.name} is called with the key that the calling code runs under, so it would wait "
                         "for itself; call its plain function, or with another key"
