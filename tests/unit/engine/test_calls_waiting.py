@@ -312,6 +312,43 @@ def test_a_task_waits_no_longer_than_busy_wait(bench: Bench) -> None:
     assert [second.kind, first.kind] == ["busy", "processed"]
 
 
+def test_threads_that_wait_leave_store_calls_of_tasks_a_thread(bench: Bench) -> None:
+    gate, once = Gate(), bench.once()
+    slow: Any = once(key="n", name="slow")(lambda n: gate.run())
+
+    @once(key="n", name="other")
+    async def other(n: int) -> int:
+        return n
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(3))
+        calls = [asyncio.create_task(asyncio.to_thread(slow, 1)) for _ in range(3)]
+        while running(once)._threads < 2:
+            await asyncio.sleep(0.001)
+        assert await asyncio.wait_for(other(1), 20) == 1
+        gate.free.set()
+        assert sorted(await asyncio.gather(*calls), key=str) == [1, None, None]
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_fork_has_threads_of_its_own_for_store_calls(bench: Bench) -> None:
+    once = bench.once()
+
+    @once(key="n", name="one")
+    async def one(n: int) -> int:
+        return n
+
+    assert asyncio.run(one(1)) == 1
+    child = os.fork()
+    if not child:
+        os._exit(asyncio.run(asyncio.wait_for(one(3), 20)))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert asyncio.run(one(2)) == 2
+
+
 # --- one's own key ---
 
 
