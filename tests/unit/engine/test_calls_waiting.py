@@ -3,10 +3,11 @@
 import asyncio
 import os
 import threading
+import traceback
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -86,6 +87,63 @@ def test_those_that_waited_fail_as_the_run_did_and_make_no_attempts(bench: Bench
             with pytest.raises(ZeroDivisionError):
                 future.result()
     assert gate.runs == 1
+
+
+class Coded(Exception):
+    """Its message is not what it was made of."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+class Sealed(Exception):
+    """It cannot be copied."""
+
+    def __new__(cls, *, code: int) -> Self:
+        return super().__new__(cls)
+
+    def __init__(self, *, code: int) -> None:
+        super().__init__(code)
+
+
+def undecodable() -> Exception:
+    return UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid")
+
+
+@pytest.mark.parametrize("make", [lambda: Coded(5), undecodable, lambda: OSError(2, "gone", "file"), KeyError])
+def test_each_that_waited_raises_an_error_of_its_own(bench: Bench, make: Callable[[], Exception]) -> None:
+    errors = asyncio.run(raised_by_all(bench.once(), make, 30))
+    assert len(set(map(id, errors))) == 30
+    assert len({(type(error), str(error), repr(vars(error))) for error in errors}) == 1
+    assert all(isinstance(error.__cause__, LookupError) for error in errors)
+    assert max(len(traceback.extract_tb(error.__traceback__)) for error in errors) < 20
+
+
+def test_an_error_that_cannot_be_copied_is_raised_by_all_and_does_not_grow(bench: Bench) -> None:
+    errors = asyncio.run(raised_by_all(bench.once(), lambda: Sealed(code=5), 30))
+    assert len(set(map(id, errors))) == 1
+    assert len(traceback.extract_tb(errors[0].__traceback__)) < 20
+
+
+async def raised_by_all(once: Once, make: Callable[[], Exception], count: int) -> list[Exception]:
+    """Return the errors that so many calls of one key raise. Each caller adds a note if the error is its own."""
+
+    @once(key="n", name="one")
+    async def one(n: int) -> None:
+        await asyncio.sleep(0.01)
+        raise make() from LookupError("cause")
+
+    async def call() -> Exception:
+        try:
+            await one(1)
+        except Exception as error:
+            if not isinstance(error, Sealed):
+                error.add_note("caller")
+            return error
+        raise AssertionError
+
+    return list(await asyncio.gather(*[call() for _ in range(count)]))
 
 
 def test_a_run_that_lost_its_claim_hands_over(bench: Bench) -> None:
@@ -344,7 +402,7 @@ def test_a_fork_has_threads_of_its_own_for_store_calls(bench: Bench) -> None:
     assert asyncio.run(one(1)) == 1
     child = os.fork()
     if not child:
-        os._exit(asyncio.run(asyncio.wait_for(one(3), 20)))
+        os._exit(asyncio.run(asyncio.wait_for(one(3), 20)) or 0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
     assert asyncio.run(one(2)) == 2
 
