@@ -24,7 +24,7 @@ from eventonce.engine.calls.function import (
     Function,
 )
 from eventonce.engine.calls.keys import ArgumentPath, Content, key_parts
-from eventonce.engine.calls.names import RECEIVERS, Named, class_name, full_name, is_lasting
+from eventonce.engine.calls.names import RECEIVERS, Named, class_name, full_name, is_lasting, is_name
 from eventonce.engine.calls.reading import CallReader, KeyRecipe, Scope
 from eventonce.engine.calls.running import CallRunner
 from eventonce.engine.calls.waiting import RunningCalls
@@ -207,7 +207,7 @@ def _name(workshop: Workshop, options: CallOptions, plain: Any) -> str:
     label = full_name(plain)
     if options.name is None and workshop.outlives and not is_lasting(plain):
         raise ConfigError(f"{label} is a function {_NO_NAME}")
-    if options.name is not None and (not isinstance(options.name, str) or not options.name):
+    if options.name is not None and not is_name(options.name):
         raise ConfigError(f"{label}: name: {options.name!r} is not a non-empty string")
     return options.name or label
 
@@ -261,7 +261,7 @@ def _replaced(options: CallOptions, label: str, name: str) -> tuple[str | None, 
         return None, None
     table = dict(options.replaces) if isinstance(options.replaces, Mapping) else {"name": options.replaces}
     old_name, old_key = table.get("name", name), table.get("key", options.key)
-    if not set(table) <= {"name", "key"} or not isinstance(old_name, str) or not old_name:
+    if not set(table) <= {"name", "key"} or not is_name(old_name):
         raise ConfigError(f"{label}: replaces: use the old name, or a table of name and key")
     if (old_name, old_key) == (name, options.key):
         raise ConfigError(f"{label}: replaces: the name and the key are those that it has now")
@@ -272,7 +272,7 @@ def _limits(workshop: Workshop, options: CallOptions, label: str) -> RunLimits:
     limits = workshop.limits
     lease = limits.lease if options.lease is None else read_lease(options.lease)
     attempts = limits.max_attempts if options.max_attempts is None else options.max_attempts
-    if not isinstance(attempts, int) or attempts < 1:
+    if type(attempts) is not int or attempts < 1:
         raise ConfigError(f"{label}: max_attempts: {attempts!r} is not a number from 1 on")
     return RunLimits(attempts, lease, lease if workshop.call_wait is None else workshop.call_wait)
 

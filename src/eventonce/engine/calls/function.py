@@ -175,6 +175,8 @@ class CallDefinition(msgspec.Struct, eq=False):
 
     def check(self, calls: Iterable[BoundCall[Any]]) -> list[BoundCall[Any]]:
         """Return bound calls as a list. Raise `CallRejected` if one is not a call of this function."""
+        if not isinstance(calls, Iterable):
+            raise CallRejected(f"{self.label}: map takes many calls that its own bind returned, not {calls!r:.60}")
         bound = list(calls)
         for call in bound:
             if not isinstance(call, BoundCall) or call.scope.recipe is not self.scope.recipe:

@@ -105,7 +105,8 @@ class Content:
     def __init__(
         self, label: str, signature: Signature, receiver: str | None, ignore: Sequence[str], *, strict: bool = True
     ) -> None:
-        if isinstance(ignore, str) or not all(isinstance(text, str) for text in ignore):
+        is_list = isinstance(ignore, Iterable) and not isinstance(ignore, str)
+        if not is_list or not all(isinstance(text, str) for text in ignore):
             raise ConfigError(f"{label}: ignore: {ignore!r} is not a list of paths")
         paths = [ignored_path(text, f"{label}: ignore") for text in ignore]
         for text, steps in zip(ignore, paths, strict=True):
@@ -182,6 +183,11 @@ class _Made:
         for parameter in read_signature(function, f"{label}: key: the function").parameters.values():
             if parameter.kind is Parameter.VAR_KEYWORD:
                 self._named |= {name: index for index, name in enumerate(names)}
+            elif parameter.kind is Parameter.VAR_POSITIONAL:
+                raise ConfigError(
+                    f"{label}: key: the function takes *{parameter.name}, and it gets the arguments that it names; "
+                    "name those that it needs"
+                )
             elif parameter.name in names:
                 self._take(parameter, names.index(parameter.name))
             elif parameter.default is Parameter.empty:

@@ -20,6 +20,11 @@ def module_name(module: str | None) -> str | None:
     return None if name in ("", *_MAINS) else name
 
 
+def is_name(value: object) -> bool:
+    """Return whether a value can scope keys: a string that is not empty and has a form in UTF-8."""
+    return isinstance(value, str) and value != "" and value.encode(errors="ignore").decode() == value
+
+
 def full_name(thing: Any) -> str:
     """Return the module and qualified name of a function or class, as far as it has them."""
     module = getattr(thing, "__module__", None)
