@@ -337,6 +337,6 @@ def _observed(store: Store, hooks: Sequence[Hook]) -> "tuple[Hooks | None, Store
 
 
 def _at_least_one(name: str, value: int) -> int:
-    if value < 1:
-        raise ConfigError(f"{name}: {value!r} is below 1")
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"{name}: {value!r} is not a number from 1 on")
     return value

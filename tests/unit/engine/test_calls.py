@@ -486,12 +486,12 @@ class Base:
 
 
 class First(Base):
-    def send(this, n: int) -> str:  # type: ignore[override]  # noqa: N805
+    def send(this, n: int) -> Any:  # type: ignore[override]  # noqa: N805
         return Base.send(this, n)
 
 
 class Second(Base):
-    def send(this, n: int) -> str:  # type: ignore[override]  # noqa: N805
+    def send(this, n: int) -> Any:  # type: ignore[override]  # noqa: N805
         return Base.send(this, n)
 
 

@@ -143,6 +143,12 @@ def test_a_default_without_a_spelling_is_refused_for_content_alone(bench: Bench)
     bench.once()(key="n", remember="note")(local)
 
 
+def test_numbers_of_a_once_are_numbers() -> None:
+    for name, value in (("max_attempts", True), ("max_attempts", "3"), ("concurrency", 0)):
+        with pytest.raises(ConfigError, match=f"^{name}: {value!r} is not a number from 1 on$"):
+            Once("memory:", **{name: value})  # type: ignore[arg-type]
+
+
 def test_once_without_a_function_is_refused(bench: Bench) -> None:
     once: Any = bench.once()
     for use in (once, lambda: once(one, key="n")):
@@ -188,11 +194,13 @@ def test_arguments_that_do_not_fit(bench: Bench, args: Any, kwargs: Any, message
 def test_what_is_no_call_is_refused_by_map_and_a_bound_call_stays_here(bench: Bench) -> None:
     call: Any = bench.once()(key="n", name="one")(one)
     later: Any = bench.once()(key="n", name="later")(coroutine)
-    for use in (lambda: call.map(None), lambda: asyncio.run(later.map(5))):
+    uses: list[Any] = [lambda: call.map(None), lambda: asyncio.run(later.map(5))]
+    for use in uses:
         with pytest.raises(CallRejected, match="map takes many calls that its own bind returned, not"):
             use()
+    handles: Any = bench.once()(ours)
     with pytest.raises(ConfigError, match=r"run and map take many events; pass a list, such as \[event\]"):
-        bench.once()(ours).map(None)  # type: ignore[arg-type]
+        handles.map(None)
     with pytest.raises(CallRejected, match="a bound call of one is for map in this process; send its arguments"):
         pickle.dumps(call.bind(1))
 
