@@ -64,7 +64,8 @@ def _stored(result: Any, restore: Restore | None) -> tuple[str, Any]:
         if restore is None:
             raise
     spelt = _spell_result(result)
-    if restore(json.loads(_dump(spelt))) != result:
+    restored = restore(json.loads(_dump(spelt)))
+    if type(restored) is not type(result) or restored != result or _spell_result(restored) != spelt:
         raise ResultUnavailable("the result would come back as another value; annotate what the handler returns")
     return "value", spelt
 

@@ -26,6 +26,7 @@ class Context(msgspec.Struct, eq=False):
     attempt: int  # 1 at first
     replay: str | None  # the name of the replay this event belongs to, as `Event.replay` says
     _key: Key
+    _keys: tuple[Key, ...]  # all that are claimed for it
     _version: int | None
     _claim: OpenClaim | None
     _store: Store
@@ -73,9 +74,9 @@ class Context(msgspec.Struct, eq=False):
             self.transaction = self._begin()
         return self.transaction.handle
 
-    def is_run_of(self, key: Key, store: Store) -> bool:
-        """Return whether this is a run of a key of a store."""
-        return self._key == key and self._store is store
+    def is_run_of(self, keys: tuple[Key, ...], store: Store) -> bool:
+        """Return whether this is a run of one of these keys of a store."""
+        return self._store is store and not set(self._keys).isdisjoint(keys)
 
     def and_outer(self) -> "Iterator[Context]":
         """Return this context and those of the runs around it, if they have not ended."""

@@ -7,13 +7,20 @@ thread. asyncio is imported where it is used, since it would take a third of a c
 
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import suppress
+from threading import Lock
 from types import GeneratorType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from eventonce.forks import register_for_forks
 from eventonce.ports import Store
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
+
+_MAX_THREADS = 32  # that call stores at a time
 
 
 class StoreCalls:
@@ -190,10 +197,39 @@ def _wind_up(flow: Flow[Any], error: BaseException, store: StoreCalls) -> None:
             _drive(flow, flow.throw(Interrupted(error)), store)
 
 
+class _Threads:
+    """The threads in which async runs call stores. Those of a loop may all be waiting for one of these runs."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = Lock()
+        register_for_forks(self)
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> "Future[Any]":
+        """Call a function in one of these threads. They end with the process."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        with self._lock:
+            pool = self._pool = self._pool or ThreadPoolExecutor(_MAX_THREADS, "eventonce-store")
+        return pool.submit(function, *args)  # without our lock: the pool has one of its own, which a fork takes first
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:  # the threads are the parent's
+            self._pool = None
+        self._lock.release()
+
+
+_threads = _Threads()
+
+
 async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
     import asyncio
+    from contextvars import copy_context
 
-    call = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    call = asyncio.wrap_future(_threads.submit(copy_context().run, function, *args))
     try:
         return await asyncio.shield(call)
     finally:

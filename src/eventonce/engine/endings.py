@@ -25,7 +25,7 @@ from eventonce.text import counted
 
 _LONGEST_ERROR = 500
 # Not caused by the event, or the handler has not begun, so not an attempt of it.
-_BLAMELESS = (StoreError, LeaseLost, SinkDown, EventInvalid)
+_BLAMELESS = (StoreError, LeaseLost, SinkDown, EventInvalid, EventBusy)
 
 
 # --- before the claim ---

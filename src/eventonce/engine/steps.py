@@ -29,8 +29,8 @@ outcomes, and whoever passed the events acts on them.
              the handler cannot reach its store      unknown      it comes back
              the handler raises another error        failed       it comes back, or becomes a dead letter after its
                                                                   last attempt
-             its claim expired before it began, or   failed       it comes back, and that counts as no attempt
-             its sink is down
+             its claim expired before it began, its  failed       it comes back, and that counts as no attempt
+             sink is down, or a call in it is busy
              one before it in its group did not      busy         it does not run, and comes back
              end well (was not dropped or processed)
     commit   recorded                                processed    it is acknowledged
@@ -99,7 +99,9 @@ class Engine(msgspec.Struct, eq=False):
         """Return the context of a run."""
         claim = basis if type(basis) is OpenClaim else None
         replay, outer = job.event.replay, CURRENT.get()
-        return Context(attempt, replay, job.key, job.version, claim, self.store, self.clock, handler.is_async, outer)
+        return Context(
+            attempt, replay, job.key, job.keys, job.version, claim, self.store, self.clock, handler.is_async, outer
+        )
 
 
 class Batch:

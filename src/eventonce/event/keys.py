@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any, NewType
 
@@ -42,6 +43,8 @@ def canonical(value: Any) -> bytes:
         raise EventRejected(f"nested deeper than {MAX_DEPTH} levels") from None
     except UnicodeEncodeError:
         raise EventRejected("holds half a surrogate pair, which has no UTF-8 form") from None
+    except ValueError:  # Python itself writes no such number
+        raise EventRejected(f"holds an integer of more than {sys.get_int_max_str_digits():,} digits") from None
 
 
 def canonical_parsed(value: Any, *, plain: bool = False) -> bytes:
@@ -61,7 +64,7 @@ def canonical_parsed(value: Any, *, plain: bool = False) -> bytes:
         if not plain or _whole(text) or _tiny(text):
             _check_numbers(text)
         return text
-    except (_Misspelt, RecursionError, UnicodeEncodeError):
+    except (_Misspelt, RecursionError, ValueError):
         return canonical(value)
 
 

@@ -109,7 +109,7 @@ def _name_at(text: str, offset: int) -> tuple[str, int] | None:
         return None
     try:
         return match[1] or msgspec.json.decode(match[2], type=str), match.end()
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeEncodeError):
         return None
 
 

@@ -413,6 +413,8 @@ def _needs_nothing(annotation: Any) -> bool:
         return all(type(value) in _PACKED for value in get_args(annotation))
     if origin is Annotated:
         return _needs_nothing(get_args(annotation)[0])
+    if origin is dict and get_args(annotation)[:1] not in ((), (str,)):  # names need a way back from strings
+        return False
     if origin in (Union, UnionType, list, dict, tuple):
         return all(map(_needs_nothing, get_args(annotation)))
     return isinstance(annotation, type) and annotation in _PACKED

@@ -53,7 +53,8 @@ def _redis_store(client: Any, clock: Clock, *, is_async: bool) -> "Store":
 
     from eventonce.stores.redis.store import RedisStore
 
-    if is_async or not isinstance(client, redis.Redis | redis.RedisCluster):
+    is_pipeline = isinstance(client, redis.client.Pipeline | redis.cluster.ClusterPipeline)  # it answers later
+    if is_async or is_pipeline or not isinstance(client, redis.Redis | redis.RedisCluster):
         raise ConfigError(
             f"store: {type(client).__qualname__} cannot be used; pass redis.Redis or redis.RedisCluster, which async "
             "def handlers use as well"

@@ -12,6 +12,7 @@ import redis
 import redis.asyncio
 import sqlalchemy
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from redis.cluster import ClusterPipeline
 
 from eventonce import Context, Event, Once
 from eventonce.claims.outcome import OutcomeKind
@@ -94,6 +95,8 @@ def test_clients_of_boto3(dynoxide: Dynoxide, table: str) -> None:
         (redis.asyncio.Redis, "pass redis.Redis or redis.RedisCluster"),
         (lambda: redis.Redis(decode_responses=True), "leave decode_responses out"),
         (redis.ConnectionPool, "pass redis.Redis"),
+        (lambda: redis.Redis().pipeline(), "Pipeline cannot be used; pass redis.Redis"),
+        (lambda: object.__new__(ClusterPipeline), "ClusterPipeline cannot be used; pass redis.Redis"),
         (lambda: sqlalchemy.create_engine("sqlite://"), "pass the URL of its database"),
         (boto3.Session, r'as Once\("dynamodb://TABLE", client=session\)'),
         (lambda: boto3.resource("dynamodb", region_name="eu-west-1").Table("t"), "dynamodb://TABLE"),

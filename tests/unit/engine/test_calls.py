@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import importlib
 import inspect
 import multiprocessing
 import pickle
@@ -17,7 +18,8 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from eventonce import ConfigError, Event, EventRejected, Once, OutcomeKind, TooManyAttempts, current
+from eventonce import ConfigError, Event, EventBusy, EventRejected, Once, OutcomeKind, TooManyAttempts, current
+from eventonce.claims.protocol import ClaimRequest
 from eventonce.engine.calls.binder import make_binder
 from eventonce.engine.calls.keys import key_parts
 from eventonce.errors import CallRejected
@@ -362,6 +364,15 @@ def test_what_is_ignored_needs_no_spelling() -> None:
     assert first == [part({"order": {"id": 1}})]
 
 
+@pytest.mark.parametrize("ignore", ["kw.trace", "**.trace", "kw.*"])
+def test_starred_arguments_that_are_all_ignored_are_as_if_none_had_come(ignore: str) -> None:
+    def one(n: int, *args: Any, **kw: Any) -> None: ...
+
+    assert parts(one, "content", 1, ignore=[ignore]) == parts(one, "content", 1, trace="a", ignore=[ignore])
+    assert parts(one, "content", 1, ignore=["args[*]"]) == parts(one, "content", 1, 2, 3, ignore=["args[*]"])
+    assert parts(one, "content", 1, other=1, ignore=["kw.trace"]) != parts(one, "content", 1, ignore=["kw.trace"])
+
+
 def test_a_function_as_key_gets_the_arguments_that_it_names() -> None:
     def one(self: Any, order: Any, /, retries: int = 3, *, currency: str = "EUR") -> None: ...
 
@@ -468,6 +479,93 @@ def test_a_method_runs_once_for_each_class_that_it_is_used_on() -> None:
     assert ran == [("slow", 1)]
 
 
+class Base:
+    def __init__(this, number: int) -> None:  # noqa: N805
+        this.number = number
+
+    @once(key="n", name="base.send")
+    def send(this, n: int) -> str:  # noqa: N805
+        return type(this).__name__
+
+    @classmethod
+    @once(key="n", name="base.of")
+    def of(klass, n: int) -> str:  # noqa: N804
+        return klass.__name__
+
+    @staticmethod
+    @once(key="n", name="base.static")
+    def static(n: Any) -> Any:
+        return n
+
+
+class First(Base):
+    def send(this, n: int) -> Any:  # type: ignore[override]  # noqa: N805
+        return Base.send(this, n)
+
+
+class Second(Base):
+    def send(this, n: int) -> Any:  # type: ignore[override]  # noqa: N805
+        return Base.send(this, n)
+
+
+class Plain(Base): ...
+
+
+@once(key="n", name="tick")
+def tick(self: Any, n: int) -> str:
+    return type(self).__name__
+
+
+class Clock:
+    tick = tick
+
+
+def test_the_class_of_use_counts_whatever_the_receiver_is_called() -> None:
+    assert [First(1).send(1), Second(1).send(1), First(2).send(1)] == ["First", "Second", None]
+    assert Plain(1).send.key(2) == Plain.send.key(Plain(1), 2) == Base.send.key(n=2, this=Plain(1))
+    assert Base(1).send.key(2) == Base.send.key(Base(1), 2) != Plain(1).send.key(2)
+    assert Clock().tick.key(1) == Clock.tick.key(Clock(), 1) == tick.key(Clock(), 1) != tick.key(5, 1)
+    unbound: Any = vars(Base)["of"].__func__
+    assert Plain.of.key(1) == unbound.key(Plain, 1) != Base.of.key(1)
+    assert [Base.static(5), Plain.static.key(First(1).number)] == [5, Base.static.key(1)]
+
+
+def test_a_class_that_gets_the_function_later_has_it_as_its_method(bench: Bench) -> None:
+    late: Any = bench.once()(key="n", name="late")(tick.plain)
+    cls: Any = type("Late", (), {})
+    cls.late = late
+    assert cls.late.key(cls(), 1) == cls().late.key(1) != late.key(5, 1)
+
+
+def test_two_classes_of_one_name_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make() -> Any:
+        return type("Channel", (Base,), {"__module__": __name__})
+
+    assert make()(1).send(7) == "Channel"
+    with pytest.raises(ConfigError, match=r"Base.send is used on two classes that are called .*Channel, which"):
+        make()(1).send(7)
+    anew: list[Any] = []
+    for _ in range(2):  # as when a module is reloaded
+        anew.append(type("Anew", (Base,), {"__module__": __name__}))
+        monkeypatch.setitem(globals(), "Anew", anew[-1])
+        anew[-1](1).send(7)
+    assert anew[0](1).send.key(7) == anew[1](1).send.key(7)
+
+
+def test_a_class_whose_name_means_nothing_elsewhere_is_refused_on_a_store_that_outlives_the_process(
+    bench: Bench,
+) -> None:
+    @bench.once(bench.url)(key="n", name="local.send")
+    def send(self: Any, n: int) -> None: ...
+
+    local: Any = type("Local", (), {"__qualname__": "f.<locals>.Local", "send": send})
+    message = (
+        "is used on .*Local, whose name means nothing in another process; define that class at the top of a module"
+    )
+    with pytest.raises(ConfigError, match=message):
+        local().send(1)
+
+
 # --- names ---
 
 
@@ -498,7 +596,7 @@ def test_a_module_that_python_runs_has_the_name_by_which_others_import_it(tmp_pa
     for name in ("tasks", "tasks/inner/__main__"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"{name}.py").write_text(SCRIPT.format(store=f"sqlite:///{tmp_path}/{name[-1]}.db", name=""))
-    for module, imported in (("tasks", "tasks"), ("pkg", "pkg")):
+    for module, imported in (("tasks", "tasks"), ("pkg", "pkg.__main__")):
         if module == "pkg":
             (tmp_path / "pkg").mkdir()
             (tmp_path / "pkg/__init__.py").write_text("")
@@ -506,11 +604,10 @@ def test_a_module_that_python_runs_has_the_name_by_which_others_import_it(tmp_pa
             (tmp_path / "pkg/__main__.py").write_text(text)
         run = [sys.executable, "-m", module]
         first = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-        code = [sys.executable, "-c", f"import {imported}" + (".__main__" if module == "pkg" else "")]
+        code = [sys.executable, "-c", f"import {imported}"]
         again = subprocess.run(code, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
         assert first.split()[1:] == ["1", "None"]
-        if module == "tasks":
-            assert again.split() == [first.split()[0], "None", "None"]
+        assert again.split() == [first.split()[0], "None", "None"]
 
 
 def test_local_functions_and_lambdas_need_names_on_a_store_that_outlives_the_process(bench: Bench) -> None:
@@ -536,7 +633,7 @@ def test_two_functions_of_one_name_are_refused_and_one_that_is_defined_anew_is_n
     once = bench.once()
     first: Any = once(key="n")(lambda n: "first")
     with pytest.raises(ConfigError, match="another function of this Once is called"):
-        once(key="n", name=first.outcome(1).rule)(charge.plain)
+        once(key="order", name=first.outcome(1).rule)(charge.plain)
     once(key="n", name="one")(len_of)
     with pytest.raises(
         ConfigError, match="another function of this Once is called 'one'; give each a name= of its own"
@@ -547,6 +644,115 @@ def test_two_functions_of_one_name_are_refused_and_one_that_is_defined_anew_is_n
     for number in range(2):
         again: Any = once(key="n", name=f"loop {number}")(lambda n: "again")
         assert again(1) == "again"
+
+
+SHARED = """
+import functools
+from eventonce import Once
+once = Once("memory:")
+
+@functools.singledispatch
+def pay(by, order): ...
+
+def notify(order): ...
+
+def by(channel):
+    @functools.wraps(notify)
+    def wrapper(order): return channel
+    return wrapper
+
+def factory(kind):
+    @once(key="x", name="go")
+    def go(x): return kind
+    return go
+
+def handlers(kind):
+    @once
+    def handle(event): return kind
+    return handle
+
+def same(n): return n
+"""
+DISPATCHED = """
+@pay.register
+@once(key="order")
+def _(by: int, order): ...
+
+@pay.register
+@once(key="order")
+def _(by: str, order): ...
+"""
+
+
+def module_of(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> Any:
+    (folder / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(folder))
+    return importlib.import_module(name)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        DISPATCHED,
+        'mail, sms = (once(key="order")(by(channel)) for channel in ("mail", "sms"))',
+        'mail, sms = factory("mail"), factory("sms")',
+        'mail, sms = handlers("mail"), handlers("sms")',
+        'def _(n): ...\none = once(key="n")(_)\ndef _(n): ...\ntwo = once(key="n")(_)',
+    ],
+)
+def test_two_live_functions_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: str) -> None:
+    name = f"shared_{abs(hash(use))}"
+    message = "this Once decorates" if "handlers(" in use else "give each a name= of its own"
+    with pytest.raises(ConfigError, match=message):
+        module_of(tmp_path, monkeypatch, name, SHARED + use)
+
+
+def test_a_function_that_is_defined_anew_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "the_once.py").write_text('from eventonce import Once\nonce = Once("memory:")\n')
+    text = (
+        "import functools\nfrom the_once import once\nfrom the_wraps import passing\n{}"
+        '@once(key="n", remember="result")\ndef one(n): return n\n'
+        '@once(key="n", remember="result")\n@passing\ndef two(n): return n\n'
+    )
+    (tmp_path / "the_wraps.py").write_text(
+        "import functools\ndef passing(function):\n"
+        "    @functools.wraps(function)\n    def inner(*args, **kwargs): return function(*args, **kwargs)\n"
+        "    return inner\n"
+    )
+    module = module_of(tmp_path, monkeypatch, "reloaded_calls", text.format(""))
+    before = module.one, module.two
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "reloaded_calls.py").write_text(text.format("# another line\n"))
+    importlib.invalidate_caches()
+    importlib.reload(module)
+    assert module.one is not before[0]
+    assert [module.one.key(1), module.two.key(1)] == [before[0].key(1), before[1].key(1)]
+    again: dict[str, Any] = {"once": module.once, "__name__": "streamlit"}
+    code = compile('@once(key="n", name="cell")\ndef cell(n, m=1): return n\n', "cell", "exec")
+    exec(code, again)
+    first = again["cell"]
+    exec(code, again)
+    exec(compile('@once(key="n", name="cell")\ndef cell(n, m=1): return -n\n', "cell", "exec"), again)
+    assert first.key(1) == again["cell"].key(1)
+    with pytest.raises(ConfigError, match="another function of this Once is called 'cell'"):
+        exec(compile('\n@once(key="n", name="cell")\ndef cell(n): ...\n', "cell", "exec"), again)
+
+
+def test_a_function_that_is_gone_leaves_its_name(bench: Bench) -> None:
+    once = bench.once()
+
+    def define(result: int) -> Any:
+        @once(key="n", name="one")
+        def one(n: int) -> Any:
+            return result if n else one(n)
+
+        return one
+
+    define(1)
+    first = define(2)
+    with pytest.raises(ConfigError, match="another function of this Once is called 'one'"):
+        define(3)
+    assert first(1) == 2
 
 
 def ran_with(n: int) -> None:
@@ -706,6 +912,19 @@ def test_an_effect_in_the_store_s_own_database_commits_with_the_call(bench: Benc
     assert [book(5), book(5), book.map([book.bind(6), book.bind(5)])[0].result] == [5, 5, 6]
     counted: Any = once(key="n", name="count")(lambda n: current().tx.execute("SELECT n FROM ledger").fetchall())
     assert [row[0] for row in counted(1)] == [5, 6]
+
+
+def test_a_call_inside_that_is_busy_costs_the_run_no_attempt(bench: Bench) -> None:
+    store = MemoryStore()
+    once = bench.once(store, busy_wait="0s")
+    inner: Any = once(key="n", name="inner")(lambda n: "inner")
+    outer: Any = once(key="n", name="outer", max_attempts=1, remember="result")(lambda n: [inner(n), current().attempt])
+    store.claim([ClaimRequest(inner.key(1), 1000)], b"another!", 60_000)
+    for _ in range(2):
+        outcome = outer.outcome(1)
+        assert (outcome.kind, type(outcome.error), outcome.action) == ("failed", EventBusy, "retry")
+    store.forget([inner.key(1)])
+    assert outer(1) == ["inner", 1]
 
 
 # --- handlers of events ---

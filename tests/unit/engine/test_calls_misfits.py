@@ -1,7 +1,9 @@
 """What cannot be decorated or called is refused in one sentence that names the remedy."""
 
+import asyncio
 import functools
 import operator
+import pickle
 from typing import Any
 
 import pytest
@@ -101,6 +103,13 @@ def test_a_decorated_function_is_not_decorated_again(bench: Bench) -> None:
         ({"key": "content", "ignore": "m"}, "one: ignore: 'm' is not a list of paths"),
         ({"key": "content", "ignore": ["x"]}, "one: ignore: 'x' begins with 'x', and its parameters are n, m"),
         ({"key": "content", "ignore": ["m..x"]}, "one: ignore: 'm..x' is not a path at character 3"),
+        ({"key": "content", "ignore": None}, "one: ignore: None is not a list of paths"),
+        ({"key": "content", "ignore": 5}, "one: ignore: 5 is not a list of paths"),
+        ({"key": "n", "name": "\ud800"}, r"one: name: '\\ud800' is not a non-empty string"),
+        ({"key": "n", "replaces": "\ud800"}, "one: replaces: use the old name"),
+        ({"key": '"\ud800"'}, "one: key: .* is not a path"),
+        ({"key": lambda *args: args}, r"one: key: the function takes \*args, and it gets the arguments that it names"),
+        ({"key": "n", "max_attempts": True}, "one: max_attempts: True is not a number from 1 on"),
         ({"key": "n", "version": "x"}, "one: version: 'x' begins with 'x'"),
         ({"key": "n", "window": "5 apples"}, "window: '5 apples' is not a duration"),
         ({"key": "n", "remember": "results"}, "remember: 'results' is not one of seen, note, result"),
@@ -125,9 +134,20 @@ def test_a_default_without_a_spelling_is_refused_for_content_alone(bench: Bench)
     message = 'local: the default of session cannot be in a key: session is of type object, .*; add "session" to ignore'
     with pytest.raises(ConfigError, match=message):
         bench.once()(key="content")(local)
+
+    def huge(n: int, m: int = 10**5000) -> None: ...
+
+    with pytest.raises(ConfigError, match=r"the default of m cannot be in a key: holds an integer of more than"):
+        bench.once()(key="content")(huge)
     bench.once()(key="content", ignore=["session"])(local)
     bench.once()(key="n")(local)
     bench.once()(key="n", remember="note")(local)
+
+
+def test_numbers_of_a_once_are_numbers() -> None:
+    for name, value in (("max_attempts", True), ("max_attempts", "3"), ("concurrency", 0)):
+        with pytest.raises(ConfigError, match=f"^{name}: {value!r} is not a number from 1 on$"):
+            Once("memory:", **{name: value})  # type: ignore[arg-type]
 
 
 def test_once_without_a_function_is_refused(bench: Bench) -> None:
@@ -170,6 +190,20 @@ def test_arguments_that_do_not_fit(bench: Bench, args: Any, kwargs: Any, message
         with pytest.raises(TypeError, match=message) as raised:
             use(*args, **kwargs)
         assert type(raised.value) is CallRejected
+
+
+def test_what_is_no_call_is_refused_by_map_and_a_bound_call_stays_here(bench: Bench) -> None:
+    call: Any = bench.once()(key="n", name="one")(one)
+    later: Any = bench.once()(key="n", name="later")(coroutine)
+    uses: list[Any] = [lambda: call.map(None), lambda: asyncio.run(later.map(5))]
+    for use in uses:
+        with pytest.raises(CallRejected, match="map takes many calls that its own bind returned, not"):
+            use()
+    handles: Any = bench.once()(ours)
+    with pytest.raises(ConfigError, match=r"run and map take many events; pass a list, such as \[event\]"):
+        handles.map(None)
+    with pytest.raises(CallRejected, match="a bound call of one is for map in this process; send its arguments"):
+        pickle.dumps(call.bind(1))
 
 
 def test_a_decorator_that_adds_arguments_is_named(bench: Bench) -> None:

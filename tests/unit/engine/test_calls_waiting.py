@@ -3,10 +3,11 @@
 import asyncio
 import os
 import threading
+import traceback
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -86,6 +87,63 @@ def test_those_that_waited_fail_as_the_run_did_and_make_no_attempts(bench: Bench
             with pytest.raises(ZeroDivisionError):
                 future.result()
     assert gate.runs == 1
+
+
+class Coded(Exception):
+    """Its message is not what it was made of."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+class Sealed(Exception):
+    """It cannot be copied."""
+
+    def __new__(cls, *, code: int) -> Self:
+        return super().__new__(cls)
+
+    def __init__(self, *, code: int) -> None:
+        super().__init__(code)
+
+
+def undecodable() -> Exception:
+    return UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid")
+
+
+@pytest.mark.parametrize("make", [lambda: Coded(5), undecodable, lambda: OSError(2, "gone", "file"), KeyError])
+def test_each_that_waited_raises_an_error_of_its_own(bench: Bench, make: Callable[[], Exception]) -> None:
+    errors = asyncio.run(raised_by_all(bench.once(), make, 30))
+    assert len(set(map(id, errors))) == 30
+    assert len({(type(error), str(error), repr(vars(error))) for error in errors}) == 1
+    assert all(isinstance(error.__cause__, LookupError) for error in errors)
+    assert max(len(traceback.extract_tb(error.__traceback__)) for error in errors) < 20
+
+
+def test_an_error_that_cannot_be_copied_is_raised_by_all_and_does_not_grow(bench: Bench) -> None:
+    errors = asyncio.run(raised_by_all(bench.once(), lambda: Sealed(code=5), 30))
+    assert len(set(map(id, errors))) == 1
+    assert len(traceback.extract_tb(errors[0].__traceback__)) < 20
+
+
+async def raised_by_all(once: Once, make: Callable[[], Exception], count: int) -> list[Exception]:
+    """Return the errors that so many calls of one key raise. Each caller adds a note if the error is its own."""
+
+    @once(key="n", name="one")
+    async def one(n: int) -> None:
+        await asyncio.sleep(0.01)
+        raise make() from LookupError("cause")
+
+    async def call() -> Exception:
+        try:
+            await one(1)
+        except Exception as error:
+            if not isinstance(error, Sealed):
+                error.add_note("caller")
+            return error
+        raise AssertionError
+
+    return list(await asyncio.gather(*[call() for _ in range(count)]))
 
 
 def test_a_run_that_lost_its_claim_hands_over(bench: Bench) -> None:
@@ -312,6 +370,43 @@ def test_a_task_waits_no_longer_than_busy_wait(bench: Bench) -> None:
     assert [second.kind, first.kind] == ["busy", "processed"]
 
 
+def test_threads_that_wait_leave_store_calls_of_tasks_a_thread(bench: Bench) -> None:
+    gate, once = Gate(), bench.once()
+    slow: Any = once(key="n", name="slow")(lambda n: gate.run())
+
+    @once(key="n", name="other")
+    async def other(n: int) -> int:
+        return n
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(3))
+        calls = [asyncio.create_task(asyncio.to_thread(slow, 1)) for _ in range(3)]
+        while running(once)._threads < 2:
+            await asyncio.sleep(0.001)
+        assert await asyncio.wait_for(other(1), 20) == 1
+        gate.free.set()
+        assert sorted(await asyncio.gather(*calls), key=str) == [1, None, None]
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_fork_has_threads_of_its_own_for_store_calls(bench: Bench) -> None:
+    once = bench.once()
+
+    @once(key="n", name="one")
+    async def one(n: int) -> int:
+        return n
+
+    assert asyncio.run(one(1)) == 1
+    child = os.fork()
+    if not child:
+        os._exit(asyncio.run(asyncio.wait_for(one(3), 20)) or 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert asyncio.run(one(2)) == 2
+
+
 # --- one's own key ---
 
 
@@ -330,6 +425,17 @@ def test_entering_one_s_own_key_is_refused_and_another_key_nests(bench: Bench) -
     both: Any = once(key="n", name="both")(lambda n: both.map([both.bind(n + 1), both.bind(n)]))
     with pytest.raises(ConfigError, match=r"^both is called with the key"):
         both(1)
+
+
+def test_a_function_that_calls_the_one_it_replaces_with_its_key_is_refused(bench: Bench) -> None:
+    once = bench.once()
+    old: Any = once(key="n", name="old")(lambda n: "old")
+    new: Any = once(key="n", name="new", replaces="old")(lambda n: [old(n)])
+    both: Any = once(key="n", name="back")(lambda n: [new(n)])
+    other: Any = once(key="n", name="newest", replaces="new")(lambda n: [both(n)])
+    for call in (new, other):
+        with pytest.raises(ConfigError, match=r"^(old|new) is called with the key that the calling code runs under"):
+            call(1)
 
 
 def test_the_same_key_of_another_once_is_another_key(bench: Bench) -> None:

@@ -1,7 +1,7 @@
 """Remembered results come back as the handler's annotation says, or not at all."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -126,6 +126,25 @@ def unavailable(handler: Any) -> str:
     return str(second.error)
 
 
+@dataclass
+class Noted:
+    name: str
+    token: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        self.token += "!"
+
+
+class Lines(list[Line]): ...
+
+
+def test_names_that_are_numbers_come_back() -> None:
+    def counts(event: Event) -> dict[int, int]:
+        return {1: 2}
+
+    assert [outcome.result for outcome in once().run([EVENT] * 2, counts)] == [{1: 2}] * 2
+
+
 def test_a_result_that_would_come_back_as_another_value_is_not_remembered() -> None:
     class More(Line):
         more: int = 0
@@ -138,7 +157,13 @@ def test_a_result_that_would_come_back_as_another_value_is_not_remembered() -> N
         receipt._secret = 1
         return receipt
 
-    for handler in (derived, private):
+    def uncompared(event: Event) -> Noted:
+        return Noted("a")
+
+    def lined(event: Event) -> list[Line]:
+        return Lines([Line("a", None)])
+
+    for handler in (derived, private, uncompared, lined):
         assert "would come back as another value; annotate what the handler returns" in unavailable(handler)
 
 

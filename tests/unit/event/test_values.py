@@ -2,6 +2,7 @@
 
 import json
 import threading
+import typing
 from base64 import b64encode
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -465,6 +466,9 @@ def test_a_model_is_a_model_again() -> None:
         (Sequence[Line], [Line("a", Decimal(1))]),
         (Mapping[UUID, Line], {SOME_ID: Line("a", Decimal(1))}),
         (dict[str, Any], {"a": [1]}),
+        (dict[int, int], {1: 2}),
+        (dict[int, dict[UUID, str]], {1: {SOME_ID: "a"}}),
+        (dict[Any, int], {"a": 1}),
         (list[Nested], [Nested(model=Model(orderId=1, raw=b"\xff", parts={"a": [b"\xfe"]}), either=None)]),
         (
             Nested | None,
@@ -490,6 +494,7 @@ def test_these_come_back(annotation: Any, value: Any) -> None:
 )  # fmt: skip
 def test_plain_data_needs_no_restoring(annotation: Any) -> None:
     assert restorer(annotation, "charge") is None
+    assert restorer("Dict", "charge", vars(typing)) is None
 
 
 class Session:

@@ -24,7 +24,7 @@ from eventonce.engine.calls.function import (
     Function,
 )
 from eventonce.engine.calls.keys import ArgumentPath, Content, key_parts
-from eventonce.engine.calls.names import RECEIVERS, class_name, full_name, is_lasting
+from eventonce.engine.calls.names import RECEIVERS, Named, class_name, full_name, is_lasting, is_name
 from eventonce.engine.calls.reading import CallReader, KeyRecipe, Scope
 from eventonce.engine.calls.running import CallRunner
 from eventonce.engine.calls.waiting import RunningCalls
@@ -85,7 +85,7 @@ class Workshop(NamedTuple):
     flow: Callable[[Sequence[object], Handler, RunLimits], Flow[list[Outcome[Any]]]]
     running: RunningCalls
     routes: list[Route]  # what it has registered for some events each
-    names: dict[str, Any]  # of the functions that it has decorated, to what tells them apart
+    names: dict[str, Named]  # what it has decorated, by the name that scopes the keys
 
 
 # --- handlers of events ---
@@ -94,7 +94,7 @@ class Workshop(NamedTuple):
 def decorate_handler(workshop: Workshop, function: Any) -> Decorated:
     """Return a decorated handler of events."""
     function, plain = _function_for_events(function, "@once")
-    _refuse_second(workshop, full_name(plain))
+    _refuse_second(workshop, plain)
     method = _as_method(workshop, plain) if _is_method(function, plain) else None
     handler = method or workshop.prepare(plain)
     return _handler_of_events(workshop, function, handler, method or _method_if_any(workshop, plain))
@@ -109,7 +109,7 @@ def decorate_route(workshop: Workshop, condition: Condition, pattern: "Pattern |
         raise ConfigError(f"@once.on: {name} is a method, of no instance yet; register it bound: once.on(...)({bound})")
     if "" in workshop.names:
         raise ConfigError(
-            f"this Once decorates {workshop.names['']} for all events; write @once.on(...) above it as well"
+            f"this Once decorates {workshop.names[''].label} for all events; write @once.on(...) above it as well"
         )
     handler = workshop.prepare(plain)
     add_route(workshop.routes, Route(name, condition, pattern, handler.call, handler.is_async, handler.restore))
@@ -157,19 +157,22 @@ def _method_if_any(workshop: Workshop, plain: Any) -> Handler | None:
         return None
 
 
-def _refuse_second(workshop: Workshop, name: str) -> None:
+def _refuse_second(workshop: Workshop, plain: Any) -> None:
     """Refuse a second handler: under one consumer each would take the other's events for done."""
+    named = Named(plain)
     if workshop.routes:
         raise ConfigError(
-            f"this Once routes its events, as to {workshop.routes[0].name}; write @once.on(...) above {name} as well"
+            f"this Once routes its events, as to {workshop.routes[0].name}; "
+            f"write @once.on(...) above {named.label} as well"
         )
-    first = workshop.names.setdefault("", name)
-    if first != name:
+    first = workshop.names.setdefault("", named)
+    if not first.is_replaced_by(named):
         raise ConfigError(
-            f"this Once decorates {first} already, and {name} would split the events with it; "
+            f"this Once decorates {first.label} already, and {named.label} would split the events with it; "
             'write @once.on("Order Placed") and the like above each, or give each a Once with a consumer of its own: '
             'Once(..., consumer="mail")'
         )
+    workshop.names[""] = named
 
 
 def _refuse_lambda_handler(plain: Any) -> None:
@@ -215,8 +218,11 @@ def decorate_function(workshop: Workshop, options: CallOptions, function: Any) -
     )
 
     def scope_of(owner: type) -> Scope:
-        if workshop.outlives and options.name is None and not is_lasting(owner):
-            raise ConfigError(f"{label} is used on {full_name(owner)}, {_NO_NAME}")
+        if workshop.outlives and not is_lasting(owner):
+            raise ConfigError(
+                f"{label} is used on {full_name(owner)}, whose name means nothing in another process; define that "
+                "class at the top of a module that others import"
+            )
         suffix = f" of {full_name(owner)}"
         return Scope(workshop.consumer, CompiledRule(workshop.consumer, _renamed(rule, name + suffix)), recipe, suffix)
 
@@ -225,11 +231,14 @@ def decorate_function(workshop: Workshop, options: CallOptions, function: Any) -
         binder=make_binder(signature, plain.__qualname__),
         hint="; if a decorator under @once adds arguments, put @once under it" if hasattr(plain, "__wrapped__") else "",
         receiver=receiver,
+        first_name=None if type(function) is staticmethod else first,
         class_name=class_name(plain),
         scope=Scope(workshop.consumer, CompiledRule(workshop.consumer, rule), recipe, ""),
         scope_of=scope_of,
         runner=runner,
+        in_class=class_name(plain) is not None or receiver == "cls",
     )
+    _take_name(workshop, name, plain)
     return (AsyncFunction if is_async(plain) else Function)(function, definition)
 
 
@@ -237,19 +246,23 @@ _NO_NAME = 'whose name means nothing in another process; give it a name of its o
 
 
 def _name(workshop: Workshop, options: CallOptions, plain: Any) -> str:
-    """Return the name that scopes the keys. Raise `ConfigError` if it is not one, or another function has it."""
+    """Return the name that scopes the keys. Raise `ConfigError` if it is not one."""
     label = full_name(plain)
     if options.name is None and workshop.outlives and not is_lasting(plain):
         raise ConfigError(f"{label} is a function {_NO_NAME}")
-    if options.name is not None and (not isinstance(options.name, str) or not options.name):
+    if options.name is not None and not is_name(options.name):
         raise ConfigError(f"{label}: name: {options.name!r} is not a non-empty string")
-    name = options.name or label
-    # A module that is reloaded, or a cell that runs again, defines the same function anew. Two lambdas are two.
-    code = getattr(plain, "__code__", None)
-    identity = label if is_lasting(plain) or code is None else (label, code.co_filename, code.co_firstlineno)
-    if workshop.names.setdefault(name, identity) != identity:
-        raise ConfigError(f"{label}: another function of this Once is called {name!r}; give each a name= of its own")
-    return name
+    return options.name or label
+
+
+def _take_name(workshop: Workshop, name: str, plain: Any) -> None:
+    """Take a name for the keys of a function. Raise `ConfigError` if another function has it."""
+    named = Named(plain)
+    if not workshop.names.setdefault(name, named).is_replaced_by(named):
+        raise ConfigError(
+            f"{named.label}: another function of this Once is called {name!r}; give each a name= of its own"
+        )
+    workshop.names[name] = named
 
 
 def _rule(workshop: Workshop, options: CallOptions, name: str) -> Rule:
@@ -291,7 +304,7 @@ def _replaced(options: CallOptions, label: str, name: str) -> tuple[str | None, 
         return None, None
     table = dict(options.replaces) if isinstance(options.replaces, Mapping) else {"name": options.replaces}
     old_name, old_key = table.get("name", name), table.get("key", options.key)
-    if not set(table) <= {"name", "key"} or not isinstance(old_name, str) or not old_name:
+    if not set(table) <= {"name", "key"} or not is_name(old_name):
         raise ConfigError(f"{label}: replaces: use the old name, or a table of name and key")
     if (old_name, old_key) == (name, options.key):
         raise ConfigError(f"{label}: replaces: the name and the key are those that it has now")

@@ -12,7 +12,7 @@ import msgspec
 
 from eventonce.claims.outcome import Outcome, OutcomeKind
 from eventonce.engine.calls.binder import Binder
-from eventonce.engine.calls.names import full_name
+from eventonce.engine.calls.names import full_name, leads_to
 from eventonce.engine.calls.reading import BoundCall, Scope
 from eventonce.engine.calls.running import CallRunner
 from eventonce.engine.drivers import Flow, StoreCalls, drive, drive_async
@@ -21,7 +21,7 @@ from eventonce.engine.order import RunLimits
 from eventonce.engine.plain import run_one
 from eventonce.engine.reading import many
 from eventonce.engine.steps import Batch, Engine
-from eventonce.errors import CallRejected
+from eventonce.errors import CallRejected, ConfigError
 from eventonce.event import Delivery, Event
 from eventonce.event.keys import Key
 
@@ -97,34 +97,56 @@ class CallDefinition(msgspec.Struct, eq=False):
     label: str
     binder: Binder
     hint: str  # on what may be wrong if the arguments do not fit
-    receiver: str | None  # the parameter that takes the instance or class
+    receiver: str | None  # the parameter called self or cls, which takes the instance or class
+    first_name: str | None  # of its first parameter, which may take them under any name
     class_name: str | None  # that it is defined in
     scope: Scope
     scope_of: Callable[[type], Scope]  # another class that it is used on
     runner: CallRunner
+    in_class: bool  # whether it may be a method
     scopes: dict[type, Scope] = {}
+    owners: dict[str, tuple[type, bool]] = {}  # by full name, with whether that leads to it
+    methods: dict[type, bool] = {}  # whether a class has it as its method
 
     def bind(self, first: tuple[Any, ...], owner: type | None, args: tuple[Any, ...], kwargs: Any) -> BoundCall[Any]:
         """Return the call with these arguments. Raise `CallRejected` if they do not fit."""
         if first:
             args = first + args
-        elif self.receiver is not None and (args or self.receiver in kwargs):
-            owner = self._owner(args[0] if args else kwargs[self.receiver])
+        elif self.in_class and self.first_name is not None and (args or self.first_name in kwargs):
+            owner = self._owner(args[0] if args else kwargs[self.first_name])
         try:
             values = self.binder(*args, **kwargs)
         except TypeError as error:
             raise CallRejected(f"{error}{self.hint}") from None
         return BoundCall(self._scope(owner), values, args, kwargs)
 
-    def _owner(self, receiver: Any) -> type | None:
-        """Return the class that a method is used on that is called through its class."""
-        if self.receiver != "cls":
-            return None if self.class_name is None else type(receiver)
-        if isinstance(receiver, type):
-            return receiver
-        raise CallRejected(
-            f"{self.label} takes its class first, and {receiver!r:.60} is not one; put @once above @classmethod"
-        )
+    def _owner(self, first: Any) -> type | None:
+        """Return the class that a method is used on that is called through its class. `first` is its first argument."""
+        if self.receiver == "cls" and not isinstance(first, type):
+            raise CallRejected(
+                f"{self.label} takes its class first, and {first!r:.60} is not one; put @once above @classmethod"
+            )
+        if self.receiver is not None and self.class_name is not None:
+            return first if self.receiver == "cls" else type(first)
+        if isinstance(first, type) and self._is_method_of(first):
+            return first
+        if self._is_method_of(type(first)):
+            return first if isinstance(first, type) else type(first)
+        return None
+
+    def _is_method_of(self, kind: type) -> bool:
+        is_method = self.methods.get(kind)
+        if is_method is None:
+            if len(self.methods) >= _MAX_SCOPES:
+                self.methods.clear()
+            values = [value for base in kind.__mro__ for value in vars(base).values()]
+            is_method = self.methods[kind] = any(map(self._is_definition_of, values))
+        return is_method
+
+    def _is_definition_of(self, value: object) -> bool:
+        if isinstance(value, classmethod):
+            value = value.__func__
+        return isinstance(value, _CallsDecorated) and value._definition is self
 
     def _scope(self, owner: type | None) -> Scope:
         if owner is None:
@@ -133,9 +155,23 @@ class CallDefinition(msgspec.Struct, eq=False):
         if scope is None:
             if len(self.scopes) >= _MAX_SCOPES:
                 self.scopes.clear()
-            scope = self.scope if full_name(owner) == self.class_name else self.scope_of(owner)
+                self.owners.clear()
+            name = full_name(owner)
+            self._take_name(name, owner)
+            scope = self.scope if name == self.class_name else self.scope_of(owner)
             self.scopes[owner] = scope
         return scope
+
+    def _take_name(self, name: str, owner: type) -> None:
+        """Scope calls by the name of a class. Raise `ConfigError` if another one has it, unless a module ran again."""
+        leads_here = leads_to(owner)
+        first, led_there = self.owners.setdefault(name, (owner, leads_here))
+        if first is not owner and not (leads_here and led_there):
+            raise ConfigError(
+                f"{self.label} is used on two classes that are called {name}, which would take each other's calls for "
+                "done; give each class a __qualname__ of its own"
+            )
+        self.owners[name] = owner, leads_here
 
     def check(self, calls: Iterable[BoundCall[Any]]) -> list[BoundCall[Any]]:
         """Return bound calls as a list. Raise `CallRejected` if one is not a call of this function."""
@@ -152,6 +188,9 @@ class _CallsDecorated(Decorated):
     def __init__(self, function: Any, definition: CallDefinition) -> None:
         super().__init__(function)
         self._definition = definition
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._definition.in_class = True
 
     def _bound(self, args: tuple[Any, ...], kwargs: Any) -> BoundCall[Any]:
         return self._definition.bind(self._first, self._owner, args, kwargs)
@@ -208,6 +247,7 @@ class Function(_CallsDecorated, Generic[P, T, R]):
     @overload
     def __get__(self, instance: object, owner: type[object] | None = None) -> Self: ...
     def __get__(self, instance: object, owner: type[object] | None = None) -> Any:
+        self._definition.in_class = True
         return super().__get__(instance, owner)
 
 
@@ -262,6 +302,7 @@ class AsyncFunction(_CallsDecorated, Generic[P, T, R]):
     @overload
     def __get__(self, instance: object, owner: type[object] | None = None) -> Self: ...
     def __get__(self, instance: object, owner: type[object] | None = None) -> Any:
+        self._definition.in_class = True
         return super().__get__(instance, owner)
 
 

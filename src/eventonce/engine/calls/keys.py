@@ -13,7 +13,7 @@ from eventonce.event.paths import Ignored, Wildcard, ignored_path, plain
 from eventonce.event.values import spell
 
 Values = tuple[Any, ...]  # of all parameters, in their order
-_STARRED = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_ABSENT = {Parameter.VAR_POSITIONAL: b"[]", Parameter.VAR_KEYWORD: b"{}"}  # `*args` and `**kwargs` of which none came
 
 
 class KeyParts(NamedTuple):
@@ -108,7 +108,8 @@ class Content:
     def __init__(
         self, label: str, signature: Signature, receiver: str | None, ignore: Sequence[str], *, strict: bool = True
     ) -> None:
-        if isinstance(ignore, str) or not all(isinstance(text, str) for text in ignore):
+        is_list = isinstance(ignore, Iterable) and not isinstance(ignore, str)
+        if not is_list or not all(isinstance(text, str) for text in ignore):
             raise ConfigError(f"{label}: ignore: {ignore!r} is not a list of paths")
         paths = [ignored_path(text, f"{label}: ignore") for text in ignore]
         for text, steps in zip(ignore, paths, strict=True):
@@ -126,7 +127,9 @@ class Content:
         self._parameters.sort(key=lambda each: each[1].name.encode("utf-16-be"))  # as RFC 8785 sorts names
         self._defaults: dict[str, bytes] = {}
         for _, parameter, _ in self._parameters:
-            if parameter.default is not Parameter.empty:
+            if parameter.kind in _ABSENT:  # also if all that came is ignored
+                self._defaults[parameter.name] = _ABSENT[parameter.kind]
+            elif parameter.default is not Parameter.empty:
                 self._read_default(label, parameter)
 
     def __call__(self, values: Values) -> Sequence[Part]:
@@ -138,7 +141,7 @@ class Content:
         prefixes: list[bytes] = []
         for index, parameter, prefix in self._parameters:
             value = values[index]
-            if value is parameter.default or (parameter.kind in _STARRED and not value):
+            if value is parameter.default or (parameter.kind in _ABSENT and not value):
                 continue
             try:
                 document[parameter.name] = spell(value, parameter.name)
@@ -183,6 +186,11 @@ class _Made:
         for parameter in read_signature(function, f"{label}: key: the function").parameters.values():
             if parameter.kind is Parameter.VAR_KEYWORD:
                 self._named |= {name: index for index, name in enumerate(names)}
+            elif parameter.kind is Parameter.VAR_POSITIONAL:
+                raise ConfigError(
+                    f"{label}: key: the function takes *{parameter.name}, and it gets the arguments that it names; "
+                    "name those that it needs"
+                )
             elif parameter.name in names:
                 self._take(parameter, names.index(parameter.name))
             elif parameter.default is Parameter.empty:

@@ -1,7 +1,7 @@
 """Reading: a bound call becomes a job, with its rule and key."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import msgspec
 
@@ -9,7 +9,7 @@ from eventonce.engine import endings
 from eventonce.engine.calls.keys import ArgumentPath, Content, KeyParts, Values
 from eventonce.engine.jobs import Job, RefusedEvent
 from eventonce.engine.reading import ItemReader
-from eventonce.errors import EventRejected
+from eventonce.errors import CallRejected, EventRejected
 from eventonce.event import Event
 from eventonce.event.keys import Digester, Key
 from eventonce.rules import CompiledRule, Keyed
@@ -81,6 +81,11 @@ class BoundCall(msgspec.Struct, Generic[T_co], frozen=True, eq=False):
     values: Values
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+
+    def __reduce__(self) -> NoReturn:
+        raise CallRejected(
+            f"a bound call of {self.scope.rule.name} is for map in this process; send its arguments and bind them there"
+        )
 
 
 class CallReader(ItemReader):

@@ -121,5 +121,6 @@ class CallRunner(msgspec.Struct, frozen=True, eq=False):
             ends = yield step
         except EventBusy as error:
             return endings.still_running(job, error)
-        first = next((end for end in ends if end.job.version == job.version), None)
-        return None if first is None else endings.follow(job, first, self.engine.clock.utc())
+        first = next((end for end in ends if end.ended.job.version == job.version), None)
+        ended = None if first is None else endings.follow(job, first.ended, self.engine.clock.utc())
+        return ended if first is None or ended is None else first.own(ended)

@@ -7,10 +7,15 @@ of them. The run of another process is waited for by the leader alone, in the st
 Nothing here holds a lock while it calls anything, and a leader waits for nobody before its own runs have ended.
 """
 
+import copy
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from types import TracebackType
+from typing import NamedTuple
 from weakref import ReferenceType, ref
+
+from msgspec import structs
 
 from eventonce.engine.context import runs_here
 from eventonce.engine.drivers import StoreCalls
@@ -22,7 +27,57 @@ from eventonce.ports import Store
 
 MAX_THREADS = 8  # that wait at a time: more could take all threads of a pool in which a leader needs one
 
-Ends = Sequence[Ended]  # how the calls of one key ended, the leader first; empty if they hand over
+Ends = Sequence["End"]  # how the calls of one key ended, the leader first; empty if they hand over
+
+
+class End(NamedTuple):
+    """How a call ended, for those that take it over. Its caller adds frames and notes to the error that it gets."""
+
+    ended: Ended
+    error: BaseException | None  # as it was then
+    traceback: TracebackType | None  # of the error then
+
+    def own(self, ended: Ended) -> Ended:
+        """Return how a call ended that took this end over, with an error of its own."""
+        if self.error is None or ended.outcome.error is not self.ended.outcome.error:
+            return ended
+        error = copy_of(self.error)
+        if error is self.error:
+            error.__traceback__ = self.traceback  # all of them raise this one, and each begins with this traceback
+        return structs.replace(ended, outcome=structs.replace(ended.outcome, error=error))
+
+
+def end_of(ended: Ended) -> End:
+    """Return how a call ended, before its caller adds anything to its error."""
+    error = ended.outcome.error
+    return End(ended, None, None) if error is None else End(ended, copy_of(error), error.__traceback__)
+
+
+def copy_of(error: BaseException) -> BaseException:
+    """Return an equal error with the same traceback and causes, or the error itself if it cannot be copied."""
+    other = _copied(_without_init, error) or _copied(copy.copy, error)
+    if other is None:
+        return error
+    other.__cause__, other.__context__ = error.__cause__, error.__context__
+    other.__suppress_context__ = error.__suppress_context__
+    if hasattr(error, "__notes__"):
+        other.__notes__ = list(error.__notes__)
+    return other.with_traceback(error.__traceback__)
+
+
+def _copied(make: Callable[[BaseException], BaseException], error: BaseException) -> BaseException | None:
+    try:
+        other = make(error)
+        is_equal = type(other) is type(error) and (other.args, str(other)) == (error.args, str(error))
+    except Exception:  # whatever its class does to us
+        return None
+    return other if is_equal else None
+
+
+def _without_init(error: BaseException) -> BaseException:
+    other = type(error).__new__(type(error), *error.args)
+    vars(other).update(vars(error))
+    return other
 
 
 class LeadingRun:
@@ -71,7 +126,8 @@ class RunningCalls:
             if entered is not None and entered() is run:
                 del self._runs[run.key]
         if run.future is not None:
-            run.end([end for end in ended if isinstance(end, Ended) and run.key == end.job.key and _has_ended(end)])
+            ours = (end for end in ended if isinstance(end, Ended) and run.key == end.job.key)
+            run.end([end_of(end) for end in ours if _has_ended(end)])
 
     def wait(self, job: Job, timeout: int) -> "WaitForRun | None":
         """Return the step that waits for the run of a job's key, or None if it has ended meanwhile."""
@@ -93,7 +149,7 @@ class RunningCalls:
         may_wait = True
         for context in runs_here():
             for job in jobs:
-                if self._shared and context.is_run_of(job.key, self._store):
+                if self._shared and context.is_run_of(job.keys, self._store):
                     raise ConfigError(
                         f"{job.rule.name} is called with the key that the calling code runs under, so it would wait "
                         "for itself; call its plain function, or with another key"
