@@ -16,10 +16,12 @@ from uuid import UUID
 
 import msgspec
 
+from eventonce import Once
+from eventonce.engine.calls.reading import BoundCall
 from eventonce.errors import EventRejected
 from eventonce.event import Event
 from eventonce.event.formats import read_events
-from eventonce.event.keys import KEY_BYTES, Digester, Part, canonical, carrier_part, part
+from eventonce.event.keys import KEY_BYTES, Digester, Key, Part, canonical, carrier_part, part
 from eventonce.event.values import spell
 from eventonce.rules import Rulebook, identity
 from eventonce.rules.rule import Rule
@@ -251,9 +253,67 @@ def _key(rules: Rulebook, event: Event | EventRejected) -> Any:
 # --- calls ---
 
 
+def _charge(order: Any, retries: int = 3, *lines: str, currency: str = "EUR", **more: Any) -> None:
+    """A function that is called."""
+
+
+class _Mailer:
+    """A class with a method."""
+
+    account = "news"
+
+    def send(self, customer: int) -> None:
+        """A method that is called."""
+
+
+class _Newsletter(_Mailer):
+    """Another class that the method is used on."""
+
+
+def _by_customer(order: Any) -> tuple[str, str]:
+    return order["customer"], order["day"]
+
+
+_ORDER = {"id": "o-1", "customer": "c-7", "day": "2026-05-01", "total": Decimal("1.50")}
+_CALLS: tuple[tuple[str, dict[str, Any], tuple[Any, ...], dict[str, Any]], ...] = (
+    ("one path", {"key": "order.id"}, (_ORDER,), {}),
+    ("several paths", {"key": ["order.id", "currency"]}, (_ORDER,), {"currency": "USD"}),
+    ("content", {"key": "content"}, (_ORDER, 5), {}),
+    ("content without what is spelt like a default", {"key": "content"}, (_ORDER, 3), {"currency": "EUR"}),
+    ("content with more arguments", {"key": "content"}, (_ORDER, 3, "a", "b"), {"trace": "t"}),
+    (
+        "content with ignored paths",
+        {"key": "content", "ignore": ["order.total", "more.trace"]},
+        (_ORDER,),
+        {"trace": 1},
+    ),
+    ("a function as key", {"key": _by_customer}, (_ORDER,), {}),
+)
+
+
 def call_vectors() -> list[Vector]:
-    """Return calls of functions with their keys."""
-    return []
+    """Return calls of functions with what is hashed of them."""
+    once = Once("memory:", consumer=CONSUMER)
+    vectors = []
+    for name, options, args, kwargs in _CALLS:
+        function = once(name=f"charge, {name}", **options)(_charge)
+        vectors.append(_call(name, options, function.bind(*args, **kwargs), function.key(*args, **kwargs)))
+    options = {"key": ["self.account", "customer"]}
+    method = once(name="send", **options)(_Mailer.send)
+    for name, owner in (("a method", _Mailer), ("a method of a base class", _Newsletter)):
+        bound = method.__get__(owner(), owner)
+        vectors.append(_call(name, options, bound.bind(7), bound.key(7)))
+    return vectors
+
+
+def _call(name: str, options: dict[str, Any], call: BoundCall[Any], key: Key) -> Vector:
+    recipe = call.scope.recipe
+    parts = list(recipe.parts.make(call.values))
+    args = [each for each in call.args if not isinstance(each, _Mailer)]  # without self
+    vector = _digest(name, (CONSUMER, call.scope.rule.name, recipe.parts.kind), parts, "")
+    assert vector["key"] == key.hex(), name
+    decorator = {**options, "key": getattr(options["key"], "__name__", options["key"])}
+    return {"name": name, "decorator": decorator, "arguments": spell([args, call.kwargs]), **vector}
 
 
 # --- the file ---

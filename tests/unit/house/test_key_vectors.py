@@ -48,7 +48,7 @@ def _sized(data: bytes) -> bytes:
     return len(data).to_bytes(8, "big") + data
 
 
-@pytest.mark.parametrize("vector", FILE["digests"], ids=lambda vector: vector["name"])
+@pytest.mark.parametrize("vector", FILE["digests"] + FILE["calls"], ids=lambda vector: vector["name"])
 def test_digests_as_the_page_explains_them(vector: dict[str, Any]) -> None:
     scope = ["eventonce key 1", vector["consumer"], vector["rule"], vector["kind"], vector["replay"]]
     parts = [each["tag"].encode() + _sized(bytes.fromhex(each["bytes"])) for each in vector["parts"]]
