@@ -56,6 +56,7 @@ def open_large(url: str) -> Store:
     return cast(Store, store)
 
 
+@pytest.mark.long
 class TestLargePostgres(TestPostgres):
     """The statements for large tables and for races keep the same contract."""
 
@@ -64,6 +65,7 @@ class TestLargePostgres(TestPostgres):
         return functools.partial(open_large, f"{postgres_server.url()}?{new_schema(postgres_server)}")
 
 
+@pytest.mark.long
 class TestSerializablePostgres(TestPostgres):
     """A database whose transactions are serializable by default."""
 

@@ -21,6 +21,7 @@ class TestRedis(StoreContract):
         return functools.partial(open_store, redis_server.url())
 
 
+@pytest.mark.long
 class TestValkey(StoreContract):
     features = Features(processes=True, durable=True)
 
@@ -50,6 +51,7 @@ class TestRedisUnderFaults(StoreFaults):
         return lambda port, clock, timeout: open_store(f"{server.url(port)}?timeout={timeout}", clock)
 
 
+@pytest.mark.long
 class TestValkeyUnderFaults(TestRedisUnderFaults):
     @pytest.fixture
     def server(self, valkey_server: Valkey) -> Valkey:

@@ -108,6 +108,7 @@ class TestS3(StoreContract):
         super().test_threads_that_race_for_keys_have_one_winner_each(store)
 
 
+@pytest.mark.long
 class TestS3UnderFaults(StoreFaults):
     """Ministack loses its data when it is killed, so it is restarted in order."""
 

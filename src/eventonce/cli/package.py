@@ -49,7 +49,7 @@ def package(pipeline: str, *, layer: bool, arch: str, out: Path | None, include:
 
     \b
       eventonce package pipeline.toml
-      eventonce package pipeline.toml --arch arm64 --out billing.zip --include shared.py
+      eventonce package p.toml --arch arm64 --out p.zip --include shared.py
       eventonce package pipeline.toml --layer
     """
     if layer and include:

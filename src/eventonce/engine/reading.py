@@ -108,7 +108,7 @@ class Reader(ItemReader):
 
 def many(events: Iterable[object]) -> list[object]:
     """Return many events as a list. Raise `ConfigError` for a single one, which is iterable too."""
-    if not isinstance(events, Iterable) or isinstance(events, Mapping | str | bytes | Event | Delivery):
+    if isinstance(events, Mapping | str | bytes | Event | Delivery):
         raise ConfigError("run and map take many events; pass a list, such as [event]")
     if not isinstance(events, Iterable):
         order = ", and the handler after it" if callable(events) else ""

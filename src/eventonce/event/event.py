@@ -106,7 +106,11 @@ class Event(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
 
 def _plain(value: Any) -> Any:
     """Return a model of pydantic, or a path, as JSON can say it. Only data of a typed handler has such values."""
-    return value.model_dump(mode="json", by_alias=True) if hasattr(value, "model_dump") else str(value)
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json", by_alias=True)
+    if hasattr(value, "__fspath__"):
+        return str(value)
+    raise TypeError(f"objects of type {type(value).__name__} have no form in JSON")
 
 
 class Delivery(msgspec.Struct):

@@ -158,7 +158,7 @@ def test_nothing_to_learn_from(cli: Command, stdin: bytes) -> None:
 def test_only_a_missing_file(cli: Command) -> None:
     done = cli("advise", "missing.jsonl")
 
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert "missing.jsonl: cannot be read" in done.stderr
 
 

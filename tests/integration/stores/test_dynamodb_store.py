@@ -44,7 +44,7 @@ def statement_error(code: str) -> dict[str, Any]:
     return {"Error": {"Code": code, "Message": "as told"}}
 
 
-BOTH = pytest.mark.parametrize("server", ["dynoxide", "ministack"], indirect=True)
+BOTH = pytest.mark.parametrize("server", ["dynoxide", pytest.param("ministack", marks=pytest.mark.long)], indirect=True)
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def claim_all(store: DynamoDBStore, count: int, token: bytes = b"token--1", leas
     ("url", "message"),
     [
         ("dynamodb://", "names no table"),
-        ("dynamodb://t", "names no table"),
+        ("dynamodb://t", "is not the name of a table; one has 3 to 255"),
         ("dynamodb://table/more", "names no table"),
         ("dynamodb://KEY:SECRET@table", "credentials do not belong in the URL"),
         ("dynamodb://table?endpoint=http://KEY:SECRET@host", "credentials do not belong in the URL"),

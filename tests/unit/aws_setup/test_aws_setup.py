@@ -143,7 +143,7 @@ LONG = [{"name": f"r{number}", "match": {"source": [f"com.example.{number:040}"]
         ({"aws": {"bus": "my shop"}}, "aws: bus: 'my shop' is not a valid bus name"),
         ({"aws": {"rule": "my shop"}}, "aws: rule: 'my shop' is not a valid rule name"),
         ({"aws": {"pattern": {"source": "x"}}}, "aws: pattern: source: must be a list"),
-        ({"aws": {"buss": "x"}}, "unknown field `buss`"),
+        ({"aws": {"buss": "x"}}, "unknown setting 'buss'; did you mean 'bus'"),
         ({"function": {"name": "my shop"}}, "function: name: 'my shop' is not a valid function name"),
         ({"function": {}, "consumer": "my shop"}, "'eventonce-my shop' is not a valid function name"),
         ({"function": {"code": "s3://bucket"}}, "use a zip file or s3://BUCKET/KEY"),

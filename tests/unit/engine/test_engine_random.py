@@ -3,6 +3,7 @@
 import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,7 +18,8 @@ from eventonce.rules.rule import OnStoreError, Remember
 from eventonce.stores.memory import MemoryStore
 from eventonce.testing import ManualClock
 
-BATCHES, HISTORIES = 1500, 2500
+BATCHES, MORE_BATCHES = range(600), range(600, 1500)
+HISTORIES, MORE_HISTORIES = range(900), range(900, 2500)
 LONG = 10**9  # milliseconds of a window
 ANOTHER = b"another!"  # a worker's token
 _GROUPS: tuple[tuple[str | None, ...], ...] = (("g",), ("g", "h"), ("g", None))
@@ -161,9 +163,10 @@ def _body(key: str, version: int, old_key: str, number: int) -> bytes:
     return f'{{"source":"s","detail-type":"t","detail":{detail}}}'.encode()
 
 
+@pytest.mark.parametrize("seeds", [BATCHES, pytest.param(MORE_BATCHES, marks=pytest.mark.long)])
 @pytest.mark.parametrize("faults", [False, True])
-def test_nothing_runs_behind_one_of_its_group_that_did_not_end_well(faults: bool) -> None:
-    for seed in range(BATCHES):
+def test_nothing_runs_behind_one_of_its_group_that_did_not_end_well(faults: bool, seeds: range) -> None:
+    for seed in seeds:
         batch = RandomBatch(seed, faults=faults)
         outcomes = batch.run()
         for group in ("g", "h"):
@@ -235,10 +238,11 @@ def history(seed: int, kind: str, *, plainly: bool) -> History:
         [{"id": "a"}, {"id": "a"}, b"[]", _body("a", 1, "a", 1), {"id": "a", "time": "2020-01-01T00:00:00Z"}]
     )
     with Once(store, clock=clock, rules=rule, max_attempts=rng.choice([1, 2, 5]), **settings) as once:
-        take = _takes(once, kind, run)
+        runs_now = [run]
+        take = _takes(once, kind, runs_now[0])
         before = rng.choice([*["new"] * 3, "done", "busy", "failed", "died", "died alone"])
         key = _remember(
-            _takes(once, kind, lambda: None), _takes(once, kind, lambda: 1 / 0), store, clock, event, before
+            _running(take, runs_now, lambda: None), _running(take, runs_now, lambda: 1 / 0), store, clock, event, before
         )
         store.calls.clear()
         for verb in ("claim", "commit", "release"):
@@ -255,6 +259,19 @@ class Take(NamedTuple):
     plainly: Callable[[Any], object]
     by_steps: Callable[[Any], Outcome]
     key: Callable[[Any], Key]
+
+
+def _running(take: Take, runs_now: list[Callable[[], object]], run: Callable[[], object]) -> Take:
+    """The same function while it runs something else."""
+
+    def use(how: Callable[[Any], Any], item: Any) -> Any:
+        usual, runs_now[0] = runs_now[0], run
+        try:
+            return how(item)
+        finally:
+            runs_now[0] = usual
+
+    return Take(partial(use, take.plainly), partial(use, take.by_steps), take.key)
 
 
 def _takes(once: Once, kind: str, run: Callable[[], object]) -> Take:
@@ -301,7 +318,8 @@ def _end(call: Callable[[], object]) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+@pytest.mark.parametrize("seeds", [HISTORIES, pytest.param(MORE_HISTORIES, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", ["handler", "with context", "call"])
-def test_a_plain_call_ends_as_the_steps_do(kind: str) -> None:
-    for seed in range(HISTORIES):
+def test_a_plain_call_ends_as_the_steps_do(kind: str, seeds: range) -> None:
+    for seed in seeds:
         assert history(seed, kind, plainly=True) == history(seed, kind, plainly=False), f"seed {seed}"

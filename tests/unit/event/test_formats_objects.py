@@ -140,7 +140,7 @@ def test_one_bad_record_of_a_batch_is_refused_alone() -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (Data, "is a type, not an event; pass bytes, text, a mapping, a model or an Event"),
+        (Data, "is of type type, not an event; pass bytes, text, a mapping, a model or an Event"),
         (Data(**{**FIELDS, "total": 1j}), "total is of type complex, which has no spelling in JSON"),
         (pydantic.RootModel[int](7), "is a number, not a JSON object"),
         (Event(data={"a": [object()]}), "data.a[0] is of type object"),

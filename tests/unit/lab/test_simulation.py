@@ -60,6 +60,7 @@ def test_transactional_effects(number: int) -> None:
     assert min(counts["deaths"], counts["fenced"], counts["dead letters"]) > 10
 
 
+@pytest.mark.long
 def test_on_a_real_file(tmp_path: Path) -> None:
     numbers = count()
 
