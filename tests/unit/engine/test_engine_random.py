@@ -239,7 +239,7 @@ def history(seed: int, kind: str, *, plainly: bool) -> History:
     )
     with Once(store, clock=clock, rules=rule, max_attempts=rng.choice([1, 2, 5]), **settings) as once:
         runs_now = [run]
-        take = _takes(once, kind, runs_now[0])
+        take = _takes(once, kind, lambda: runs_now[0]())  # noqa: PLW0108  # which changes meanwhile
         before = rng.choice([*["new"] * 3, "done", "busy", "failed", "died", "died alone"])
         key = _remember(
             _running(take, runs_now, lambda: None), _running(take, runs_now, lambda: 1 / 0), store, clock, event, before
