@@ -33,7 +33,7 @@ rides: python
 test: python
 	@$(INSTALL) .venv --extras all --groups test
 	@$(SERVERS)
-	@echo "Running the tests, with every store and every door over the wire: 6 to 7 minutes on two free cores."
+	@echo "Running the tests, with every store and every door over the wire: about 6 minutes on two free cores."
 	@$(PYTEST) -m "not long"
 
 test-long: python
