@@ -19,6 +19,9 @@ Command = Callable[..., Finished]
 GOOD = [b'{"id":"good-%d"}' % number for number in range(3)]
 
 
+pytestmark = pytest.mark.long  # a process or several for each case
+
+
 @pytest.fixture
 def cli(tmp_path: Path) -> Command:
     """Runs the command line in a folder of its own, after `before` (a Python statement) has changed its limits."""
@@ -449,7 +452,7 @@ def full_at(size: int) -> str:
 
 
 def sizes(store: str, *sizes: int) -> list[Any]:
-    return [(store, sizes[0]), *(pytest.param(store, size, marks=pytest.mark.long) for size in sizes[1:])]
+    return [(store, size) for size in sizes]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,9 @@ Command = Callable[..., Finished]
 EVENTS = "".join(json.dumps({"id": each}) + "\n" for each in ("a", "b", "a"))
 
 
+pytestmark = pytest.mark.long  # a process or several for each case
+
+
 @pytest.fixture
 def cli(tmp_path: Path) -> Command:
     def run(*args: str, stdin: str = EVENTS, code: str = "pass") -> Finished:
@@ -172,7 +175,6 @@ def test_check_shows_no_secret(cli: Command, tmp_path: Path, kind: str, server: 
     assert "hunter2" not in done.stdout + done.stderr
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("password", ["hunter2", "hunter2%zz", "hunter2?", "a@hunter2", "hunter2#", "1/hunter2"])
 def test_dead_letters_hold_no_secret(cli: Command, password: str) -> None:
     place = f"postgresql://me:{password}@127.0.0.1:{free_port()}/db"
