@@ -25,6 +25,8 @@ from eventonce.stores.memory import MemoryStore
 from eventonce.testing.contract import LONG, claim, key, keys
 from tests.servers import Ministack
 
+pytestmark = pytest.mark.long  # each talks to a whole AWS
+
 _WITHOUT_PERMISSION = {"sts:GetCallerIdentity"}  # which nobody needs
 
 

@@ -22,6 +22,8 @@ from tests.servers import Ministack
 
 Finished = subprocess.CompletedProcess[str]
 Command = Callable[..., Finished]
+pytestmark = pytest.mark.long  # each talks to a whole AWS
+
 PIPELINE = """
 consumer = "billing"
 store = "dynamodb://claims"
@@ -192,7 +194,6 @@ def admitted(aws: Callable[[str], Any], queue: str) -> Counter[str]:
     return Counter(source.partition(":rule/")[2] for source in sources)
 
 
-@pytest.mark.long
 def test_each_rule_that_fills_a_queue_keeps_its_right_to(
     cli: Command, tmp_path: Path, aws: Callable[[str], Any]
 ) -> None:
