@@ -16,7 +16,7 @@ from tests.unit.house.test_architecture import files, imports
 from tests.wheels import empty, repacked
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
-pytestmark = pytest.mark.long  # each talks to a whole AWS
+pytestmark = pytest.mark.long  # each packs a function with pip
 
 _VERSION = f"cp{sys.version_info.major}{sys.version_info.minor}"
 _HERE = f"{_VERSION}-{_VERSION}-manylinux2014_{platform.machine()}"
